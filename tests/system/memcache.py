@@ -15,7 +15,7 @@ class CacheServer(Server):
         self.port, self.admin_port = port or free_port(host), free_port()
         self.log = world.scratch / f"cache-{len(world.servers)}.log"
         self.command = [*wrap, str(world.binary), "cache", "-l", host, "-p", str(self.port), "-u", user,
-                        *VARIANTS[variant or world.variant], "--admin", f"127.0.0.1:{self.admin_port}", *flags]
+                        *(VARIANTS[variant or world.variant] if variant != "auto" else []), "--admin", f"127.0.0.1:{self.admin_port}", *flags]
         self.nofile, self.before_exec, self.expect_ready = nofile, before_exec, expect_ready
         self.process = None
 

@@ -98,6 +98,8 @@ impl Uring {
             }
             made => made?,
         };
+        // A filter of system calls may forbid io_uring_enter by itself.
+        ring.submit()?;
         Ok(Uring {
             ring,
             watched: Table::default(),

@@ -390,8 +390,8 @@ impl RuntimeBuilder {
     ///
     /// # Errors
     /// What the kernel says to a new thread, ring or epoll instance. With [`BackendChoice::Uring`],
-    /// the [`Denied`] that says why there is no ring. `InvalidInput` for more processors than
-    /// 8,192.
+    /// the [`Denied`] that says why there is no ring; with [`BackendChoice::Auto`], epoll is tried
+    /// where a ring was refused. `InvalidInput` for more processors than 8,192.
     pub fn start(self) -> io::Result<Runtime> {
         let count = self.processors.unwrap_or_else(available_processors);
         let count_max = self.processors_max.unwrap_or(PROCESSORS_MAX_DEFAULT);
@@ -402,24 +402,38 @@ impl RuntimeBuilder {
         }
         let (backend, denied) = choose(self.backend)?;
         notice_forks();
-        let cluster = Cluster::new(count_max.max(count), backend);
-        crate::inspect::debugger::register(&cluster);
         crate::inspect::panic_hook::install();
-        let mut runtime = Runtime {
-            cluster,
-            denied,
-            monitor: None,
+        let places = count_max.max(count);
+        let (started, denied) = match (with_processors(count, places, backend), self.backend) {
+            // One ring could be had, and not one for each.
+            (Err(error), BackendChoice::Auto) if backend == BackendKind::Uring => {
+                let started = with_processors(count, places, BackendKind::Epoll);
+                (started, Some(Denied::from_error(error)))
+            }
+            (started, _) => (started, denied),
         };
-        for _ in 0..count {
-            // If one fails, dropping the runtime stops the others.
-            runtime.cluster.add_processor()?;
-        }
+        let mut runtime = started?;
+        runtime.denied = denied;
         if let Some(threshold) = self.stall_threshold {
             let monitor = Monitor::start(&runtime.cluster, threshold, self.listeners)?;
             runtime.monitor = Some(monitor);
         }
         Ok(runtime)
     }
+}
+
+fn with_processors(count: usize, places: usize, backend: BackendKind) -> io::Result<Runtime> {
+    let runtime = Runtime {
+        cluster: Cluster::new(places, backend),
+        denied: None,
+        monitor: None,
+    };
+    crate::inspect::debugger::register(&runtime.cluster);
+    for _ in 0..count {
+        // If one fails, dropping the runtime stops the others.
+        runtime.cluster.add_processor()?;
+    }
+    Ok(runtime)
 }
 
 const PROCESSORS_MAX_DEFAULT: usize = 64;

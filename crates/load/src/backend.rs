@@ -185,9 +185,15 @@ impl Backend {
     }
 }
 
-/// Which back end a run takes, and the reason, for people.
-pub(crate) fn choose(io: Io) -> Result<(Io, String), LoadError> {
-    match (io, Ring::new(1, 64)) {
+/// Which back end a run takes, and the reason, for people. A ring is tried with as many ports as a
+/// thread will have: a large one may find no memory where a small one does.
+pub(crate) fn choose(io: Io, ports: u32, input_bytes: usize) -> Result<(Io, String), LoadError> {
+    let ring = || Ring::new(ports, input_bytes).and_then(|mut ring| ring.try_enter());
+    let tried = match io {
+        Io::Epoll => Ok(()),
+        Io::Auto | Io::Uring => ring(),
+    };
+    match (io, tried) {
         (Io::Epoll, _) => Ok((Io::Epoll, "epoll (asked for)".to_owned())),
         (Io::Uring, Ok(_)) => Ok((Io::Uring, "io_uring (asked for)".to_owned())),
         (Io::Auto, Ok(_)) => Ok((Io::Uring, "io_uring".to_owned())),
@@ -200,13 +206,24 @@ pub(crate) fn choose(io: Io) -> Result<(Io, String), LoadError> {
 }
 
 fn why_no_ring(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::ENOSYS) => "this kernel has no io_uring",
-        Some(libc::EINVAL) => "this kernel's io_uring is older than Linux 6.1",
-        Some(libc::EPERM | libc::EACCES) => {
+    let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
+    why_no_ring_of(error, setting.as_deref().map(str::trim))
+}
+
+/// `setting` is `kernel.io_uring_disabled`, which kernels from 6.6 on have.
+fn why_no_ring_of(error: &io::Error, setting: Option<&str>) -> &'static str {
+    match (error.raw_os_error(), setting) {
+        (Some(libc::EPERM | libc::EACCES), Some("0")) => "a seccomp filter forbids io_uring",
+        (Some(libc::EPERM | libc::EACCES), Some(_)) => "kernel.io_uring_disabled forbids io_uring",
+        (Some(libc::EPERM | libc::EACCES), None) => {
             "io_uring is denied here (kernel.io_uring_disabled, or a seccomp filter)"
         }
-        Some(libc::ENOMEM) => "io_uring got no memory (ulimit -l)",
+        // Some filters answer as if the call did not exist.
+        (Some(libc::ENOSYS), Some(_)) => "a seccomp filter hides io_uring",
+        (Some(libc::ENOSYS), None) => "this kernel has no io_uring",
+        (Some(libc::EINVAL), _) => "this kernel's io_uring is older than Linux 6.1",
+        (Some(libc::ENOMEM), _) => "io_uring got no memory (ulimit -l, or the cgroup's MemoryMax=)",
+        (Some(libc::EMFILE | libc::ENFILE), _) => "no descriptor is left (ulimit -n)",
         _ => "io_uring could not be set up",
     }
 }
@@ -215,5 +232,27 @@ fn denied(error: io::Error) -> LoadError {
     LoadError::System {
         doing: "cannot set up the back end of a thread".to_owned(),
         error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_denies_a_ring_is_said() {
+        let why = |number, setting| why_no_ring_of(&io::Error::from_raw_os_error(number), setting);
+        for (number, setting, said) in [
+            (libc::EPERM, Some("0"), "seccomp"),
+            (libc::EPERM, Some("2"), "kernel.io_uring_disabled forbids"),
+            (libc::EPERM, None, "or a seccomp filter"),
+            (libc::ENOSYS, Some("0"), "seccomp"),
+            (libc::ENOSYS, None, "this kernel has no io_uring"),
+            (libc::ENOMEM, Some("0"), "ulimit -l"),
+            (libc::EMFILE, Some("0"), "ulimit -n"),
+        ] {
+            let sentence = why(number, setting);
+            assert!(sentence.contains(said), "{number} {setting:?}: {sentence}");
+        }
     }
 }

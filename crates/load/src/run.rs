@@ -42,7 +42,12 @@ pub fn run(
     room::check(plan)?;
     match &plan.network {
         Network::Kernel => {
-            let (io, reason) = backend::choose(plan.io)?;
+            let first = Share {
+                thread: 0,
+                threads: plan.threads,
+            };
+            let ports = Worker::ports(plan, &first);
+            let (io, reason) = backend::choose(plan.io, ports, input_bytes(plan))?;
             probe(plan)?;
             let open = |ports| Backend::new(io, ports, input_bytes(plan));
             run_over(plan, stop, observer, reason, open)

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use io_uring::{IoUring, Probe, opcode};
 
-use super::uring;
+use super::{Doorbell, Uring};
 
 /// A ring can be had; what it offers.
 #[derive(Clone, Debug)]
@@ -40,15 +41,17 @@ pub enum DeniedCause {
     Missing,
     /// The kernel has io_uring but not what we need of it (Linux 6.1).
     TooOld,
-    /// The locked-memory limit is too low for the rings.
-    Memlock,
+    /// There is no memory for the rings: they count for the memory limit of the cgroup and, since
+    /// Linux 6.14, for the limit of locked memory.
+    Memory,
     /// The process is out of file descriptors.
     Descriptors,
     /// Something else; see the error.
     Other,
 }
 
-/// Tries to set up a ring as a processor would, and looks at what it offers.
+/// Sets up a ring as a processor would, enters it, and looks at what it offers. A filter may forbid
+/// each of io_uring's three system calls by itself.
 ///
 /// # Errors
 /// [`Denied`], with the cause and the remedy.
@@ -56,7 +59,9 @@ pub fn probe() -> Result<Ring, Denied> {
     // On a thread of its own: what the kernel does when a ring goes away interrupts system calls of
     // the thread that made it.
     let probed = thread::Builder::new().spawn(|| {
-        let ring = uring::set_up(8)?;
+        let wake_fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+        let uring = Uring::new(&Doorbell::default(), &OnceLock::new(), Arc::new(wake_fd))?;
+        let ring = uring.try_enter()?;
         Ok(Ring {
             features: features(&ring),
         })
@@ -108,7 +113,7 @@ impl Denied {
             Some(libc::ENOSYS) if disabled_setting().is_some() => DeniedCause::Seccomp,
             Some(libc::ENOSYS) => DeniedCause::Missing,
             Some(libc::EINVAL) => DeniedCause::TooOld,
-            Some(libc::ENOMEM) => DeniedCause::Memlock,
+            Some(libc::ENOMEM) => DeniedCause::Memory,
             Some(libc::EMFILE | libc::ENFILE) => DeniedCause::Descriptors,
             _ => DeniedCause::Other,
         };
@@ -131,7 +136,10 @@ impl DeniedCause {
             }
             DeniedCause::Missing => "run a kernel with CONFIG_IO_URING (Linux 6.1 or newer)",
             DeniedCause::TooOld => "run Linux 6.1 or newer",
-            DeniedCause::Memlock => "raise the locked-memory limit (`ulimit -l`, LimitMEMLOCK=)",
+            DeniedCause::Memory => {
+                "raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK=) or that of the cgroup \
+                 (MemoryMax=)"
+            }
             DeniedCause::Descriptors => "raise the limit of open files (`ulimit -n`, LimitNOFILE=)",
             DeniedCause::Other => "see the error",
         }
@@ -148,7 +156,7 @@ impl fmt::Display for DeniedCause {
             DeniedCause::Seccomp => "a seccomp filter forbids it",
             DeniedCause::Missing => "this kernel has none",
             DeniedCause::TooOld => "this kernel's io_uring lacks deferred task work",
-            DeniedCause::Memlock => "the locked-memory limit is too low",
+            DeniedCause::Memory => "there is no memory for its rings",
             DeniedCause::Descriptors => "no file descriptor is free",
             DeniedCause::Other => "the kernel refuses it",
         })
@@ -188,7 +196,11 @@ mod tests {
     #[test]
     fn a_denial_names_cause_and_remedy() {
         let denied = Denied::from_error(io::Error::from_raw_os_error(libc::ENOMEM));
-        assert_eq!(denied.cause, DeniedCause::Memlock);
-        assert!(denied.to_string().contains("ulimit -l"), "{denied}");
+        assert_eq!(denied.cause, DeniedCause::Memory);
+        let said = denied.to_string();
+        assert!(
+            said.contains("ulimit -l") && said.contains("MemoryMax="),
+            "{said}"
+        );
     }
 }

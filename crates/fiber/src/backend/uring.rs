@@ -8,7 +8,7 @@
 //! fiber does not go on before the completion has come. This is what lets the ring write into a
 //! plain `&mut [u8]`.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -60,7 +60,7 @@ pub(crate) struct Uring {
 }
 
 /// Sets up a ring as processors use it.
-pub(super) fn set_up(entries: u32) -> io::Result<IoUring> {
+fn set_up(entries: u32) -> io::Result<IoUring> {
     IoUring::builder()
         .dontfork()
         .setup_single_issuer()
@@ -89,6 +89,20 @@ impl Uring {
             is_to_complete: Cell::new(false),
             buffers: ManuallyDrop::new(buffers),
         })
+    }
+
+    /// Enters the ring, with nothing to submit and nothing to wait for.
+    ///
+    /// # Errors
+    /// Why the kernel does not let this process in.
+    pub(super) fn try_enter(&self) -> io::Result<Ref<'_, IoUring>> {
+        let ring = self.ring.borrow();
+        // SAFETY: no entry is queued; no argument is passed.
+        unsafe {
+            ring.submitter()
+                .enter::<libc::sigset_t>(0, 0, ENTER_GETEVENTS, None)
+        }?;
+        Ok(ring)
     }
 
     /// Makes an entry for the next submission. The caller answers for what it points to: it must

@@ -252,8 +252,9 @@ fn memlock(facts: &Facts) -> Line {
     const NEEDED_BYTES: u64 = 8 << 20;
     let limit = facts.memlock.soft;
     let value = limit.map_or("unlimited".to_owned(), show_size);
-    // Since 5.12 a ring's memory counts for the memory cgroup, not for this limit.
-    let counts_rings = release_number(&facts.kernel).is_some_and(|number| number < (5, 12));
+    // From 5.12 on a ring's memory counts for the memory cgroup, and since 6.14 for this limit too.
+    let counts_rings =
+        release_number(&facts.kernel).is_some_and(|number| number < (5, 12) || number >= (6, 14));
     match limit {
         Some(bytes) if counts_rings && bytes < NEEDED_BYTES => warn(
             "locked memory",
@@ -570,15 +571,15 @@ mod tests {
             soft: Some(65_536),
             hard: Some(65_536),
         };
-        assert_eq!(faults(|facts| facts.memlock = low), []);
-        let found = faults(|facts| {
-            facts.memlock = low;
-            facts.kernel = "5.10.0".to_owned();
-        });
-        assert!(
-            found.iter().any(|(name, ..)| *name == "locked memory"),
-            "{found:?}"
-        );
+        let found = |kernel: &str| {
+            let found = faults(|facts| {
+                facts.memlock = low;
+                facts.kernel = kernel.to_owned();
+            });
+            found.iter().any(|(name, ..)| *name == "locked memory")
+        };
+        assert!(found("5.10.0") && found("6.14.0"));
+        assert!(!found("5.12.0") && !found("6.12.9"));
     }
 
     #[test]

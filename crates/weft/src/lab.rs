@@ -19,7 +19,7 @@ use ::lab::{
 use ::serve::signals::exit_at_second;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
-use crate::{Failure, settings};
+use crate::{Failure, settings, whole};
 use args::{Compare, Measuring, Run};
 pub(crate) use args::{LabCommand, SECTIONS, asked, command};
 
@@ -282,7 +282,7 @@ fn report(
         .map(|(experiment, one)| Report::new(experiment, one))
         .collect();
     let page = folder.join("report.html");
-    fs::write(&page, ::lab::html(&reports)).map_err(about(&page))?;
+    whole::write_bytes(&page, ::lab::html(&reports)).map_err(about(&page))?;
     writeln!(out, "\nreport: {}", page.display())?;
     for document in documents {
         write_documents(document, &reports)?;
@@ -291,7 +291,7 @@ fn report(
         fs::create_dir_all(figures).map_err(about(figures))?;
         for (name, svg) in reports.iter().flat_map(Report::figures) {
             let file = figures.join(name);
-            fs::write(&file, svg).map_err(about(&file))?;
+            whole::write_bytes(&file, svg).map_err(about(&file))?;
         }
     }
     Ok(())
@@ -337,7 +337,7 @@ fn write_documents(path: &Path, reports: &[Report<'_>]) -> Result<(), Failure> {
             }
         }
         if text != before {
-            fs::write(&document, text).map_err(about(&document))?;
+            whole::write_bytes(&document, text).map_err(about(&document))?;
         }
     }
     match has_markers {

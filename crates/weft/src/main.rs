@@ -27,10 +27,13 @@ mod process;
 mod serve;
 mod settings;
 mod value;
+mod whole;
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use args::Invocation;
 use paint::{Color, Paint};
@@ -56,6 +59,7 @@ impl From<io::Error> for Failure {
 }
 
 fn main() -> ExitCode {
+    outlive_file_limits();
     let (code, message) = match run() {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Shown(code)) => return ExitCode::from(code),
@@ -69,6 +73,15 @@ fn main() -> ExitCode {
         let _ = writeln!(err, "{} {line}", paint.red("error:"));
     }
     ExitCode::from(code)
+}
+
+/// A file that reaches the limit on its length (`ulimit -f`) is a failure to write. Without this
+/// the kernel ends the process. A handler, unlike an ignored signal, is not passed on to other
+/// programs. setrlimit(2), signal(7)
+fn outlive_file_limits() {
+    let noted = Arc::new(AtomicBool::new(false));
+    // If there is none, the limit ends the process as it ends any other.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, noted);
 }
 
 fn run() -> Result<(), Failure> {

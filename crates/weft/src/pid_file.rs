@@ -3,11 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Failure;
+use crate::{Failure, whole};
 
 /// The pid file. It is deleted when the server ends.
 #[derive(Debug)]
-pub(crate) struct PidFile(PathBuf);
+pub(crate) struct PidFile {
+    path: PathBuf,
+    text: String,
+}
 
 impl PidFile {
     /// Writes it.
@@ -15,19 +18,68 @@ impl PidFile {
     /// # Errors
     /// A sentence with the path.
     pub(crate) fn write(path: &Path) -> Result<PidFile, Failure> {
-        fs::write(path, format!("{}\n", std::process::id())).map_err(|error| {
+        let text = format!("{}\n", std::process::id());
+        whole::write_bytes(path, &text).map_err(|error| {
             Failure::Running(format!(
                 "cannot write the pid file {}: {error}",
                 path.display()
             ))
         })?;
-        Ok(PidFile(path.to_owned()))
+        Ok(PidFile {
+            path: path.to_owned(),
+            text,
+        })
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // The new user may not be allowed to delete it; the next start overwrites it.
-        let _ = fs::remove_file(&self.0);
+        // A device is not deleted, nor what a newer server has written meanwhile.
+        let is_file = fs::metadata(&self.path).is_ok_and(|there| there.is_file());
+        if is_file && fs::read_to_string(&self.path).is_ok_and(|text| text == self.text) {
+            // The new user may not be allowed to delete it; the next start overwrites it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(path: &Path) -> PidFile {
+        PidFile::write(path).unwrap_or_else(|_| panic!("{} was not written", path.display()))
+    }
+
+    #[test]
+    fn it_is_there_as_long_as_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let pid_file = write(&path);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, format!("{}\n", std::process::id()));
+        drop(pid_file);
+        assert!(!path.exists());
+    }
+
+    /// Seen: `--pid-file /dev/null` deleted /dev/null at the end, and an old server the pid file of
+    /// the new one that had taken over its sockets. Cause: the name alone was looked at.
+    #[test]
+    fn what_is_not_its_own_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let pid_file = write(&path);
+        fs::write(&path, "1\n").unwrap();
+        drop(pid_file);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
+        // A pipe stands for a device here.
+        let fifo = folder.path().join("fifo");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let reader = fifo.clone();
+        let reader = std::thread::spawn(move || fs::read_to_string(reader));
+        drop(write(&fifo));
+        reader.join().unwrap().unwrap();
+        assert!(fifo.exists());
     }
 }

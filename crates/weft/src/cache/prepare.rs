@@ -293,8 +293,13 @@ fn port_lines(transport: &str, address: SocketAddr) -> String {
 fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut part = file.as_os_str().to_owned();
     part.push(".lck");
-    fs::File::create(&part)?.write_all(bytes)?;
-    fs::rename(part, file)
+    let mut made = fs::File::create(&part)?;
+    let renamed = made.write_all(bytes).and_then(|()| fs::rename(&part, file));
+    if renamed.is_err() {
+        // What is half written is of no use.
+        let _ = fs::remove_file(&part);
+    }
+    renamed
 }
 
 #[cfg(test)]

@@ -265,7 +265,8 @@ impl AgentGroup {
         sweep: &mut Sweep,
     ) -> Result<(), String> {
         if self.has_rows {
-            self.view.print(&Step::head(width()));
+            let head = self.view.print(&Step::head(width()));
+            self.output.note(head.map_err(Failure::from));
         }
         match run_kind {
             RunKind::Run => {
@@ -335,7 +336,8 @@ impl Runner for AgentGroup {
         self.view
             .run_is_over(self.part.warm_up + self.part.duration);
         if self.has_rows {
-            self.view.print(&step.row(width()));
+            let row = self.view.print(&step.row(width()));
+            self.output.note(row.map_err(Failure::from));
         }
         if let Some(outcome) = self.last.take() {
             self.output.add_run(step, &outcome);

@@ -1,13 +1,13 @@
 //! `weft load fileset` and `weft load traces`: what servers serve, and logs of what users ask for.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 
 use super::live;
-use crate::Failure;
+use crate::{Failure, whole};
 use ::load::fileset::{FileSet, MANIFEST, Model, Recipe, page_figures, show_table};
 use ::load::sessions::{self, UserSession};
 use ::load::traces::{self, UserModel};
@@ -155,7 +155,9 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
     }
     let set = FileSet::read(path("set"))?;
     let directory = path("dir");
-    fs::create_dir_all(directory)?;
+    fs::create_dir_all(directory).map_err(|error| {
+        Failure::Running(format!("cannot make {}: {error}", directory.display()))
+    })?;
     let seed = *matches.get_one("seed").expect("it has a default");
     let mut counts = vec![0; set.entries.len()];
     let (mut sessions_made, mut requests_made) = (0, 0);
@@ -196,8 +198,6 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write_log(file: &PathBuf, made: &[UserSession]) -> io::Result<()> {
-    let mut out = BufWriter::new(File::create(file)?);
-    sessions::write(made, &mut out)?;
-    out.flush()
+fn write_log(file: &Path, made: &[UserSession]) -> io::Result<()> {
+    whole::write(file, |mut out| sessions::write(made, &mut out))
 }

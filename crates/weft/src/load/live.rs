@@ -1,7 +1,7 @@
 //! The view while a load is running: nothing, a line with an estimate of the time left, or a whole
 //! screen. Only on a terminal.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -79,11 +79,15 @@ impl View {
     }
 
     /// Prints a line above the bar.
-    pub(super) fn print(&self, line: &str) {
+    ///
+    /// # Errors
+    /// Those of standard output.
+    pub(super) fn print(&self, line: &str) -> io::Result<()> {
+        let print = || writeln!(io::stdout(), "{line}");
         match self {
-            View::Line { bar, .. } if !bar.is_hidden() => bar.suspend(|| println!("{line}")),
-            View::Line { .. } => println!("{line}"),
-            View::Screen(_) => {}
+            View::Line { bar, .. } if !bar.is_hidden() => bar.suspend(print),
+            View::Line { .. } => print(),
+            View::Screen(_) => Ok(()),
         }
     }
 

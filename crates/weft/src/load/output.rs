@@ -1,14 +1,14 @@
 //! Where an outcome goes: the screen, files, and the exit code.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
-use crate::Failure;
 use crate::paint::{Color, Paint};
+use crate::{Failure, whole};
 use ::load::Outcome;
 use ::load::report::{self, Heading, Look, Threshold};
 use ::load::sweep::{Step, Sweep};
@@ -183,7 +183,7 @@ impl Output {
     }
 
     /// Keeps the first failure to write.
-    fn note(&mut self, written: Result<(), Failure>) {
+    pub(super) fn note(&mut self, written: Result<(), Failure>) {
         if let Err(failure) = written {
             self.unwritten.get_or_insert(failure);
         }
@@ -229,7 +229,8 @@ fn can_be_written(path: &Path) -> Result<(), Failure> {
     if is_standard(path) {
         return Ok(());
     }
-    let was_there = path.exists();
+    // A link to nothing is something: deleting the file would delete the link.
+    let was_there = path.symlink_metadata().is_ok();
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| Failure::Usage(format!("cannot write {}: {error}", path.display())))?;
     if !was_there {
@@ -250,11 +251,7 @@ fn write_to(
     let Some(path) = path else { return Ok(()) };
     let written = match is_standard(path) {
         true => write(&mut io::stdout().lock()),
-        false => File::create(path).and_then(|file| {
-            let mut out = BufWriter::new(file);
-            write(&mut out)?;
-            out.flush()
-        }),
+        false => whole::write(path, write),
     };
     written.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::from(error),

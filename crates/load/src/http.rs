@@ -6,8 +6,10 @@ use crate::distribution::{Chooser, Weighted};
 use crate::plan::{Choice, Expected, Http, Page};
 use crate::random::Random;
 
-/// A head that is longer is not a reply.
+/// A head that is longer is not a reply; nor one with so much of interim replies or of a trailer.
 const HEAD_BYTES_MAX: usize = 256 * 1024;
+/// What a connection keeps of the memory for a part of a head.
+const CARRY_BYTES_KEPT: usize = 8 * 1024;
 
 /// The requests of a plan, as bytes, and which comes next.
 pub(crate) struct Requests {
@@ -126,6 +128,8 @@ pub(crate) struct Reader {
     closes: bool,
     body_bytes: u64,
     hash: Option<crc32fast::Hasher>,
+    /// Bytes of interim replies and of the trailer.
+    beside_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -176,20 +180,26 @@ impl Reader {
             match self.state {
                 State::Head if self.carry.is_empty() && last.begins(input) => {
                     *input = &input[last.bytes.len()..];
-                    self.begin(last.facts, hashes, is_head);
+                    self.begin(last, hashes, is_head);
+                    if self.beside_bytes > HEAD_BYTES_MAX {
+                        return Read::Broken;
+                    }
                 }
                 State::Head => match self.line_end(input, b"\r\n\r\n") {
                     None if self.carry.len() > HEAD_BYTES_MAX => return Read::Broken,
                     None => return Read::More,
                     Some(held) => {
-                        let facts = match held {
+                        let is_read = match held {
                             Held::Whole(head) => last.read(head),
                             Held::Carried => last.read(&self.carry),
                         };
                         self.carry.clear();
-                        match facts {
-                            Some(facts) => self.begin(facts, hashes, is_head),
-                            None => return Read::Broken,
+                        if is_read.is_none() {
+                            return Read::Broken;
+                        }
+                        self.begin(last, hashes, is_head);
+                        if self.beside_bytes > HEAD_BYTES_MAX {
+                            return Read::Broken;
                         }
                     }
                 },
@@ -205,10 +215,15 @@ impl Reader {
                 State::Chunk(left) => {
                     // The last two bytes are the CRLF.
                     let content = left.saturating_sub(2);
+                    let before = *input;
                     let used = match content {
                         0 => self.take(input, left, false),
                         _ => self.take(input, content, true),
                     };
+                    let end = &b"\r\n"[2 - left.min(2) as usize..];
+                    if content == 0 && before[..used as usize] != end[..used as usize] {
+                        return Read::Broken; // It is longer than its size.
+                    }
                     match (used, left - used) {
                         (0, _) => return Read::More,
                         (_, 0) => self.state = State::ChunkSize,
@@ -222,15 +237,20 @@ impl Reader {
                             false => Read::More,
                         };
                     };
-                    let next = match held {
-                        Held::Whole(line) => after_line(self.state, line),
+                    let (next, bytes) = match held {
+                        Held::Whole(line) => (after_line(self.state, line), line.len()),
                         Held::Carried => {
                             let next = after_line(self.state, &self.carry);
+                            let bytes = self.carry.len();
                             self.carry.clear();
-                            next
+                            (next, bytes)
                         }
                     };
+                    if self.state == State::Trailer {
+                        self.beside_bytes += bytes;
+                    }
                     match next {
+                        _ if self.beside_bytes > HEAD_BYTES_MAX => return Read::Broken,
                         None => return Read::Broken,
                         Some(next) => self.state = next,
                     }
@@ -267,6 +287,7 @@ impl Reader {
     /// Starts afresh, for a new connection.
     pub(crate) fn reset(&mut self) {
         self.carry.clear();
+        self.carry.shrink_to(CARRY_BYTES_KEPT);
         *self = Reader {
             carry: std::mem::take(&mut self.carry),
             ..Reader::default()
@@ -275,6 +296,7 @@ impl Reader {
 
     fn finish(&mut self) -> Reply {
         self.state = State::Head;
+        self.beside_bytes = 0;
         let crc32 = self.hash.take().map_or(0, crc32fast::Hasher::finalize);
         let body = Expected {
             bytes: self.body_bytes,
@@ -328,9 +350,11 @@ impl Reader {
     }
 
     /// A head was read: what follows it?
-    fn begin(&mut self, facts: Facts, hashes: bool, is_head: bool) {
+    fn begin(&mut self, last: &LastHead, hashes: bool, is_head: bool) {
+        let facts = last.facts;
         if (100..200).contains(&facts.status) && facts.status != 101 {
             // An interim reply: the real one follows (RFC 9110 15.2).
+            self.beside_bytes += last.bytes.len();
             return;
         }
         self.status = facts.status;
@@ -338,11 +362,16 @@ impl Reader {
         self.body_bytes = 0;
         self.hash = hashes.then(crc32fast::Hasher::new);
         // RFC 9112 6.3, in its order.
-        self.state = match (facts.is_chunked, facts.length) {
+        self.state = match (facts.coding, facts.length) {
             _ if is_head || matches!(facts.status, 204 | 304) => State::Body(0),
-            (true, _) => State::ChunkSize,
-            (false, Some(length)) => State::Body(length),
-            (false, None) => {
+            // What follows is not HTTP any more.
+            _ if facts.status == 101 => {
+                self.closes = true;
+                State::Body(0)
+            }
+            (Coding::Chunked, _) => State::ChunkSize,
+            (Coding::None, Some(length)) => State::Body(length),
+            _ => {
                 self.closes = true;
                 State::UntilClose
             }
@@ -356,12 +385,12 @@ impl LastHead {
         !self.bytes.is_empty() && input.starts_with(&self.bytes)
     }
 
-    fn read(&mut self, head: &[u8]) -> Option<Facts> {
-        let facts = Facts::of(head)?;
+    /// Reads another head; `None` if it is none.
+    fn read(&mut self, head: &[u8]) -> Option<()> {
+        self.facts = Facts::of(head)?;
         self.bytes.clear();
         self.bytes.extend_from_slice(head);
-        self.facts = facts;
-        Some(facts)
+        Some(())
     }
 }
 
@@ -376,8 +405,19 @@ enum Held<'a> {
 struct Facts {
     status: u16,
     length: Option<u64>,
-    is_chunked: bool,
+    coding: Coding,
     closes: bool,
+    says_close: bool,
+}
+
+/// The last of the transfer codings.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Coding {
+    #[default]
+    None,
+    Chunked,
+    /// It ends with the connection.
+    Other,
 }
 
 impl Facts {
@@ -404,6 +444,7 @@ impl Facts {
                 facts.field(rest)?;
             }
         }
+        facts.closes |= facts.says_close;
         (status >= 100).then_some(facts)
     }
 
@@ -415,13 +456,18 @@ impl Facts {
                 return None;
             }
         } else if let Some(value) = value_of(line, b"connection:") {
-            if value.eq_ignore_ascii_case(b"close") {
-                self.closes = true;
-            } else if value.eq_ignore_ascii_case(b"keep-alive") {
-                self.closes = false;
+            // A list (RFC 9110 7.6.1); whatever else it says, close is meant (RFC 9112 9.3).
+            for option in value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+                self.says_close |= option.eq_ignore_ascii_case(b"close");
+                self.closes &= !option.eq_ignore_ascii_case(b"keep-alive");
             }
         } else if let Some(value) = value_of(line, b"transfer-encoding:") {
-            self.is_chunked = value.to_ascii_lowercase().ends_with(b"chunked");
+            let last = value.rsplit(|&byte| byte == b',').next();
+            let last = last.unwrap_or_default().trim_ascii();
+            self.coding = match last.eq_ignore_ascii_case(b"chunked") {
+                true => Coding::Chunked,
+                false => Coding::Other,
+            };
         }
         Some(())
     }
@@ -547,6 +593,81 @@ mod tests {
         );
     }
 
+    /// Seen: a server that said `Connection: close, TE` was blamed for the close that it had
+    /// announced. Cause: the field was read as one word, and it is a list.
+    #[test]
+    fn a_close_in_a_list_is_a_close() {
+        for list in [
+            "close, TE",
+            "TE,Close",
+            "keep-alive, close",
+            "close\r\nConnection: keep-alive",
+        ] {
+            let said =
+                format!("HTTP/1.1 200 OK\r\nConnection: {list}\r\nContent-Length: 1\r\n\r\nx");
+            assert_eq!(replies(said.as_bytes(), false), [(200, 1, true)], "{list}");
+        }
+        let kept = b"HTTP/1.0 200 OK\r\nConnection: TE, Keep-Alive\r\nContent-Length: 1\r\n\r\nx";
+        assert_eq!(replies(kept, false), [(200, 1, false)]);
+    }
+
+    /// RFC 9112 6.3: only a last coding of chunked frames a reply; beside another one a length
+    /// means nothing.
+    #[test]
+    fn a_coding_that_is_not_chunked_ends_with_the_connection() {
+        for coding in [
+            "gzip",
+            "xchunked",
+            "chunked, gzip",
+            "chunked\r\nTransfer-Encoding: gzip",
+        ] {
+            let said = format!(
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: {coding}\r\nContent-Length: 2\r\n\r\nabcd"
+            );
+            assert_eq!(
+                replies(said.as_bytes(), false),
+                [(200, 4, true)],
+                "{coding}"
+            );
+        }
+        let gzip =
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+        assert_eq!(replies(gzip, false), [(200, 1, false)]);
+    }
+
+    #[test]
+    fn another_protocol_begins_behind_101() {
+        let switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n";
+        assert_eq!(replies(switching, false), [(101, 0, true)]);
+    }
+
+    /// Seen: a server that sent interim replies or lines of a trailer for ever was taken for a
+    /// silent one. Cause: each alone is short. Cure: they have a limit together.
+    #[test]
+    fn what_never_comes_to_an_end_is_broken() {
+        for (begins, again) in [
+            ("", "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+                "X: y\r\n",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5",
+                ";x=yyyyyyyyy",
+            ),
+        ] {
+            let (mut reader, mut last) = (Reader::default(), LastHead::default());
+            let mut says = |said: &[u8]| reader.read(&mut &said[..], &mut last, false, false);
+            assert_eq!(says(begins.as_bytes()), Read::More);
+            let many = again.repeat(1000);
+            let broken = (0..100).any(|_| says(many.as_bytes()) == Read::Broken);
+            assert!(broken, "{again}");
+            assert!(reader.carry.capacity() < 4 * HEAD_BYTES_MAX);
+            reader.reset();
+            assert!(reader.carry.capacity() <= CARRY_BYTES_KEPT);
+        }
+    }
+
     #[test]
     fn nonsense_is_broken() {
         for nonsense in [
@@ -557,6 +678,16 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nContent-Length: 5x\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
+            // Longer than its size: the next line would have been a size.
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc5\r\nhello\r\n0\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\rb",
+            b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551616\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\n",
         ] {
             assert_eq!(
                 replies(nonsense, false),

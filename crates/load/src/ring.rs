@@ -45,6 +45,8 @@ const BUFFERS_FIRST: u16 = 64;
 const BUFFERS_MAX: u16 = 4096;
 /// After so many receives a connection is worth a call that registers it, and one that ends that.
 const REGISTER_AFTER: u32 = 4;
+/// A send that is longer is made in parts: the kernel takes at most 2 GiB at a time. send(2)
+const SEND_BYTES_MAX: usize = if cfg!(test) { 1 << 24 } else { 1 << 30 };
 /// io_uring_prep_recv(3).
 const RECVSEND_POLL_FIRST: u16 = 1;
 
@@ -76,6 +78,8 @@ struct Port {
     /// Of its connect; apart, so that what every request touches lies together.
     address: Option<Box<SocketAddrAny>>,
     out: Vec<u8>,
+    /// How many of them the kernel was told to send.
+    sending_bytes: u32,
     staged: Vec<u8>,
     held: Option<u16>,
     receives: u32,
@@ -309,7 +313,8 @@ impl Ring {
         let place = &mut self.ports[port as usize];
         let Some(socket) = &place.socket else { return };
         place.is_sending = true;
-        let length = u32::try_from(place.out.len()).expect("plans bound what is sent at once");
+        let length = place.out.len().min(SEND_BYTES_MAX) as u32;
+        place.sending_bytes = length;
         let entry = of_socket!(place, socket, port, fd => {
             opcode::Send::new(fd, place.out.as_ptr(), length)
                 .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
@@ -365,15 +370,20 @@ impl Ring {
                     self.starved.push(port);
                 }
             } else if what == What::Sent {
-                is_news = entry.result() < place.out.len() as i32 || place.is_cancelled;
+                is_news = entry.result() != place.sending_bytes as i32 || place.is_cancelled;
                 place.is_sending = false;
-                place.out.clear();
-                if !place.staged.is_empty() {
+                let sent = place.sending_bytes as usize;
+                if place.is_cancelled || sent == place.out.len() {
+                    place.out.clear();
                     std::mem::swap(&mut place.out, &mut place.staged);
-                    if !place.is_dirty {
-                        place.is_dirty = true;
-                        self.dirty.push(port);
-                    }
+                } else {
+                    // There is so much that the kernel gets it in parts.
+                    place.out.drain(..sent);
+                    place.out.append(&mut place.staged);
+                }
+                if !place.out.is_empty() && !place.is_dirty {
+                    place.is_dirty = true;
+                    self.dirty.push(port);
                 }
             }
             if is_news {

@@ -116,3 +116,33 @@ fn bytes_said_while_others_are_being_sent_follow_them() {
     assert!(said.starts_with(&long) && said.ends_with(b"aend"));
     assert!(completions.is_empty(), "{completions:?}");
 }
+
+/// Seen: `--depth 64` with values of 100 MB panicked: "plans bound what is sent at once". Cause: one
+/// send was to take all of it. Cure: a long one is made in parts.
+#[test]
+fn what_is_longer_than_one_send_goes_in_parts() {
+    let (mut ring, mut peers) = connected(Ring::new(1, 64).unwrap());
+    let sent: Vec<u8> = (0..5 * SEND_BYTES_MAX / 2)
+        .map(|at| (at % 251) as u8)
+        .collect();
+    let mut peer = peers.remove(0);
+    let expected = sent.clone();
+    let heard = std::thread::spawn(move || {
+        let mut heard = vec![0; expected.len() + 3];
+        peer.read_exact(&mut heard).unwrap();
+        peer.write_all(b"!").unwrap();
+        (heard == [&expected[..], b"end"].concat(), peer)
+    });
+    ring.output(0).extend_from_slice(&sent);
+    let mut completions = Vec::new();
+    ring.turn(Duration::ZERO, &mut completions).unwrap();
+    // Staged while the first part is under way, or sent behind the last one.
+    ring.output(0).extend_from_slice(b"end");
+    ring.receive(0);
+    let completions = await_some(&mut ring, 1);
+    assert_eq!(
+        (completions[0].what, completions[0].result),
+        (What::Received, 1)
+    );
+    assert!(heard.join().unwrap().0);
+}

@@ -119,22 +119,23 @@ impl Backend {
     }
 
     /// Opens a connection that blocks, for what is done before the run: on the first port, which is
-    /// closed.
+    /// closed. A read or a write of it fails after `wait`, and may be repeated.
     pub(crate) fn stream(
         &mut self,
         to: SocketAddr,
-        timeout: Duration,
+        connect_timeout: Duration,
+        wait: Duration,
     ) -> io::Result<Box<dyn ReadWrite + '_>> {
         Ok(match self {
             Backend::Ring(_) | Backend::Poll(_) => {
-                let stream = TcpStream::connect_timeout(&to, timeout)?;
-                stream.set_read_timeout(Some(timeout))?;
-                stream.set_write_timeout(Some(timeout))?;
+                let stream = TcpStream::connect_timeout(&to, connect_timeout)?;
+                stream.set_read_timeout(Some(wait))?;
+                stream.set_write_timeout(Some(wait))?;
                 Box::new(stream)
             }
-            Backend::UserTcp(tcp) => Box::new(tcp.stream(to, timeout)?),
+            Backend::UserTcp(tcp) => Box::new(tcp.stream(to, connect_timeout, wait)?),
             #[cfg(test)]
-            Backend::Memory(tcp) => Box::new(tcp.stream(to, timeout)?),
+            Backend::Memory(tcp) => Box::new(tcp.stream(to, connect_timeout, wait)?),
         })
     }
 

@@ -269,7 +269,8 @@ impl<D: Device> UserTcp<D> {
     /// counters.
     pub(crate) fn probe(&mut self, plan: &Plan) -> Result<(), LoadError> {
         for &target in &plan.targets {
-            let probed = self.stream(target, plan.connect_timeout).map(|_| ());
+            let timeout = plan.connect_timeout;
+            let probed = self.stream(target, timeout, timeout).map(|_| ());
             probed.map_err(|error| match error.kind() {
                 io::ErrorKind::TimedOut => LoadError::Unreachable {
                     target,
@@ -281,11 +282,13 @@ impl<D: Device> UserTcp<D> {
         Ok(())
     }
 
-    /// Opens a connection that blocks, for what is done before the run. It has the first port.
+    /// Opens a connection that blocks, for what is done before the run. It has the first port. A
+    /// read or a write of it fails after `wait`.
     pub(crate) fn stream(
         &mut self,
         to: SocketAddr,
-        timeout: Duration,
+        connect_timeout: Duration,
+        wait: Duration,
     ) -> io::Result<Stream<'_, D>> {
         let route = Route {
             to,
@@ -293,7 +296,10 @@ impl<D: Device> UserTcp<D> {
             is_chatty: true,
         };
         self.open(STREAM_PORT, &route)?;
-        let mut stream = Stream { tcp: self, timeout };
+        let mut stream = Stream {
+            tcp: self,
+            timeout: connect_timeout,
+        };
         stream.until(|shard, flow| {
             let machine = shard.connection(flow)?;
             match machine.end() {
@@ -301,6 +307,7 @@ impl<D: Device> UserTcp<D> {
                 None => machine.state().is_synchronized().then_some(Ok(())),
             }
         })?;
+        stream.timeout = wait;
         Ok(stream)
     }
 }

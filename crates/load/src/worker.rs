@@ -25,7 +25,7 @@ use crate::arrivals::Schedule;
 use crate::backend::{Backend, Completion};
 use crate::outcome::Tally;
 use crate::plan::{Arrivals, Plan, Workload};
-use crate::populate::set_all;
+use crate::populate::{LOOK_EVERY, set_all};
 use crate::random::Random;
 use crate::speaker::{Reader, Speaker};
 
@@ -502,8 +502,9 @@ impl<'p> Worker<'p> {
         let keys = (u64::from(share.thread)..cache.keys).step_by(threads as usize);
         let timeout = self.plan.request_timeout;
         for &target in &self.plan.targets {
-            let stream = self.backend.stream(target, timeout)?;
-            set_all(commands, keys.clone(), stream, || overseer.is_stopped())?;
+            let stream = self.backend.stream(target, timeout, LOOK_EVERY)?;
+            let is_stopped = || overseer.is_stopped();
+            set_all(commands, keys.clone(), stream, timeout, is_stopped)?;
         }
         Ok(())
     }

@@ -49,11 +49,11 @@ def finished(process, file, began, status, seconds):
 
 
 class Badly:
-    """A server on a thread per connection, whose `behave(connection)` is the whole of its manners."""
+    """A server on a thread per connection, whose `behave(connection)` is the whole of its manners; `greet` comes before it."""
 
-    def __init__(self, behave):
-        self.behave = behave
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    def __init__(self, behave, greet=None, host="127.0.0.1"):
+        self.behave, self.greet = behave, greet
+        self.listener = socket.create_server((host, 0), backlog=1024)
         self.port = self.listener.getsockname()[1]
         self.connections = []
         threading.Thread(target=self.accept, daemon=True).start()
@@ -72,6 +72,8 @@ class Badly:
 
     def serve(self, connection):
         try:
+            if self.greet:
+                self.greet(connection)
             while connection.recv(65536):
                 if self.behave(connection) == "close":
                     break

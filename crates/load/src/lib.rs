@@ -22,7 +22,7 @@
 //! *service* time, from sending to the last byte of the reply, is kept beside it.
 //!
 //! **Closed loop.** Every connection sends its next request when it has its reply, as wrk does.
-//! There the two times are the same.
+//! There the two times are the same. Its last replies are awaited too, and are no part of the rate.
 //!
 //! **Sessions.** Partly open, as httperf's: sessions arrive by a rate; the requests inside follow
 //! each other with think times.

@@ -4,6 +4,8 @@
 //! A key's length, and its value's length and content, follow from the key's number and the seed
 //! alone. So every value that comes back can be compared, whatever stored it, and when.
 
+use std::collections::VecDeque;
+
 use memchr::memchr;
 
 use crate::distribution::{Chooser, Distribution};
@@ -17,6 +19,8 @@ pub(crate) const DIGITS: usize = 10;
 /// Values are cut from a block of this size, at a place that follows from the key.
 const BLOCK_BYTES: usize = 64 * 1024;
 const LINE_BYTES_MAX: usize = 8192;
+/// A reply with so many more values than keys were asked for never comes to an end.
+const VALUES_TOO_MANY_MAX: u32 = 1000;
 pub(crate) const VALUE_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// Writes commands.
@@ -27,6 +31,8 @@ pub(crate) struct Commands {
     set_share: f64,
     block: Box<[u8]>,
     seed: u64,
+    /// The keys of the last get, if it has several.
+    listed: Vec<u64>,
 }
 
 impl Commands {
@@ -42,6 +48,7 @@ impl Commands {
             set_share: plan.set_percent / 100.0,
             block: block.into(),
             seed,
+            listed: Vec::new(),
         }
     }
 
@@ -50,16 +57,18 @@ impl Commands {
         self.set_share > 0.0 && self.random.unit() < self.set_share
     }
 
-    /// Appends a get of the plan's number of keys. Returns the last of them.
+    /// Appends a get of the plan's number of keys. Returns the last of them; if there are several,
+    /// [`Commands::listed`] has all.
     pub(crate) fn get(&mut self, out: &mut Vec<u8>) -> u64 {
         let keys = self.plan.keys_per_get;
         let mut key = 0;
+        self.listed.clear();
         match self.plan.protocol {
             CacheProtocol::Text => {
                 out.extend_from_slice(b"get");
                 for _ in 0..keys {
                     out.push(b' ');
-                    key = self.chooser.choose(&mut self.random);
+                    key = self.choose(keys);
                     self.key(key, out);
                 }
                 out.extend_from_slice(b"\r\n");
@@ -67,7 +76,7 @@ impl Commands {
             CacheProtocol::Meta => {
                 for _ in 0..keys {
                     out.extend_from_slice(b"mg ");
-                    key = self.chooser.choose(&mut self.random);
+                    key = self.choose(keys);
                     self.key(key, out);
                     // k: the key comes back; q: a miss says nothing, as in a multi-get.
                     out.extend_from_slice(if keys == 1 {
@@ -82,6 +91,19 @@ impl Commands {
             }
         }
         key
+    }
+
+    fn choose(&mut self, keys: u32) -> u64 {
+        let key = self.chooser.choose(&mut self.random);
+        if keys > 1 {
+            self.listed.push(key);
+        }
+        key
+    }
+
+    /// The keys of the last get, if it has several.
+    pub(crate) fn listed(&self) -> &[u64] {
+        &self.listed
     }
 
     /// Appends a set of a key by its popularity, and returns the key.
@@ -160,13 +182,11 @@ impl Commands {
         })
     }
 
-    /// The number of a key that is one of ours and, in a get of one key, the one that was `asked`
-    /// for.
-    fn number(&self, asked: u32, key: &[u8]) -> Option<u64> {
+    /// The number of a key that is one of ours.
+    fn number(&self, key: &[u8]) -> Option<u64> {
         let rest = key.strip_prefix(self.plan.key_prefix.as_bytes())?;
         let digits = std::str::from_utf8(rest.get(..DIGITS)?).ok()?;
-        let number = digits.parse::<u64>().ok()?;
-        (self.plan.keys_per_get > 1 || number as u32 == asked).then_some(number)
+        digits.parse().ok()
     }
 
     /// Whether this is the value of the key of this number.
@@ -181,12 +201,14 @@ impl Commands {
     }
 }
 
-/// What a reply is compared with: its key in any case.
+/// What a reply is compared with: its keys in any case.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) commands: &'a Commands,
     /// The key, if it was one.
     pub(crate) key: u32,
+    /// Whether it was a get.
+    pub(crate) is_get: bool,
     /// Whether values are compared as well.
     pub(crate) verify: bool,
 }
@@ -204,7 +226,16 @@ pub(crate) struct Reader {
     ends: bool,
     found: u32,
     wrong: u32,
+    keys_per_get: u32,
+    /// The keys of the gets of several keys that are under way, in their order; each is [`TAKEN`]
+    /// once its value has come.
+    listed: VecDeque<u64>,
+    /// Where in the oldest of these gets the next value is looked for first.
+    next: usize,
 }
+
+/// Not the number of a key: those have [`DIGITS`] digits.
+const TAKEN: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Read {
@@ -234,8 +265,14 @@ impl Reader {
         let is_single_meta = plan.protocol == CacheProtocol::Meta && plan.keys_per_get == 1;
         Reader {
             is_single_meta,
+            keys_per_get: plan.keys_per_get,
             ..Reader::default()
         }
+    }
+
+    /// Notes the keys of a get of several that was asked.
+    pub(crate) fn note(&mut self, listed: &[u64]) {
+        self.listed.extend(listed);
     }
 
     /// Reads from `input`, and moves its beginning behind what it used.
@@ -282,7 +319,7 @@ impl Reader {
                 }
             }
             if std::mem::take(&mut self.ends) {
-                return Read::Reply(self.reply(2, Some(false)));
+                return self.end(asked, self.reply(2, Some(false)));
             }
             let Some(end) = memchr(b'\n', input) else {
                 return match input.len() > LINE_BYTES_MAX {
@@ -291,33 +328,73 @@ impl Reader {
                 };
             };
             let (line, rest) = input.split_at(end + 1);
-            match self.line(line.trim_ascii_end()) {
-                Line::Reply(reply) => {
+            match line_of(line.trim_ascii_end()) {
+                Line::Reply(status_class, answers_set) => {
                     *input = rest;
-                    return Read::Reply(reply);
+                    return self.end(asked, self.reply(status_class, answers_set));
+                }
+                Line::Value(_) if self.found >= self.keys_per_get + VALUES_TOO_MANY_MAX => {
+                    return Read::Broken;
                 }
                 Line::Broken => return Read::Broken,
-                Line::Value { key, length } => {
-                    let key = asked.commands.number(asked.key, key);
-                    let is_right = if asked.verify {
-                        if rest.len() < length + 2 {
-                            return Read::More;
+                Line::Value(value) => {
+                    let found = self.find(&value, asked);
+                    let expected = found.map(|(key, _)| key).filter(|key| {
+                        asked.commands.value_length(*key) == value.length && value.has_no_flags
+                    });
+                    let is_right = match (asked.verify, expected) {
+                        (true, Some(key)) => {
+                            let Some((content, behind)) = rest.split_at_checked(value.length + 2)
+                            else {
+                                return Read::More;
+                            };
+                            *input = behind;
+                            let content = content.strip_suffix(b"\r\n");
+                            content.is_some_and(|content| asked.commands.is_value(key, content))
                         }
-                        let (value, rest) = rest.split_at(length + 2);
-                        *input = rest;
-                        value.ends_with(b"\r\n")
-                            && key.is_some_and(|key| asked.commands.is_value(key, &value[..length]))
-                    } else {
-                        self.skip = length as u64 + 2;
-                        *input = rest;
-                        key.is_some()
+                        // What is wrong for its length alone is not kept until it is whole.
+                        (verify, _) => {
+                            self.skip = value.length as u64 + 2;
+                            *input = rest;
+                            found.is_some() && !verify
+                        }
                     };
+                    if let Some((_, Some(at))) = found {
+                        self.listed[at] = TAKEN;
+                        self.next = at + 1;
+                    }
                     self.found += 1;
                     self.wrong += u32::from(!is_right);
                     self.ends = self.is_single_meta;
                 }
             }
         }
+    }
+
+    /// The key of a value, if it was asked for and has not come yet, and its place in the list.
+    fn find(&self, value: &Value<'_>, asked: Asked<'_>) -> Option<(u64, Option<usize>)> {
+        let key = asked.commands.number(value.key)?;
+        if self.keys_per_get == 1 {
+            return (key as u32 == asked.key).then_some((key, None));
+        }
+        // Values come in the order of the keys, as a rule; a proxy may bring them in another.
+        let all = match asked.is_get {
+            true => self.listed.len().min(self.keys_per_get as usize),
+            false => 0,
+        };
+        let mut places = (self.next.min(all)..all).chain(0..self.next.min(all));
+        let at = places.find(|at| self.listed[*at] == key)?;
+        Some((key, Some(at)))
+    }
+
+    /// A reply is whole: so much for the keys that it answers.
+    fn end(&mut self, asked: Asked<'_>, reply: Reply) -> Read {
+        (self.found, self.wrong, self.next) = (0, 0, 0);
+        if asked.is_get && self.keys_per_get > 1 {
+            let answered = self.listed.len().min(self.keys_per_get as usize);
+            self.listed.drain(..answered);
+        }
+        Read::Reply(reply)
     }
 
     /// How many of the next bytes need not be read.
@@ -333,57 +410,70 @@ impl Reader {
     /// Starts afresh, for a new connection.
     pub(crate) fn reset(&mut self) {
         self.carry.clear();
-        (self.skip, self.ends, self.found, self.wrong) = (0, false, 0, 0);
+        // What a bad reply has made long is not kept for each connection.
+        self.carry.shrink_to(LINE_BYTES_MAX);
+        self.listed.clear();
+        (self.skip, self.ends) = (0, false);
+        (self.found, self.wrong, self.next) = (0, 0, 0);
     }
 
-    fn line<'a>(&mut self, line: &'a [u8]) -> Line<'a> {
-        let mut words = line.split(|&byte| byte == b' ');
-        match words.next().unwrap_or_default() {
-            b"VALUE" => {
-                let (key, length) = (words.next(), words.nth(1));
-                value(key.unwrap_or_default(), length)
-            }
-            b"VA" => {
-                let length = words.next();
-                let key = words.find_map(|word| word.strip_prefix(b"k"));
-                value(key.unwrap_or_default(), length)
-            }
-            b"END" | b"EN" | b"MN" => Line::Reply(self.reply(2, Some(false))),
-            b"STORED" | b"HD" => Line::Reply(self.reply(2, Some(true))),
-            b"ERROR" | b"CLIENT_ERROR" => Line::Reply(self.reply(4, None)),
-            // A plain set is stored, or the server could not.
-            b"SERVER_ERROR" | b"NS" | b"NOT_STORED" => Line::Reply(self.reply(5, None)),
-            _ => Line::Broken,
-        }
-    }
-
-    fn reply(&mut self, status_class: u8, answers_set: Option<bool>) -> Reply {
-        let (found, wrong) = (
-            std::mem::take(&mut self.found),
-            std::mem::take(&mut self.wrong),
-        );
+    fn reply(&self, status_class: u8, answers_set: Option<bool>) -> Reply {
         Reply {
             status_class,
-            found,
-            wrong,
+            found: self.found,
+            wrong: self.wrong,
             answers_set,
         }
     }
 }
 
 enum Line<'a> {
-    Value { key: &'a [u8], length: usize },
-    Reply(Reply),
+    Value(Value<'a>),
+    /// The end of a reply: its class, and whether it answers a set.
+    Reply(u8, Option<bool>),
     Broken,
 }
 
-fn value<'a>(key: &'a [u8], length: Option<&[u8]>) -> Line<'a> {
+/// The line before a value.
+struct Value<'a> {
+    key: &'a [u8],
+    length: usize,
+    /// Our sets store none.
+    has_no_flags: bool,
+}
+
+fn line_of(line: &[u8]) -> Line<'_> {
+    let mut words = line.split(|&byte| byte == b' ');
+    match words.next().unwrap_or_default() {
+        b"VALUE" => {
+            let (key, flags, length) = (words.next(), words.next(), words.next());
+            value(key.unwrap_or_default(), flags == Some(b"0"), length)
+        }
+        b"VA" => {
+            let length = words.next();
+            let key = words.find_map(|word| word.strip_prefix(b"k"));
+            value(key.unwrap_or_default(), true, length)
+        }
+        b"END" | b"EN" | b"MN" => Line::Reply(2, Some(false)),
+        b"STORED" | b"HD" => Line::Reply(2, Some(true)),
+        b"ERROR" | b"CLIENT_ERROR" => Line::Reply(4, None),
+        // A plain set is stored, or the server could not.
+        b"SERVER_ERROR" | b"NS" | b"NOT_STORED" => Line::Reply(5, None),
+        _ => Line::Broken,
+    }
+}
+
+fn value<'a>(key: &'a [u8], has_no_flags: bool, length: Option<&[u8]>) -> Line<'a> {
     let length = length
         .and_then(|digits| std::str::from_utf8(digits).ok())
         .and_then(|digits| digits.parse().ok())
         .filter(|&length: &usize| length <= 1 << 30);
     match length {
-        Some(length) => Line::Value { key, length },
+        Some(length) => Line::Value(Value {
+            key,
+            length,
+            has_no_flags,
+        }),
         None => Line::Broken,
     }
 }
@@ -410,14 +500,27 @@ mod tests {
 
     /// Reads a conversation cut into two at every byte; each cut must come to the same replies.
     fn replies(plan: &Cache, said: &[u8], key: u32, verify: bool) -> Vec<(u8, u32, u32)> {
+        replies_to(plan, said, key, &[], verify)
+    }
+
+    /// As [`replies`], to gets of the keys of this list.
+    fn replies_to(
+        plan: &Cache,
+        said: &[u8],
+        key: u32,
+        listed: &[u64],
+        verify: bool,
+    ) -> Vec<(u8, u32, u32)> {
         let commands = &Commands::new(plan, 1, 0);
         let asked = Asked {
             commands,
             key,
+            is_get: true,
             verify,
         };
         let read_all = |cut: usize| {
             let mut reader = Reader::new(plan);
+            reader.note(listed);
             let mut found = Vec::new();
             for mut piece in [&said[..cut], &said[cut..]] {
                 loop {
@@ -448,7 +551,7 @@ mod tests {
                      END\r\nSTORED\r\nSERVER_ERROR out of memory\r\nERROR\r\n";
         let expected = [(2, 2, 0), (2, 0, 0), (2, 0, 0), (5, 0, 0), (4, 0, 0)];
         let plan = plan(CacheProtocol::Text, 2);
-        assert_eq!(replies(&plan, said, 2, false), expected);
+        assert_eq!(replies_to(&plan, said, 2, &[1, 2], false), expected);
     }
 
     #[test]
@@ -459,7 +562,9 @@ mod tests {
         assert_eq!(replies(&one, single, 1, false), expected);
         let many = b"VA 2 kk-0000000001\r\nab\r\nVA 0 kk-0000000002\r\n\r\nMN\r\nMN\r\n";
         let three = plan(CacheProtocol::Meta, 3);
-        assert_eq!(replies(&three, many, 2, false), [(2, 2, 0), (2, 0, 0)]);
+        let listed = [1, 9, 2, 3, 4, 5];
+        let replies = replies_to(&three, many, 2, &listed, false);
+        assert_eq!(replies, [(2, 2, 0), (2, 0, 0)]);
     }
 
     #[test]
@@ -480,6 +585,11 @@ mod tests {
             assert_eq!(replies(&plan, &said, key, true), [(2, 1, 0)]);
             // The right value, of another key.
             assert_eq!(replies(&plan, &said, key + 1, true), [(2, 1, 1)]);
+            // Nobody stored it with flags.
+            let flagged = String::from_utf8(said.clone()).unwrap();
+            let flagged = flagged.replacen(" 0 ", " 5 ", 1);
+            assert_eq!(replies(&plan, flagged.as_bytes(), key, true), [(2, 1, 1)]);
+            assert_eq!(replies(&plan, flagged.as_bytes(), key, false), [(2, 1, 0)]);
             if words[4] != "0" {
                 let value = said.len() - b"\r\nEND\r\n".len() - 1;
                 said[value] ^= 1;
@@ -509,6 +619,90 @@ mod tests {
             let said = format!("VALUE {no_key} 0 1\r\nx\r\nEND\r\n");
             assert_eq!(replies(&plan, said.as_bytes(), 1, false), [(2, 1, 1)]);
         }
+    }
+
+    /// Seen: a cache that answered a get of ten keys with ten times the value of another key was
+    /// one without a fault. Cause: a value under any of our keys was taken for one that was asked
+    /// for. Cure: the keys of each get are kept until it is answered, and each counts once.
+    #[test]
+    fn the_values_of_a_get_of_several_keys_are_those_of_its_list() {
+        let text = |keys: &[u64]| {
+            let value = |key: &u64| format!("VALUE k-{key:010} 0 1\r\nx\r\n");
+            keys.iter().map(value).collect::<String>() + "END\r\n"
+        };
+        let meta = |keys: &[u64]| {
+            let value = |key: &u64| format!("VA 1 kk-{key:010}\r\nx\r\n");
+            keys.iter().map(value).collect::<String>() + "MN\r\n"
+        };
+        let both = |said: &[&[u64]], expected: &[(u8, u32, u32)]| {
+            // Two gets of three keys.
+            let listed = [7, 8, 7, 1, 2, 3];
+            let texts: String = said.iter().map(|keys| text(keys)).collect();
+            let metas: String = said.iter().map(|keys| meta(keys)).collect();
+            for (protocol, said) in [(CacheProtocol::Text, texts), (CacheProtocol::Meta, metas)] {
+                let plan = plan(protocol, 3);
+                let replies = replies_to(&plan, said.as_bytes(), 7, &listed, false);
+                assert_eq!(replies, expected, "{said}");
+            }
+        };
+        both(&[&[7, 8, 7], &[1, 2, 3]], &[(2, 3, 0), (2, 3, 0)]);
+        both(&[&[8], &[]], &[(2, 1, 0), (2, 0, 0)]);
+        // In another order, as a proxy may bring them.
+        both(&[&[7, 7, 8], &[3, 1]], &[(2, 3, 0), (2, 2, 0)]);
+        // Another key, one twice, and one of the other get.
+        both(&[&[7, 9], &[1, 1]], &[(2, 2, 1), (2, 2, 1)]);
+        both(&[&[1, 2], &[7, 8]], &[(2, 2, 2), (2, 2, 2)]);
+        // More than were asked for.
+        both(&[&[7, 8, 7, 7]], &[(2, 4, 1)]);
+    }
+
+    #[test]
+    fn values_without_end_are_broken() {
+        let plan = plan(CacheProtocol::Text, 3);
+        let commands = &Commands::new(&plan, 1, 0);
+        let asked = Asked {
+            commands,
+            key: 1,
+            is_get: true,
+            verify: false,
+        };
+        let mut reader = Reader::new(&plan);
+        let value = b"VALUE k-0000000001 0 1\r\nx\r\n";
+        let is_broken = |_| reader.read(&mut &value[..], asked) == Read::Broken;
+        assert_eq!((0..2000).position(is_broken), Some(1003));
+    }
+
+    /// Seen: with --verify a server that announced values of a gigabyte made the generator keep
+    /// them whole, for each connection. Cause: a value was compared when it was there. Cure: one
+    /// whose length is wrong is wrong at once, and is dropped unread.
+    #[test]
+    fn a_value_that_is_too_long_is_wrong_and_not_kept() {
+        let plan = plan(CacheProtocol::Text, 1);
+        let commands = &Commands::new(&plan, 1, 0);
+        let asked = Asked {
+            commands,
+            key: 1,
+            is_get: true,
+            verify: true,
+        };
+        let mut reader = Reader::new(&plan);
+        let head = b"VALUE k-0000000001 0 1000000000\r\n";
+        assert_eq!(reader.read(&mut &head[..], asked), Read::More);
+        let piece = vec![b'x'; 1 << 20];
+        for _ in 0..953 {
+            assert_eq!(reader.read(&mut &piece[..], asked), Read::More);
+            assert!(
+                reader.carry.is_empty(),
+                "{} bytes are kept",
+                reader.carry.len()
+            );
+        }
+        let left = 1_000_000_000 - (953 << 20);
+        let rest = [&piece[..left], b"\r\nEND\r\n"].concat();
+        let Read::Reply(reply) = reader.read(&mut &rest[..], asked) else {
+            panic!("no reply");
+        };
+        assert_eq!((reply.found, reply.wrong), (1, 1));
     }
 
     #[test]

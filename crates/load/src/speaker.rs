@@ -25,6 +25,7 @@ pub(crate) enum Speaker {
 }
 
 /// The request that was written.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestTag {
     /// HTTP: the page. Cache: the key, if it is one.
     pub(crate) what: u32,
@@ -223,13 +224,22 @@ impl Reader {
         }
     }
 
-    /// Reads from `input`, and moves its beginning behind what it used. `what` is that of the
-    /// oldest request without a reply.
+    /// Notes what was asked last, as far as its reply is compared with it.
+    #[inline]
+    pub(crate) fn note(&mut self, class: u8, speaker: &Speaker) {
+        if let (Reader::Cache(reader), Speaker::Cache { commands, .. }, 0) = (self, speaker, class)
+        {
+            reader.note(commands.listed());
+        }
+    }
+
+    /// Reads from `input`, and moves its beginning behind what it used. `oldest` is the oldest
+    /// request without a reply.
     #[inline]
     pub(crate) fn read(
         &mut self,
         input: &mut &[u8],
-        what: u32,
+        oldest: RequestTag,
         speaker: &mut Speaker,
     ) -> ParseStep {
         match (self, speaker) {
@@ -239,7 +249,7 @@ impl Reader {
                     requests, verify, ..
                 },
             ) => {
-                let is_head = requests.is_head(what);
+                let is_head = requests.is_head(oldest.what);
                 match reader.read(input, &mut requests.last_head, *verify, is_head) {
                     http::Read::More => ParseStep::Nothing,
                     http::Read::Broken => ParseStep::Broken,
@@ -254,7 +264,8 @@ impl Reader {
             ) => {
                 let asked = memcached::Asked {
                     commands,
-                    key: what,
+                    key: oldest.what,
+                    is_get: oldest.class == 0,
                     verify: *verify,
                 };
                 match reader.read(input, asked) {
@@ -277,7 +288,12 @@ impl Reader {
     }
 
     /// Notes that so many of them were dropped unread.
-    pub(crate) fn skipped(&mut self, bytes: u64, speaker: &mut Speaker) -> ParseStep {
+    pub(crate) fn skipped(
+        &mut self,
+        bytes: u64,
+        oldest: RequestTag,
+        speaker: &mut Speaker,
+    ) -> ParseStep {
         match self {
             Reader::Http(reader) => match reader.skipped(bytes) {
                 Some(reply) => ParseStep::Reply(reply.into()),
@@ -285,7 +301,7 @@ impl Reader {
             },
             Reader::Cache(reader) => {
                 reader.skipped(bytes);
-                self.read(&mut &[][..], 0, speaker)
+                self.read(&mut &[][..], oldest, speaker)
             }
             Reader::Silent => ParseStep::Nothing,
         }

@@ -27,7 +27,7 @@ use crate::outcome::Tally;
 use crate::plan::{Arrivals, Plan, Workload};
 use crate::populate::{LOOK_EVERY, set_all};
 use crate::random::Random;
-use crate::speaker::{Reader, Speaker};
+use crate::speaker::{Reader, RequestTag, Speaker};
 
 /// A connection that failed in a closed loop is tried again after this: a server that refuses is
 /// not asked a million times per second.
@@ -144,9 +144,7 @@ enum Reading {
 struct Flight {
     intended_ns: u64,
     sent_ns: u64,
-    /// HTTP: the page. Cache: the key, if it is one.
-    what: u32,
-    class: u8,
+    tag: RequestTag,
 }
 
 /// Where a session is.
@@ -288,7 +286,7 @@ impl<'p> Worker<'p> {
             self.admit();
             self.turn()?;
         }
-        if self.is_open_loop() && !overseer.is_stopped() {
+        if !overseer.is_stopped() {
             // What was not answered within a whole time-out after the end.
             let connecting = self
                 .slots
@@ -342,8 +340,12 @@ impl<'p> Worker<'p> {
         if self.left == 0 && is_idle {
             return true;
         }
-        let is_done = is_idle && self.next_arrival_ns >= self.times.end_ns;
-        let is_done = is_done || !self.is_open_loop();
+        // A closed loop waits for its last replies too: one that never comes would else be in no
+        // figure.
+        let is_done = match self.is_open_loop() {
+            true => is_idle && self.next_arrival_ns >= self.times.end_ns,
+            false => self.in_flight == 0,
+        };
         (self.now_ns >= self.times.end_ns && is_done)
             || self.now_ns >= self.times.end_ns.saturating_add(timeout_ns)
     }

@@ -204,6 +204,35 @@ fn keys_that_were_stored_are_there_and_have_their_own_values() {
     });
 }
 
+/// Seen: a cache that answered a get of several keys with values of others passed. (What each value
+/// is compared with is told in `memcached.rs`.)
+#[test]
+fn values_of_other_keys_than_those_of_the_list_are_wrong() {
+    let server = cache_server(|_| {});
+    let mut plan = cache_plan(server.address);
+    let first = key_and_value(&server, &plan);
+    // The value of the first key, to any get.
+    let one = saying(Box::leak(first.into_boxed_slice()));
+    cache_of(&mut plan).set_percent = 0.0;
+    cache_of(&mut plan).populate = false;
+    cache_of(&mut plan).keys_per_get = 3;
+    for verify in [false, true] {
+        for depth in [1, 4] {
+            let plan = Plan {
+                targets: vec![one.address],
+                verify,
+                depth,
+                ..plan.clone()
+            };
+            over_both(&plan, |outcome| {
+                let total = &outcome.total;
+                assert!(total.errors.wrong_bytes > 0, "{:?}", total.errors);
+                assert_eq!(outcome.verdict().row, VerdictRow::WrongReplies);
+            });
+        }
+    }
+}
+
 /// What a cache says of the first key that the plan stores.
 fn key_and_value(server: &world::Server, plan: &Plan) -> Vec<u8> {
     use std::io::{BufRead, BufReader, Read, Write};

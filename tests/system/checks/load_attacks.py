@@ -2,11 +2,15 @@
 code that says which it was."""
 
 import os
+import pathlib
 import signal
 import socket
+import sys
 import time
 
+import manners
 from generator import Badly, finished, load, start_load
+from lan import SERVER, Lan
 from memcache import cache
 from world import ALL, check, expect, expect_equal, free_port, limit_threads, wait_for
 
@@ -101,10 +105,13 @@ MANNERS = {
     reset: {"reset"},
     another_protocol: {"bad_reply"},
     interim_replies_without_end: {"client_timeout", "bad_reply"},
+    **manners.HTTP,
 }
+# More than a generator with a few connections ever needs; what an endless reply makes it keep would be beyond it.
+MEMORY_MAX_KB = 200_000
 
 
-@check(limit_s=240)
+@check(limit_s=480)
 def every_bad_manner_of_a_server_has_its_class(world):
     for manner, classes in MANNERS.items():
         for words in (["--rate", 40], []):
@@ -118,6 +125,159 @@ def every_bad_manner_of_a_server_has_its_class(world):
                 if words:
                     known = report["replies"] + sum(report.errors.values())
                     expect(known >= report["intended"], f"{name}: {known} of {report['intended']} requests are accounted for")
+
+
+@check(limit_s=240)
+def every_bad_manner_of_a_cache_has_its_class(world):
+    for manner, classes in manners.CACHE.items():
+        for words in (["--rate", 40], []):
+            for more in (["--io", "uring"], ["--io", "epoll", "--verify"], ["--multi-get", 3, "--verify"]):
+                with Badly(manner) as server:
+                    report = load(world, "cache", f"127.0.0.1:{server.port}", "--sets", 0, *words, *more, "-c", 4, "-d", "600ms",
+                                  "--timeout", "400ms", status=1)
+                name = f"{manner.__name__}, {'open' if words else 'closed'} loop, {more}"
+                # A value that is wrong is so before its reply is whole.
+                expect(set(report.errors) and set(report.errors) <= classes, f"{name}: {report.errors}, not {classes}")
+                expect(report.took_s < 0.6 + 0.4 + GRACE_S, f"{name} took {report.took_s:.1f} s")
+                expect(report["verdict"]["row"] in ("nothing_came", "wrong_replies"), f"{name}: {report['verdict']}")
+
+
+@check(limit_s=60)
+def the_answers_to_a_set_are_compared_too(world):
+    for manner in (manners.always_the_same_key, manners.out_of_memory, manners.binary_protocol):
+        with Badly(manner) as server:
+            where = f"127.0.0.1:{server.port}"
+            report = load(world, "cache", where, "--sets", 100, "-c", 2, "-d", "300ms", "--timeout", "300ms", status=1)
+            expect(set(report.errors) <= {"bad_reply", "unexpected_status"} and report["replies"] == 0, f"{report.errors}")
+            report = load(world, "cache", where, "--populate", "-c", 2, "-d", "300ms", status=1)
+            expect("cannot store the keys before the run: the server answered '" in report.said, report.said)
+            expect(all(character.isprintable() for character in report.said), f"{report.said!r}")
+
+
+@check(limit_s=150)
+def over_a_netstack_bad_manners_have_the_same_classes(world):
+    lan = Lan(world, "tap")
+    netstack = "--network", "netstack", "--device", lan.device, "--address", "10.9.0.2/24"
+    program = pathlib.Path(manners.__file__)
+    for manner, classes in manners.HTTP.items():
+        server = world.start(*lan.server, sys.executable, program, SERVER, manner.__name__)
+        port = int(server.stdout.readline())
+        report = load(world, "http", f"http://{SERVER}:{port}/", "--rate", 40, "-c", 4, "-d", "500ms", "--timeout", "400ms", *netstack,
+                      wrap=lan.clients, status=1)
+        server.kill()
+        expect(set(report.errors) and set(report.errors) <= classes, f"{manner.__name__}: {report.errors}, not {classes}")
+
+
+@check(limit_s=60)
+def what_comes_before_the_request_is_no_reply(world):
+    for greet in (manners.greeting, manners.reply_before_the_request):
+        for words in (["--rate", 40], []):
+            with Badly(silence, greet) as server:
+                report = load(world, "http", server.url(), *words, "-c", 8, "-d", "600ms", "--timeout", "300ms", status=1)
+            expect(report.errors.get("bad_reply", 0) + report.errors.get("client_timeout", 0) > 0, f"{greet.__name__}: {report.errors}")
+            expect(report["verdict"]["row"] in ("nothing_came", "wrong_replies", "failing"), f"{report['verdict']}")
+
+
+@check(limit_s=60)
+def a_server_that_reads_nothing_is_a_time_out(world):
+    body = world.scratch / "body"
+    body.write_bytes(b"x" * 20_000_000)
+    for words in (["--rate", 10], []):
+        for io in ("uring", "epoll"):
+            with Badly(silence, manners.deaf) as server:
+                report = load(world, "http", server.url(), "-m", "POST", "--body-file", body, *words, "-c", 2, "-d", "600ms",
+                              "--timeout", "400ms", "--io", io, status=1)
+                expect_equal("errors", set(report.errors), {"client_timeout"})
+                expect(report.took_s < 1 + GRACE_S, f"it took {report.took_s:.1f} s")
+    with Badly(silence, manners.deaf) as server:
+        began = time.monotonic()
+        report = load(world, "cache", f"127.0.0.1:{server.port}", "--populate", "--value-size", "50000000", "--timeout", "1s", status=1)
+        expect("the server did not take a set within 1s" in report.said, report.said)
+        expect(time.monotonic() - began < 1 + GRACE_S, "it took long to end")
+
+
+@check(limit_s=60)
+def storing_the_keys_can_be_stopped(world):
+    """Seen: Ctrl-C did not end --populate on a server that answered one byte per second."""
+    def slowly(connection):
+        for byte in b"STORED\r\n" * 1000:
+            connection.sendall(bytes([byte]))
+            time.sleep(1)
+
+    for manner in (slowly, silence):
+        with Badly(manner) as server:
+            process = start_load(world, "cache", f"127.0.0.1:{server.port}", "--populate", "-d", "1s", "--timeout", "40s")
+            wait_for("it is connected", lambda: server.connections[1:])
+            time.sleep(0.3)
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=10)
+            expect_equal("exit status", process.returncode, 130)
+            expect(time.monotonic() - began < 3, "it took long to end")
+    with Badly(silence) as server:
+        report = load(world, "cache", f"127.0.0.1:{server.port}", "--populate", "--timeout", "500ms", status=1)
+        expect("the server did not answer a set within 500ms" in report.said, report.said)
+    with Badly(nothing_but_the_end) as server:
+        report = load(world, "cache", f"127.0.0.1:{server.port}", "--populate", status=1)
+        expect("cannot store the keys before the run" in report.said, report.said)
+
+
+@check(limit_s=60)
+def no_reply_is_long_enough_to_fill_the_memory(world):
+    for words, manner in (
+            (["http"], head_without_end), (["http"], manners.chunk_extension_without_end), (["http", "--verify"], manners.body_without_end),
+            (["cache", "--verify"], manners.value_of_a_gigabyte), (["cache"], manners.values_without_end),
+            (["cache", "--multi-get", 10, "--verify"], manners.value_of_a_gigabyte)):
+        with Badly(manner) as server:
+            where = server.url() if words[0] == "http" else f"127.0.0.1:{server.port}"
+            process = start_load(world, words[0], where, *words[1:], "-c", 8, "-d", "2s", "--timeout", "1s")
+            peak_kb = 0
+            while process.poll() is None:
+                peak_kb = max(peak_kb, resident_kb(process.pid))
+                time.sleep(0.02)
+            process.communicate()
+            expect_equal(f"{manner.__name__}: exit status", process.returncode, 1)
+            expect(0 < peak_kb < MEMORY_MAX_KB, f"{manner.__name__}: {peak_kb} KB")
+
+
+def resident_kb(pid):
+    try:
+        lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
+
+
+@check(limit_s=60)
+def a_server_that_is_stuck_is_not_praised(world):
+    """Seen: of a server that answered three requests on each connection and no more, a closed loop that was shorter than its time-out
+    said that the server was the limit, with status 0."""
+    for io in ("uring", "epoll"):
+        answered = {}
+
+        def three(connection):
+            answered[connection] = answered.get(connection, 0) + 1
+            if answered[connection] <= 3:
+                connection.sendall(manners.GOOD)
+
+        with Badly(three) as server:
+            report = load(world, "http", server.url(), "-c", 4, "-d", "500ms", "--timeout", "1s", "--io", io, status=1)
+        expect_equal("replies and errors", (report["replies"], report.errors), (12, {"client_timeout": 4}))
+        expect_equal("the verdict", report["verdict"]["row"], "failing")
+
+
+@check(limit_s=60)
+def keep_alive_may_end_between_two_requests(world):
+    """A server that closes what was idle for 50 ms; each connection is asked again after 400 ms."""
+    def then_close(connection):
+        connection.sendall(manners.GOOD)
+        time.sleep(0.05)
+        return "close"
+
+    for io in ("uring", "epoll"):
+        with Badly(then_close) as server:
+            report = load(world, "http", server.url(), "--rate", 50, "-c", 20, "-d", "1s", "--io", io)
+        expect_equal("replies and errors", (report["replies"], report.errors), (50, {}))
 
 
 @check(limit_s=60)

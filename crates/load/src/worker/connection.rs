@@ -65,6 +65,9 @@ impl Worker<'_> {
             self.listen_idle(slot);
         } else {
             self.pump(slot);
+            if self.slots[slot as usize].state == State::Open {
+                self.listen(slot);
+            }
         }
     }
 
@@ -80,6 +83,7 @@ impl Worker<'_> {
         place.has_failed = true;
         place.session = None;
         place.wanted = None;
+        place.wake_ns = 0;
         for _ in 0..place.flights.len().max(1) {
             count(&mut self.tally);
         }
@@ -128,7 +132,10 @@ impl Worker<'_> {
         if slot >= self.asking {
             self.tally.idle_closed += u64::from(!place.has_failed);
         } else if place.session.is_some() {
-            self.connect(slot);
+            // The server closed it in a pause: the session's next connection is opened after that.
+            if place.wake_ns == 0 {
+                self.connect(slot);
+            }
         } else if self.is_open_loop() {
             match self.next_waiting() {
                 Some(intended_ns) => self.assign(slot, intended_ns),

@@ -2,7 +2,7 @@
 
 use super::{Flight, Reading, State, Worker};
 use crate::outcome::record;
-use crate::speaker::{ParseStep, Reader, Reply};
+use crate::speaker::{ParseStep, Reader, Reply, RequestTag};
 
 impl Worker<'_> {
     /// Asks what there is to ask on an open connection.
@@ -48,13 +48,14 @@ impl Worker<'_> {
         place.flights.push_back(Flight {
             intended_ns,
             sent_ns: self.now_ns,
-            what: tag.what,
-            class: tag.class,
+            tag,
         });
+        place.reader.note(tag.class, &self.speaker);
         self.listen(slot);
     }
 
-    /// Sees to it that a receive is under way.
+    /// Sees to it that a receive is under way: of an open connection at any time, so that it is
+    /// known when the server closes it between two requests.
     pub(super) fn listen(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];
         if place.reading != Reading::Nothing {
@@ -75,7 +76,11 @@ impl Worker<'_> {
     pub(super) fn received(&mut self, slot: u32, result: i32) {
         let reading = std::mem::replace(&mut self.slots[slot as usize].reading, Reading::Nothing);
         if result < 0 {
-            return self.broke(slot, result);
+            let is_asked = slot >= self.asking || !self.slots[slot as usize].flights.is_empty();
+            return match is_asked {
+                true => self.broke(slot, result),
+                false => self.closed_between(slot),
+            };
         }
         self.tally.received_bytes += result as u64;
         if slot >= self.asking {
@@ -84,20 +89,22 @@ impl Worker<'_> {
         if result == 0 {
             return self.peer_closed(slot);
         }
+        if self.slots[slot as usize].flights.is_empty() {
+            return self.heard_unasked(slot, result as usize);
+        }
         // Out of its slot, so that the rest of the worker can be used meanwhile.
         let place = &mut self.slots[slot as usize];
         let mut reader = std::mem::replace(&mut place.reader, Reader::Silent);
         if reading == Reading::Discard {
-            let parsed = reader.skipped(result as u64, &mut self.speaker);
+            let parsed = reader.skipped(result as u64, self.oldest(slot), &mut self.speaker);
             self.parsed(slot, parsed);
         } else {
             let mut used = 0;
             while self.slots[slot as usize].state == State::Open {
+                let oldest = self.oldest(slot);
                 let input = self.backend.input(slot, result as usize);
                 let mut rest = &input[used..];
-                let oldest = self.slots[slot as usize].flights.front();
-                let what = oldest.map_or(0, |flight| flight.what);
-                let parsed = reader.read(&mut rest, what, &mut self.speaker);
+                let parsed = reader.read(&mut rest, oldest, &mut self.speaker);
                 used = input.len() - rest.len();
                 if !self.parsed(slot, parsed) {
                     break;
@@ -110,6 +117,32 @@ impl Worker<'_> {
         }
     }
 
+    /// The oldest request without a reply.
+    fn oldest(&self, slot: u32) -> RequestTag {
+        let oldest = self.slots[slot as usize].flights.front();
+        oldest.map_or_else(RequestTag::default, |flight| flight.tag)
+    }
+
+    /// Bytes came that nobody asked for. As the reply to the next request they would have come
+    /// before it was sent.
+    fn heard_unasked(&mut self, slot: u32, length: usize) {
+        let mut input = self.backend.input(slot, length);
+        let reader = &mut self.slots[slot as usize].reader;
+        match reader.read(&mut input, RequestTag::default(), &mut self.speaker) {
+            ParseStep::Reply(reply) => self.unasked(slot, &reply),
+            _ => self.fail(slot, |tally| tally.errors.bad_reply += 1),
+        }
+    }
+
+    /// A reply came without a request.
+    fn unasked(&mut self, slot: u32, reply: &Reply) {
+        // Some servers send one before they close a connection that was idle (RFC 9110 15.5.9).
+        match reply.status == 408 && reply.closes {
+            true => self.closed_between(slot),
+            false => self.fail(slot, |tally| tally.errors.bad_reply += 1),
+        }
+    }
+
     /// Counts what was parsed. Says whether more may be read.
     pub(super) fn parsed(&mut self, slot: u32, parsed: ParseStep) -> bool {
         match parsed {
@@ -117,8 +150,7 @@ impl Worker<'_> {
             ParseStep::Broken => self.fail(slot, |tally| tally.errors.bad_reply += 1),
             ParseStep::Reply(reply) => {
                 let Some(flight) = self.slots[slot as usize].flights.pop_front() else {
-                    // A reply without a request.
-                    self.fail(slot, |tally| tally.errors.bad_reply += 1);
+                    self.unasked(slot, &reply);
                     return false;
                 };
                 self.in_flight -= 1;
@@ -135,13 +167,14 @@ impl Worker<'_> {
     }
 
     pub(super) fn count(&mut self, flight: &Flight, reply: &Reply) {
-        let found = self.speaker.judge(flight.what, flight.class, reply);
+        let RequestTag { what, class } = flight.tag;
+        let found = self.speaker.judge(what, class, reply);
         let is_in_time = self.now_ns < self.times.end_ns;
         if self.is_open_loop() && !self.is_measured(flight.intended_ns) {
             self.tally.carried += u64::from(found.fault.is_none() && is_in_time);
             return;
         }
-        let class = &mut self.tally.classes[usize::from(flight.class)];
+        let class = &mut self.tally.classes[usize::from(class)];
         class.replies_by_status[usize::from(reply.status / 100).min(5)] += 1;
         self.tally.hits += u64::from(reply.found);
         self.tally.misses += u64::from(found.missing);
@@ -164,8 +197,7 @@ impl Worker<'_> {
         } else {
             self.pump(slot);
         }
-        let place = &self.slots[slot as usize];
-        if place.state == State::Open && !place.flights.is_empty() {
+        if self.slots[slot as usize].state == State::Open {
             self.listen(slot);
         }
     }
@@ -195,14 +227,17 @@ impl Worker<'_> {
             self.parsed(slot, ParseStep::Reply(reply));
             return;
         }
-        match (place.flights.is_empty(), place.session) {
-            // Between two requests a server may close as it likes (RFC 9112 9.5).
-            (true, None) => self.part(slot),
-            (true, Some(_)) => {
-                self.end_or_go_on(slot);
-                self.part(slot);
-            }
-            (false, _) => self.fail(slot, |tally| tally.errors.short_reply += 1),
+        match place.flights.is_empty() {
+            true => self.closed_between(slot),
+            false => self.fail(slot, |tally| tally.errors.short_reply += 1),
         }
+    }
+
+    /// Between two requests a server may close as it likes (RFC 9112 9.5), and be it by a reset.
+    fn closed_between(&mut self, slot: u32) {
+        if self.slots[slot as usize].session.is_some() {
+            self.end_or_go_on(slot);
+        }
+        self.part(slot);
     }
 }

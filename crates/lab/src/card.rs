@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::busy::Usage;
+use crate::sample::Noise;
+
 /// What a machine is, and what its parts cost. Taken in about half a second.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Card {
@@ -28,12 +31,16 @@ pub struct Card {
     pub loopback_ns: f64,
     /// Processes that wanted a core lately, from /proc/loadavg.
     pub load_average: f64,
+    /// What the hypervisor gave to others while the card was taken, of all cores.
+    #[serde(default)]
+    pub steal_percent: f64,
 }
 
 impl Card {
     /// Measures this machine.
     pub fn take() -> Card {
-        Card {
+        let usage = Usage::now();
+        let mut card = Card {
             machine: machine(),
             compute_ns: compute_ns(),
             memory_ns: memory_ns(),
@@ -41,11 +48,14 @@ impl Card {
             switch_ns: switch_ns().unwrap_or(0.0),
             loopback_ns: loopback_ns().unwrap_or(0.0),
             load_average: load_average(),
-        }
+            steal_percent: 0.0,
+        };
+        card.steal_percent = Noise::since(usage, Duration::ZERO).steal_percent;
+        card
     }
 
     /// Names and figures, for tables.
-    pub fn figures(&self) -> [(&'static str, &'static str, f64); 6] {
+    pub fn figures(&self) -> [(&'static str, &'static str, f64); 7] {
         [
             ("compute step", "ns", self.compute_ns),
             ("memory, 64 MiB at random", "ns", self.memory_ns),
@@ -53,6 +63,7 @@ impl Card {
             ("thread to thread and back", "ns", self.switch_ns),
             ("loopback, to and fro", "ns", self.loopback_ns),
             ("load average", "", self.load_average),
+            ("taken by the hypervisor", "%", self.steal_percent),
         ]
     }
 }

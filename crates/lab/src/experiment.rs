@@ -330,6 +330,16 @@ impl Measure {
         ..less("busy_percent", "server's core busy", "%")
     };
 
+    /// How much of the server's CPU time was its own code's. The kernel takes samples of that.
+    pub const USER: Measure = Measure {
+        better: Better::Neither,
+        ..less(
+            "user_percent",
+            "outside of the kernel",
+            "% of the server's CPU",
+        )
+    };
+
     /// The median latency, from the intended time in an open loop.
     pub const P50: Measure = less("p50_us", "median latency", "µs");
 

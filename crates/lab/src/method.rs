@@ -16,7 +16,7 @@ use crate::bench::{Bench, Fault};
 use crate::busy::Usage;
 use crate::card::Card;
 use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::place::{LabPlace, start, sys, usable_cores};
+use crate::place::{LabPlace, processes, start, sys, usable_cores};
 use crate::sample::{Noise, Output, Sample};
 use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, SubjectLine, is_chosen, unix_s};
 use crate::subject::{CUSTOM_PROGRAM, CUSTOM_SERVER, Start, Subject};
@@ -263,7 +263,8 @@ impl Run<'_> {
             Work::Server(work) => work.queues_by_itself,
             Work::Program => true,
         };
-        let noise = |sample: &Sample| sample.noise.percent(queues);
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let noise = |sample: &Sample| sample.noise.percent(queues, cores);
         let mut best: Option<Sample> = None;
         for attempt in 1..=ATTEMPTS_MAX {
             let came = self.take(setting, cell, subject);
@@ -320,8 +321,10 @@ impl Run<'_> {
 
     fn program(&self, stop: &AtomicBool, cell: &Cell, subject: &Subject) -> Came {
         let usage = Usage::now();
-        let came = program(stop, cell, subject, self.effort.seconds);
-        let noise = Noise::since(usage, Duration::ZERO);
+        let (mut delay_ns, began) = (0, Instant::now());
+        let came = program(stop, cell, subject, self.effort.seconds, &mut delay_ns);
+        let mut noise = Noise::since(usage, Duration::ZERO);
+        noise.run_delay_percent = delay_ns as f64 / 1e7 / began.elapsed().as_secs_f64();
         match came.unwrap_or_else(|error| Came::Failed(error.to_string())) {
             Came::Sample(sample) => Came::Sample(Sample { noise, ..sample }),
             other => other,
@@ -425,8 +428,14 @@ fn record(cell: &Cell, subject: &Subject, round: u32, came: Came) -> Record {
     }
 }
 
-/// Runs a program to its end and reads what it prints.
-fn program(stop: &AtomicBool, cell: &Cell, subject: &Subject, seconds: f64) -> io::Result<Came> {
+/// Runs a program to its end and reads what it prints, and how long its threads waited for a core.
+fn program(
+    stop: &AtomicBool,
+    cell: &Cell,
+    subject: &Subject,
+    seconds: f64,
+    delay_ns: &mut u64,
+) -> io::Result<Came> {
     let Start::Program {
         program,
         arguments,
@@ -465,7 +474,9 @@ fn program(stop: &AtomicBool, cell: &Cell, subject: &Subject, seconds: f64) -> i
             let limit = SAMPLE_TIMEOUT.as_secs();
             return Ok(Came::Failed(format!("did not end in {limit} s")));
         }
-        thread::sleep(Duration::from_millis(5));
+        // What threads that have ended waited is not in it any more.
+        *delay_ns = processes::run_delay_ns(child.id()).max(*delay_ns);
+        thread::sleep(Duration::from_millis(20));
     };
     // What they print fits into the pipes.
     let (mut out, mut errors) = (String::new(), String::new());

@@ -16,6 +16,7 @@ use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{self, Command, Stdio};
+use std::time::Duration;
 
 use super::{Launched, sys};
 use crate::subject::in_path;
@@ -57,7 +58,7 @@ pub(crate) struct Link {
     pub(crate) interface: String,
     /// The server's, if it is not the laboratory's.
     pub(crate) network: Option<OwnedFd>,
-    _relay: Option<Launched>,
+    relay: Option<Launched>,
 }
 
 /// What the ends of a link are called, which no other has had.
@@ -92,7 +93,7 @@ impl Link {
             interface: if network.is_some() { far } else { near.clone() },
             near,
             network,
-            _relay: relay,
+            relay,
         };
         let (near, far, mtu) = (&link.near, &link.interface, plan.mtu);
         if let Some(network) = &link.network {
@@ -129,6 +130,13 @@ impl Link {
              address add {GENERATOR}/24 dev {near}"
         ))?;
         Ok(link)
+    }
+
+    /// What the relay has used of its core, if there is one.
+    pub(crate) fn relay_cpu(&self) -> Duration {
+        let pid = self.relay.as_ref().map(Launched::pid);
+        let used = pid.and_then(|pid| sys::cpu_time(pid).ok());
+        used.unwrap_or_default()
     }
 }
 

@@ -45,6 +45,14 @@ fn parse(pid: u32, stat: &str) -> Option<Process> {
     })
 }
 
+/// Clock ticks that a process has used outside of the kernel and in it, by the kernel's samples.
+pub(crate) fn ticks(pid: u32) -> Option<[u64; 2]> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse().ok();
+    Some([field(14)?, field(15)?])
+}
+
 /// How long the threads of a process were ready and had no core, in nanoseconds: the second field
 /// of schedstat.
 pub(crate) fn run_delay_ns(pid: u32) -> u64 {
@@ -106,6 +114,6 @@ mod tests {
                 .any(|process| process.pid == me)
         );
         assert!(resident_bytes(me).unwrap() > 0);
-        assert!(storage_read_bytes(me).is_some());
+        assert!(storage_read_bytes(me).is_some() && ticks(me).is_some());
     }
 }

@@ -186,11 +186,21 @@ impl<'a> Report<'a> {
         if repeated > 0 {
             parts.push(format!("{} taken again", counted(repeated, "noisy sample")));
         }
+        parts.extend(self.waited());
         // Programs choose their cores by themselves.
         if matches!(self.experiment.work, Work::Server(_)) {
             parts.push(place.clone());
         }
         format!("{}.", parts.join("; "))
+    }
+
+    /// How long subjects, and generators, waited for their cores: the sample in the middle.
+    fn waited(&self) -> Option<String> {
+        let samples = self.rows.all().iter().flat_map(|row| &row.samples);
+        let delays = samples.map(|sample| sample.noise.run_delay_percent);
+        let delay = Spread::of(delays.collect())?.median;
+        // Older samples of programs do not say it.
+        (delay > 0.0).then(|| format!("waited for a core: {} % of the time", show(delay)))
     }
 
     /// How long a server's samples lasted, and what a program was asked for: `, 0.3 to 10 s each`.

@@ -39,6 +39,8 @@ With CUBIC at 0.1 % it was 0.85, for a cause that is not known.",
     work: Work::Server(ServerWork {
         lasts: LASTS,
         needs_link: true,
+        // The relay and the generator share a core.
+        queues_by_itself: true,
         ..ServerWork::new(take)
     }),
     figures: &[bars(0)],

@@ -47,6 +47,8 @@ perf takes its samples by a timer, and sees no code that runs with interrupts of
     work: Work::Server(ServerWork {
         lasts: LASTS,
         needs_link: true,
+        // perf and the generator share a core.
+        queues_by_itself: true,
         ..ServerWork::new(take)
     }),
     figures: &[

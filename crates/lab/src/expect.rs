@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::experiment::{Better, Measure};
-use crate::numbers::{show_ratio, with_unit};
+use crate::numbers::{show, show_ratio, with_unit};
 use crate::rows::Rows;
 
 /// Two figures that differ by less are equal: identical programs differ by as much on a virtual
@@ -53,6 +53,15 @@ impl Judgement {
         }
     }
 
+    /// Of two figures of which one should be ahead, by how much worse that one is: what lies
+    /// within the margin on either side is a tie.
+    fn of_two(worse: f64) -> Judgement {
+        match worse * (1.0 + MARGIN) < 1.0 {
+            true => Judgement::Met,
+            false => Judgement::of(worse.max(1.0 + f64::EPSILON)),
+        }
+    }
+
     /// Of a quotient that should be 1 at most.
     fn of(quotient: f64) -> Judgement {
         if quotient <= 1.0 {
@@ -85,12 +94,12 @@ impl Rows {
 impl Judge<'_> {
     /// That the median is at most `limit`.
     pub fn at_most(&self, cell: &str, subject: &str, limit: f64) -> Option<Expectation> {
-        self.bounded(cell, subject, "most", limit, |median| median <= limit)
+        self.bounded(cell, subject, "most", limit, |median| median / limit)
     }
 
     /// That the median is at least `limit`.
     pub fn at_least(&self, cell: &str, subject: &str, limit: f64) -> Option<Expectation> {
-        self.bounded(cell, subject, "least", limit, |median| median >= limit)
+        self.bounded(cell, subject, "least", limit, |median| limit / median)
     }
 
     fn bounded(
@@ -99,13 +108,11 @@ impl Judge<'_> {
         subject: &str,
         side: &str,
         limit: f64,
-        is_met: impl Fn(f64) -> bool,
+        quotient: impl Fn(f64) -> f64,
     ) -> Option<Expectation> {
         let (title, unit, limit) = (self.measure.title, self.measure.unit, plain(limit));
-        let verdict = match self.median(cell, subject) {
-            Some(median) if is_met(median) => Judgement::Met,
-            _ => Judgement::Failed,
-        };
+        let median = self.median(cell, subject);
+        let verdict = median.map_or(Judgement::Failed, |it| Judgement::of(quotient(it)));
         self.expectation(
             cell,
             format!("{subject}, {cell}: {title} of at {side} {limit} {unit}"),
@@ -136,13 +143,19 @@ impl Judge<'_> {
         let worst = worst.filter(|_| self.is_there(cell, subject));
         let figures = asked.iter().map(|other| {
             let ratio = self.rows.ratio(self.measure, cell, subject, other);
-            // Of nothing by nothing there is none.
-            let ratio = ratio.filter(|ratio| ratio.medians.is_finite());
-            let ratio = ratio.map_or(String::new(), |ratio| {
-                let [medians, best] = [ratio.medians, ratio.best].map(show_ratio);
-                format!(", ratio {medians} (best samples: {best})")
+            // How many times as good the subject is: of rates its figure by the other's.
+            let times = |ratio: f64| match self.measure.better {
+                Better::More => ratio,
+                _ => 1.0 / ratio,
+            };
+            let times = ratio.map(|ratio| [ratio.medians, ratio.best].map(times));
+            // Of nothing, or by nothing, there is none.
+            let is_some = |times: &[f64; 2]| times.iter().all(|it| it.is_finite() && *it > 0.0);
+            let times = times.filter(is_some).map_or(String::new(), |times| {
+                let [medians, best] = times.map(show_times);
+                format!(": {medians} times as good (best samples: {best})")
             });
-            format!("{other} {}{ratio}", self.show(cell, other))
+            format!("{other} {}{times}", self.show(cell, other))
         });
         let figures = figures.collect::<Vec<_>>().join("; ");
         let (names, title) = (asked.join(", "), self.measure.title);
@@ -154,7 +167,12 @@ impl Judge<'_> {
             }
         };
         let because = format!("{}; {figures}", self.show(cell, subject));
-        self.expectation(cell, says, worst.map(Judgement::of), because)
+        // To be ahead is more than to be within the margin; a goal that is reached is reached.
+        let judged = match times == 1.0 {
+            true => Judgement::of_two,
+            false => Judgement::of,
+        };
+        self.expectation(cell, says, worst.map(judged), because)
     }
 
     /// That two subjects are equal: neither is worse by more than the margin. None if one of them
@@ -200,6 +218,25 @@ impl Judge<'_> {
         let verdict = self.limited(cell, subject, there);
         let [here, there] = [cell, of].map(|one| self.show(one, subject));
         self.expectation(cell, says, verdict, format!("{here} against {there}"))
+    }
+
+    /// That a subject's figure is the same in two cells, within the margin.
+    pub fn alike(&self, cell: &str, of: &str, subject: &str) -> Option<Expectation> {
+        let both = self.median(cell, subject).zip(self.median(of, subject));
+        let both = both.filter(|(here, there)| here.min(*there) > 0.0);
+        let verdict =
+            both.map(
+                |(here, there)| match Judgement::of((here / there).max(there / here)) {
+                    Judgement::Failed => Judgement::Failed,
+                    _ => Judgement::Met,
+                },
+            );
+        let says = format!(
+            "{subject}: the same {} at {cell} and at {of}",
+            self.measure.title
+        );
+        let [here, there] = [cell, of].map(|one| self.show(one, subject));
+        self.expectation(cell, says, verdict, format!("{here} and {there}"))
     }
 
     fn expectation(
@@ -274,6 +311,14 @@ impl Judge<'_> {
     }
 }
 
+/// `0.97`, `194`.
+fn show_times(times: f64) -> String {
+    match times < 10.0 {
+        true => show_ratio(times),
+        false => show(times),
+    }
+}
+
 /// `0.8 times `, and nothing for 1.
 fn times(factor: f64) -> String {
     match factor == 1.0 {
@@ -310,6 +355,7 @@ mod tests {
         let beats = |of: &str, others: &[&str]| judge.beats("c", of, others, 1.0).unwrap().verdict;
         assert_eq!(beats("a", &["b", "n", "absent"]), Judgement::Met);
         assert_eq!(beats("near a", &["a", "b"]), Judgement::Equal);
+        assert_eq!(beats("a", &["near a", "b"]), Judgement::Equal, "a tie");
         assert_eq!(beats("b", &["a", "n"]), Judgement::Failed);
         assert_eq!(beats("n", &["a"]), Judgement::Failed);
         assert_eq!(beats("a", &["absent"]), Judgement::NotMeasured);
@@ -340,6 +386,15 @@ mod tests {
             judge.at_least("c", "b", 1.5).unwrap().verdict,
             Judgement::Met
         );
+        let limits = [
+            judge.at_most("c", "near a", 1.0),
+            judge.at_least("c", "b", 2.1),
+            judge.at_least("c", "b", 2.2),
+        ];
+        assert_eq!(
+            limits.map(|limit| limit.unwrap().verdict),
+            [Judgement::Equal, Judgement::Equal, Judgement::Failed]
+        );
         assert_eq!(
             judge.near("c", "b", 1.9, "a").unwrap().verdict,
             Judgement::Equal
@@ -365,6 +420,43 @@ mod tests {
         assert_eq!(
             judge.at_most("c", "old", 1.0).unwrap().verdict,
             Judgement::NotMeasured
+        );
+    }
+
+    /// The margin was on one side: a lead of a thousandth was "as expected", and a lag of it "about
+    /// equal".
+    #[test]
+    fn a_tie_is_no_lead_on_either_side() {
+        let rows = rows(&[("a", &[Some(69_500.0)]), ("b", &[Some(69_400.0)])]);
+        for better in [Better::More, Better::Less] {
+            let measure = Measure {
+                better,
+                ..Measure::CPU_US
+            };
+            let judge = rows.by(&measure);
+            let ahead = |of, by| judge.beats("c", of, &[by], 1.0).unwrap().verdict;
+            assert_eq!(
+                (ahead("a", "b"), ahead("b", "a"), ahead("a", "a")),
+                (Judgement::Equal, Judgement::Equal, Judgement::Equal)
+            );
+        }
+    }
+
+    #[test]
+    fn two_cells_are_alike_within_the_margin() {
+        let mut all = rows(&[("a", &[Some(1.0)])]);
+        for (cell, figure) in [("near", 1.05), ("far", 1.2)] {
+            let mut row = all.find("c", "a").unwrap().clone();
+            row.cell.label = cell.to_owned();
+            let values = &mut row.samples[0].values;
+            values.insert("cpu_us".to_owned(), figure);
+            all.add(row);
+        }
+        let judge = all.by(&Measure::CPU_US);
+        let alike = |cell| judge.alike(cell, "c", "a").unwrap().verdict;
+        assert_eq!(
+            (alike("near"), alike("far"), alike("gone")),
+            (Judgement::Met, Judgement::Failed, Judgement::NotMeasured)
         );
     }
 
@@ -493,7 +585,7 @@ mod tests {
         assert_eq!(made.says, "a, c: ahead of b in server CPU per request");
         assert_eq!(
             made.because,
-            "2.00 µs; b 4.00 µs, ratio 0.50 (best samples: 0.25)"
+            "2.00 µs; b 4.00 µs: 2.00 times as good (best samples: 4.00)"
         );
     }
 }

@@ -133,6 +133,11 @@ impl Rows {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn add(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
     /// Cell by cell, subject by subject.
     pub fn all(&self) -> &[Row] {
         &self.rows

@@ -105,7 +105,6 @@ fn expectations(rows: &Rows) -> Expectations {
     });
     // The paper's: no difference.
     let (cubic, reno) = (label(0, 0), label(1, 0));
-    let same =
-        [(&cubic, &reno), (&reno, &cubic)].map(|(cell, of)| goodput.within(cell, of, PACKET, 1.0));
-    near.chain(same).collect()
+    let same = goodput.alike(&cubic, &reno, PACKET);
+    near.chain([same]).collect()
 }

@@ -236,7 +236,20 @@ pub enum Figure {
         measure: usize,
         /// The parameter of the cells by which there is a panel each.
         panels: &'static str,
+        /// When something begins, in samples' times, and what.
+        marks: &'static [(f64, &'static str)],
     },
+}
+
+impl Better {
+    /// For titles; empty where it is context.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Better::Less => "; less is better",
+            Better::More => "; more is better",
+            Better::Neither => "",
+        }
+    }
 }
 
 impl Figure {

@@ -99,7 +99,9 @@ mod tests {
                 for figure in experiment.figures {
                     let measure = match figure {
                         Figure::Bars { measure } => measure,
-                        Figure::Course { measure, panels } => {
+                        Figure::Course {
+                            measure, panels, ..
+                        } => {
                             assert!(cells.iter().all(|cell| cell.parameter(panels).is_some()));
                             measure
                         }

@@ -18,6 +18,10 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure::Course {
         measure: 0,
         panels: "idle",
+        marks: &[
+            (CALM, "twice the knee"),
+            (CALM + OVERLOAD, "0.7 of the knee"),
+        ],
     },
     bars(0),
     bars(1),

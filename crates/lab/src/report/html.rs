@@ -99,6 +99,12 @@ fn section(page: &mut String, report: &Report<'_>) {
         );
     }
     verdicts(page, report);
+    for (title, text) in [
+        ("What the papers found", experiment.found),
+        ("What may be wrong with it", experiment.threats),
+    ] {
+        let _ = write!(page, "<h3>{title}</h3><p>{}</p>", escape(text));
+    }
     let [first, others @ ..] = experiment.measures else {
         unreachable!("an experiment measures something");
     };

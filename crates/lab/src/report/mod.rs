@@ -11,7 +11,7 @@ pub use text::summary;
 
 use crate::expect::{Expectation, Judgement};
 use crate::experiment::{Experiment, Measure, Work};
-use crate::numbers::counted;
+use crate::numbers::{counted, show};
 use crate::rows::{Rows, Spread};
 use crate::sample::LASTED_S;
 use crate::store::{Came, Recorded};
@@ -98,6 +98,15 @@ impl<'a> Report<'a> {
         if fewest < 5 {
             warnings.push(format!(
                 "only {fewest} of each: too few samples to tell small differences"
+            ));
+        }
+        let turns = self.recorded.turns.iter();
+        let elsewhere = turns.filter(|turn| self.rows.find(&turn.cell, &turn.subject).is_none());
+        let elsewhere = elsewhere.count();
+        if elsewhere > 0 {
+            warnings.push(format!(
+                "{} left out, of cells that the experiment no longer has",
+                counted(elsewhere, "older sample")
             ));
         }
         warnings.extend(header.lacks.iter().cloned());

@@ -48,6 +48,7 @@ pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> String {
         axis,
         log,
         diagonal,
+        marks: &[],
     };
     match *figure {
         Figure::Bars { measure: at } => bars(report, measure(at)),
@@ -59,8 +60,13 @@ pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> String {
             diagonal,
             panels,
         } => chart(measure, Along::Parameter(over), axis, log, diagonal).draw(panels),
-        Figure::Course { measure, panels } => {
-            chart(measure, Along::Time, "seconds", false, false).draw(Some((panels, "")))
+        Figure::Course {
+            measure,
+            panels,
+            marks,
+        } => {
+            let chart = chart(measure, Along::Time, "seconds", false, false);
+            Chart { marks, ..chart }.draw(Some((panels, "")))
         }
     }
 }
@@ -80,6 +86,15 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
     let (mut body, mut y) = (String::new(), 4.0);
     for cell in &cells {
         let row = |subject: &str| rows.find(&cell.label, subject).filter(is_shown);
+        let says_something = |row: &Row| !row.failures.is_empty() || row.tells_of(measure);
+        // What is measured there of no subject is no group.
+        if !subjects
+            .iter()
+            .filter_map(|one| row(one))
+            .any(says_something)
+        {
+            continue;
+        }
         let spreads = subjects
             .iter()
             .filter_map(|subject| row(subject)?.spread(measure));
@@ -117,9 +132,10 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
     }
     let scales = match cells.len() {
         ..=1 => "",
-        _ => "; each group has a scale of its own",
+        _ => "; each group has its own scale",
     };
-    let title = format!("{}, {}{scales}", measure.title, scale.unit);
+    let better = measure.better.words();
+    let title = format!("{}, {}{scales}{better}", measure.title, scale.unit);
     framed(y + 6.0, &title, &body)
 }
 
@@ -175,6 +191,7 @@ struct Chart<'a> {
     axis: &'static str,
     log: bool,
     diagonal: bool,
+    marks: &'static [(f64, &'static str)],
 }
 
 /// Where a panel lies, and what it shows.
@@ -216,6 +233,7 @@ impl Chart<'_> {
         let width = (WIDTH - left - 16.0 - gap * (columns - 1) as f64) / columns as f64;
         let (extent, mut body) = (self.extent(), String::new());
         let legend = self.legend(&mut body);
+        let legend = self.key(&mut body, legend);
         let mut bottom = legend;
         for (at, value) in values.iter().enumerate() {
             let (row, column) = (at / columns, at % columns);
@@ -241,8 +259,11 @@ impl Chart<'_> {
         }
         let log = if self.log { ", logarithmic" } else { "" };
         let title = format!(
-            "{}, {}{log}, over {}",
-            self.measure.title, self.scale.unit, self.axis
+            "{}, {}{log}, over {}{}",
+            self.measure.title,
+            self.scale.unit,
+            self.axis,
+            self.measure.better.words()
         );
         framed(bottom, &title, &body)
     }
@@ -309,7 +330,7 @@ impl Chart<'_> {
             if self.points(subject, |_| true).is_empty() {
                 continue;
             }
-            let width = 26.0 + widest([(*subject).to_owned()].into_iter());
+            let width = 40.0 + widest([(*subject).to_owned()].into_iter());
             if x + width > WIDTH {
                 (x, y) = (8.0, y + 20.0);
             }
@@ -322,6 +343,26 @@ impl Chart<'_> {
             );
             x += width;
         }
+        y
+    }
+
+    /// What kinds of lines there are, for who has not read the papers. Below what is above `y`.
+    fn key(&self, body: &mut String, y: f64) -> f64 {
+        let kinds = match self.along {
+            Along::Time => "the median of the samples at each moment",
+            Along::Parameter(_) => {
+                "solid: median of the samples · dashed: the greatest · dotted: the least"
+            }
+        };
+        let diagonal = match self.diagonal {
+            true => " · grey dots: as many as are asked for",
+            false => "",
+        };
+        let y = y + 19.0;
+        let _ = write!(
+            body,
+            r#"<text class="tick" x="8" y="{y:.0}">{kinds}{diagonal}</text>"#
+        );
         y
     }
 
@@ -351,6 +392,18 @@ impl Chart<'_> {
                 y + 4.0,
                 short(tick)
             );
+        }
+        let unit_s = self.report.recorded.header.seconds;
+        for (at, says) in self.marks {
+            let (x, top) = (panel.x(at * unit_s), panel.top);
+            if x < panel.left + panel.width {
+                let _ = write!(
+                    body,
+                    r#"<path class="diagonal" d="M{x:.1} {top:.1}V{bottom:.1}"/><text class="tick" x="{:.1}" y="{:.1}">{says}</text>"#,
+                    x + 4.0,
+                    bottom - 6.0
+                );
+            }
         }
         let (middle, y) = (panel.left + panel.width / 2.0, bottom + 36.0);
         let axis = escape(self.axis);

@@ -206,6 +206,44 @@ fn a_run_in_which_every_sample_failed_is_a_failure() {
     assert!(text.contains("mine failed in 1 sample"), "{text}");
 }
 
+/// A peer that hangs, and one that dies while it is asked, beside one that is well.
+#[test]
+fn a_peer_that_hangs_or_dies_is_reported_and_the_others_are_measured() {
+    let lab = Lab::new();
+    let weft = env!("CARGO_BIN_EXE_weft");
+    let serve = format!("{weft} serve {{root}} --listen 127.0.0.1:{{port}} --access-log off");
+    let hangs = "hangs=sleep 60 {port}";
+    let dies = format!("dies=timeout -s KILL 2 {serve}");
+    let words = ["web-rows", "--quick", "--repeat", "1", "--sample", "4s"];
+    let cells = ["--cells", "400 B, 64 c", "--subjects", "weft,dies"];
+    let custom = ["--subject", &dies];
+    let output = wait_for(lab.command(&[&words[..], &cells, &custom].concat()));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("dies failed in 1 sample"), "{text}");
+    let row = |name: &str| {
+        let rows = text
+            .lines()
+            .find(|line| line.starts_with(&format!("| {name} ")));
+        rows.unwrap_or_else(|| panic!("no row of {name}: {text}"))
+            .to_owned()
+    };
+    assert!(row("dies").contains(" failed "), "{text}");
+    assert!(!row("weft").contains(" failed "), "{text}");
+    assert!(text.contains("left out, or not there: "), "{text}");
+
+    let words = ["cache-memory", "--quick", "--repeat", "1"];
+    let words = [&words[..], &["--cells", "idle", "--subject", hangs]].concat();
+    let words = [&words[..], &["--subjects", "weft cache,hangs"]].concat();
+    let output = wait_for(lab.command(&words));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("hangs does not answer: it said nothing"),
+        "{text}"
+    );
+}
+
 /// Seen: `--write` of a document without markers ended with 0 and wrote nothing, and `compare` of
 /// two folders of results with "Permission denied".
 #[test]

@@ -408,3 +408,38 @@ fn journals(is_root: bool) -> PathBuf {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server and a folder are gone when a panic has unwound, as after Ctrl-C and kill -9, which
+    /// crate weft's tests send. In a thread of its own: as root it moves into another network.
+    #[test]
+    fn a_panic_leaves_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let below = home.path().to_owned();
+        let (tell, told) = std::sync::mpsc::channel();
+        let panics = move || {
+            let mut place = LabPlace::take(&below, None).unwrap();
+            let log = below.join("log");
+            let argv = ["sleep", "60"].map(OsString::from);
+            let limits = ServerLimits::default();
+            let sleeper = place.launch(Side::Server, &argv, &log, limits, None);
+            // Not even its handle is dropped: the journal knows.
+            let sleeper = std::mem::ManuallyDrop::new(sleeper.unwrap());
+            fs::write(place.scratch().join("file"), "").unwrap();
+            let (folder, journal) = (place.scratch().to_owned(), place.journal.path().to_owned());
+            tell.send((sleeper.pid(), folder, journal)).unwrap();
+            panic!("on purpose");
+        };
+        assert!(thread::spawn(panics).join().is_err());
+        let (sleeper, folder, journal) = told.recv().unwrap();
+        assert!(!folder.exists() && !journal.exists());
+        let alive = processes::of_sessions(&[sleeper]);
+        assert!(alive.iter().all(|process| process.is_zombie), "{alive:?}");
+        if let Some(sleeper) = Pid::from_raw(sleeper as i32) {
+            let _ = rustix::process::waitpid(Some(sleeper), WaitOptions::empty());
+        }
+    }
+}

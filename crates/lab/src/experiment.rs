@@ -71,11 +71,18 @@ pub struct ServerWork {
     pub(crate) take: Take,
     /// How long that takes, in samples' times, for estimates.
     pub lasts: f64,
-    /// What a sample's time and their number are at the least, unless the user says less: a tail,
-    /// a recovery or an agreement does not show in a moment.
+    /// What a sample's time is at the least, unless the user says less: a tail, a recovery or an
+    /// agreement does not show in a moment.
     pub seconds_min: f64,
-    /// And so many of them.
-    pub repetitions_min: u32,
+    /// How many samples there are of each, if their number is not the usual one: few where one
+    /// lasts long or differences are great, more where a quick look would tell nothing.
+    pub repetitions: Option<u32>,
+    /// A sample's time in a full run.
+    pub full_seconds: f64,
+    /// And with as much effort as the papers'.
+    pub paper_seconds: f64,
+    /// Whether a subject of a kind has no part in a cell.
+    pub skips: fn(&Cell, &str) -> bool,
     /// What no server may have in plenty: that needs root, and a control group.
     pub needs_group: Option<Controller>,
     /// Whether the server is at the far end of a link, in a network of its own, which needs root.
@@ -97,7 +104,10 @@ impl ServerWork {
             take,
             lasts: 1.0,
             seconds_min: 0.0,
-            repetitions_min: 0,
+            repetitions: None,
+            full_seconds: 1.0,
+            paper_seconds: 10.0,
+            skips: |_, _| false,
             needs_group: None,
             needs_link: false,
             queues_by_itself: false,

@@ -48,7 +48,9 @@ pub use expect::{Expectation, Expectations, Judge, Judgement};
 pub use experiment::{
     Better, Breadth, Cell, Experiment, Figure, Measure, ServerWork, Values, Work,
 };
-pub use method::{EXIT_ABSENT, Effort, Progress, RunError, Setting, estimate, run, taking_part};
+pub use method::{
+    EXIT_ABSENT, Effort, Progress, RunError, Setting, Thoroughness, estimate, run, taking_part,
+};
 pub use numbers::show;
 pub use peers::PeerRuntime;
 pub use place::{Controller, LabPlace, Launched, ServerLimits, Side, guard};

@@ -32,6 +32,17 @@ const ATTEMPTS_MAX: u32 = 3;
 /// Of all samples of a run, so that a busy machine cannot make it endless.
 const REPEATS_SHARE_MAX: f64 = 0.25;
 
+/// How thorough to be, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thoroughness {
+    /// Fewer cells, and short samples.
+    Quick,
+    /// All cells.
+    Full,
+    /// As many samples as the papers have, and as long ones.
+    Paper,
+}
+
 /// How thorough to be.
 #[derive(Clone, Debug)]
 pub struct Effort {
@@ -51,16 +62,27 @@ pub struct Effort {
 
 impl Effort {
     /// What is done of an experiment if nothing else is asked for.
-    pub fn default_of(experiment: &Experiment, quick: bool) -> Effort {
-        let (repetitions, seconds) = if quick { (3, 0.3) } else { (5, 1.0) };
-        let (repetitions_min, seconds_min) = match experiment.work {
-            Work::Server(work) => (work.repetitions_min, work.seconds_min),
-            Work::Program => (0, 0.0),
+    pub fn default_of(experiment: &Experiment, thoroughness: Thoroughness) -> Effort {
+        let (repetitions, seconds) = match (thoroughness, experiment.work) {
+            // The thesis's throughput of caches is of 15 runs.
+            (Thoroughness::Paper, Work::Server(work)) => (15, work.paper_seconds),
+            (Thoroughness::Paper, Work::Program) => (15, 10.0),
+            (_, Work::Server(work)) => {
+                let (usual, seconds) = match thoroughness {
+                    Thoroughness::Quick => (3, 0.3),
+                    _ => (5, work.full_seconds),
+                };
+                let repetitions = work.repetitions.unwrap_or(usual);
+                (repetitions, work.seconds_min.max(seconds))
+            }
+            // A loop of nanoseconds needs no second.
+            (Thoroughness::Quick, Work::Program) => (5, 0.3),
+            (Thoroughness::Full, Work::Program) => (5, 0.5),
         };
         Effort {
-            quick,
-            repetitions: repetitions_min.max(repetitions),
-            seconds: seconds_min.max(seconds),
+            quick: thoroughness == Thoroughness::Quick,
+            repetitions,
+            seconds,
             only: Vec::new(),
             budget: None,
             resume: false,
@@ -135,6 +157,7 @@ pub fn run(
         effort,
         noise: Patience::default(),
         began: Instant::now(),
+        total: 1,
         done: 0,
         skipped: 0,
     };
@@ -154,17 +177,23 @@ pub fn taking_part<'a>(experiment: &Experiment, subjects: &'a [Subject]) -> Vec<
     kinds.chain([custom]).flat_map(of_kind).collect()
 }
 
-/// How long an experiment will probably take with so many subjects, without the samples that are
-/// taken again.
-pub fn estimate(experiment: &Experiment, subjects: usize, effort: &Effort) -> Duration {
+/// How long an experiment will probably take with subjects of these kinds, without the samples that
+/// are taken again.
+pub fn estimate(experiment: &Experiment, kinds: &[&str], effort: &Effort) -> Duration {
     let turn_s = |cell: &Cell| match experiment.work {
         // Starting and ending a process. A cell's own time counts.
         Work::Program => {
             let ms = cell.parameter("ms");
             0.2 + ms.map_or(effort.seconds, |ms| ms as f64 / 1e3)
         }
-        // A server, a generator that warms up, and replies that are compared.
-        Work::Server(work) => 0.8 + work.lasts * effort.seconds,
+        // Nothing is started: it is computed.
+        Work::Server(work) if work.lasts == 0.0 => 0.0,
+        // A server, a generator that warms up, and replies that are compared. A cell's least time
+        // counts.
+        Work::Server(work) => {
+            let lasts = work.lasts * effort.seconds;
+            1.1 + lasts.max(cell.get("least_s", 0) as f64)
+        }
     };
     let cells = (experiment.cells)(&Breadth {
         quick: effort.quick,
@@ -172,8 +201,16 @@ pub fn estimate(experiment: &Experiment, subjects: usize, effort: &Effort) -> Du
     });
     let cells = cells.iter();
     let chosen = cells.filter(|cell| is_chosen(&effort.only, &cell.label));
-    let round_s: f64 = chosen.map(turn_s).sum();
-    Duration::from_secs_f64(round_s * f64::from(effort.repetitions) * subjects as f64)
+    let takes_part = |cell: &Cell, kind: &str| match experiment.work {
+        Work::Server(work) => !(work.skips)(cell, kind),
+        Work::Program => true,
+    };
+    let cell_s = |cell: &Cell| {
+        let kinds = kinds.iter().filter(|kind| takes_part(cell, kind));
+        turn_s(cell) * kinds.count() as f64
+    };
+    let round_s: f64 = chosen.map(cell_s).sum();
+    Duration::from_secs_f64(round_s * f64::from(effort.repetitions))
 }
 
 struct Run<'a> {
@@ -182,22 +219,36 @@ struct Run<'a> {
     effort: Effort,
     noise: Patience,
     began: Instant,
+    /// Turns that there will be.
+    total: usize,
     done: usize,
     skipped: usize,
 }
 
 /// How often samples were taken again.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Patience {
     left: u32,
     repeated: u32,
     kept: u32,
 }
 
+impl Patience {
+    /// For so many turns.
+    fn of(turns: usize) -> Patience {
+        Patience {
+            left: (turns as f64 * REPEATS_SHARE_MAX) as u32,
+            ..Patience::default()
+        }
+    }
+}
+
 impl Run<'_> {
     fn all(&mut self, setting: &mut Setting<'_>, file: &Path) -> Result<(), RunError> {
         let earlier = match self.effort.resume {
-            true => Recorded::read(file)?.filter(|earlier| self.continues(earlier)),
+            true => {
+                Recorded::read(file)?.filter(|earlier| self.continues(earlier, &words_of(setting)))
+            }
             false => None,
         };
         let peak_per_s = match &earlier {
@@ -216,6 +267,7 @@ impl Run<'_> {
         }
         let header = self.header(setting, peak_per_s);
         let mut store = Store::open(file, &header, earlier.is_some())?;
+        self.begin(cells.len());
         let usage = Usage::now();
         for round in 0..self.effort.repetitions {
             if round > 0 && self.is_budget_spent(round) {
@@ -225,7 +277,7 @@ impl Run<'_> {
                 for turn in 0..self.subjects.len() {
                     // The first one changes.
                     let subject = self.subjects[(turn + round as usize) % self.subjects.len()];
-                    self.tell(setting, cells.len(), cell, subject);
+                    self.tell(setting, cell, subject);
                     let is_there =
                         |earlier: &Recorded| earlier.has(&cell.label, &subject.name, round);
                     if earlier.as_ref().is_some_and(is_there) {
@@ -300,6 +352,7 @@ impl Run<'_> {
     fn take(&self, setting: &mut Setting<'_>, cell: &Cell, subject: &Subject) -> Came {
         let came = match (&self.experiment.work, &mut setting.place) {
             (Work::Program, _) => return self.program(setting.stop, cell, subject),
+            (Work::Server(work), _) if (work.skips)(cell, &subject.kind) => Err(Fault::Absent),
             (Work::Server(work), Some(place)) => {
                 let mut bench = Bench {
                     place,
@@ -342,7 +395,7 @@ impl Run<'_> {
         let subject = self.subjects.iter().find(|subject| subject.kind == kind);
         let subject = *subject.unwrap_or(&self.subjects[0]);
         let cell = Cell::new("as fast as it goes", "peak", []);
-        self.tell(setting, 1, &cell, subject);
+        self.tell(setting, &cell, subject);
         match self.take(setting, &cell, subject) {
             Came::Sample(sample) => Ok(Measure::RATE.figure(&cell, &sample.values)),
             Came::Failed(why) => Err(RunError::Unfit(format!("{}: {why}", subject.name))),
@@ -370,7 +423,7 @@ impl Run<'_> {
             seconds: self.effort.seconds,
             peak_per_s,
             only: self.effort.only.clone(),
-            place: place.map_or("any core".to_owned(), |place| place.words()),
+            place: words_of(setting),
             lacks,
             subjects: self.lines(),
             missing: missing.map(|&kind| kind.to_owned()).collect(),
@@ -379,11 +432,12 @@ impl Run<'_> {
     }
 
     /// Whether this run measures what an earlier one did.
-    fn continues(&self, earlier: &Recorded) -> bool {
+    fn continues(&self, earlier: &Recorded, place: &str) -> bool {
         earlier.header.quick == self.effort.quick
             && earlier.header.seconds == self.effort.seconds
             && earlier.header.only == self.effort.only
             && earlier.header.subjects == self.lines()
+            && earlier.header.place == place
     }
 
     fn lines(&self) -> Vec<SubjectLine> {
@@ -398,25 +452,34 @@ impl Run<'_> {
             .is_some_and(|budget| spent + spent / rounds > budget)
     }
 
-    fn tell(&mut self, setting: &mut Setting<'_>, cells: usize, cell: &Cell, subject: &Subject) {
-        let total = cells * self.subjects.len() * self.effort.repetitions as usize;
-        if self.done == 0 {
-            self.noise.left = (total as f64 * REPEATS_SHARE_MAX) as u32;
-        }
+    /// Turns are counted from here on: what was told before was about the peak.
+    fn begin(&mut self, cells: usize) {
+        self.total = cells * self.subjects.len() * self.effort.repetitions as usize;
+        self.done = 0;
+        self.noise = Patience::of(self.total);
+    }
+
+    fn tell(&mut self, setting: &mut Setting<'_>, cell: &Cell, subject: &Subject) {
         let taken = self.done - self.skipped;
         let left = (taken > 0).then(|| {
             let each = self.began.elapsed() / taken as u32;
-            each * (total.saturating_sub(self.done)) as u32
+            each * (self.total.saturating_sub(self.done)) as u32
         });
         (setting.progress)(&Progress {
             done: self.done,
-            total,
+            total: self.total,
             left,
             subject: &subject.name,
             cell: &cell.label,
         });
         self.done += 1;
     }
+}
+
+/// Where it is measured.
+fn words_of(setting: &Setting<'_>) -> String {
+    let place = setting.place.as_ref();
+    place.map_or("any core".to_owned(), |place| place.words())
 }
 
 fn record(cell: &Cell, subject: &Subject, round: u32, came: Came) -> Record {
@@ -494,4 +557,71 @@ fn program(
         Ok(output) => Came::Sample(output.into()),
         Err(error) => Came::Failed(format!("printed {:?}: {error}", out.trim())),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::header;
+
+    fn run_of<'a>(experiment: &'static str, subjects: &'a [Subject]) -> Run<'a> {
+        let experiment = crate::catalog::find(experiment).unwrap();
+        Run {
+            experiment,
+            subjects: subjects.iter().collect(),
+            effort: Effort::default_of(experiment, Thoroughness::Full),
+            noise: Patience::default(),
+            began: Instant::now(),
+            total: 1,
+            done: 0,
+            skipped: 0,
+        }
+    }
+
+    fn subject() -> Subject {
+        let form = crate::subject::ceilings(Path::new("weft-programs"));
+        form.into_iter().next().unwrap()
+    }
+
+    /// Seen: a run of `cache-latency` took 8 samples again and kept 20 noisy ones, where a quarter
+    /// of 70 may be taken again. Cause: the search for the peak was the first turn of a run of one
+    /// cell, and what may be repeated was counted then. Cure: cells are counted once all are known.
+    #[test]
+    fn looking_for_the_peak_does_not_use_up_the_patience() {
+        let subjects = [subject(), subject()];
+        let mut run = run_of("web-throughput", &subjects);
+        run.effort.repetitions = 5;
+        let stop = AtomicBool::new(false);
+        let mut told = Vec::new();
+        let mut progress = |now: &Progress<'_>| told.push((now.done, now.total));
+        let mut setting = Setting {
+            place: None,
+            generator: Path::new("weft"),
+            stop: &stop,
+            progress: &mut progress,
+        };
+        let cell = Cell::new("c", "http", []);
+        run.tell(&mut setting, &cell, &subjects[0]);
+        run.begin(8);
+        run.tell(&mut setting, &cell, &subjects[0]);
+        assert_eq!(run.noise.left, 20, "a quarter of 8 × 2 × 5");
+        assert_eq!(told, [(0, 1), (0, 80)]);
+    }
+
+    /// A run of root's went on without root, with figures of another place in the same file.
+    #[test]
+    fn a_run_goes_on_where_it_began() {
+        let subjects = [subject()];
+        let run = run_of("web-rows", &subjects);
+        let mut header = header();
+        (header.quick, header.seconds) = (false, run.effort.seconds);
+        header.subjects = run.lines();
+        let earlier = Recorded {
+            header,
+            turns: Vec::new(),
+            ending: None,
+        };
+        assert!(run.continues(&earlier, "here"));
+        assert!(!run.continues(&earlier, "elsewhere"));
+    }
 }

@@ -209,6 +209,15 @@ pub const KNOWN: &[Known] = &[
         protocol: Speaks::Web,
     },
     Known {
+        name: "h2o",
+        program: "h2o",
+        package: "h2o",
+        version: "--version",
+        arguments: "-m worker -c {config}",
+        config: Some(H2O),
+        protocol: Speaks::Web,
+    },
+    Known {
         name: "caddy",
         program: "caddy",
         package: "caddy",
@@ -285,6 +294,22 @@ server.max-keep-alive-requests = 65535
 server.max-keep-alive-idle = 3600
 server.event-handler = "linux-sysepoll"
 mimetype.assign = ( ".html" => "text/html" )
+"#;
+
+/// h2o limits requests on a connection and the time of an idle one; neither is measured.
+const H2O: &str = r#"listen:
+  host: {host}
+  port: {port}
+user: root
+num-threads: 1
+max-connections: 20000
+http1-request-timeout: 3600
+hosts:
+  default:
+    paths:
+      "/":
+        file.dir: {root}
+        file.etag: ON
 "#;
 
 impl Known {
@@ -466,9 +491,9 @@ pub fn version_of(program: &Path, flag: &str) -> String {
 
 fn first_version(text: &str) -> Option<String> {
     let mut words = text.split(|c: char| !(c.is_ascii_alphanumeric() || ".-+".contains(c)));
-    // v2.6.2, go1.26.0
+    // v2.6.2, go1.26.0, httperf-0.9.0
     let digits = |word: &str| {
-        word.trim_start_matches(|c: char| c.is_ascii_alphabetic())
+        word.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '-')
             .to_owned()
     };
     let is_version =
@@ -490,6 +515,8 @@ mod tests {
         );
         assert_eq!(found("v2.6.2 h1:abc"), "2.6.2");
         assert_eq!(found("memcached 1.6.18"), "1.6.18");
+        let httperf = "httperf-0.9.0 compiled without DEBUG\n--rate=0.00 --recv-buffer=16384";
+        assert_eq!(found(httperf), "0.9.0");
         assert_eq!(found("go version go1.26.0 linux/amd64"), "1.26.0");
         assert_eq!(found("no version here"), "");
     }

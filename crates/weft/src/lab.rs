@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ::lab::catalog::{self, CATALOG};
+use ::lab::catalog::{self, CATALOG, OTHER_NAMES};
 use ::lab::compare::{Compares, Comparison, NEW, OLD};
 use ::lab::{
     Effort, Experiment, KNOWN, LabPlace, PeerRuntime, Progress, Recorded, Report, RunError,
-    Setting, Start, Subject, Work, samples_file,
+    Setting, Start, Subject, Thoroughness, Work, samples_file,
 };
 use ::serve::signals::exit_at_second;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
@@ -48,7 +48,8 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
 fn list(out: &mut impl Write) -> Result<(), Failure> {
     let is_root = rustix::process::geteuid().is_root();
     let names = CATALOG.iter().map(|experiment| experiment.name.len());
-    let width = names.max().unwrap_or_default();
+    let others = OTHER_NAMES.iter().map(|(name, ..)| name.len());
+    let width = names.chain(others).max().unwrap_or_default();
     for experiment in CATALOG {
         let note = match experiment.work.needs_root() && !is_root {
             true => " (needs root)",
@@ -59,6 +60,9 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
             "{:<width$} {}{note}",
             experiment.name, experiment.about
         )?;
+    }
+    for (name, experiment, what) in OTHER_NAMES {
+        writeln!(out, "{name:<width$} is {experiment}: {what}")?;
     }
     Ok(())
 }
@@ -71,6 +75,12 @@ fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Load generators of others, how they say their version, and their packages.
+const GENERATORS: [(&str, &str, &str); 2] = [
+    ("wrk", "--version", "wrk"),
+    ("httperf", "--version", "httperf"),
+];
+
 fn servers(out: &mut impl Write) -> Result<(), Failure> {
     for known in KNOWN {
         let found = match known.find() {
@@ -78,6 +88,13 @@ fn servers(out: &mut impl Write) -> Result<(), Failure> {
             None => format!("not installed: apt-get install {}", known.package),
         };
         writeln!(out, "{:<16} {found}", known.name)?;
+    }
+    for (name, flag, package) in GENERATORS {
+        let found = match ::lab::in_path(name) {
+            Some(program) => format!("{} (a generator)", ::lab::version_of(&program, flag)),
+            None => format!("not installed: apt-get install {package}"),
+        };
+        writeln!(out, "{name:<16} {found}")?;
     }
     for (name, tool, flag) in [
         ("go", "go", "version"),
@@ -123,16 +140,24 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     }
     let mut lab = Laboratory::new(&run.measuring, weft, has_servers)?;
     let each = experiments.iter().map(|experiment| {
-        let count = ::lab::taking_part(experiment, &subjects).len();
-        ::lab::estimate(experiment, count, &run.effort(experiment))
+        let part = ::lab::taking_part(experiment, &subjects);
+        let kinds: Vec<&str> = part.iter().map(|subject| &*subject.kind).collect();
+        ::lab::estimate(experiment, &kinds, &run.effort(experiment))
     });
-    let minutes = each.sum::<Duration>().as_secs().div_ceil(60);
+    let each: Vec<Duration> = each.collect();
+    let minutes = each.iter().sum::<Duration>().as_secs().div_ceil(60);
     say(&format!(
         "this will take about {minutes} min, and up to a quarter more if the machine is noisy"
     ));
     let (mut is_recorded, mut is_measured, mut as_expected) = (false, false, true);
+    let began = Instant::now();
     for (at, experiment) in experiments.iter().enumerate() {
-        let Some(recorded) = lab.measure(experiment, &subjects, run.effort(experiment))? else {
+        let budget = run.budget.map(|all| all.saturating_sub(began.elapsed()));
+        let effort = Effort {
+            budget: budget.map(|left| share_of(left, &each[at..])),
+            ..run.effort(experiment)
+        };
+        let Some(recorded) = lab.measure(experiment, &subjects, effort)? else {
             continue;
         };
         let report = Report::new(experiment, &recorded);
@@ -162,6 +187,16 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     match run.strict && !as_expected {
         true => Err(Failure::Shown(1)),
         false => Ok(()),
+    }
+}
+
+/// What the first of some experiments may take of the time that is left for all of them: as much of
+/// it as it takes of what all take.
+fn share_of(left: Duration, each: &[Duration]) -> Duration {
+    let all: Duration = each.iter().sum();
+    match all.is_zero() {
+        true => left,
+        false => left.mul_f64(each[0].div_duration_f64(all)),
     }
 }
 
@@ -552,12 +587,17 @@ fn peers_folder() -> Result<PathBuf, Failure> {
 impl Run {
     fn effort(&self, experiment: &Experiment) -> Effort {
         let measuring = &self.measuring;
-        let default = Effort::default_of(experiment, self.quick);
+        let look = match (self.quick, self.paper) {
+            (true, _) => Thoroughness::Quick,
+            (_, true) => Thoroughness::Paper,
+            _ => Thoroughness::Full,
+        };
+        let default = Effort::default_of(experiment, look);
         Effort {
             repetitions: measuring.repetitions.unwrap_or(default.repetitions),
             seconds: measuring.seconds(default.seconds),
             only: measuring.only.clone(),
-            budget: self.budget,
+            budget: None,
             resume: self.resume,
             ..default
         }
@@ -593,5 +633,16 @@ mod tests {
         let filled = "a\n<!-- begin: lab x -->\nnew\n<!-- end: lab x -->\nb\n";
         assert_eq!(fill(text, "x", "new").as_deref(), Some(filled));
         assert_eq!(fill(text, "y", "new"), None);
+    }
+
+    /// `weft lab run all --budget 20m` could take twelve hours: each experiment had 20 minutes.
+    #[test]
+    fn experiments_share_a_budget_by_how_long_they_take() {
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        let each = [minutes(30), minutes(10), minutes(20)];
+        assert_eq!(share_of(minutes(20), &each), minutes(10));
+        assert_eq!(share_of(minutes(9), &each[1..]), minutes(3));
+        assert_eq!(share_of(minutes(6), &each[2..]), minutes(6));
+        assert_eq!(share_of(minutes(5), &[Duration::ZERO]), minutes(5));
     }
 }

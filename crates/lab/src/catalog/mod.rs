@@ -20,7 +20,9 @@ pub const CATALOG: &[&Experiment] = &[
     &web::idle::WEB_IDLE,
     &web::cold::WEB_COLD,
     &web::disk::WEB_DISK,
+    &web::generators::WEB_GENERATORS,
     &web::files::FILE_TABLE,
+    &web::pages::PAGE_SIZES,
     &cache::rows::CACHE_ROWS,
     &cache::latency::CACHE_LATENCY,
     &cache::updates::CACHE_UPDATES,
@@ -59,8 +61,22 @@ pub fn find(name: &str) -> Option<&'static Experiment> {
         .find(|experiment| experiment.name == name)
 }
 
+/// Figures of the papers that an experiment of another name has as well: the name that they go by,
+/// the experiment, and what of it they are.
+pub const OTHER_NAMES: &[(&str, &str, &str)] = &[
+    ("cache-throughput", "cache-latency", "its first figure"),
+    ("web-errors", "web-throughput", "its second figure"),
+    ("dispatch-time", "dispatch-rate", "its second figure"),
+    ("web-cpu", "web-servers", "its first figure, and a table"),
+];
+
 /// The experiments of this name, or of this family: `rt`, `web`, `cache`, `all`.
 pub fn chosen(name: &str) -> Vec<&'static Experiment> {
+    let mut others = OTHER_NAMES.iter();
+    let name = match others.find(|(other, ..)| *other == name) {
+        Some((_, experiment, _)) => experiment,
+        None => name,
+    };
     let belongs = |experiment: &&&Experiment| {
         let family = experiment.name.split('-').next();
         name == experiment.name || Some(name) == family || name == "all"
@@ -75,8 +91,9 @@ mod tests {
 
     use super::*;
     use crate::experiment::{Breadth, Figure, Work};
-    use crate::method::{Effort, estimate};
+    use crate::method::{Effort, Thoroughness, estimate};
     use crate::place::Controller;
+    use crate::rows::Rows;
 
     #[test]
     fn every_experiment_can_be_read_run_and_drawn() {
@@ -140,17 +157,46 @@ mod tests {
         assert_eq!(needed, expected.into());
     }
 
-    /// The promise of `weft lab run all --quick`, added up, with every subject there.
+    /// The promises of `weft lab run all --quick` and of `weft lab run all`, added up, with every
+    /// subject there. Seen: a full run was planned for 233 minutes, an hour of them for overloads.
     #[test]
-    fn a_quick_look_at_everything_is_planned_for_45_minutes() {
-        let estimate = |experiment: &&Experiment| {
-            let effort = Effort::default_of(experiment, true);
-            let lasts = estimate(experiment, experiment.subjects.len(), &effort);
-            (experiment.name, lasts)
-        };
-        let each: Vec<_> = CATALOG.iter().map(estimate).collect();
-        let all: Duration = each.iter().map(|(_, lasts)| *lasts).sum();
-        assert!(all < Duration::from_secs(45 * 60), "{all:?}: {each:?}");
+    fn a_look_at_everything_is_planned_for_45_minutes_and_a_full_run_for_150() {
+        for (look, minutes) in [(Thoroughness::Quick, 45), (Thoroughness::Full, 150)] {
+            let estimate = |experiment: &&Experiment| {
+                let effort = Effort::default_of(experiment, look);
+                let lasts = estimate(experiment, experiment.subjects, &effort);
+                (experiment.name, lasts)
+            };
+            let each: Vec<_> = CATALOG.iter().map(estimate).collect();
+            let all: Duration = each.iter().map(|(_, lasts)| *lasts).sum();
+            let planned = Duration::from_secs(minutes * 60);
+            assert!(all < planned, "{look:?}, {all:?}: {each:?}");
+        }
+    }
+
+    /// Seen: dispatch-rate, dispatch-cost, web-idle and rt-memory came out of a quick run without a
+    /// verdict. Cause: what is expected was about cells that a quick run leaves out.
+    #[test]
+    fn every_look_judges_every_experiment() {
+        for experiment in CATALOG {
+            for quick in [false, true] {
+                let cells = (experiment.cells)(&Breadth {
+                    quick,
+                    peak_per_s: None,
+                });
+                let labels: BTreeSet<_> = cells.iter().map(|cell| &*cell.label).collect();
+                // Its expectations are about weft's names, its subjects about kinds.
+                let subjects = experiment.subjects.iter().map(|&kind| kind.to_owned());
+                let rows = Rows::new(&cells, &subjects.collect::<Vec<_>>());
+                let judged = (experiment.expectations)(&rows).into_iter().flatten();
+                let judged = judged.filter(|one| labels.contains(&*one.cell));
+                let name = experiment.name;
+                assert!(
+                    judged.count() > 0,
+                    "{name}, quick {quick}: nothing is judged"
+                );
+            }
+        }
     }
 
     /// Seen: the p99 of caches at 70 % of the peak jumped by 40 times between two quick runs.
@@ -159,13 +205,18 @@ mod tests {
     #[test]
     fn a_quick_look_gives_tails_and_agreement_the_time_that_they_need() {
         let asked = |name| {
-            let effort = Effort::default_of(find(name).unwrap(), true);
-            (effort.repetitions, effort.seconds)
+            let effort = |look| {
+                let effort = Effort::default_of(find(name).unwrap(), look);
+                (effort.repetitions, effort.seconds)
+            };
+            [Thoroughness::Quick, Thoroughness::Full, Thoroughness::Paper].map(effort)
         };
-        assert_eq!(asked("web-rows"), (3, 0.3));
-        assert_eq!(asked("cache-latency"), (5, 2.0));
-        assert_eq!(asked("generator-truth"), (5, 2.0));
-        assert_eq!(asked("web-overload"), (3, 0.4));
+        assert_eq!(asked("web-rows"), [(3, 0.3), (5, 0.8), (15, 10.0)]);
+        assert_eq!(asked("cache-latency"), [(5, 2.0), (5, 2.0), (15, 10.0)]);
+        assert_eq!(asked("generator-truth"), [(5, 2.0), (5, 2.0), (15, 10.0)]);
+        assert_eq!(asked("web-overload"), [(3, 0.4), (3, 0.8), (15, 3.0)]);
+        assert_eq!(asked("web-throughput"), [(3, 0.3), (3, 1.0), (15, 300.0)]);
+        assert_eq!(asked("rt-churn"), [(5, 0.3), (5, 0.5), (15, 10.0)]);
     }
 
     #[test]
@@ -174,5 +225,34 @@ mod tests {
         assert_eq!(chosen("rt-yield").len(), 1);
         assert_eq!(chosen("all").len(), CATALOG.len());
         assert!(chosen("y").is_empty());
+    }
+
+    /// Seen: of the papers' figures cache-throughput, web-errors, dispatch-time, web-cpu and
+    /// page-sizes were no names of experiments.
+    #[test]
+    fn every_figure_of_the_papers_is_found_by_its_name() {
+        let figures = "cache-throughput cache-latency cache-updates web-throughput web-errors \
+                       web-disk file-table rt-cycle rt-yield rt-churn rt-locality rt-transfer \
+                       rt-memory dispatch-rate dispatch-time dispatch-cost page-sizes web-servers \
+                       web-cpu netstack-cores netstack-mtu netstack-congestion netstack-profile \
+                       web-overload cache-overload";
+        for figure in figures.split_whitespace() {
+            assert_eq!(chosen(figure).len(), 1, "{figure}");
+        }
+        for (other, name, _) in OTHER_NAMES {
+            assert!(find(name).is_some() && find(other).is_none(), "{other}");
+        }
+    }
+
+    /// Seen: `weft lab servers` found caddy, and no experiment measured it.
+    #[test]
+    fn every_server_of_others_takes_part() {
+        let is_asked = |name| {
+            let mut experiments = CATALOG.iter();
+            experiments.any(|experiment| experiment.subjects.contains(&name))
+        };
+        for known in crate::subject::KNOWN {
+            assert!(is_asked(known.name), "{} is in no experiment", known.name);
+        }
     }
 }

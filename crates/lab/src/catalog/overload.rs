@@ -101,6 +101,11 @@ pub(super) fn cells(breadth: &Breadth) -> Vec<Cell> {
         .collect()
 }
 
+/// The herd is for those that have an opponent.
+pub(super) fn skips(cell: &Cell, kind: &str) -> bool {
+    cell.get("idle", 0) > 0 && (kind.contains("epoll") || kind.starts_with("ceiling"))
+}
+
 /// Finds the server's knee, and then asks for more. `common` is what all loads have in common.
 pub(super) fn take(
     bench: &mut Bench<'_>,

@@ -41,6 +41,7 @@ pub(crate) struct Measuring {
 pub(crate) struct Run {
     pub(super) names: Vec<String>,
     pub(super) quick: bool,
+    pub(super) paper: bool,
     pub(super) strict: bool,
     pub(super) resume: bool,
     pub(super) budget: Option<Duration>,
@@ -96,10 +97,17 @@ fn run() -> Command {
                 "As `weft lab list` names them; rt, web or cache for all that begin so; or all",
             ),
             flag("quick").help("Fewer cells and shorter samples: a quick look"),
+            flag("paper").conflicts_with("quick").help(
+                "As many and as long samples as the papers have: 15 of 10 s, or longer. Days for \
+                 all",
+            ),
             flag("strict").help("Exit with 1 when something does not come out as expected"),
             flag("resume").help("Go on with what was interrupted: samples that are there stay"),
             option("budget", "TIME")
-                .help("Begin no round that would end later than this")
+                .help(
+                    "Begin no round that would end later than this. Experiments share it by how \
+                     long they take; each has one round at least",
+                )
                 .value_parser(value::duration),
             names_of("subjects").help("Measure only these [default: all that are there]"),
             option("subject", "NAME=COMMAND").action(ArgAction::Append).help(
@@ -241,6 +249,7 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
         _ => LabCommand::Run(Box::new(Run {
             names: many(matches, "name").expect("clap demands it"),
             quick: matches.get_flag("quick"),
+            paper: matches.get_flag("paper"),
             strict: matches.get_flag("strict"),
             resume: matches.get_flag("resume"),
             budget: matches.get_one("budget").copied(),

@@ -46,7 +46,7 @@ compare subjects of one run, never two runs. One core holds both the server and 
     ],
     work: Work::Server(ServerWork {
         seconds_min: 2.0,
-        repetitions_min: 5,
+        repetitions: Some(5),
         scaled_by: Some("memcached"),
         ..ServerWork::new(take)
     }),
@@ -59,7 +59,7 @@ compare subjects of one run, never two runs. One core holds both the server and 
 };
 
 /// Percent of the peak.
-const SHARES: &[u64] = &[10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 130];
+const SHARES: &[u64] = &[20, 50, 70, 90, 100, 110, 130];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
     let peak = breadth.peak_per_s.unwrap_or(100_000.0);

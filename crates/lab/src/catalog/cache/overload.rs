@@ -17,7 +17,7 @@ before each sample, while the rate rises from half to twice of what a closed loo
 reaches. Keys, values and 3 % of sets are those of cache-latency; up to 2,000 requests are under
 way, one on each connection, in the search for the knee as in the overload. The cache has a quarter
 of its core, and a request that is not answered within a second has failed. The overload lasts ten
-times a sample's time: 10 s, and 30 s with --sample 3s.
+times a sample's time: 8 s, and 30 s with --paper.
 
 The first figure shows good replies over time, in percent of the cache's own knee: a good cache goes
 up to 100 and stays there until the overload ends. Errors are those of requests that were sent;
@@ -50,6 +50,10 @@ second, which a ring answers faster than 2,000: that made it look worse still.",
     work: Work::Server(ServerWork {
         lasts: overload::LASTS,
         seconds_min: overload::SECONDS_MIN,
+        repetitions: Some(3),
+        full_seconds: 0.8,
+        paper_seconds: 3.0,
+        skips: overload::skips,
         needs_group: Some(Controller::Cpu),
         queues_by_itself: true,
         ..ServerWork::new(take)

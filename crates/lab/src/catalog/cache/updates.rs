@@ -45,7 +45,7 @@ const PANELS: &[(&str, u64, u64)] = &[
 ];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let shares = breadth.pick(&[50, 100][..], &[20, 40, 60, 80, 100, 120]);
+    let shares = breadth.pick(&[50, 100][..], &[50, 80, 100, 120]);
     let panels = PANELS.iter().enumerate();
     let panels = panels.filter(|(at, _)| !breadth.quick || [0, 4].contains(at));
     let cells = panels.flat_map(|(at, &(panel, sets, hot))| {

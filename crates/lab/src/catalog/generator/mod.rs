@@ -64,7 +64,13 @@ fn own_words(subject: &Subject) -> Result<&[String], Fault> {
 }
 
 /// wrk's command line for a cell.
-fn wrk(subject: &Subject, cell: &Cell, seconds: f64, url: &str, headers: &[&str]) -> Vec<OsString> {
+pub(super) fn wrk(
+    subject: &Subject,
+    cell: &Cell,
+    seconds: f64,
+    url: &str,
+    headers: &[&str],
+) -> Vec<OsString> {
     let mut argv: Vec<OsString> = program(subject);
     let connections = format!("-c{}", cell.get("connections", 64));
     let duration = format!("-d{}s", seconds.ceil() as u64);
@@ -85,7 +91,7 @@ fn program(subject: &Subject) -> Vec<OsString> {
 }
 
 /// The number behind a name, in a text like wrk's; a unit of time makes it µs.
-fn number_behind(text: &str, name: &str) -> Option<f64> {
+pub(super) fn number_behind(text: &str, name: &str) -> Option<f64> {
     let rest = text.split_once(name)?.1.trim_start();
     let length = rest
         .find(|c: char| !(c.is_ascii_digit() || c == '.'))

@@ -48,7 +48,7 @@ const MINUTE: &str = "100,000, each wakes every 60 s";
 const SECONDS: &str = "100,000, each wakes every 10 s";
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let ms = breadth.pick(1_000, 10_000);
+    let ms = breadth.pick(1_000, 3_000);
     let programs = [
         (NO_FIBERS, 0, 1),
         (MINUTE, 100_000, 60_000),

@@ -31,17 +31,17 @@ deep functions keeps more.",
 };
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let counts = [
-        ("10,000 fibers", 10_000),
-        ("100,000 fibers", 100_000),
-        (MILLION, 1_000_000),
-    ];
-    let cells = breadth.pick(&counts[..1], &counts).iter();
+    let cells = breadth.pick(&COUNTS[..1], &COUNTS).iter();
     cells
         .map(|&(label, count)| Cell::new(label, "memory", [("processors", 1), ("threads", count)]))
         .collect()
 }
 
+const COUNTS: [(&str, u64); 3] = [
+    ("10,000 fibers", 10_000),
+    ("100,000 fibers", 100_000),
+    (MILLION, 1_000_000),
+];
 const MILLION: &str = "1,000,000 fibers";
 
 /// How long starting them all takes.
@@ -56,8 +56,7 @@ const START: Measure = Measure {
 fn expectations(rows: &Rows) -> Expectations {
     const KIB: f64 = 1024.0;
     let (memory, start) = (rows.by(&Measure::BYTES_PER_THREAD), rows.by(&START));
-    vec![
-        memory.at_most(MILLION, "weft", 4.3 * KIB),
-        start.at_most(MILLION, "weft", 10.0),
-    ]
+    let each = COUNTS.map(|(cell, _)| memory.at_most(cell, "weft", 4.3 * KIB));
+    let start = start.at_most(MILLION, "weft", 10.0);
+    each.into_iter().chain([start]).collect()
 }

@@ -62,7 +62,7 @@ of files in memory is the time that the core takes for the others' requests.",
     cells: |_| {
         vec![
             Cell::new(AS_IT_IS, "disk", []),
-            Cell::new(SLOW, "disk", [("reads_per_s", 1000)]),
+            Cell::new(SLOW, "disk", [("reads_per_s", 1000), ("least_s", 9)]),
         ]
     },
     subjects: &[
@@ -76,6 +76,7 @@ of files in memory is the time that the core takes for the others' requests.",
     ],
     work: Work::Server(ServerWork {
         lasts: 2.0 * UNITS,
+        repetitions: Some(3),
         needs_group: Some(Controller::Memory),
         queues_by_itself: true,
         ..ServerWork::new(take)

@@ -50,9 +50,9 @@ const fn figure(measure: usize, log: bool) -> Figure {
     }
 }
 
-const DIFFERS: Measure = Measure {
+pub(super) const DIFFERS: Measure = Measure {
     name: "differs_percent",
-    title: "difference from the thesis",
+    title: "difference from the paper",
     unit: "%",
     ..Measure::ERRORS
 };

@@ -3,8 +3,10 @@
 pub(super) mod cold;
 pub(super) mod disk;
 pub(super) mod files;
+pub(super) mod generators;
 pub(super) mod idle;
 pub(super) mod overload;
+pub(super) mod pages;
 pub(super) mod rows;
 pub(super) mod servers;
 pub(super) mod throughput;
@@ -21,6 +23,21 @@ use crate::place::{drop_from_page_cache, filesystem_of};
 
 /// Every server that there is, and the two that show how far one could go.
 pub(super) const SERVERS: &[&str] = &[
+    "weft",
+    "weft epoll",
+    "weft event",
+    "weft thread",
+    "nginx sendfile",
+    "nginx copy",
+    "lighttpd",
+    "h2o",
+    "caddy",
+    "ceiling ring",
+    "ceiling event",
+];
+
+/// Those of long sweeps.
+pub(super) const FAST_SERVERS: &[&str] = &[
     "weft",
     "weft epoll",
     "weft event",

@@ -14,7 +14,7 @@ time per request, not requests per second: where the generator is the slower of 
 answer equally fast and differ in how much of their core is left. On the loopback the sender's call
 also runs the receiver's half of TCP, so some of the generator's work is in it, the same for all.
 
-Lower bars are better, and the line on a bar goes from the least to the greatest sample. \"weft\" runs
+The line on a bar goes from the least to the greatest sample. \"weft\" runs
 fibers on io_uring, \"weft epoll\" the same on epoll, \"weft event\" event loops, \"weft thread\" a kernel
 thread for each connection. nginx sends files by sendfile, or by copying; it is configured both ways,
 because for small files copying is cheaper. A \"ceiling\" serves from memory and does
@@ -29,10 +29,20 @@ Both ends share the kernel's TCP code, so a server that makes the kernel do more
 pays here for what would be another machine's. Nine tenths of the time is in the kernel: small
 ratios are the rule, and another kernel version moves them.",
     reasons: "",
-    measures: &[Measure::CPU_US, Measure::RATE, Measure::BUSY, Measure::P50, Measure::P99],
+    measures: &[
+        Measure::CPU_US,
+        Measure::RATE,
+        Measure::BUSY,
+        Measure::P50,
+        Measure::P99,
+        Measure::MACHINE_US,
+    ],
     cells,
     subjects: super::SERVERS,
-    work: Work::Server(ServerWork::new(take)),
+    work: Work::Server(ServerWork {
+        full_seconds: 0.8,
+        ..ServerWork::new(take)
+    }),
     figures: &[bars(0), bars(1)],
     expectations,
 };

@@ -36,9 +36,11 @@ may be the limit: such samples are counted in the report.",
         Measure::CPU_US,
     ],
     cells,
-    subjects: super::SERVERS,
+    subjects: super::FAST_SERVERS,
     work: Work::Server(ServerWork {
         scaled_by: Some("nginx sendfile"),
+        repetitions: Some(3),
+        paper_seconds: 300.0,
         ..ServerWork::new(take)
     }),
     figures: &[
@@ -50,7 +52,7 @@ may be the limit: such samples are counted in the report.",
 };
 
 /// Percent of the peak.
-const SHARES: &[u64] = &[20, 40, 60, 70, 80, 90, 100, 110, 120, 140];
+const SHARES: &[u64] = &[20, 40, 60, 80, 100, 120, 140];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
     let cells = breadth

@@ -1,0 +1,83 @@
+//! `page-sizes`: whether the generated front pages are those of Rusty's author.
+
+use load::fileset::{FileSet, Model, Recipe, page_figures};
+
+use crate::catalog::prelude::*;
+
+pub(in crate::catalog) const PAGE_SIZES: Experiment = Experiment {
+    name: "page-sizes",
+    about: "the generated front pages beside the sizes that the author of Rusty found",
+    page: "\
+Are the front pages that servers and network stacks are measured with here those of the paper?
+
+The author of Rusty fetched the front pages of 500 sites and tells the distribution of their sizes.
+weft load fileset --model pages draws 500 sizes from a log-normal distribution with the paper's
+median, and places 17 of them above 500 KB, as in the paper. Nothing is served here: each cell is a
+figure of the paper, computed from the list of files.
+
+The figure shows by how much each figure differs from the paper's, in percent. The values stand in
+the tables.",
+    found: "\
+Sizes from 3.5 KB to 1.1 MB, mean 126 KB, median 68 KB; 70 % of the pages are smaller than 150 KB, 90
+% smaller than 300 KB, and 17 of the 500 are above 500 KB.",
+    threats: "\
+A few figures do not fix a distribution. Today's front pages are larger.",
+    reasons: "",
+    measures: &[super::files::DIFFERS, OURS, PAPER],
+    cells,
+    subjects: &["weft load"],
+    work: Work::Server(ServerWork {
+        lasts: 0.0,
+        queues_by_itself: true,
+        ..ServerWork::new(take)
+    }),
+    figures: &[bars(0)],
+    expectations,
+};
+
+const OURS: Measure = Measure {
+    name: "ours",
+    title: "of the generated pages",
+    unit: "as the cell says",
+    ..Measure::BUSY
+};
+const PAPER: Measure = Measure {
+    name: "paper",
+    title: "of the paper's pages",
+    ..OURS
+};
+
+fn figures() -> Result<Vec<(&'static str, f64, f64)>, String> {
+    let set = FileSet::plan(Recipe {
+        model: Model::Pages,
+        scale: 1.0,
+        seed: 1,
+        exponent: 1.0,
+    });
+    Ok(page_figures(&set?))
+}
+
+fn cells(_: &Breadth) -> Vec<Cell> {
+    let figures = figures().unwrap_or_default().into_iter().enumerate();
+    let cells = figures.map(|(at, (name, ..))| Cell::new(name, "fileset", [("at", at as u64)]));
+    cells.collect()
+}
+
+fn take(_: &mut Bench<'_>, cell: &Cell, _: &Subject) -> Result<Sample, Fault> {
+    let figures = figures()?;
+    let found = figures.get(cell.get("at", 0) as usize);
+    let &(_, paper, ours) = found.ok_or("the paper has no such figure")?;
+    let differs = 100.0 * (ours / paper - 1.0).abs();
+    Ok(Sample::of([
+        ("differs_percent", differs),
+        ("ours", ours),
+        ("paper", paper),
+    ]))
+}
+
+fn expectations(rows: &Rows) -> Expectations {
+    let judge = rows.by(&super::files::DIFFERS);
+    let figures = figures().unwrap_or_default().into_iter();
+    let each = figures.map(|(name, ..)| judge.at_most(name, "weft load", 10.0));
+    each.collect()
+}

@@ -1,7 +1,7 @@
 //! How much gets through a link that loses: one flow from one shard to another for some seconds of
 //! virtual time, by loss, delay, algorithm and the receiver's buffer. The numbers are exact: the
-//! same in every run, so a change of congestion control or loss recovery shows here: look at what it
-//! does to the table, and put the new one in the place of the old.
+//! same in every run, so a change of congestion control or loss recovery shows here: look at what
+//! it does to the table, and put the new one in the place of the old.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -60,7 +60,7 @@ pub(crate) struct Uring {
 }
 
 /// Sets up a ring as processors use it.
-fn set_up(entries: u32) -> io::Result<IoUring> {
+pub(super) fn set_up(entries: u32) -> io::Result<IoUring> {
     IoUring::builder()
         .dontfork()
         .setup_single_issuer()

@@ -585,7 +585,7 @@ mod tests {
             assert_eq!(replies(&plan, &said, key, true), [(2, 1, 0)]);
             // The right value, of another key.
             assert_eq!(replies(&plan, &said, key + 1, true), [(2, 1, 1)]);
-            // Nobody stored it with flags.
+            // It was stored without flags.
             let flagged = String::from_utf8(said.clone()).unwrap();
             let flagged = flagged.replacen(" 0 ", " 5 ", 1);
             assert_eq!(replies(&plan, flagged.as_bytes(), key, true), [(2, 1, 1)]);

@@ -73,7 +73,7 @@ fn create(beside: &Path, old: Option<&Metadata>) -> io::Result<File> {
         .mode(mode)
         .open(beside)?;
     if let Some(old) = old {
-        // Only root may give a file away; whoever may write the folder may keep it as well.
+        // Only root may give a file away; the file of another user is the new owner's.
         let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
         file.set_permissions(old.permissions())?;
     }

@@ -117,8 +117,8 @@ fn bytes_said_while_others_are_being_sent_follow_them() {
     assert!(completions.is_empty(), "{completions:?}");
 }
 
-/// Seen: `--depth 64` with values of 100 MB panicked: "plans bound what is sent at once". Cause: one
-/// send was to take all of it. Cure: a long one is made in parts.
+/// Seen: `--depth 64` with values of 100 MB panicked: "plans bound what is sent at once". Cause:
+/// one send was to take all of it. Cure: a long one is made in parts.
 #[test]
 fn what_is_longer_than_one_send_goes_in_parts() {
     let (mut ring, mut peers) = connected(Ring::new(1, 64).unwrap());

@@ -123,7 +123,7 @@ impl Worker<'_> {
         oldest.map_or_else(RequestTag::default, |flight| flight.tag)
     }
 
-    /// Bytes came that nobody asked for. As the reply to the next request they would have come
+    /// Bytes came without a request. As the reply to the next request they would have come
     /// before it was sent.
     fn heard_unasked(&mut self, slot: u32, length: usize) {
         let mut input = self.backend.input(slot, length);

@@ -11,8 +11,6 @@ use fiber::sync::Barrier;
 use fiber::{BackendChoice, Inspector, JoinHandle};
 use netstack::device::impair::Impairment;
 use netstack::host::Backlog;
-use netstack::tcp::Connection;
-use netstack::tcp::secret::FourTuple;
 use sockets::{SocketHost, TcpListener, TcpStream};
 use wire::{AnyDevice, PATIENCE, Wire, address, on_a_link, on_a_link_seen, over};
 
@@ -470,46 +468,6 @@ fn a_listener_that_is_closed_leaves_the_next_one_of_its_port_alone() {
         assert_eq!(kind(before.accept()), ErrorKind::NotConnected);
         drop(before);
         listener.accept().unwrap();
-    });
-}
-
-#[test]
-fn a_short_segment_that_waits_leaves_when_it_need_not_wait_any_more() {
-    // Seen in a review: it waited for the next turn of its host, which came with a time-out.
-    on_a_link(|server, client| {
-        let (_near, mut far) = pair(&server, &client);
-        let tuple = FourTuple {
-            local: far.local_addr().ip(),
-            local_port: far.local_addr().port(),
-            remote: far.peer_addr().ip(),
-            remote_port: far.peer_addr().port(),
-        };
-        let look = |what: fn(&Connection) -> u64| {
-            client.with_netstack(|it| {
-                let shard = it.shard();
-                what(shard.connection(shard.named(&tuple).unwrap()).unwrap())
-            })
-        };
-        // Nothing is acknowledged.
-        server.with_netstack(|it| it.device().receives_to_fail = usize::MAX);
-        let time_outs =
-            || look(|it| u64::from(it.counters().tail_loss_probes + it.counters().timeouts));
-        // On a busy machine a time-out may come first.
-        let is_sent_at_once = (0..5).any(|_| {
-            let before = time_outs();
-            far.set_nodelay(false);
-            far.write_all(b"first").unwrap();
-            until("something is under way", || {
-                look(Connection::flight_len) > 0
-            });
-            far.write_all(b"second").unwrap();
-            // The turn of the write is over.
-            fiber::sleep(Duration::from_millis(5));
-            far.set_nodelay(true);
-            until("it has left", || look(Connection::unsent_len) == 0);
-            time_outs() == before
-        });
-        assert!(is_sent_at_once);
     });
 }
 

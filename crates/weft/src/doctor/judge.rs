@@ -254,7 +254,7 @@ fn memlock(facts: &Facts) -> Line {
     let value = limit.map_or("unlimited".to_owned(), show_size);
     // From 5.12 on a ring's memory counts for the memory cgroup, and since 6.14 for this limit too.
     let counts_rings =
-        release_number(&facts.kernel).is_some_and(|number| number < (5, 12) || number >= (6, 14));
+        release_number(&facts.kernel).is_some_and(|number| !((5, 12)..(6, 14)).contains(&number));
     match limit {
         Some(bytes) if counts_rings && bytes < NEEDED_BYTES => warn(
             "locked memory",

@@ -408,6 +408,27 @@ fn a_listener_that_refuses_leaves_those_that_wait_to_be_accepted() {
     });
 }
 
+/// Seen (in review): a peer that acknowledges a reply and never our FIN held a fiber of a server,
+/// its stack and its place for two minutes. Cause: only a wait for both was to be had.
+#[test]
+fn bytes_are_waited_for_without_the_end() {
+    on_a_link(|server, client| {
+        let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
+        let mut early = TcpStream::connect(&client, address(1, PORT)).unwrap();
+        let mut accepted = listener.accept().unwrap();
+        accepted.write_all(b"welcome").unwrap();
+        early.read_exact(&mut [0; 7]).unwrap();
+        let soon = || Some(Instant::now() + PATIENCE);
+        accepted.wait_acknowledged(soon()).unwrap();
+        // From now on nothing is acknowledged.
+        drop(client);
+        accepted.shutdown(Shutdown::Write).unwrap();
+        accepted.wait_acknowledged(soon()).unwrap();
+        let until = Instant::now() + Duration::from_millis(20);
+        assert_eq!(kind(accepted.linger(Some(until))), ErrorKind::TimedOut);
+    });
+}
+
 #[test]
 fn a_host_that_ends_wakes_all_that_wait_for_it() {
     on_a_link_seen(|server, client, inspector| {

@@ -377,7 +377,8 @@ impl Walk<'_> {
         let Some(end) = tokens.iter().position(is_body) else {
             return;
         };
-        let head = (0..end).map(|at| word(tokens, at));
+        let head = (generics_len(tokens)..end).map(|at| word(tokens, at));
+        let head = head.take_while(|word| word != "where");
         let names: Vec<_> = head.filter(|word| !word.is_empty()).collect();
         if names.iter().any(|name| name == "for" || name == "fn") {
             return;
@@ -423,6 +424,23 @@ fn after_item(tokens: &[TokenTree], from: usize) -> usize {
     (from..tokens.len())
         .find(ends)
         .map_or(tokens.len(), |at| at + 1)
+}
+
+/// How many tokens `<..>` at the beginning has. The arrow of a bound, `Fn() -> T`, ends none.
+fn generics_len(tokens: &[TokenTree]) -> usize {
+    let mut depth = 0;
+    for at in 0..tokens.len() {
+        let is_arrow = at > 0 && is_mark(tokens, at - 1, '-');
+        match &tokens[at] {
+            token if is(token, '<') => depth += 1,
+            token if is(token, '>') && !is_arrow => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return if at == 0 { 0 } else { at + 1 };
+        }
+    }
+    0
 }
 
 fn word(tokens: &[TokenTree], at: usize) -> String {
@@ -533,6 +551,15 @@ fn a_method_added_from_above_and_called_from_below_is_an_arrow() {
     let calls = "pub(crate) struct Processor; fn f(p: &Processor) { p.dial() }";
     let files = [("net/tcp.rs", adds), ("processor.rs", calls)];
     assert_eq!(found(&files), ["processor -> net"]);
+}
+
+#[test]
+fn a_bound_is_not_the_type_that_gets_a_method() {
+    let adds = "use crate::processor::Processor; pub struct Socket; \
+                impl<T: Fn() -> Processor> Socket where T: Into<Processor> { pub(crate) fn dial(&self) {} }";
+    let calls = "pub(crate) struct Processor; fn f(p: &Processor) { p.dial() }";
+    let files = [("net/tcp.rs", adds), ("processor.rs", calls)];
+    assert_eq!(findings_of(&SMALL, &small(&files)), Vec::<String>::new());
 }
 
 #[test]

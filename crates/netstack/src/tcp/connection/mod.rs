@@ -721,6 +721,11 @@ impl Connection {
         self.flight.start().clamp(DATA_AT, self.queue_end) - DATA_AT
     }
 
+    /// The peer has acknowledged all that was queued; an end that was queued, perhaps not.
+    pub fn is_all_acknowledged(&self) -> bool {
+        self.flight.start() >= self.queue_end
+    }
+
     /// Bytes that are queued and were never sent.
     pub fn unsent_len(&self) -> u64 {
         self.queue_end

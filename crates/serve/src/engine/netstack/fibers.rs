@@ -258,16 +258,24 @@ impl NetstackStream {
     /// After the conversation: the connection keeps its place until the peer has acknowledged all
     /// bytes. One that takes nothing is not sent what it has not taken.
     fn end(&self, is_cut: bool, ended: &Result<(), Closed>) {
-        let until = Instant::now() + LAST_BYTES_PATIENCE;
-        if is_cut || *ended == Err(Closed::TooSlow) || self.0.linger(Some(until)).is_err() {
+        let is_given_up = is_cut || *ended == Err(Closed::TooSlow);
+        if is_given_up || self.end_within(LAST_BYTES_PATIENCE).is_err() {
             self.0.reset();
         }
+    }
+
+    /// Ends our side, and waits until all bytes are acknowledged. The end itself the shard sends
+    /// for as long as it must: a peer that never acknowledges it holds no fiber.
+    fn end_within(&self, patience: Duration) -> io::Result<()> {
+        // If it has ended already, the wait says how.
+        let _ = self.0.shutdown(Shutdown::Write);
+        self.0.wait_acknowledged(Some(Instant::now() + patience))
     }
 
     /// After the line that says that there is no room. With bytes that came and were not read the
     /// connection is reset when it is dropped, and the line must have left before.
     fn end_refused(&self) {
-        let _ = self.0.linger(Some(Instant::now() + REFUSAL_PATIENCE));
+        let _ = self.end_within(REFUSAL_PATIENCE);
     }
 }
 

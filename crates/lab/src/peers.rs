@@ -26,7 +26,7 @@ const WAYS_TO_WAKE: [&str; 4] = ["futex", "eventfd", "msg-ring", "msg-ring regis
 
 /// A module of the peers in Rust.
 const COMMON: (&str, &str) = ("src/common.rs", include_str!("../peers/common.rs"));
-/// A module of those that have tasks or coroutines.
+/// A module of those that have threads of their own.
 const PROGRAMS: (&str, &str) = ("src/programs.rs", include_str!("../peers/programs.rs"));
 
 impl PeerRuntime {

@@ -300,7 +300,7 @@ impl Interface {
     }
 
     /// Whether there is a way to `dst`: it is on the link, or behind a gateway. A router of IPv6
-    /// that nobody has named may still advertise itself.
+    /// may still advertise itself if no gateway was named.
     pub fn has_route(&self, now: Instant, dst: IpAddr) -> bool {
         let may_come = dst.is_ipv6() && self.routes.may_have_router(dst);
         may_come || self.routes.next_hop(now, dst).is_some()

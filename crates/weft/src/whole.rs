@@ -1,12 +1,15 @@
 //! Files that are written whole or stay as they were: a disk that is full costs no older report.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::process;
 
 /// Writes a file, under another name beside it first. What is no regular file (a pipe, a device) is
-/// written as it is; so is a file in a folder where none can be made.
+/// written as it is; so is a file in a folder where none can be made. A file that no other can take
+/// the place of, such as one that is mounted by itself, gets the bytes when they are all there.
 ///
 /// # Errors
 /// What the kernel says. A regular file is then as it was.
@@ -15,21 +18,36 @@ pub(crate) fn write(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     let Some((path, old)) = replaceable(path) else {
-        return written(File::create(path)?, write).map(|_| ());
+        return written(File::create(path)?, write).map(drop);
     };
     let beside = beside(&path);
     let file = match create(&beside, old.as_ref()) {
         Err(error) if is_no_place(&error) => {
-            return written(File::create(path)?, write).map(|_| ());
+            return written(File::create(path)?, write).map(drop);
         }
         created => created?,
     };
-    let renamed = written(file, write).and_then(|()| fs::rename(&beside, &path));
-    if renamed.is_err() {
+    let put = written(file, write)
+        // Some file systems tell only now that they are full.
+        .and_then(|file| file.sync_data())
+        .and_then(|()| put_in_place(&beside, &path, old.is_some()));
+    if put.is_err() {
         // What is half written is of no use.
         let _ = fs::remove_file(&beside);
     }
-    renamed
+    put
+}
+
+fn put_in_place(beside: &Path, path: &Path, is_there: bool) -> io::Result<()> {
+    use io::ErrorKind::{PermissionDenied, ResourceBusy};
+    match fs::rename(beside, path) {
+        // A mount point, or another user's file in a folder such as /tmp.
+        Err(error) if is_there && matches!(error.kind(), ResourceBusy | PermissionDenied) => {
+            fs::copy(beside, path)?;
+            fs::remove_file(beside)
+        }
+        renamed => renamed,
+    }
 }
 
 /// As [`write`], with these bytes.
@@ -39,10 +57,8 @@ pub(crate) fn write_bytes(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()
 
 /// The file that another may take the place of, behind all links; and what it is, if it is there.
 fn replaceable(path: &Path) -> Option<(PathBuf, Option<Metadata>)> {
-    // `/dev/stdout` and `/proc/self/fd/1` are files that others write as well.
-    let is_open_elsewhere = |path: &Path| path.starts_with("/dev") || path.starts_with("/proc");
     match fs::metadata(path) {
-        Ok(old) if old.is_file() && !is_open_elsewhere(path) => {
+        Ok(old) if old.is_file() && !leads_to_open_file(path) => {
             Some((fs::canonicalize(path).ok()?, Some(old)))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
@@ -52,19 +68,33 @@ fn replaceable(path: &Path) -> Option<(PathBuf, Option<Metadata>)> {
     }
 }
 
+/// Whether a file that is open is reached this way, by links too: `/dev/stdout` and
+/// `/proc/self/fd/1` are files that others write as well.
+fn leads_to_open_file(path: &Path) -> bool {
+    const LINKS_MAX: usize = 40;
+    let mut at = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        if at.starts_with("/proc") || at.starts_with("/dev") && !at.starts_with("/dev/shm") {
+            return true;
+        }
+        let Ok(target) = fs::read_link(&at) else {
+            return false;
+        };
+        at = at.parent().unwrap_or(Path::new("")).join(target);
+    }
+    false
+}
+
+/// A name that no other program uses: `.report.1234.new` beside `report`.
 fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    name.into()
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.new", process::id()));
+    path.with_file_name(name)
 }
 
 /// Makes the new file, with the rights of the old one.
 fn create(beside: &Path, old: Option<&Metadata>) -> io::Result<File> {
-    // What a run that was killed has left goes; it may be a link to somewhere else.
-    match fs::remove_file(beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
     let mode = old.map_or(0o666, |old| old.permissions().mode() & 0o7777);
     let mut options = File::options();
     let file = options
@@ -82,14 +112,17 @@ fn create(beside: &Path, old: Option<&Metadata>) -> io::Result<File> {
 
 /// Whether no file can be made in this folder, so that the old one must be written itself.
 fn is_no_place(error: &io::Error) -> bool {
-    use io::ErrorKind::{InvalidFilename, PermissionDenied};
-    matches!(error.kind(), PermissionDenied | InvalidFilename)
+    use io::ErrorKind::{InvalidFilename, PermissionDenied, ReadOnlyFilesystem};
+    matches!(
+        error.kind(),
+        PermissionDenied | ReadOnlyFilesystem | InvalidFilename
+    )
 }
 
-fn written(file: File, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+fn written(file: File, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
     let mut out = BufWriter::new(file);
     write(&mut out)?;
-    out.flush()
+    out.into_inner().map_err(io::IntoInnerError::into_error)
 }
 
 #[cfg(test)]
@@ -127,6 +160,34 @@ mod tests {
         write_bytes(&file, "new").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "new");
         assert_eq!(names(folder.path()), ["report"]);
+    }
+
+    /// Seen (in review): a user's own `report.new` was removed, because it was the name beside.
+    #[test]
+    fn other_files_of_the_folder_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["report", "report.new"] {
+            fs::write(folder.path().join(name), name).unwrap();
+        }
+        write_bytes(&folder.path().join("report"), "new").unwrap();
+        let other = fs::read_to_string(folder.path().join("report.new")).unwrap();
+        assert_eq!(other, "report.new");
+        assert_eq!(names(folder.path()), ["report", "report.new"]);
+    }
+
+    /// Seen (in review): a link to `/dev/stdout` was followed, and the file behind it was replaced,
+    /// so what stdout was for got nothing.
+    #[test]
+    fn a_file_that_is_open_elsewhere_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        let open = File::create(&file).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&open);
+        symlink(format!("/proc/self/fd/{number}"), &link).unwrap();
+        write_bytes(&link, "new").unwrap();
+        assert_eq!(open.metadata().unwrap().len(), 3);
+        assert!(!leads_to_open_file(Path::new("/dev/shm/report")));
+        assert!(leads_to_open_file(Path::new("/dev/stdout")));
     }
 
     #[test]

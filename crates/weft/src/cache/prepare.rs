@@ -1,10 +1,9 @@
 //! What must happen before the server starts: limits, sockets, the pid file, the file of ports, the
 //! change of user.
 
-use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::serve::engine::netstack::NetstackHost;
@@ -21,6 +20,7 @@ use crate::open_files::make_room;
 use crate::operate::{self, become_user, running};
 use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
+use crate::whole;
 
 /// What was opened.
 pub(crate) struct Prepared {
@@ -267,7 +267,7 @@ fn write_ports(
         .chain(udp)
         .map(|(transport, address)| port_lines(transport, address))
         .collect();
-    write_whole(&file, text.as_bytes()).map_err(|error| {
+    whole::write_bytes(&file, text).map_err(|error| {
         Failure::Running(format!(
             "cannot write MEMCACHED_PORT_FILENAME={}: {error}",
             file.display()
@@ -286,20 +286,6 @@ fn port_lines(transport: &str, address: SocketAddr) -> String {
         }
         SocketAddr::V6(_) => format!("{transport} INET6: {port}\n"),
     }
-}
-
-/// The file is written under another name first, so that a program that waits for it finds all of
-/// it.
-fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut part = file.as_os_str().to_owned();
-    part.push(".lck");
-    let mut made = fs::File::create(&part)?;
-    let renamed = made.write_all(bytes).and_then(|()| fs::rename(&part, file));
-    if renamed.is_err() {
-        // What is half written is of no use.
-        let _ = fs::remove_file(&part);
-    }
-    renamed
 }
 
 #[cfg(test)]

@@ -405,8 +405,10 @@ impl RuntimeBuilder {
         crate::inspect::panic_hook::install();
         let places = count_max.max(count);
         let (started, denied) = match (with_processors(count, places, backend), self.backend) {
-            // One ring could be had, and not one for each.
-            (Err(error), BackendChoice::Auto) if backend == BackendKind::Uring => {
+            // One ring could be had, and not one for each. EAGAIN is of a thread. pthread_create(3)
+            (Err(error), BackendChoice::Auto)
+                if backend == BackendKind::Uring && error.kind() != io::ErrorKind::WouldBlock =>
+            {
                 let started = with_processors(count, places, BackendKind::Epoll);
                 (started, Some(Denied::from_error(error)))
             }

@@ -2,8 +2,8 @@
 //!
 //! It runs on kernel threads of its own, so that it answers when every processor is busy, and it
 //! is deliberately not the web server: no keep-alive, no pipelining, `GET` and `HEAD` only, one
-//! request for each connection, everything within five seconds. While no thread is to be had, the
-//! one that accepts answers, one request after the other.
+//! request for each connection, five seconds for it and five for the reply. While no thread is to
+//! be had, the one that accepts answers, one request after the other.
 
 mod http;
 #[cfg(test)]
@@ -27,8 +27,9 @@ use http::{PEER_TIMEOUT, PLAIN, render};
 /// How many requests are answered at once; the next gets 503, unread.
 const CONNECTIONS_MAX: usize = 8;
 
-/// How long a peer may take if there is no thread for it: meanwhile the others wait.
-const PEER_TIMEOUT_WITHOUT_THREAD: Duration = Duration::from_millis(500);
+/// How long a peer may take to send its request, and again to take the reply, if there is no thread
+/// for it: meanwhile the others wait.
+const PEER_TIMEOUT_WITHOUT_THREAD: Duration = Duration::from_millis(100);
 
 /// One path and what it answers.
 pub struct Route {

@@ -98,8 +98,12 @@ impl Serving {
     fn reload_configuration(&mut self) -> Result<(), String> {
         let newer = self.fixed.resolve()?;
         // The certificate is read by itself, and the user is who it is.
-        newer.check(|config| check_root(config).and_then(|()| engine::check(config)))?;
-        self.running.reload(&newer.config, &self.limits)?;
+        newer.check(check_root)?;
+        if let Err(why) = self.running.reload(&newer.config, &self.limits) {
+            // Found again with its place in the file, which opens the site once more.
+            newer.check(engine::check)?;
+            return Err(why);
+        }
         for name in self.resolved.needs_restart(&newer) {
             let warning = format!("`{name}` has changed, which only a restart applies");
             self.terminal.warn(&warning);

@@ -40,7 +40,7 @@ on_every_engine! {
     at_the_limit_accepting_pauses_and_goes_on
     three_times_the_limit_waits_in_the_listen_queue
     a_limit_of_one_is_one
-    a_fixed_crew_serves_more_connections_than_it_has_members
+    a_fixed_pool_serves_more_connections_than_it_has_carriers
     slow_clients_do_not_stop_the_others
     a_file_that_is_written_to_is_never_passed_off_as_whole
     a_file_that_is_rewritten_in_place_is_of_one_version_or_cut
@@ -492,7 +492,7 @@ fn a_limit_of_one_is_one(engine: &Engine) {
     });
 }
 
-fn a_fixed_crew_serves_more_connections_than_it_has_members(engine: &Engine) {
+fn a_fixed_pool_serves_more_connections_than_it_has_carriers(engine: &Engine) {
     let world = World::with(engine, Some(2), |_| ());
     let world = &world;
     std::thread::scope(|scope| {

@@ -91,7 +91,7 @@ impl Uring {
         })
     }
 
-    /// Enters the ring, with nothing to submit and nothing to wait for.
+    /// Enters the ring, with nothing to submit and nothing to wait for, and lends it.
     ///
     /// # Errors
     /// Why the kernel does not let this process in.

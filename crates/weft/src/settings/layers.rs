@@ -256,10 +256,14 @@ impl<C: Config> Resolved<C> {
                 rest.remove("error-page");
                 rest.remove("spa");
             }
-            if ["tls-cert", "tls-key"].contains(&name) {
+            let other = match name {
+                "tls-cert" => "tls-key",
+                "tls-key" => "tls-cert",
+                _ => "",
+            };
+            if rest.get(other).is_some_and(|said| at < said.len()) {
                 // One says nothing without the other.
-                rest.remove("tls-cert");
-                rest.remove("tls-key");
+                rest = without(&rest, other, at).0;
             }
             layer = rest;
         }

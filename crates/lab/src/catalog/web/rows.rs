@@ -28,7 +28,11 @@ connection for every request and 1,000 of them.",
 Both ends share the kernel's TCP code, so a server that makes the kernel do more for its client
 pays here for what would be another machine's. Nine tenths of the time is in the kernel: small
 ratios are the rule, and another kernel version moves them.",
-    reasons: "",
+    reasons: "\
+Over 1,000 connections the kernel's work on sockets that are no longer in the processor's cache is
+nearly all that there is. The ceilings, which do nothing else, pay it as well: there they were 1.35
+(ring) and 1.47 times (event) as good as the better nginx in the full run of 2026-11-23, so no server
+on this kernel can be 1.9 times as good.",
     measures: &[
         Measure::CPU_US,
         Measure::RATE,

@@ -142,7 +142,7 @@ impl Bench<'_> {
             None => (Ipv4Addr::LOCALHOST, ""),
         };
         let port = self.place.port()?;
-        let scratch = self.place.scratch().to_owned();
+        let (scratch, is_root) = (self.place.scratch().to_owned(), self.place.is_root());
         let log = scratch.join("server.log");
         let mut argv = server.argv(&Stand {
             host,
@@ -151,6 +151,7 @@ impl Bench<'_> {
             interface,
             workers,
             scratch: &scratch,
+            is_root,
         })?;
         argv.extend(words.iter().map(OsString::from));
         let network = link.as_ref().and_then(|link| link.network.as_ref());
@@ -300,7 +301,7 @@ impl Bench<'_> {
         Ok(Watched {
             said,
             busy: busy_in_the_middle(&readings),
-            server_busy: server_s / lasted,
+            server_s,
             noise,
         })
     }
@@ -545,8 +546,8 @@ pub(crate) struct Watched {
     pub(crate) said: String,
     /// How much of its core it used once it was under way, from 0 to 1.
     pub(crate) busy: f64,
-    /// How much of its core the server used meanwhile, connecting and all.
-    pub(crate) server_busy: f64,
+    /// The server's CPU time from the generator's start to its end, connecting and all.
+    pub(crate) server_s: f64,
     pub(crate) noise: Noise,
 }
 

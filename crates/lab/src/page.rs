@@ -14,7 +14,7 @@ impl Experiment {
         let subjects: Vec<String> = self.subjects.iter().map(|&kind| kind.to_owned()).collect();
         let rows = Rows::new(&cells, &subjects);
         let expectations = (self.expectations)(&rows).into_iter().flatten();
-        // Those of a quick run's cells are like them.
+        // What is expected of a quick run's cells is the same, and is left out.
         let expectations = expectations.filter(|one| rows.has_cell(&one.cell));
         [
             format!("# {name}"),

@@ -65,7 +65,8 @@ pub struct ServerForm {
     /// Its arguments; `{host}`, `{port}`, `{root}`, `{workers}`, `{interface}` and `{config}` stand
     /// for what each start has.
     pub arguments: Vec<String>,
-    /// The content of the file `{config}`, with the same placeholders and `{scratch}`.
+    /// The content of the file `{config}`, with the same placeholders, `{scratch}`, and `{user}`
+    /// for a line of h2o's.
     pub config: Option<&'static str>,
     /// What it speaks.
     pub protocol: Speaks,
@@ -129,6 +130,8 @@ pub(crate) struct Stand<'a> {
     pub(crate) interface: &'a str,
     pub(crate) workers: u64,
     pub(crate) scratch: &'a Path,
+    /// The laboratory runs as root, and so does the server.
+    pub(crate) is_root: bool,
 }
 
 /// What a server speaks.
@@ -147,11 +150,13 @@ impl ServerForm {
     /// When the configuration file cannot be written.
     pub(crate) fn argv(&self, stand: &Stand<'_>) -> io::Result<Vec<OsString>> {
         let config = stand.scratch.join("server.conf");
+        let user = if stand.is_root { H2O_ROOT } else { "" };
         let fill = |text: &str| {
             text.replace("{host}", &stand.host.to_string())
                 .replace("{port}", &stand.port.to_string())
                 .replace("{root}", &stand.root.display().to_string())
                 .replace("{interface}", stand.interface)
+                .replace("{user}", user)
                 .replace("{workers}", &stand.workers.to_string())
                 .replace("{scratch}", &stand.scratch.display().to_string())
                 .replace("{config}", &config.display().to_string())
@@ -296,12 +301,11 @@ server.event-handler = "linux-sysepoll"
 mimetype.assign = ( ".html" => "text/html" )
 "#;
 
-/// h2o limits requests on a connection and the time of an idle one; neither is measured.
+/// h2o ends an idle connection after some seconds and takes 1,024: neither is measured.
 const H2O: &str = r#"listen:
   host: {host}
   port: {port}
-user: root
-num-threads: 1
+{user}num-threads: 1
 max-connections: 20000
 http1-request-timeout: 3600
 hosts:
@@ -311,6 +315,10 @@ hosts:
         file.dir: {root}
         file.etag: ON
 "#;
+
+/// As root h2o would change to an account that may not read the files. Without root it cannot
+/// change its account, not even to its own, and ends.
+const H2O_ROOT: &str = "user: root\n";
 
 impl Known {
     /// It, if it is installed.
@@ -535,6 +543,7 @@ mod tests {
             interface: "",
             workers: 1,
             scratch: Path::new("/tmp"),
+            is_root: false,
         };
         let argv = server.argv(&stand).unwrap();
         assert_eq!(argv[1..], ["-c", "2001", "/site"].map(OsString::from));
@@ -545,6 +554,39 @@ mod tests {
             custom("a=no-such-program {port}")
                 .unwrap_err()
                 .contains("not installed")
+        );
+    }
+
+    /// Seen: `user: root` in h2o's configuration. Cause: without root it cannot change its groups,
+    /// and ended, so that every sample of it failed.
+    #[test]
+    fn h2o_is_told_to_stay_root_only_where_it_is() {
+        let scratch = tempfile::tempdir().unwrap();
+        let server = ServerForm {
+            program: "h2o".into(),
+            arguments: words("-c {config}"),
+            config: Some(H2O),
+            protocol: Speaks::Web,
+        };
+        let told = |is_root| {
+            let stand = Stand {
+                host: Ipv4Addr::LOCALHOST,
+                port: 2001,
+                root: Path::new("/site"),
+                interface: "",
+                workers: 1,
+                scratch: scratch.path(),
+                is_root,
+            };
+            let argv = server.argv(&stand).unwrap();
+            fs::read_to_string(&argv[2]).unwrap()
+        };
+        let (as_root, without) = (told(true), told(false));
+        assert_eq!(as_root.replace("\nuser: root\n", "\n"), without);
+        assert!(as_root.contains("\nuser: root\n"), "{as_root}");
+        assert!(
+            without.contains("  port: 2001\nnum-threads: 1\n"),
+            "{without}"
         );
     }
 

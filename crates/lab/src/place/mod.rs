@@ -127,6 +127,10 @@ impl LabPlace {
         })
     }
 
+    pub(crate) fn is_root(&self) -> bool {
+        self.is_root
+    }
+
     /// What is missing here, in sentences, with what that does to the figures.
     pub fn lacks(&self) -> Vec<String> {
         let without_root = [

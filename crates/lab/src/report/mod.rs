@@ -203,8 +203,12 @@ impl<'a> Report<'a> {
         format!("{}.", parts.join("; "))
     }
 
-    /// How long subjects, and generators, waited for their cores: the sample in the middle.
+    /// How long subjects, and generators, waited for their cores: the sample in the middle. Where
+    /// programs share a core by design, waiting is no disturbance, and is not told.
     fn waited(&self) -> Option<String> {
+        if matches!(self.experiment.work, Work::Server(work) if work.queues_by_itself) {
+            return None;
+        }
         let samples = self.rows.all().iter().flat_map(|row| &row.samples);
         let delays = samples.map(|sample| sample.noise.run_delay_percent);
         let delay = Spread::of(delays.collect())?.median;

@@ -105,6 +105,12 @@ pub(super) fn number_behind(text: &str, name: &str) -> Option<f64> {
     })
 }
 
+/// The number before a name, in a text like wrk's.
+pub(super) fn number_before(text: &str, name: &str) -> Option<f64> {
+    let before = text.split_once(name)?.0;
+    before.split_whitespace().next_back()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,10 +118,12 @@ mod tests {
     #[test]
     fn numbers_are_found_in_what_wrk_says() {
         let said = "    Latency   635.91us    0.89ms  12.59ms   93.92%\n     50%  250.00us\n     99%    \
-                    1.50ms\nRequests/sec: 748868.53\n";
+                    1.50ms\n  825511 requests in 1.10s, 388.94MB read\nRequests/sec: 748868.53\n";
         assert_eq!(number_behind(said, "Requests/sec:"), Some(748_868.53));
         assert_eq!(number_behind(said, "Latency"), Some(635.91));
         assert_eq!(number_behind(said, " 99%"), Some(1500.0));
         assert_eq!(number_behind(said, "Timeouts"), None);
+        assert_eq!(number_before(said, " requests in "), Some(825_511.0));
+        assert_eq!(number_before(said, " replies in "), None);
     }
 }

@@ -3,7 +3,6 @@
 import json
 import socket
 import threading
-import time
 
 from world import Failure, expect
 
@@ -11,9 +10,9 @@ from world import Failure, expect
 class Report(dict):
     """What `weft load --json` says, and how the process ended."""
 
-    def __init__(self, figures, status, said, took_s):
+    def __init__(self, figures, status, said):
         super().__init__(figures)
-        self.status, self.said, self.took_s = status, said, took_s
+        self.status, self.said = status, said
 
     @property
     def errors(self):
@@ -31,12 +30,11 @@ def start_load(world, *words, wrap=(), **options):
 def load(world, *words, status=0, seconds=30, wrap=(), **options):
     """Runs `weft load WORDS --json FILE` to its end within `seconds`, and returns what it says."""
     file = world.scratch / f"load-{len(world.processes)}.json"
-    began = time.monotonic()
     process = start_load(world, *words, "--json", file, wrap=wrap, **options)
-    return finished(process, file, began, status, seconds)
+    return finished(process, file, status, seconds)
 
 
-def finished(process, file, began, status, seconds):
+def finished(process, file, status, seconds):
     try:
         _, err = process.communicate(timeout=seconds)
     except Exception as error:
@@ -45,7 +43,7 @@ def finished(process, file, began, status, seconds):
     expect(process.returncode == status, f"weft load ended with {process.returncode}, not {status}: {said}")
     expect("panicked" not in said, f"weft load panicked: {said}")
     figures = json.loads(file.read_text()) if file.exists() else {}
-    return Report(figures, process.returncode, said, time.monotonic() - began)
+    return Report(figures, process.returncode, said)
 
 
 class Badly:

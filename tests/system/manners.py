@@ -122,13 +122,12 @@ def value(key, content, flags=b"0", length=None):
     return b"VALUE %b %b %d\r\n%b\r\n" % (key, flags, length, content)
 
 
-def first_key(connection):
-    """The first key of the plan, whatever is asked for."""
-    return b"weft-0000000000" + b"x" * 15
+# The first key of the plan, whatever is asked for.
+FIRST_KEY = b"weft-0000000000" + b"x" * 15
 
 
 def always_the_same_key(connection):
-    connection.sendall(value(first_key(connection), b"x" * 100) + b"END\r\n")
+    connection.sendall(value(FIRST_KEY, b"x" * 100) + b"END\r\n")
 
 
 def a_key_of_somebody_else(connection):
@@ -144,24 +143,24 @@ def stored(connection):
 
 
 def values_without_end(connection):
-    repeat(connection, value(first_key(connection), b"x") * 100)
+    repeat(connection, value(FIRST_KEY, b"x") * 100)
 
 
 def value_of_a_gigabyte(connection):
-    connection.sendall(b"VALUE %b 0 1073741824\r\n" % first_key(connection))
+    connection.sendall(b"VALUE %b 0 1073741824\r\n" % FIRST_KEY)
     repeat(connection, b"x" * 1_000_000)
 
 
 def value_longer_than_said(connection):
-    connection.sendall(value(first_key(connection), b"hello, and more", length=5) + b"END\r\n")
+    connection.sendall(value(FIRST_KEY, b"hello, and more", length=5) + b"END\r\n")
 
 
 def value_shorter_than_said(connection):
-    connection.sendall(value(first_key(connection), b"hello", length=8) + b"END\r\n")
+    connection.sendall(value(FIRST_KEY, b"hello", length=8) + b"END\r\n")
 
 
 def length_of_letters(connection):
-    connection.sendall(b"VALUE %b 0 five\r\nhello\r\nEND\r\n" % first_key(connection))
+    connection.sendall(b"VALUE %b 0 five\r\nhello\r\nEND\r\n" % FIRST_KEY)
 
 
 def cache_line_without_end(connection):
@@ -173,7 +172,7 @@ def binary_protocol(connection):
 
 
 def no_end(connection):
-    connection.sendall(value(first_key(connection), b"x" * 100))
+    connection.sendall(value(FIRST_KEY, b"x" * 100))
 
 
 CACHE = {

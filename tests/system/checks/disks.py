@@ -3,10 +3,8 @@
 import os
 import resource
 import signal
-import time
 
-from generator import load
-from memcache import CacheServer, cache
+from memcache import CacheServer
 from world import expect, check, expect_equal, free_port, wait_for
 
 OLD = "what an earlier run has left\n"

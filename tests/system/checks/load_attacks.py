@@ -12,7 +12,7 @@ import manners
 from generator import Badly, finished, load, start_load
 from lan import SERVER, Lan
 from memcache import cache
-from world import ALL, check, expect, expect_equal, free_port, limit_threads, wait_for
+from world import ALL, Failure, check, expect, expect_equal, free_port, limit_threads, wait_for
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 # Beyond a run's duration and one time-out: starting, writing, a machine that has other things to do.
@@ -105,41 +105,62 @@ MANNERS = {
     reset: {"reset"},
     another_protocol: {"bad_reply"},
     interim_replies_without_end: {"client_timeout", "bad_reply"},
-    **manners.HTTP,
 }
 # More than a generator with a few connections ever needs; what an endless reply makes it keep would be beyond it.
 MEMORY_MAX_KB = 200_000
 
 
-@check(limit_s=480)
+@check(limit_s=240)
 def every_bad_manner_of_a_server_has_its_class(world):
-    for manner, classes in MANNERS.items():
+    servers_have_their_classes(world, MANNERS)
+
+
+@check(limit_s=240)
+def every_worse_manner_of_a_server_has_its_class(world):
+    servers_have_their_classes(world, manners.HTTP)
+
+
+def servers_have_their_classes(world, table):
+    """All are tried, so that one failure hides no other."""
+    found = []
+    for manner, classes in table.items():
         for words in (["--rate", 40], []):
             for io in ("uring", "epoll"):
-                with Badly(manner) as server:
-                    report = load(world, "http", server.url(), *words, "-c", 4, "-d", "600ms", "--timeout", "400ms",
-                                  "--io", io, status=1)
                 name = f"{manner.__name__}, {'open' if words else 'closed'} loop, {io}"
-                expect(set(report.errors) and set(report.errors) <= classes, f"{name}: {report.errors}, not {classes}")
-                expect(report.took_s < 0.6 + 0.4 + GRACE_S, f"{name} took {report.took_s:.1f} s")
-                if words:
-                    known = report["replies"] + sum(report.errors.values())
-                    expect(known >= report["intended"], f"{name}: {known} of {report['intended']} requests are accounted for")
+                try:
+                    with Badly(manner) as server:
+                        report = load(world, "http", server.url(), *words, "-c", 4, "-d", "600ms", "--timeout", "400ms",
+                                      "--io", io, status=1, seconds=1 + GRACE_S)
+                    has_its_class(report, classes)
+                    if words:
+                        known = report["replies"] + sum(report.errors.values())
+                        expect(known >= report["intended"], f"{known} of {report['intended']} requests are accounted for")
+                except Failure as failure:
+                    found.append(f"{name}: {failure}")
+    expect(not found, "\n".join(found))
+
+
+def has_its_class(report, classes):
+    expect(set(report.errors) and set(report.errors) <= classes, f"{report.errors}, not {classes}")
 
 
 @check(limit_s=240)
 def every_bad_manner_of_a_cache_has_its_class(world):
+    found = []
     for manner, classes in manners.CACHE.items():
         for words in (["--rate", 40], []):
             for more in (["--io", "uring"], ["--io", "epoll", "--verify"], ["--multi-get", 3, "--verify"]):
-                with Badly(manner) as server:
-                    report = load(world, "cache", f"127.0.0.1:{server.port}", "--sets", 0, *words, *more, "-c", 4, "-d", "600ms",
-                                  "--timeout", "400ms", status=1)
                 name = f"{manner.__name__}, {'open' if words else 'closed'} loop, {more}"
-                # A value that is wrong is so before its reply is whole.
-                expect(set(report.errors) and set(report.errors) <= classes, f"{name}: {report.errors}, not {classes}")
-                expect(report.took_s < 0.6 + 0.4 + GRACE_S, f"{name} took {report.took_s:.1f} s")
-                expect(report["verdict"]["row"] in ("nothing_came", "wrong_replies"), f"{name}: {report['verdict']}")
+                try:
+                    with Badly(manner) as server:
+                        report = load(world, "cache", f"127.0.0.1:{server.port}", "--sets", 0, *words, *more, "-c", 4, "-d", "600ms",
+                                      "--timeout", "400ms", status=1, seconds=1 + GRACE_S)
+                    # A value that is wrong is so before its reply is whole.
+                    has_its_class(report, classes)
+                    expect(report["verdict"]["row"] in ("nothing_came", "wrong_replies"), f"{report['verdict']}")
+                except Failure as failure:
+                    found.append(f"{name}: {failure}")
+    expect(not found, "\n".join(found))
 
 
 @check(limit_s=60)
@@ -188,12 +209,9 @@ def a_server_that_reads_nothing_is_a_time_out(world):
                 report = load(world, "http", server.url(), "-m", "POST", "--body-file", body, *words, "-c", 2, "-d", "600ms",
                               "--timeout", "400ms", "--io", io, status=1)
                 expect_equal("errors", set(report.errors), {"client_timeout"})
-                expect(report.took_s < 1 + GRACE_S, f"it took {report.took_s:.1f} s")
     with Badly(silence, manners.deaf) as server:
-        began = time.monotonic()
         report = load(world, "cache", f"127.0.0.1:{server.port}", "--populate", "--value-size", "50000000", "--timeout", "1s", status=1)
         expect("the server did not take a set within 1s" in report.said, report.said)
-        expect(time.monotonic() - began < 1 + GRACE_S, "it took long to end")
 
 
 @check(limit_s=60)
@@ -209,11 +227,10 @@ def storing_the_keys_can_be_stopped(world):
             process = start_load(world, "cache", f"127.0.0.1:{server.port}", "--populate", "-d", "1s", "--timeout", "40s")
             wait_for("it is connected", lambda: server.connections[1:])
             time.sleep(0.3)
-            began = time.monotonic()
             process.send_signal(signal.SIGINT)
+            # Long before the time-out, or this fails.
             process.communicate(timeout=10)
             expect_equal("exit status", process.returncode, 130)
-            expect(time.monotonic() - began < 3, "it took long to end")
     with Badly(silence) as server:
         report = load(world, "cache", f"127.0.0.1:{server.port}", "--populate", "--timeout", "500ms", status=1)
         expect("the server did not answer a set within 500ms" in report.said, report.said)
@@ -261,14 +278,14 @@ def a_server_that_is_stuck_is_not_praised(world):
                 connection.sendall(manners.GOOD)
 
         with Badly(three) as server:
-            report = load(world, "http", server.url(), "-c", 4, "-d", "500ms", "--timeout", "1s", "--io", io, status=1)
+            report = load(world, "http", server.url(), "-c", 4, "-d", "1500ms", "--timeout", "2s", "--io", io, status=1)
         expect_equal("replies and errors", (report["replies"], report.errors), (12, {"client_timeout": 4}))
         expect_equal("the verdict", report["verdict"]["row"], "failing")
 
 
 @check(limit_s=60)
 def keep_alive_may_end_between_two_requests(world):
-    """A server that closes what was idle for 50 ms; each connection is asked again after 400 ms."""
+    """A server that closes what was idle for 50 ms; each connection is asked again after 2 s."""
     def then_close(connection):
         connection.sendall(manners.GOOD)
         time.sleep(0.05)
@@ -276,8 +293,8 @@ def keep_alive_may_end_between_two_requests(world):
 
     for io in ("uring", "epoll"):
         with Badly(then_close) as server:
-            report = load(world, "http", server.url(), "--rate", 50, "-c", 20, "-d", "1s", "--io", io)
-        expect_equal("replies and errors", (report["replies"], report.errors), (50, {}))
+            report = load(world, "http", server.url(), "--rate", 50, "-c", 100, "-d", "3s", "--io", io)
+        expect_equal("replies and errors", (report["replies"], report.errors), (150, {}))
 
 
 @check(limit_s=60)
@@ -285,35 +302,33 @@ def a_server_that_is_killed_in_the_middle(world):
     for io in ("uring", "epoll"):
         for words in (["--rate", 500], []):
             server = world.server()
-            process, file, began = running(world, "http", server.url("/style.css"), *words, "-c", 8, "-d", "3s",
-                                           "--timeout", "1s", "--io", io)
+            process, file = running(world, "http", server.url("/style.css"), *words, "-c", 8, "-d", "3s",
+                                    "--timeout", "1s", "--io", io)
             wait_for("it is under load", lambda: server.metric("weft_http_replies_total") > 50)
             server.process.kill()
             server.process.wait()
             # What it answered was right; more than one request in a hundred had no answer.
-            report = finished(process, file, began, 1, 30)
+            report = finished(process, file, 1, 3 + 1 + GRACE_S)
             expect(report["replies"] > 0, "replies from before are kept")
             expect(report.errors.get("refused", 0) > 0, f"{io} {words}: {report.errors}")
             # In the open loop what waits for a connection gives up after its time-out.
             expect(set(report.errors) <= {"refused", "reset", "short_reply", "client_timeout"}, f"{report.errors}")
-            expect(report.took_s < 3 + 1 + GRACE_S, f"it took {report.took_s:.1f} s")
 
 
 def running(world, *words, **options):
     file = world.scratch / f"load-{len(world.processes)}.json"
-    began = time.monotonic()
-    return start_load(world, *words, "--json", file, **options), file, began
+    return start_load(world, *words, "--json", file, **options), file
 
 
 @check(limit_s=30)
 def a_cache_that_is_killed_in_the_middle(world):
     server = cache(world)
-    process, file, began = running(world, "cache", f"127.0.0.1:{server.port}", "--populate", "--keys", "1k", "--rate", "1k",
-                                   "-d", "2s", "--timeout", "1s", "-c", 8)
+    process, file = running(world, "cache", f"127.0.0.1:{server.port}", "--populate", "--keys", "1k", "--rate", "1k",
+                            "-d", "2s", "--timeout", "1s", "-c", 8)
     wait_for("it is under load", lambda: int(server.stats()["cmd_get"]) > 100)
     server.process.kill()
     server.process.wait()
-    report = finished(process, file, began, 1, 20)
+    report = finished(process, file, 1, 20)
     expect(report["replies"] > 0 and report.errors.get("refused", 0) > 0, f"{report.errors}")
 
 
@@ -334,8 +349,8 @@ def nobody_there_and_nobody_who_answers(world):
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
-        report = load(world, "http", f"http://127.0.0.1:{full.getsockname()[1]}/", "-d", "1s", "--connect-timeout", "500ms", status=1)
-        expect(report.took_s < 0.5 + GRACE_S, f"it took {report.took_s:.1f} s")
+        load(world, "http", f"http://127.0.0.1:{full.getsockname()[1]}/", "-d", "1s", "--connect-timeout", "500ms", status=1,
+             seconds=1 + GRACE_S)
         for filler in fillers:
             filler.close()
 
@@ -352,9 +367,8 @@ def more_connections_than_descriptors_are_refused_at_once(world):
     with world.server() as server:
         for io in ("uring", "epoll"):
             report = load(world, "http", server.url("/style.css"), "-c", 200, "-d", "40s", "--io", io, status=1,
-                          preexec_fn=lambda: limit_descriptors(64))
+                          seconds=GRACE_S, preexec_fn=lambda: limit_descriptors(64))
             expect("200 connections need" in report.said and "the limit is 64" in report.said, report.said)
-            expect(report.took_s < GRACE_S, f"it took {report.took_s:.1f} s")
 
 
 def limit_descriptors(count):
@@ -397,11 +411,10 @@ exit $status
     script.chmod(0o755)
     for io in ("uring", "epoll"):
         file = world.scratch / f"ports-{io}.json"
-        began = time.monotonic()
         process = world.start("unshare", "--net", script, world.binary, "load", "http", "http://127.0.0.1:8080/style.css",
                               "--rate", 1000, "--requests-per-connection", 2, "-c", 16, "-d", "1s", "--connect-timeout", "2s", "--io", io,
                               "--json", file)
-        report = finished(process, file, began, 1, 20)
+        report = finished(process, file, 1, 20)
         expect(report.errors.get("address_unavailable", 0) > 0, f"{report.errors}")
         expect("no port was left" in report["generator_verdict"], report["generator_verdict"])
         expect_equal("accounted for", report["replies"] + sum(report.errors.values()), 1000)
@@ -431,11 +444,11 @@ def signals_end_a_run_with_what_was_seen(world):
     with world.server() as server:
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             for words in (["--rate", 100], [], ["--warm-up", "50s"], ["--idle", 50]):
-                process, file, began = running(world, "http", server.url("/style.css"), *words, "-d", "50s", "-c", 4)
+                process, file = running(world, "http", server.url("/style.css"), *words, "-d", "50s", "-c", 4)
                 asked = server.metric("weft_http_replies_total")
                 wait_for("it runs", lambda: server.metric("weft_http_replies_total") > asked + 10)
                 process.send_signal(number)
-                report = finished(process, file, began, status, 5)
+                report = finished(process, file, status, 5)
                 expect_equal("stopped early", report["stopped_early"], True)
                 if "--warm-up" not in words:
                     expect(report["replies"] > 0, f"{words}: no reply is in the report")
@@ -446,10 +459,8 @@ def signals_end_a_run_with_what_was_seen(world):
             process = start_load(world, "idle", f"127.0.0.1:{full.getsockname()[1]}", "-c", 50, "-d", "50s",
                                  "--connect-timeout", "50s")
             time.sleep(0.3)
-            began = time.monotonic()
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=5)
-            expect(time.monotonic() - began < 3, "it took long to end")
             expect_equal("exit status", process.returncode, 130)
 
 

@@ -7,6 +7,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use netstack::station::StationDevice;
@@ -94,17 +95,6 @@ macro_rules! either {
 }
 
 impl Backend {
-    /// One over the kernel's TCP for this thread, which alone may use it.
-    pub(crate) fn new(io: Io, ports: u32, input_bytes: usize) -> Result<Backend, LoadError> {
-        let backend = match io {
-            Io::Epoll => Backend::Poll(Box::new(Poll::new(ports, input_bytes).map_err(denied)?)),
-            Io::Auto | Io::Uring => {
-                Backend::Ring(Box::new(Ring::new(ports, input_bytes).map_err(denied)?))
-            }
-        };
-        Ok(backend)
-    }
-
     /// Begins to connect. Ends as [`What::Connected`], unless there is an error now.
     pub(crate) fn open(&mut self, port: u32, route: &Route) -> Result<(), Errno> {
         let to = SocketAddrAny::from(route.to);
@@ -186,23 +176,94 @@ impl Backend {
     }
 }
 
-/// Which back end a run takes, and the reason, for people. A ring is tried with as many ports as a
-/// thread will have: a large one may find no memory where a small one does.
-pub(crate) fn choose(io: Io, ports: u32, input_bytes: usize) -> Result<(Io, String), LoadError> {
-    let ring = || Ring::new(ports, input_bytes).and_then(|mut ring| ring.try_enter());
-    let tried = match io {
-        Io::Epoll => Ok(()),
-        Io::Auto | Io::Uring => ring(),
-    };
-    match (io, tried) {
-        (Io::Epoll, _) => Ok((Io::Epoll, "epoll (asked for)".to_owned())),
-        (Io::Uring, Ok(_)) => Ok((Io::Uring, "io_uring (asked for)".to_owned())),
-        (Io::Auto, Ok(_)) => Ok((Io::Uring, "io_uring".to_owned())),
-        (Io::Auto, Err(error)) => Ok((Io::Epoll, format!("epoll ({})", why_no_ring(&error)))),
-        (Io::Uring, Err(error)) => Err(LoadError::System {
-            doing: format!("{}; --io epoll does without", why_no_ring(&error)),
+/// The back ends of a run over the kernel's TCP.
+pub(crate) struct Kernel {
+    asked: Io,
+    io: Io,
+    /// What was taken, for people.
+    reason: String,
+    input_bytes: usize,
+    /// Of each thread whose ring failed although a small one had not: why.
+    without_ring: Mutex<Vec<&'static str>>,
+}
+
+impl Kernel {
+    /// Decides by a small ring, which leaves the memory and the descriptors to those of the
+    /// threads: the kernel gives what a closed ring had back only later.
+    pub(crate) fn choose(asked: Io, input_bytes: usize) -> Result<Kernel, LoadError> {
+        let tried = match asked {
+            Io::Epoll => Ok(()),
+            Io::Auto | Io::Uring => Ring::new(1, 64).and_then(|mut ring| ring.try_enter()),
+        };
+        let (io, reason) = match (asked, tried) {
+            (Io::Epoll, _) => (Io::Epoll, "epoll (asked for)".to_owned()),
+            (Io::Uring, Ok(())) => (Io::Uring, "io_uring (asked for)".to_owned()),
+            (Io::Auto, Ok(())) => (Io::Uring, "io_uring".to_owned()),
+            (Io::Auto, Err(error)) => (Io::Epoll, format!("epoll ({})", why_no_ring(&error))),
+            (Io::Uring, Err(error)) => return Err(no_ring(error)),
+        };
+        Ok(Kernel {
+            asked,
+            io,
+            reason,
+            input_bytes,
+            without_ring: Mutex::default(),
+        })
+    }
+
+    /// A back end for this thread, which alone may use it.
+    pub(crate) fn open(&self, ports: u32) -> Result<Backend, LoadError> {
+        match self.io {
+            Io::Epoll => self.poll(ports),
+            Io::Auto | Io::Uring => self.take(Ring::new(ports, self.input_bytes), ports),
+        }
+    }
+
+    fn take(&self, ring: io::Result<Ring>, ports: u32) -> Result<Backend, LoadError> {
+        match (ring, self.asked) {
+            (Ok(ring), _) => Ok(Backend::Ring(Box::new(ring))),
+            // Each ring takes memory and descriptors: a later one may find none.
+            (Err(error), Io::Auto) => {
+                self.failures().push(why_no_ring(&error));
+                self.poll(ports)
+            }
+            (Err(error), Io::Epoll | Io::Uring) => Err(no_ring(error)),
+        }
+    }
+
+    fn poll(&self, ports: u32) -> Result<Backend, LoadError> {
+        let poll = Poll::new(ports, self.input_bytes).map_err(|error| LoadError::System {
+            doing: "cannot set up the back end of a thread".to_owned(),
             error,
-        }),
+        })?;
+        Ok(Backend::Poll(Box::new(poll)))
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Vec<&'static str>> {
+        self.without_ring
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was taken in the end, for people.
+    pub(crate) fn reason(&self, threads: u32) -> String {
+        let failures = self.failures();
+        match failures.first() {
+            None => self.reason.clone(),
+            Some(why) if failures.len() == threads as usize => format!("epoll ({why})"),
+            Some(why) => {
+                let taken = &self.reason;
+                let without = failures.len();
+                format!("{taken}; epoll in {without} of {threads} threads ({why})")
+            }
+        }
+    }
+}
+
+fn no_ring(error: io::Error) -> LoadError {
+    LoadError::System {
+        doing: format!("{}; --io epoll does without", why_no_ring(&error)),
+        error,
     }
 }
 
@@ -229,13 +290,6 @@ fn why_no_ring_of(error: &io::Error, setting: Option<&str>) -> &'static str {
     }
 }
 
-fn denied(error: io::Error) -> LoadError {
-    LoadError::System {
-        doing: "cannot set up the back end of a thread".to_owned(),
-        error,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,5 +309,35 @@ mod tests {
             let sentence = why(number, setting);
             assert!(sentence.contains(said), "{number} {setting:?}: {sentence}");
         }
+    }
+
+    /// Seen: with little memory `--io auto` ended with an error where one thread's ring was made
+    /// and another's was not. Cause: one ring was tried, for all. Cure: each thread falls back.
+    #[test]
+    fn a_thread_without_a_ring_falls_back_to_epoll_and_says_so() {
+        let no_memory = || Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        let kernel = |asked| Kernel {
+            asked,
+            io: Io::Uring,
+            reason: "io_uring".to_owned(),
+            input_bytes: 64,
+            without_ring: Mutex::default(),
+        };
+        let auto = kernel(Io::Auto);
+        assert_eq!(auto.reason(2), "io_uring");
+        assert!(matches!(auto.take(no_memory(), 1), Ok(Backend::Poll(_))));
+        let some = auto.reason(2);
+        assert!(some.starts_with("io_uring; epoll in 1 of 2 threads (io_uring got no memory"));
+        assert!(matches!(auto.take(no_memory(), 1), Ok(Backend::Poll(_))));
+        let all = auto.reason(2);
+        assert!(all.starts_with("epoll (io_uring got no memory"), "{all}");
+        let Err(refused) = kernel(Io::Uring).take(no_memory(), 1) else {
+            panic!("a ring was asked for");
+        };
+        let said = refused.to_string();
+        assert!(
+            said.contains("ulimit -l") && said.contains("--io epoll"),
+            "{said}"
+        );
     }
 }

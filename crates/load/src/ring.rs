@@ -78,8 +78,6 @@ struct Port {
     /// Of its connect; apart, so that what every request touches lies together.
     address: Option<Box<SocketAddrAny>>,
     out: Vec<u8>,
-    /// How many of them the kernel was told to send.
-    sending_bytes: u32,
     staged: Vec<u8>,
     held: Option<u16>,
     receives: u32,
@@ -113,6 +111,25 @@ impl Port {
         } else {
             RECVSEND_POLL_FIRST
         }
+    }
+
+    /// Notes how a send ended. Says whether that is news for the worker.
+    fn sent(&mut self, result: i32) -> bool {
+        let is_over = result < 0 || self.is_cancelled;
+        let sent = result.max(0) as usize;
+        self.is_sending = false;
+        if is_over || sent == self.out.len() {
+            self.out.clear();
+            // Else it keeps its buffer: most connections never need a second one.
+            if !self.staged.is_empty() {
+                std::mem::swap(&mut self.out, &mut self.staged);
+            }
+        } else {
+            // The kernel gets so much in parts, or took less than it could.
+            self.out.drain(..sent);
+            self.out.append(&mut self.staged);
+        }
+        is_over
     }
 }
 
@@ -314,7 +331,6 @@ impl Ring {
         let Some(socket) = &place.socket else { return };
         place.is_sending = true;
         let length = place.out.len().min(SEND_BYTES_MAX) as u32;
-        place.sending_bytes = length;
         let entry = of_socket!(place, socket, port, fd => {
             opcode::Send::new(fd, place.out.as_ptr(), length)
                 .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
@@ -370,17 +386,7 @@ impl Ring {
                     self.starved.push(port);
                 }
             } else if what == What::Sent {
-                is_news = entry.result() != place.sending_bytes as i32 || place.is_cancelled;
-                place.is_sending = false;
-                let sent = place.sending_bytes as usize;
-                if place.is_cancelled || sent == place.out.len() {
-                    place.out.clear();
-                    std::mem::swap(&mut place.out, &mut place.staged);
-                } else {
-                    // There is so much that the kernel gets it in parts.
-                    place.out.drain(..sent);
-                    place.out.append(&mut place.staged);
-                }
+                is_news = place.sent(entry.result());
                 if !place.out.is_empty() && !place.is_dirty {
                     place.is_dirty = true;
                     self.dirty.push(port);

@@ -9,7 +9,7 @@ use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::backend::{self, Backend};
+use crate::backend::{Backend, Kernel};
 use crate::outcome::{
     Demand, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse,
 };
@@ -42,33 +42,30 @@ pub fn run(
     room::check(plan)?;
     match &plan.network {
         Network::Kernel => {
-            let first = Share {
-                thread: 0,
-                threads: plan.threads,
-            };
-            let ports = Worker::ports(plan, &first);
-            let (io, reason) = backend::choose(plan.io, ports, input_bytes(plan))?;
+            let kernel = Kernel::choose(plan.io, input_bytes(plan))?;
             probe(plan)?;
-            let open = |ports| Backend::new(io, ports, input_bytes(plan));
-            run_over(plan, stop, observer, reason, open)
+            let open = |ports| kernel.open(ports);
+            let io = || kernel.reason(plan.threads);
+            run_over(plan, stop, observer, io, open)
         }
         Network::Netstack(station) => {
             let open = |ports| {
                 let tcp = UserTcp::of_station(station, plan, ports)?;
                 Ok(Backend::UserTcp(Box::new(tcp)))
             };
-            let reason = format!("netstack on {}", station.device);
-            run_over(plan, stop, observer, reason, open)
+            let io = || format!("netstack on {}", station.device);
+            run_over(plan, stop, observer, io, open)
         }
     }
 }
 
 /// Carries the plan out over a back end for each thread, which `open` opens with so many ports.
+/// `io` says at the end what was opened.
 pub(crate) fn run_over(
     plan: &Plan,
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Progress<'_>),
-    io: String,
+    io: impl FnOnce() -> String,
     open: impl Fn(u32) -> Result<Backend, LoadError> + Sync,
 ) -> Result<Outcome, LoadError> {
     let times = times(plan);
@@ -103,7 +100,7 @@ pub(crate) fn run_over(
     let threads = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     let warm_up = Duration::from_nanos(times.warm_up_ns);
     intervals.retain(|record| record.begins >= warm_up);
-    Ok(finish(plan, &times, began, io, &threads, intervals))
+    Ok(finish(plan, &times, began, io(), &threads, intervals))
 }
 
 fn joined(

@@ -430,7 +430,7 @@ impl Link {
             Ok(Backend::Memory(Box::new(tcp)))
         };
         let stop = AtomicBool::new(false);
-        let outcome = run_over(plan, &stop, &mut |_| (), "memory".to_owned(), open);
+        let outcome = run_over(plan, &stop, &mut |_| (), || "memory".to_owned(), open);
         let seen = seen.lock().unwrap().clone();
         (outcome, seen)
     }

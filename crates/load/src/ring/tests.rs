@@ -146,3 +146,43 @@ fn what_is_longer_than_one_send_goes_in_parts() {
     );
     assert!(heard.join().unwrap().0);
 }
+
+/// A port with a send under way.
+fn sending(out: &[u8], staged: &[u8]) -> Port {
+    Port {
+        out: out.to_vec(),
+        staged: staged.to_vec(),
+        is_sending: true,
+        ..Port::default()
+    }
+}
+
+/// Seen: what a short send had not taken was dropped, and the next bytes followed a hole. Cause: a
+/// send counted as whole, whatever its result. Cure: only what was taken leaves the buffer.
+#[test]
+fn a_short_send_is_continued_where_it_ended() {
+    let mut port = sending(b"abcdef", b"gh");
+    assert!(!port.sent(4), "it goes on, which is no news");
+    assert_eq!((&port.out[..], &port.staged[..]), (&b"efgh"[..], &b""[..]));
+}
+
+#[test]
+fn nothing_of_a_failed_send_is_sent_again() {
+    let mut port = sending(b"abcdef", b"");
+    assert!(port.sent(-libc::EPIPE));
+    assert!(port.out.is_empty() && !port.is_sending);
+    let mut cancelled = sending(b"abcdef", b"");
+    cancelled.is_cancelled = true;
+    assert!(cancelled.sent(2));
+    assert!(cancelled.out.is_empty());
+}
+
+/// A second buffer would cost each connection an allocation, and a request more of the cache.
+#[test]
+fn a_connection_that_stages_nothing_keeps_to_one_buffer() {
+    let mut port = sending(b"abcdef", b"");
+    let buffer = port.out.as_ptr();
+    assert!(!port.sent(6));
+    assert!(port.out.is_empty() && port.out.capacity() >= 6);
+    assert_eq!(port.out.as_ptr(), buffer);
+}

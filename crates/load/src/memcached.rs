@@ -226,6 +226,8 @@ pub(crate) struct Reader {
     ends: bool,
     found: u32,
     wrong: u32,
+    /// How many of them were not in the list.
+    strange: u32,
     keys_per_get: u32,
     /// The keys of the gets of several keys that are under way, in their order; each is [`TAKEN`]
     /// once its value has come.
@@ -233,6 +235,9 @@ pub(crate) struct Reader {
     /// Where in the oldest of these gets the next value is looked for first.
     next: usize,
 }
+
+/// After so many values that were not asked for, the others of a reply are not looked for.
+const STRANGE_MAX: u32 = 100;
 
 /// Not the number of a key: those have [`DIGITS`] digits.
 const TAKEN: u64 = u64::MAX;
@@ -363,6 +368,7 @@ impl Reader {
                         self.listed[at] = TAKEN;
                         self.next = at + 1;
                     }
+                    self.strange += u32::from(found.is_none());
                     self.found += 1;
                     self.wrong += u32::from(!is_right);
                     self.ends = self.is_single_meta;
@@ -378,7 +384,7 @@ impl Reader {
             return (key as u32 == asked.key).then_some((key, None));
         }
         // Values come in the order of the keys, as a rule; a proxy may bring them in another.
-        let all = match asked.is_get {
+        let all = match asked.is_get && self.strange < STRANGE_MAX {
             true => self.listed.len().min(self.keys_per_get as usize),
             false => 0,
         };
@@ -389,7 +395,7 @@ impl Reader {
 
     /// A reply is whole: so much for the keys that it answers.
     fn end(&mut self, asked: Asked<'_>, reply: Reply) -> Read {
-        (self.found, self.wrong, self.next) = (0, 0, 0);
+        (self.found, self.wrong, self.strange, self.next) = (0, 0, 0, 0);
         if asked.is_get && self.keys_per_get > 1 {
             let answered = self.listed.len().min(self.keys_per_get as usize);
             self.listed.drain(..answered);
@@ -414,7 +420,7 @@ impl Reader {
         self.carry.shrink_to(LINE_BYTES_MAX);
         self.listed.clear();
         (self.skip, self.ends) = (0, false);
-        (self.found, self.wrong, self.next) = (0, 0, 0);
+        (self.found, self.wrong, self.strange, self.next) = (0, 0, 0, 0);
     }
 
     fn reply(&self, status_class: u8, answers_set: Option<bool>) -> Reply {
@@ -654,6 +660,39 @@ mod tests {
         both(&[&[1, 2], &[7, 8]], &[(2, 2, 2), (2, 2, 2)]);
         // More than were asked for.
         both(&[&[7, 8, 7, 7]], &[(2, 4, 1)]);
+    }
+
+    /// Each walk through a list of ten thousand keys costs the generator its time.
+    #[test]
+    fn a_reply_of_values_that_nobody_asked_for_is_not_searched_to_its_end() {
+        let plan = plan(CacheProtocol::Text, 200);
+        let listed: Vec<u64> = (0..400).collect();
+        let value = |key: u64| format!("VALUE k-{key:010} 0 1\r\nx\r\n");
+        // Some that were not asked for, and one that was.
+        let said = |strange: u64, key| {
+            let values: String = (500..500 + strange).map(value).collect();
+            values + &value(key) + "END\r\n"
+        };
+        let most = u64::from(STRANGE_MAX);
+        // The next reply is looked at again.
+        let said = said(most, 3) + &said(most - 1, 203);
+        let mut reader = Reader::new(&plan);
+        reader.note(&listed);
+        let commands = &Commands::new(&plan, 1, 0);
+        let asked = Asked {
+            commands,
+            key: 0,
+            is_get: true,
+            verify: false,
+        };
+        let mut input = said.as_bytes();
+        for (found, wrong) in [(most + 1, most + 1), (most, most - 1)] {
+            let Read::Reply(reply) = reader.read(&mut input, asked) else {
+                panic!("no reply");
+            };
+            let counted = (u64::from(reply.found), u64::from(reply.wrong));
+            assert_eq!(counted, (found, wrong));
+        }
     }
 
     #[test]

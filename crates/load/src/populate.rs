@@ -31,6 +31,7 @@ pub(crate) fn set_all(
 ) -> io::Result<()> {
     let mut line = Line {
         stream: BufReader::new(stream),
+        line: Vec::new(),
         timeout,
         is_stopped,
     };
@@ -52,6 +53,8 @@ pub(crate) fn set_all(
 /// A connection, of which no call takes long.
 struct Line<S, F> {
     stream: BufReader<S>,
+    /// The reply under way.
+    line: Vec<u8>,
     timeout: Duration,
     is_stopped: F,
 }
@@ -64,10 +67,8 @@ enum Went {
 
 impl<S: Read + Write, F: Fn() -> bool> Line<S, F> {
     fn exchange(&mut self, round: &[u8], count: usize) -> io::Result<Went> {
-        for piece in round.chunks(PIECE_BYTES) {
-            if self.send(piece)? == Went::Stopped {
-                return Ok(Went::Stopped);
-            }
+        if self.send(round)? == Went::Stopped {
+            return Ok(Went::Stopped);
         }
         for _ in 0..count {
             if self.receive()? == Went::Stopped {
@@ -77,23 +78,25 @@ impl<S: Read + Write, F: Fn() -> bool> Line<S, F> {
         Ok(Went::Whole)
     }
 
-    fn send(&mut self, mut piece: &[u8]) -> io::Result<Went> {
-        let deadline = Instant::now() + self.timeout;
-        while !piece.is_empty() {
-            match self.stream.get_mut().write(piece) {
+    fn send(&mut self, mut rest: &[u8]) -> io::Result<Went> {
+        let (mut late, mut taken_bytes) = (Late::default(), 0);
+        while !rest.is_empty() {
+            match self.stream.get_mut().write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent_bytes) => piece = &piece[sent_bytes..],
+                Ok(sent_bytes) => {
+                    rest = &rest[sent_bytes..];
+                    taken_bytes += sent_bytes;
+                }
                 Err(error) if is_to_be_repeated(&error) => {}
                 Err(error) => return Err(error),
             }
             if (self.is_stopped)() {
                 return Ok(Went::Stopped);
             }
-            if !piece.is_empty() && Instant::now() >= deadline {
-                return Err(late(format_args!(
-                    "the server did not take a set within {:?}",
-                    self.timeout
-                )));
+            if taken_bytes >= PIECE_BYTES {
+                (late, taken_bytes) = (Late::default(), 0);
+            } else if !rest.is_empty() {
+                late.check(self.timeout, "take")?;
             }
         }
         Ok(Went::Whole)
@@ -101,11 +104,12 @@ impl<S: Read + Write, F: Fn() -> bool> Line<S, F> {
 
     /// Reads one reply.
     fn receive(&mut self) -> io::Result<Went> {
-        let deadline = Instant::now() + self.timeout;
-        let mut line = Vec::new();
+        let mut late = Late::default();
+        let line = &mut self.line;
+        line.clear();
         while line.last() != Some(&b'\n') && line.len() < LINE_BYTES_MAX {
             let most = (LINE_BYTES_MAX - line.len()) as u64;
-            match self.stream.by_ref().take(most).read_until(b'\n', &mut line) {
+            match self.stream.by_ref().take(most).read_until(b'\n', line) {
                 Ok(0) => {
                     let what = "the server closed the connection instead of answering a set";
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
@@ -117,11 +121,8 @@ impl<S: Read + Write, F: Fn() -> bool> Line<S, F> {
             if (self.is_stopped)() {
                 return Ok(Went::Stopped);
             }
-            if line.last() != Some(&b'\n') && Instant::now() >= deadline {
-                return Err(late(format_args!(
-                    "the server did not answer a set within {:?}",
-                    self.timeout
-                )));
+            if line.last() != Some(&b'\n') {
+                late.check(self.timeout, "answer")?;
             }
         }
         match line.trim_ascii_end() {
@@ -141,8 +142,22 @@ fn is_to_be_repeated(error: &io::Error) -> bool {
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
-fn late(what: std::fmt::Arguments<'_>) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, what.to_string())
+/// When a server is too late. The time counts from the first wait, so that a server that keeps up
+/// costs no look at the clock.
+#[derive(Default)]
+struct Late {
+    deadline: Option<Instant>,
+}
+
+impl Late {
+    fn check(&mut self, timeout: Duration, did_not: &str) -> io::Result<()> {
+        let now = Instant::now();
+        if now < *self.deadline.get_or_insert(now + timeout) {
+            return Ok(());
+        }
+        let what = format!("the server did not {did_not} a set within {timeout:?}");
+        Err(io::Error::new(io::ErrorKind::TimedOut, what))
+    }
 }
 
 #[cfg(test)]

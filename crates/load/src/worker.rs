@@ -154,6 +154,8 @@ struct Session {
     burst: usize,
     /// Requests of the burst that were sent.
     sent: usize,
+    /// When what comes next was due, however long the connection for it takes.
+    due_ns: u64,
 }
 
 /// Whether a connection is opened when a request asks for it, and not before.
@@ -455,9 +457,14 @@ impl<'p> Worker<'p> {
         if slot >= self.asking {
             return self.trickle(slot);
         }
-        match self.slots[slot as usize].state {
-            State::Closed if !self.is_ending => self.connect(slot),
-            State::Open if self.slots[slot as usize].session.is_some() => self.go_on(slot, due_ns),
+        let place = &mut self.slots[slot as usize];
+        if let Some(session) = &mut place.session {
+            session.due_ns = due_ns;
+        }
+        let is_in_session = place.session.is_some();
+        match place.state {
+            State::Closed if is_in_session || !self.is_ending => self.connect(slot),
+            State::Open if is_in_session => self.go_on(slot, due_ns),
             _ => {}
         }
     }
@@ -502,9 +509,9 @@ impl<'p> Worker<'p> {
         }
         let threads = u64::from(share.threads);
         let keys = (u64::from(share.thread)..cache.keys).step_by(threads as usize);
-        let timeout = self.plan.request_timeout;
+        let (connect_timeout, timeout) = (self.plan.connect_timeout, self.plan.request_timeout);
         for &target in &self.plan.targets {
-            let stream = self.backend.stream(target, timeout, LOOK_EVERY)?;
+            let stream = self.backend.stream(target, connect_timeout, LOOK_EVERY)?;
             let is_stopped = || overseer.is_stopped();
             set_all(commands, keys.clone(), stream, timeout, is_stopped)?;
         }
@@ -533,3 +540,6 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,6 +81,7 @@ impl Worker<'_> {
                 script,
                 burst: 0,
                 sent: 0,
+                due_ns: intended_ns,
             });
         }
         if self.slots[slot as usize].state == State::Open {

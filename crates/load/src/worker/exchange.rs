@@ -2,16 +2,15 @@
 
 use super::{Flight, Reading, State, Worker};
 use crate::outcome::record;
-use crate::speaker::{ParseStep, Reader, Reply, RequestTag};
+use crate::speaker::{ParseStep, Reader, Reply, RequestTag, Speaker};
 
 impl Worker<'_> {
     /// Asks what there is to ask on an open connection.
     pub(super) fn pump(&mut self, slot: u32) {
         if let Some(intended_ns) = self.slots[slot as usize].wanted.take() {
             self.ask(slot, intended_ns);
-        } else if self.slots[slot as usize].session.is_some() {
-            self.go_on(slot, self.now_ns);
-            return;
+        } else if let Some(session) = self.slots[slot as usize].session {
+            return self.go_on(slot, session.due_ns);
         }
         if self.is_open_loop() {
             while self.can_take(slot) {
@@ -76,10 +75,10 @@ impl Worker<'_> {
     pub(super) fn received(&mut self, slot: u32, result: i32) {
         let reading = std::mem::replace(&mut self.slots[slot as usize].reading, Reading::Nothing);
         if result < 0 {
-            let is_asked = slot >= self.asking || !self.slots[slot as usize].flights.is_empty();
-            return match is_asked {
-                true => self.broke(slot, result),
-                false => self.closed_between(slot),
+            let is_between = slot < self.asking && self.slots[slot as usize].flights.is_empty();
+            return match is_between && result == -libc::ECONNRESET {
+                true => self.closed_between(slot),
+                false => self.broke(slot, result),
             };
         }
         self.tally.received_bytes += result as u64;
@@ -127,6 +126,12 @@ impl Worker<'_> {
     /// before it was sent.
     fn heard_unasked(&mut self, slot: u32, length: usize) {
         let mut input = self.backend.input(slot, length);
+        // Some servers say so before they close a connection that was idle (RFC 9110 15.5.9). Its
+        // first line is enough: the rest may come later, or end with the connection.
+        let is_http = matches!(self.speaker, Speaker::Http { .. });
+        if is_http && input.starts_with(b"HTTP/1.") && input.get(9..12) == Some(b"408") {
+            return self.closed_between(slot);
+        }
         let reader = &mut self.slots[slot as usize].reader;
         match reader.read(&mut input, RequestTag::default(), &mut self.speaker) {
             ParseStep::Reply(reply) => self.unasked(slot, &reply),
@@ -134,9 +139,8 @@ impl Worker<'_> {
         }
     }
 
-    /// A reply came without a request.
+    /// A reply came without a request, behind the one that was asked for.
     fn unasked(&mut self, slot: u32, reply: &Reply) {
-        // Some servers send one before they close a connection that was idle (RFC 9110 15.5.9).
         match reply.status == 408 && reply.closes {
             true => self.closed_between(slot),
             false => self.fail(slot, |tally| tally.errors.bad_reply += 1),
@@ -211,6 +215,9 @@ impl Worker<'_> {
         self.tally.sent -= (unanswered as u64).min(self.tally.sent);
         if let Some(session) = &mut place.session {
             session.sent -= unanswered;
+            if unanswered == 0 {
+                session.due_ns = self.now_ns; // The reply was what the next request waited for.
+            }
         } else if self.schedule.is_some() {
             for flight in place.flights.iter().rev() {
                 self.backlog.push_front(flight.intended_ns);

@@ -14,6 +14,9 @@ impl Worker<'_> {
 
     /// Sends what comes next in a session whose connection is open.
     pub(super) fn go_on(&mut self, slot: u32, due_ns: u64) {
+        if let Some(session) = &mut self.slots[slot as usize].session {
+            session.due_ns = due_ns;
+        }
         // The first request of a burst goes alone; the others, all at once, after its reply.
         while let Some(session) = self.slots[slot as usize].session {
             let is_waiting = !self.slots[slot as usize].flights.is_empty();
@@ -61,7 +64,7 @@ impl Worker<'_> {
     }
 
     /// The connection of a session ends: so does the session if it has said all; else it goes on
-    /// with the next connection, without the pause.
+    /// with the next connection: at once, or after the pause if it is in one.
     pub(super) fn end_or_go_on(&mut self, slot: u32) {
         let place = &self.slots[slot as usize];
         if let Some(session) = place.session

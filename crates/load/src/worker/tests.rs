@@ -1,0 +1,109 @@
+//! Promises of a worker that no server can be made to test at will.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use super::*;
+use crate::backend::Kernel;
+use crate::plan::{Burst, Choice, Http, Io, Page, SessionPlan, Sessions};
+
+fn http_plan(target: SocketAddr) -> Plan {
+    Plan {
+        targets: vec![target],
+        workload: Workload::Http(Http {
+            authority: target.to_string(),
+            method: "GET".to_owned(),
+            pages: [Page::new("/")].into(),
+            choice: Choice::InTurn,
+            headers: Vec::new(),
+            body: Arc::new([]),
+            requests_per_connection: None,
+        }),
+        connections: 1,
+        ..Plan::default()
+    }
+}
+
+fn worker(plan: &Plan) -> Worker<'_> {
+    let share = Share {
+        thread: 0,
+        threads: 1,
+    };
+    let times = Times {
+        warm_up_ns: 0,
+        end_ns: 1_000_000_000,
+        interval_ns: 1_000_000_000,
+    };
+    let kernel = Kernel::choose(Io::Epoll, 1024).unwrap();
+    let backend = kernel.open(1).unwrap();
+    Worker::new(plan, &share, times, backend)
+}
+
+/// Seen: a time-out of the network between two requests was in no figure. Cause: every error there
+/// counted as a close. Cure: only a reset does.
+#[test]
+fn between_two_requests_only_a_reset_is_a_close() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let plan = http_plan(listener.local_addr().unwrap());
+    for (error, counted) in [
+        (libc::ECONNRESET, 0),
+        (libc::ETIMEDOUT, 1),
+        (libc::EHOSTUNREACH, 1),
+        (libc::ENOMEM, 1),
+    ] {
+        let mut worker = worker(&plan);
+        worker.slots[0].state = State::Open;
+        worker.slots[0].reading = Reading::Look;
+        worker.received(0, -error);
+        assert_eq!(worker.slots[0].state, State::Closing);
+        assert_eq!(worker.tally.errors.total(), counted, "{error}");
+    }
+}
+
+/// Seen: a server that closed in the pauses of sessions had the shorter response times. Cause: what
+/// was asked after a reconnection counted from when that was done. Cure: it counts from when it was
+/// due.
+#[test]
+fn a_reconnection_after_a_pause_is_in_the_response_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut plan = http_plan(listener.local_addr().unwrap());
+    let Workload::Http(http) = &plan.workload else {
+        panic!("not an HTTP plan");
+    };
+    let burst = Burst {
+        pages: vec![0],
+        think: Duration::from_millis(1),
+    };
+    plan.workload = Workload::Sessions(Sessions {
+        http: http.clone(),
+        scripts: Arc::new([SessionPlan {
+            bursts: vec![burst; 2],
+        }]),
+    });
+    plan.arrivals = Arrivals::Fixed { rate_per_s: 1.0 };
+    for is_ending in [false, true] {
+        let mut worker = worker(&plan);
+        worker.assign(0, 1_000);
+        worker.now_ns = 2_000;
+        worker.connected(0, 0);
+        let first = worker.slots[0].flights.pop_front().unwrap();
+        assert_eq!((first.intended_ns, first.sent_ns), (1_000, 2_000));
+        worker.in_flight -= 1;
+        worker.after_replies(0);
+        let due_ns = 2_000 + 1_000_000;
+        assert_eq!(worker.slots[0].wake_ns, due_ns);
+        // The server closes.
+        worker.received(0, 0);
+        worker.leave();
+        assert_eq!(worker.slots[0].state, State::Closed);
+        // Whether the time to measure is over is nothing to a session that has begun.
+        worker.is_ending = is_ending;
+        worker.now_ns = due_ns + 5;
+        worker.wake_due();
+        assert_eq!(worker.slots[0].state, State::Connecting);
+        worker.now_ns = due_ns + 700;
+        worker.connected(0, 0);
+        let second = worker.slots[0].flights[0];
+        assert_eq!((second.intended_ns, second.sent_ns), (due_ns, due_ns + 700));
+    }
+}

@@ -129,7 +129,7 @@ impl<D: Device> UserTcp<D> {
         let place = &mut self.ports[port];
         assert!(place.line.flow.is_none(), "port {port} is in use");
         let flow = match route.from {
-            Some(from) => self.netstack.shard().connect(now(), from, route.to),
+            Some(from) => self.netstack.connect_from_address(now(), from, route.to),
             None => self.netstack.connect(now(), route.to),
         };
         let flow = flow.map_err(errno_of_connect)?;

@@ -18,9 +18,10 @@ use netstack::ip::{InterfaceConfig, Prefix};
 use netstack::tcp::{Happened, TcpConfig};
 use netstack::time::Instant;
 use netstack::wire::ethernet::EthernetAddress;
+use rustix::io::Errno;
 
 use super::{UserTcp, key, limits, now, tcp};
-use crate::backend::Backend;
+use crate::backend::{Backend, Route};
 use crate::outcome::Outcome;
 use crate::plan::{Arrivals, Choice, Expected, Http, Idle, Page, Plan, Workload};
 use crate::run::run_over;
@@ -264,6 +265,36 @@ fn idle_connections_are_held() {
     );
     assert!(seen.bytes > 0);
     assert_eq!(outcome.total.errors.total(), 0);
+}
+
+#[test]
+fn a_target_beyond_the_link_without_a_gateway_fails_at_once_from_each_address() {
+    // Seen in a review: from an address that the plan names, the SYN left for nowhere, and the open
+    // ended with a time-out.
+    let (near, _far) = mem::pair(Capabilities::plain(MTU), FRAMES_MAX);
+    let own = host(2, vec![address(2), address(3)]);
+    let mut tcp = UserTcp::new(Netstack::new(near, own, tcp(), limits(), key()), 3);
+    for (port, from) in [None, Some(address(2)), Some(address(3))]
+        .into_iter()
+        .enumerate()
+    {
+        let mut open = |to| {
+            let (port, is_chatty) = (port as u32, true);
+            tcp.open(
+                port,
+                &Route {
+                    to,
+                    from,
+                    is_chatty,
+                },
+            )
+        };
+        let beyond = open("198.51.100.1:80".parse().unwrap());
+        assert_eq!(beyond, Err(Errno::NETUNREACH), "from {from:?}");
+        let broadcast = open("192.0.2.255:80".parse().unwrap());
+        assert_eq!(broadcast, Err(Errno::NETUNREACH), "from {from:?}");
+        assert_eq!(open((address(1), PORT).into()), Ok(()), "from {from:?}");
+    }
 }
 
 #[test]

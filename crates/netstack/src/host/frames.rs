@@ -131,19 +131,33 @@ impl<D: Device> Netstack<D> {
         self.losses
     }
 
-    /// An active open.
+    /// An active open, from the address that suits the peer's.
     ///
     /// # Errors
     ///
     /// [`ConnectError`]
     pub fn connect(&mut self, now: Instant, remote: SocketAddr) -> Result<FlowId, ConnectError> {
         let local = self.interface.source_for(remote.ip());
+        self.connect_from_address(now, local.ok_or(ConnectError::NoAddress)?, remote)
+    }
+
+    /// An active open from one of its addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]
+    pub fn connect_from_address(
+        &mut self,
+        now: Instant,
+        local: IpAddr,
+        remote: SocketAddr,
+    ) -> Result<FlowId, ConnectError> {
         // RFC 9293 3.9.1.1, MUST-46
-        let local = local.filter(|_| {
-            self.interface.is_one_host(remote.ip()) && self.interface.has_route(now, remote.ip())
-        });
-        self.shard
-            .connect(now, local.ok_or(ConnectError::NoAddress)?, remote)
+        let is_one_host = self.interface.is_one_host(remote.ip());
+        if !is_one_host || !self.interface.has_route(now, remote.ip()) {
+            return Err(ConnectError::NoAddress);
+        }
+        self.shard.connect(now, local, remote)
     }
 
     /// Does what is due by now, and takes in a burst of frames. Returns how many there were: if it

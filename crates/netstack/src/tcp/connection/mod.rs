@@ -557,7 +557,8 @@ impl Connection {
     }
 
     /// The application reads no more: what still comes is answered with a RST, since it would be
-    /// lost. RFC 9293 3.6.1, SHLD-3. FIN-WAIT-2 ends at `until`, if it is there already.
+    /// lost. RFC 9293 3.6.1, SHLD-3. FIN-WAIT-2 ends at `until`, if it is there already. What is
+    /// still to be sent has the user time-out from `now`, if nothing was missing so far.
     pub fn shut_read(&mut self, now: Instant, until: Instant) {
         self.is_read_shut = true;
         if self.flight.is_empty() && self.persist_at == Instant::NEVER {
@@ -621,12 +622,15 @@ impl Connection {
         }
     }
 
-    /// After how long without an acknowledgement it ends (R2): whole seconds, up to 18 hours.
-    /// RFC 9293 3.8.3, MUST-21
+    /// After how long without an acknowledgement it ends (R2), once it is open: whole seconds, up
+    /// to 18 hours. Until then the settings' patience for handshakes holds. RFC 9293 3.8.3, MUST-21
     pub fn set_user_timeout(&mut self, config: &TcpConfig, now: Instant, timeout: Duration) {
         self.user_timeout_s = timeout.as_secs().clamp(1, u16::MAX.into()) as u16;
-        if self.rto_at != Instant::NEVER {
-            self.arm_retransmission(config, now);
+        let given_up_at = (self.progress_at + self.patience(config)).max(now);
+        for timer in [&mut self.rto_at, &mut self.persist_at] {
+            if *timer != Instant::NEVER {
+                *timer = given_up_at.min(*timer);
+            }
         }
     }
 

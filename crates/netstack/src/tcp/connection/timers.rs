@@ -97,8 +97,8 @@ impl Connection {
         }
         self.counters.timeouts += 1;
         let is_first = !matches!(self.phase, Phase::Loss { .. });
-        // RFC 5681 3.1 (4): the threshold falls once for one segment, and without progress it is
-        // the same one.
+        // RFC 5681 3.1 (4): the threshold falls once for one segment. It is the same one until
+        // snd_una moves, which ends the backing off; reports of what arrived behind it do not.
         let is_another = is_first || self.round_trip.back_offs() == 0;
         if is_another && self.state.is_synchronized() {
             self.remember_for_undo(now);
@@ -147,7 +147,7 @@ impl Connection {
         is_over
     }
 
-    fn patience(&self, config: &TcpConfig) -> Duration {
+    pub(super) fn patience(&self, config: &TcpConfig) -> Duration {
         match self.state {
             TcpState::SynSent => config.connect_timeout,
             TcpState::SynReceived => config.accept_timeout,

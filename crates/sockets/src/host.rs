@@ -38,6 +38,9 @@ use netstack::time::Instant as NetInstant;
 /// clock are apart, since its timers have ticks of this length.
 const TICK: Duration = Duration::from_millis(1);
 
+/// How often [`SocketHost::wait_for_ends`] looks.
+const LOOK_STEP: Duration = Duration::from_millis(2);
+
 /// How long the device is left alone after an error, which would come back at once. Each further
 /// one doubles that up to the second: a device may be gone for ever.
 const DEVICE_PAUSE: Duration = Duration::from_millis(1);
@@ -106,6 +109,18 @@ impl<D: Device + Send + 'static> SocketHost<D> {
         self.shared.lock().counters
     }
 
+    /// Waits until each peer has acknowledged the end of its connection, of those that were shut
+    /// down or dropped: a host that is dropped sends nothing again. `false` past the deadline.
+    pub fn wait_for_ends(&self, deadline: Instant) -> bool {
+        while self.with_netstack(|netstack| netstack.shard().has_unacknowledged_ends()) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            fiber::sleep(LOOK_STEP);
+        }
+        true
+    }
+
     /// What tells of failures of its device.
     pub fn device_watch(&self) -> DeviceWatch<D> {
         DeviceWatch {
@@ -141,7 +156,8 @@ pub struct DeviceWatch<D: Device + Send + 'static = StationDevice> {
 }
 
 impl<D: Device + Send + 'static> DeviceWatch<D> {
-    /// Waits until the device brings nothing, and says why: once, until frames have come again.
+    /// Waits until the device brings nothing, and says why: once, until frames have come again. One
+    /// that nobody has taken until then is forgotten.
     ///
     /// # Errors
     /// `NotConnected` if the host has ended; [`fiber::Cancelled`].
@@ -294,6 +310,8 @@ impl<D: Device> Shared<D> {
         state.turns += 1;
         state.counters.turns += 1;
         let received = state.netstack.receive(self.now());
+        // Before those that the frames are for, who may ask.
+        let received = state.hear_device(received);
         state.tell();
         drop(state);
         fiber::yield_now();
@@ -303,7 +321,6 @@ impl<D: Device> Shared<D> {
             return Turn::More;
         }
         let transmitted = state.netstack.transmit(self.now(), &());
-        let received = state.hear_device(received);
         let came_of_it = match (received, transmitted) {
             (Some(count), Ok(())) => {
                 state.device_pause = Duration::ZERO;
@@ -440,7 +457,10 @@ impl<D: Device> State<D> {
     fn hear_device(&mut self, received: io::Result<usize>) -> Option<usize> {
         match received {
             Ok(count) => {
-                self.is_failure_told &= count == 0;
+                if count > 0 {
+                    self.is_failure_told = false;
+                    self.device_failure = None;
+                }
                 Some(count)
             }
             Err(failure) => {

@@ -416,6 +416,8 @@ fn bytes_are_waited_for_without_the_end() {
         let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
         let mut early = TcpStream::connect(&client, address(1, PORT)).unwrap();
         let mut accepted = listener.accept().unwrap();
+        let _late = TcpStream::connect(&client, address(1, PORT)).unwrap();
+        let mut unheard = listener.accept().unwrap();
         accepted.write_all(b"welcome").unwrap();
         early.read_exact(&mut [0; 7]).unwrap();
         let soon = || Some(Instant::now() + PATIENCE);
@@ -424,8 +426,32 @@ fn bytes_are_waited_for_without_the_end() {
         drop(client);
         accepted.shutdown(Shutdown::Write).unwrap();
         accepted.wait_acknowledged(soon()).unwrap();
-        let until = Instant::now() + Duration::from_millis(20);
-        assert_eq!(kind(accepted.linger(Some(until))), ErrorKind::TimedOut);
+        let shortly = || Some(Instant::now() + Duration::from_millis(20));
+        assert_eq!(kind(accepted.linger(shortly())), ErrorKind::TimedOut);
+        unheard.write_all(b"more").unwrap();
+        let waited = unheard.wait_acknowledged(shortly());
+        assert_eq!(kind(waited), ErrorKind::TimedOut);
+    });
+}
+
+/// Seen (in review): a server that was drained ended its host as soon as all bytes were
+/// acknowledged. If the end of a connection was lost then, the peer waited for it in vain. Cure:
+/// the host can be asked whether the ends have come.
+#[test]
+fn an_end_that_is_lost_is_sent_again_before_the_host_ends() {
+    on_a_link(|server, client| {
+        let (near, mut far) = pair(&server, &client);
+        let (idle, _other) = pair(&server, &client);
+        server.with_netstack(|it| it.device().transmits_to_fail = 1);
+        drop(near);
+        until("it is lost", || server.counters().device_errors > 0);
+        assert!(server.wait_for_ends(Instant::now() + PATIENCE));
+        far.set_read_timeout(Some(PATIENCE / 10)).unwrap();
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+        // From now on nothing is acknowledged.
+        drop(client);
+        drop(idle);
+        assert!(!server.wait_for_ends(Instant::now() + Duration::from_millis(20)));
     });
 }
 
@@ -590,6 +616,12 @@ fn a_device_that_brings_nothing_is_told_once_until_frames_come_again() {
             let again = fiber::timeout(Duration::from_millis(20), || watch.next_failure());
             assert_eq!(kind(again), ErrorKind::TimedOut);
         }
+        // One that nobody takes until frames have come again is of no interest any more.
+        client.with_netstack(|it| it.device().receives_to_fail = 5);
+        near.write_all(b"it comes").unwrap();
+        far.read_exact(&mut [0; 8]).unwrap();
+        let late = fiber::timeout(Duration::from_millis(20), || watch.next_failure());
+        assert_eq!(kind(late), ErrorKind::TimedOut);
         let waiting = fiber::spawn(move || kind(watch.next_failure()));
         drop((near, far, client));
         assert_eq!(waiting.join().unwrap(), ErrorKind::NotConnected);

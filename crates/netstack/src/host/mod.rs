@@ -612,6 +612,15 @@ impl Shard {
         self.flows.len()
     }
 
+    /// Whether there is a connection that has its end still to send, or whose peer has not
+    /// acknowledged it.
+    pub fn has_unacknowledged_ends(&self) -> bool {
+        self.flows.iter().any(|(_, flow)| {
+            let connection = &flow.connection;
+            connection.is_finished() && connection.state().is_sending()
+        })
+    }
+
     /// Names in TIME-WAIT.
     pub fn time_wait_len(&self) -> usize {
         self.time_wait.len()

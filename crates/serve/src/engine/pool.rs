@@ -31,7 +31,7 @@ const SPARE_MAX: usize = 128;
 pub(super) const REFUSERS: usize = 32;
 
 /// How long being refused may take: a fresh socket's buffer takes the line at once.
-pub(super) const REFUSAL_PATIENCE: Duration = Duration::from_millis(100);
+const REFUSAL_PATIENCE: Duration = Duration::from_millis(100);
 
 /// After running out of descriptors or memory: long enough for some connections to end, short
 /// enough to go unnoticed in the listen queue.

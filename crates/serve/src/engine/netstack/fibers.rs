@@ -21,13 +21,13 @@ use sockets::{SocketHost, TcpListener, TcpStream};
 use super::connection::CACHED_PIECE_LEN;
 use super::figures::Figures;
 use super::flight::Hangar;
-use super::worker::{HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
+use super::worker::{ENDS_PATIENCE, HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
 use super::{Door, NetstackHost, complain, describe};
 use crate::blocking::converse;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::counters::Closed;
 use crate::engine::admission::{Opens, Start};
-use crate::engine::pool::{self, AcceptPool, Carriers, REFUSAL_PATIENCE};
+use crate::engine::pool::{self, AcceptPool, Carriers};
 use crate::engine::processors;
 use crate::engine::serving::{self, Serving};
 use crate::file;
@@ -37,6 +37,9 @@ use crate::stream::{RECEIVE_BUFFER, RECEIVE_LEN, Stream};
 
 /// How often the end looks whether those that wait have been accepted.
 const LOOK_STEP: Duration = Duration::from_millis(2);
+
+/// How long the line of a refusal may take to be acknowledged: a round trip, and a retransmission.
+const LINE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The engine at work. The hosts end before the processors do.
 pub(crate) struct NetstackFibers {
@@ -182,6 +185,16 @@ impl NetstackFibers {
     }
 }
 
+impl Drop for NetstackFibers {
+    /// Nothing is sent again once the hosts have ended.
+    fn drop(&mut self) {
+        let until = Instant::now() + ENDS_PATIENCE;
+        for host in &self.hosts {
+            host.wait_for_ends(until);
+        }
+    }
+}
+
 impl<O> Hall<O> {
     fn spawn<S: Session + 'static>(self: &Arc<Self>, point: usize) -> io::Result<()>
     where
@@ -265,7 +278,8 @@ impl NetstackStream {
     }
 
     /// Ends our side, and waits until all bytes are acknowledged. The end itself the shard sends
-    /// for as long as it must: a peer that never acknowledges it holds no fiber.
+    /// for as long as it must, or the engine lasts: a peer that never acknowledges it holds no
+    /// fiber.
     fn end_within(&self, patience: Duration) -> io::Result<()> {
         // If it has ended already, the wait says how.
         let _ = self.0.shutdown(Shutdown::Write);
@@ -275,7 +289,7 @@ impl NetstackStream {
     /// After the line that says that there is no room. With bytes that came and were not read the
     /// connection is reset when it is dropped, and the line must have left before.
     fn end_refused(&self) {
-        let _ = self.end_within(REFUSAL_PATIENCE);
+        let _ = self.end_within(LINE_PATIENCE);
     }
 }
 

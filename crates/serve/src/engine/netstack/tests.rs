@@ -352,6 +352,43 @@ fn a_connection_counts_as_open_until_its_last_bytes_are_acknowledged() {
     world.until_count(0);
 }
 
+/// A server that has drained and is over, and a connection whose peer has heard nothing of its end.
+fn over_and_unheard() -> (World<Echo>, FlowId) {
+    let mut world = World::new(Limits::default(), || Echo);
+    let idle = world.connect();
+    world.until_count(1);
+    world.shared.stage.drain();
+    world.gate.close();
+    let deadline = Instant::now() + PATIENCE;
+    while world.gate.open() > 0 {
+        assert!(Instant::now() < deadline, "it is not closed");
+        world.worker.turn();
+    }
+    world.shared.stage.cut();
+    world.worker.turn();
+    (world, idle)
+}
+
+/// Seen (in review): the loop ended when all bytes were acknowledged, and with it what would have
+/// sent the end again, if that was lost.
+#[test]
+fn a_loop_that_is_over_still_sends_the_ends_of_its_connections() {
+    let (mut world, idle) = over_and_unheard();
+    assert!(!world.worker.is_over());
+    world.read_end(idle);
+    world.until("the loop is over", |world| world.worker.is_over());
+}
+
+#[test]
+fn a_loop_that_is_over_does_not_wait_for_ever_for_a_peer_that_acknowledges_no_end() {
+    let (mut world, _idle) = over_and_unheard();
+    let deadline = Instant::now() + PATIENCE;
+    while !world.worker.is_over() {
+        assert!(Instant::now() < deadline, "it waits for ever");
+        world.worker.turn();
+    }
+}
+
 #[test]
 fn a_handshake_under_way_ends_when_the_server_stops_to_listen_and_none_begins() {
     let mut world = World::new(Limits::default(), || Echo);

@@ -36,7 +36,7 @@ use crate::counters::Closed;
 use crate::engine::admission::Opens;
 use crate::engine::loops::{Loop, Waits, drop_session};
 use crate::shared::{CUTTING, SERVING};
-pub(super) use lifetime::{HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
+pub(super) use lifetime::{ENDS_PATIENCE, HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
 
 /// How soon a frame is tried again that the device had no room for; and how long a loop leaves the
 /// device alone after an error, which would come back at once. Each further error doubles that up
@@ -65,6 +65,9 @@ pub(super) struct Worker<S, O, D> {
     is_in_line: bool,
     /// What the server was doing at the last look.
     stage: u8,
+    /// When the loop ends although peers have not acknowledged the ends of their connections; until
+    /// the server is over, in the past.
+    ends_until: Instant,
     /// The device gave as many frames as a burst takes, or has refused one.
     has_more_frames: bool,
     /// How long it is left alone after its last errors; zero while it works.
@@ -142,6 +145,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
         netstack
             .interface()
             .announce(net_instant(start, desk.now.monotonic));
+        let began_at = desk.now.monotonic;
         Worker {
             hall,
             figures,
@@ -157,13 +161,14 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
             held: None,
             is_in_line: false,
             stage: SERVING,
+            ends_until: began_at,
             has_more_frames: false,
             device_pause: Duration::ZERO,
             has_complained: false,
         }
     }
 
-    /// Serves until the server is over and the last connection has ended.
+    /// Serves until the server is over, the last connection has ended, and its peer knows that.
     pub(super) fn run(mut self) {
         while !self.is_over() {
             self.turn();
@@ -171,8 +176,12 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.stage == CUTTING && self.entrance == Entrance::Closed && self.connections.is_empty()
+    pub(super) fn is_over(&mut self) -> bool {
+        self.stage == CUTTING
+            && self.entrance == Entrance::Closed
+            && self.connections.is_empty()
+            && !(self.desk.now.monotonic < self.ends_until
+                && self.netstack.shard().has_unacknowledged_ends())
     }
 
     /// Does all that there is to do now.
@@ -251,6 +260,10 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
         if let Entrance::Closing(_) = self.entrance {
             patience = patience.min(HANDSHAKE_PATIENCE);
         }
+        let until_the_end = self.ends_until.saturating_duration_since(Instant::now());
+        if !until_the_end.is_zero() {
+            patience = patience.min(until_the_end);
+        }
         if self.netstack.is_held_up() {
             patience = patience.min(DEVICE_PAUSE);
         }
@@ -292,6 +305,9 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
         let stage = self.hall.admission.shared.stage.get();
         if stage == mem::replace(&mut self.stage, stage) {
             return;
+        }
+        if stage == CUTTING {
+            self.ends_until = self.desk.now.monotonic + ENDS_PATIENCE;
         }
         for id in self.connections.ids() {
             match self.is_served(id) {

@@ -23,6 +23,10 @@ pub(in crate::engine::netstack) const HANDSHAKE_PATIENCE: Duration = Duration::f
 /// minutes, as Linux gives a socket that nothing holds any more. tcp(7), `tcp_orphan_retries`
 pub(in crate::engine::netstack) const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long the end of the server waits for the peers to acknowledge the ends of their connections.
+/// It is sent again meanwhile, and afterwards nothing is: a few of the shortest time-outs.
+pub(in crate::engine::netstack) const ENDS_PATIENCE: Duration = Duration::from_secs(1);
+
 impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
     /// Takes those whose handshake is complete, as far as there is room.
     pub(super) fn accept(&mut self) {

@@ -156,8 +156,8 @@ pub struct DeviceWatch<D: Device + Send + 'static = StationDevice> {
 }
 
 impl<D: Device + Send + 'static> DeviceWatch<D> {
-    /// Waits until the device brings nothing, and says why: once, until frames have come again. One
-    /// that nobody has taken until then is forgotten.
+    /// Waits until the device brings nothing, and says why: once, until frames have come again. A
+    /// failure that was not taken until then is forgotten.
     ///
     /// # Errors
     /// `NotConnected` if the host has ended; [`fiber::Cancelled`].

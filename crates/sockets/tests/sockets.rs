@@ -616,7 +616,7 @@ fn a_device_that_brings_nothing_is_told_once_until_frames_come_again() {
             let again = fiber::timeout(Duration::from_millis(20), || watch.next_failure());
             assert_eq!(kind(again), ErrorKind::TimedOut);
         }
-        // One that nobody takes until frames have come again is of no interest any more.
+        // One that is not taken until frames have come again is forgotten.
         client.with_netstack(|it| it.device().receives_to_fail = 5);
         near.write_all(b"it comes").unwrap();
         far.read_exact(&mut [0; 8]).unwrap();

@@ -114,6 +114,9 @@ fn servers(out: &mut impl Write) -> Result<(), Failure> {
 
 fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     let experiments = chosen(&run.names)?;
+    // Before programs are built, which takes a while.
+    let samples = run.measuring.folder.join("samples");
+    fs::create_dir_all(&samples).map_err(about(&samples))?;
     let has = |kind: fn(&Work) -> bool| experiments.iter().any(|one| kind(&one.work));
     let has_servers = has(|work| matches!(work, Work::Server(_)));
     let mut subjects = Vec::new();

@@ -181,7 +181,8 @@ CACHE = {
     out_of_memory: {"unexpected_status"},
     stored: {"bad_reply"},
     values_without_end: {"bad_reply"},
-    value_of_a_gigabyte: {"client_timeout", "wrong_bytes"},
+    # A fast machine has all of it within the time-out, and then no end of line.
+    value_of_a_gigabyte: {"bad_reply", "client_timeout", "wrong_bytes"},
     value_longer_than_said: {"bad_reply"},
     value_shorter_than_said: {"bad_reply"},
     length_of_letters: {"bad_reply"},

@@ -50,7 +50,7 @@ fn put_in_place(beside: &Path, path: &Path, is_there: bool) -> io::Result<()> {
     }
 }
 
-/// As [`write`], with these bytes.
+/// As [`write()`], with these bytes.
 pub(crate) fn write_bytes(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     write(path, |out| out.write_all(bytes.as_ref()))
 }

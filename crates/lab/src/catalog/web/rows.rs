@@ -30,8 +30,8 @@ pays here for what would be another machine's. Nine tenths of the time is in the
 ratios are the rule, and another kernel version moves them.",
     reasons: "\
 Over 1,000 connections the kernel's work on sockets that are no longer in the processor's cache is
-nearly all that there is. The ceilings, which do nothing else, pay it as well: there they were 1.35
-(ring) and 1.47 times (event) as good as the better nginx in the full run of 2026-11-23, so no server
+nearly all that there is. The ceilings, which do nothing else, pay it as well: there they were 1.4
+(ring) and 1.5 times (event) as good as the better nginx in the full run of 2026-11-23, so no server
 on this kernel can be 1.9 times as good.",
     measures: &[
         Measure::CPU_US,

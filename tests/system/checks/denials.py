@@ -81,8 +81,6 @@ def an_unprivileged_process_is_told_of_the_switch(world):
     site.chmod(0o755)
     (site / "index.html").write_text("in")
     program = f"/proc/self/fd/{binary}"
-    # The loader needs a descriptor that is free, before there is a program to say anything.
-    first = max(binary + 1, 6)
     for value in ("1", "2"):
         DISABLED.write_text(value)
         for command in (["serve", site, "--listen"], ["cache", "-v", "-l"]):

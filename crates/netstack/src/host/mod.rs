@@ -26,6 +26,7 @@
 //! |---|---|---|
 //! | [`ShardLimits::flows_max`] | a SYN is dropped; `connect` fails | `flows_refused` |
 //! | [`ShardLimits::time_wait_max`] | the oldest name goes early | `time_wait_evicted` |
+//! | [`TcpConfig::fin_wait_2_timeout`] | a connection without an owner is forgotten | `fin_wait_2_timeouts` |
 //! | [`ShardLimits::send_memory_max`] | a write takes less than there is room for otherwise | `writes_cut_short` |
 //! | [`ShardLimits::receive_memory_max`] | a segment that needs more than a short ring is dropped | `receive_memory_refused` |
 //! | [`ShardLimits::replies_max`] | a RST or ACK without a flow is left out | `replies_dropped` |
@@ -130,6 +131,7 @@ pub struct ShardCounters {
     pub replies_dropped: u64,
     pub time_wait_evicted: u64,
     pub time_wait_reused: u64,
+    pub fin_wait_2_timeouts: u64,
     pub receive_memory_refused: u64,
     pub writes_cut_short: u64,
     pub tcp: TcpCounters,
@@ -583,6 +585,11 @@ impl Shard {
                 let happened = flow.connection.expire(self.configs.of(&flow.tuple), now);
                 if happened.contains(Happened::TROUBLED) && self.silent.len() < SILENT_MAX {
                     self.silent.push_back(flow.tuple.remote);
+                }
+                // A deadline ends nothing as closed but FIN-WAIT-2 without an owner.
+                let is_closed = flow.connection.end() == Some(End::Closed);
+                if happened.contains(Happened::ENDED) && is_closed {
+                    self.counters.fin_wait_2_timeouts += 1;
                 }
                 self.announce(index, happened);
                 self.wake(index);

@@ -46,6 +46,8 @@ figures! { |it, hangar|
         it.shard().flows_len() as u64;
     Gauge time_wait: "Names of connections in TIME-WAIT." =
         it.shard().time_wait_len() as u64;
+    Counter fin_wait_2_timeouts: "Connections that were forgotten because the peer did not close its end within a minute of our close." =
+        it.shard().counters().fin_wait_2_timeouts;
     Counter opened: "Connections that a SYN began." =
         it.shard().counters().opened_passively;
     Counter refused: "SYNs that were dropped because there were too many connections." =

@@ -17,7 +17,8 @@ const PROBE_WAIT_MIN: Duration = Duration::from_millis(2);
 /// What the peer may hold its acknowledgement back for. RFC 8985 7.2 (TLP.max_ack_delay)
 const PEER_ACK_DELAY_MAX: Duration = Duration::from_millis(200);
 
-/// A closed window is probed with pauses that double up to this. RFC 9293 3.8.6.1
+/// A closed window is probed with pauses that double up to this, and up to half of the user
+/// time-out. RFC 9293 3.8.6.1
 const PERSIST_MAX: Duration = Duration::from_secs(60);
 
 /// R1: so many retransmissions that nothing answers are trouble. RFC 9293 3.8.3, SHLD-10
@@ -224,7 +225,9 @@ impl Connection {
         }
         let factor = 1_u32 << self.persist_backoff.min(16);
         let wait = self.round_trip.rto(&config.rto).saturating_mul(factor);
-        self.persist_at = now + wait.min(PERSIST_MAX);
+        // A peer that answers is asked again before its silence could seem too long.
+        let wait_max = PERSIST_MAX.min(self.patience(config) / 2);
+        self.persist_at = now + wait.min(wait_max);
     }
 
     fn on_persist_timeout(&mut self, config: &TcpConfig, now: Instant) {

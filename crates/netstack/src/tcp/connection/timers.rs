@@ -226,8 +226,11 @@ impl Connection {
         let factor = 1_u32 << self.persist_backoff.min(16);
         let wait = self.round_trip.rto(&config.rto).saturating_mul(factor);
         // A peer that answers is asked again before its silence could seem too long.
-        let wait_max = PERSIST_MAX.min(self.patience(config) / 2);
-        self.persist_at = now + wait.min(wait_max);
+        let patience = self.patience(config);
+        let by_probe = now + wait.min(PERSIST_MAX).min(patience / 2);
+        // One that is silent is given up when its time is over, and not at the next probe.
+        let by_patience = self.progress_at + patience;
+        self.persist_at = by_probe.min(by_patience.max(now));
     }
 
     fn on_persist_timeout(&mut self, config: &TcpConfig, now: Instant) {

@@ -423,6 +423,77 @@ mod tests {
         assert!(near.contains(&window.cwnd()), "{}", window.cwnd());
     }
 
+    const ROUND_TRIP: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn cubic_aims_lower_after_a_loss_below_its_last_maximum() {
+        let mut window = Congestion::new(CongestionControl::Cubic, MSS, 1000);
+        for flight in [1_000_000, 700_000] {
+            window.on_loss(flight);
+            window.end_recovery();
+        }
+        // RFC 9438 4.7: w_max is 0.85 of 700 segments, so K = cbrt((595 - 490) / 0.4) = 6.4 s. With
+        // a w_max of 700 the window would be 698 by then.
+        let mut now = Instant::START;
+        for _ in 0..65 {
+            window.on_ack(now, window.cwnd(), Some(ROUND_TRIP));
+            now += ROUND_TRIP;
+        }
+        let near = 590_000..600_000;
+        assert!(near.contains(&window.cwnd()), "{}", window.cwnd());
+    }
+
+    /// CUBIC after its first loss: of 1,000 segments 700 were left, and a second later it is 789.
+    fn a_second_after_a_loss() -> (Congestion, Instant) {
+        let mut window = Congestion::new(CongestionControl::Cubic, MSS, 1000);
+        window.on_loss(1_000_000);
+        window.end_recovery();
+        let mut now = Instant::START;
+        for _ in 0..10 {
+            window.on_ack(now, window.cwnd(), Some(ROUND_TRIP));
+            now += ROUND_TRIP;
+        }
+        (window, now)
+    }
+
+    /// The curve begins at the window that there is, so the first round trip adds what Reno's
+    /// would: 3 (1 - 0.7) / (1 + 0.7) of a segment. RFC 9438 4.3
+    fn assert_curve_begins(window: &mut Congestion, now: Instant) {
+        let before = window.cwnd();
+        window.on_ack(now, before, Some(ROUND_TRIP));
+        let grown = window.cwnd() - before;
+        assert!((529..=530).contains(&grown), "{grown} bytes from {before}");
+    }
+
+    #[test]
+    fn the_curve_of_cubic_begins_anew_after_a_loss() {
+        // On the old curve it would be a second from there: 154 segments more at once.
+        let (mut window, now) = a_second_after_a_loss();
+        window.on_loss(window.cwnd());
+        window.end_recovery();
+        assert_curve_begins(&mut window, now);
+    }
+
+    #[test]
+    fn the_curve_of_cubic_begins_anew_after_an_idle_time() {
+        // RFC 9438 4.2 counts from when avoidance begins. With the minute it would grow by half.
+        let (mut window, mut now) = a_second_after_a_loss();
+        now += Duration::from_secs(60);
+        window.restart_after_idle(10);
+        window.on_ack(now, 690_000, Some(ROUND_TRIP));
+        assert_eq!(window.cwnd(), 700_000, "slow start up to the threshold");
+        assert_curve_begins(&mut window, now);
+    }
+
+    #[test]
+    fn the_curve_of_cubic_begins_anew_when_the_window_is_full_again() {
+        // RFC 9438 5.8: the time in which it was not full does not count.
+        let (mut window, mut now) = a_second_after_a_loss();
+        window.on_ack_while_limited_elsewhere();
+        now += Duration::from_secs(60);
+        assert_curve_begins(&mut window, now);
+    }
+
     #[test]
     fn cubic_is_never_slower_than_reno_where_windows_are_small() {
         let mut window = Congestion::new(CongestionControl::Cubic, MSS, 10);

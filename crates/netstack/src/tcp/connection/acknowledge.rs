@@ -411,10 +411,10 @@ impl Connection {
         } else if ack > end {
             // The probe has repaired a loss that nothing else told of.
             self.probe = Probe::Idle;
-            if self.phase == Phase::Open {
-                self.congestion.on_loss(self.congestion.cwnd());
-                self.congestion.end_recovery();
-            }
+            // Recovery and a time-out end a probe, and none begins before they are over.
+            debug_assert_eq!(self.phase, Phase::Open, "a probe is out");
+            self.congestion.on_loss(self.congestion.cwnd());
+            self.congestion.end_recovery();
         }
     }
 

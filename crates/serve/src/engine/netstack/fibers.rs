@@ -21,7 +21,7 @@ use sockets::{SocketHost, TcpListener, TcpStream};
 use super::connection::CACHED_PIECE_LEN;
 use super::figures::Figures;
 use super::flight::Hangar;
-use super::worker::{ENDS_PATIENCE, HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
+use super::worker::{ENDS_PATIENCE, HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE, LINE_PATIENCE};
 use super::{Door, NetstackHost, complain, describe};
 use crate::blocking::converse;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
@@ -37,9 +37,6 @@ use crate::stream::{RECEIVE_BUFFER, RECEIVE_LEN, Stream};
 
 /// How often the end looks whether those that wait have been accepted.
 const LOOK_STEP: Duration = Duration::from_millis(2);
-
-/// How long the line of a refusal may take to be acknowledged: a round trip, and a retransmission.
-const LINE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The engine at work. The hosts end before the processors do.
 pub(crate) struct NetstackFibers {

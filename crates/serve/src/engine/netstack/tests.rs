@@ -264,6 +264,37 @@ fn one_too_many_is_told_so_where_the_limits_say_it() {
     world.ask(first, "again\n");
 }
 
+/// Seen (in review): peers that were refused and acknowledged nothing held the few places of those
+/// that are told so for two minutes, and others waited that long. Cause: they had the time of a
+/// connection whose reply is under way. Cure: a second, as with fibers.
+#[test]
+fn one_too_many_that_acknowledges_nothing_does_not_keep_its_place() {
+    let limits = Limits {
+        connections_max: 1,
+        refusal: Some("too many\n"),
+        ..Limits::default()
+    };
+    let mut world = World::new(limits, || Echo);
+    let first = world.connect();
+    world.ask(first, "first\n");
+    let mute = world.connect();
+    world.step_client(); // Its SYN is under way.
+    world.worker.turn(); // It is half open.
+    world.step_client(); // The handshake is complete, and the client says nothing from now on.
+    world.worker.turn();
+    assert_eq!((world.closed(Closed::Refused), world.gate.open()), (1, 2));
+    let deadline = Instant::now() + PATIENCE;
+    while world.gate.open() > 1 {
+        assert!(Instant::now() < deadline, "it keeps its place");
+        world.worker.turn();
+    }
+    world.until("a reset", |world| world.client.shard().end(mute).is_some());
+    assert_eq!(world.client.shard().end(mute), Some(End::Reset));
+    let told = world.connect();
+    assert_eq!(world.read(told, 9), b"too many\n");
+    world.ask(first, "again\n");
+}
+
 #[test]
 fn a_silent_peer_is_closed_after_its_time() {
     let limits = Limits {

@@ -36,7 +36,7 @@ use crate::counters::Closed;
 use crate::engine::admission::Opens;
 use crate::engine::loops::{Loop, Waits, drop_session};
 use crate::shared::{CUTTING, SERVING};
-pub(super) use lifetime::{ENDS_PATIENCE, HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
+pub(super) use lifetime::{ENDS_PATIENCE, HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE, LINE_PATIENCE};
 
 /// How soon a frame is tried again that the device had no room for; and how long a loop leaves the
 /// device alone after an error, which would come back at once. Each further error doubles that up

@@ -23,6 +23,10 @@ pub(in crate::engine::netstack) const HANDSHAKE_PATIENCE: Duration = Duration::f
 /// minutes, as Linux gives a socket that nothing holds any more. tcp(7), `tcp_orphan_retries`
 pub(in crate::engine::netstack) const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long the line of a refusal may take to be acknowledged: a round trip, and a retransmission.
+/// The peer holds one of few places meanwhile.
+pub(in crate::engine::netstack) const LINE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How long the end of the server waits for the peers to acknowledge the ends of their connections.
 /// It is sent again meanwhile, and afterwards nothing is: a few of the shortest time-outs.
 pub(in crate::engine::netstack) const ENDS_PATIENCE: Duration = Duration::from_secs(1);
@@ -86,7 +90,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
             connection.flight.put(&mut self.desk.hangar, line);
             self.connections.insert(connection);
             admission.refused();
-            return self.leave(id);
+            return self.leave(id, LINE_PATIENCE);
         }
         let tls = self.hall.doors[door].tls.as_ref();
         let Some(mut carriage) = admission.carriage(tls, self.desk.now) else {
@@ -114,13 +118,14 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
         // A peer that takes nothing is not sent what it has not taken.
         match closed == Closed::TooSlow || self.stage == CUTTING {
             true => self.abort(id),
-            false => self.leave(id),
+            false => self.leave(id, LAST_BYTES_PATIENCE),
         }
     }
 
     /// Sends the end of the stream. The connection stays until the peer has acknowledged all bytes,
-    /// which nothing else would send again, and keeps its place until then.
-    fn leave(&mut self, id: FlowId) {
+    /// which nothing else would send again, and keeps its place until then. It is reset if that
+    /// takes too long.
+    fn leave(&mut self, id: FlowId, patience: Duration) {
         self.netstack.shard().finish(id);
         let has_ended = self.netstack.shard().end(id).is_some();
         let Some(connection) = self.connections.get_mut(id) else {
@@ -129,7 +134,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
         if has_ended || connection.flight.is_empty() {
             return self.part(id);
         }
-        let until = self.desk.now.monotonic + LAST_BYTES_PATIENCE;
+        let until = self.desk.now.monotonic + patience;
         connection.waits = Waits::Time { until };
         self.arm(id, until);
     }

@@ -607,3 +607,42 @@ fn an_answer_about_the_link_reaches_every_queue_and_a_question_one() {
     let lost = siblings[2].losses().overflowed;
     assert_eq!(lost, INBOX_FRAMES_MAX as u64);
 }
+
+/// Seen (in review): while a queue had as many frames as a burst takes, what its siblings had left
+/// for it waited, so a flood kept a shard from its neighbours. Cause: the inbox had the room that
+/// the queue left. Cure: some of its frames come first.
+#[test]
+fn a_queue_that_is_never_empty_and_an_inbox_that_is_full_share_a_burst() {
+    let header = EthernetHeader {
+        dst: EthernetAddress::BROADCAST,
+        src: EthernetAddress([2, 0, 0, 0, 0, 1]),
+        ethertype: EtherType::IPV6,
+    };
+    // An advertisement of a neighbour, which is for all queues.
+    let mut answer = [0; ethernet::HEADER_LEN + 48];
+    header.emit(&mut answer);
+    answer[ethernet::HEADER_LEN] = 0x60;
+    answer[ethernet::HEADER_LEN + 6] = Protocol::ICMPV6.0;
+    answer[ethernet::HEADER_LEN + 40] = 136;
+    let other = [1; 20];
+    let (mut near, far): (Vec<_>, Vec<_>) = (0..2).map(|_| pair(64)).unzip();
+    let mut siblings = Sibling::family(far).unwrap();
+    let mut burst = ReceiveBurst::new(16, siblings[0].capabilities().receive_len_max);
+    for answers in [1, INBOX_FRAMES_MAX] {
+        for _ in 0..answers {
+            near[1].transmit(Instant::START, &plain(&answer)).unwrap();
+            assert_eq!(received(&mut siblings[1], Instant::START), [answer]);
+        }
+        for _ in 0..16 {
+            near[0].transmit(Instant::START, &plain(&other)).unwrap();
+        }
+        burst.clear();
+        siblings[0].receive(Instant::START, &mut burst).unwrap();
+        let count = |bytes: &[u8]| burst.frames().filter(|it| it.bytes == bytes).count();
+        assert!(count(&answer) > 0, "none of {answers}");
+        assert!(count(&other) > 0, "none beside {answers} of the inbox");
+        assert_eq!(count(&answer) + count(&other), 16);
+    }
+    // What came by a sibling is not told again.
+    assert!(received(&mut siblings[1], Instant::START).is_empty());
+}

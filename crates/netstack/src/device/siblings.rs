@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Such frames are few. An inbox that is full takes no more of them, and counts them as overflowed:
-//! they are asked for again.
+//! they are asked for again. In each burst some of an inbox come before those of the queue, and the
+//! rest behind them if there is room: neither keeps the other waiting.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,6 +30,9 @@ use crate::wire::{Protocol, ipv6};
 
 /// Frames that wait for one shard.
 pub const INBOX_FRAMES_MAX: usize = 64;
+
+/// Frames of an inbox that come before those of the queue, in a burst.
+const INBOX_FRAMES_FIRST: usize = 8;
 
 /// One of several queues.
 pub struct Sibling<D> {
@@ -90,6 +94,11 @@ impl Family {
         })
     }
 
+    /// Its own.
+    fn inbox(&self) -> &Inbox {
+        &self.inboxes[self.own]
+    }
+
     fn tell_others(&self, frame: &Frame<'_>) {
         for (at, inbox) in self.inboxes.iter().enumerate() {
             if at != self.own {
@@ -121,12 +130,16 @@ impl Inbox {
         }
     }
 
-    fn take(&self, burst: &mut ReceiveBurst) {
+    /// Moves up to `frames_max` frames into the burst.
+    fn take(&self, burst: &mut ReceiveBurst, frames_max: usize) {
         if !self.has_some.load(Ordering::Acquire) {
             return;
         }
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(room) = burst.room() {
+        for _ in 0..frames_max {
+            let Some(room) = burst.room() else {
+                return;
+            };
             let Some(Held {
                 bytes,
                 verified,
@@ -174,6 +187,10 @@ impl<D: Device> Device for Sibling<D> {
     }
 
     fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        if let Some(family) = &self.family {
+            family.inbox().take(burst, INBOX_FRAMES_FIRST);
+        }
+        // A sibling has told all others of what comes by the inbox.
         let first = burst.len();
         let received = self.device.receive(now, burst);
         if let Some(family) = &self.family {
@@ -182,7 +199,7 @@ impl<D: Device> Device for Sibling<D> {
                     family.tell_others(&frame);
                 }
             }
-            family.inboxes[family.own].take(burst);
+            family.inbox().take(burst, INBOX_FRAMES_MAX);
         }
         received
     }
@@ -198,8 +215,7 @@ impl<D: Device> Device for Sibling<D> {
     fn losses(&mut self) -> Losses {
         let mut losses = self.device.losses();
         if let Some(family) = &self.family {
-            let inbox = &family.inboxes[family.own];
-            losses.overflowed += inbox.overflowed.load(Ordering::Relaxed);
+            losses.overflowed += family.inbox().overflowed.load(Ordering::Relaxed);
         }
         losses
     }

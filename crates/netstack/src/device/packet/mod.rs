@@ -91,7 +91,7 @@ impl Device for Packet {
         let (fd, losses) = (&self.fd, &mut self.losses);
         // The program has limited them.
         let mut others_left = usize::MAX;
-        let mut is_drained = false;
+        let (mut is_drained, first) = (false, burst.len());
         while burst.room().is_some() && !is_drained {
             let taken = self.ring.take(|slot| match slot {
                 Slot::Frame { header, bytes } => {
@@ -114,7 +114,7 @@ impl Device for Packet {
                 Some(taken) => taken?,
                 // An error that waits at the socket, or a frame that such an error came before when
                 // its slot was looked at: it would keep the socket readable.
-                None if burst.is_empty() => {
+                None if burst.len() == first => {
                     vnet::receive_one(fd, burst, &mut others_left, losses)?;
                     is_drained = true;
                 }

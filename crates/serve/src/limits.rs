@@ -62,6 +62,12 @@ pub struct Limits {
     /// a dead one.
     pub send_rate_window: Duration,
 
+    /// How long a thread that serves many connections relies on being told, where readiness is
+    /// reported once and not for as long as it lasts: 60 s. A report may be lost, as a real-time
+    /// signal may be, and the time-outs above may be far longer, as those of a cache are. So after
+    /// this time it tries what it waits for.
+    pub look_again: Duration,
+
     /// From the order to stop until the connections that are still open are cut: 25 s. Kubernetes
     /// kills 30 s after SIGTERM, so this leaves time to write the log out and say what was cut.
     pub drain_deadline: Duration,
@@ -94,6 +100,7 @@ impl Limits {
             send_timeout: Duration::from_secs(60),
             send_rate_min: 500,
             send_rate_window: Duration::from_secs(60),
+            look_again: Duration::from_secs(60),
             drain_deadline: Duration::from_secs(25),
         }
     }

@@ -114,7 +114,7 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
         if !self.turns.is_empty() || self.entrance.has_some() {
             return Some(Duration::ZERO);
         }
-        let next = [self.lookout.next_expiry(), self.entrance.rest_until()]
+        let next = [self.lookout.next_expiry(), self.entrance.wakes_at()]
             .into_iter()
             .flatten()
             .min();

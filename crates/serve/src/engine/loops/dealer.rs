@@ -69,7 +69,7 @@ impl<O, D: Deals> Dealer<O, D> {
         let mut reports = Vec::new();
         while !self.house.gate.is_closing() {
             let now = clock::now().monotonic;
-            let timeout = self.entrance.rest_until();
+            let timeout = self.entrance.wakes_at();
             let timeout = timeout.map(|until| until.saturating_duration_since(now));
             let wait = |timeout| self.dispatcher.wait(&mut reports, timeout);
             if self.own.bell.wait(timeout, wait).is_err() {

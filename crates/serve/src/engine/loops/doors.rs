@@ -143,6 +143,16 @@ impl Doors {
         self.doors[at].has_some
     }
 
+    /// Whether what waits may not be known, because a report was lost. By level it comes again.
+    pub(crate) fn may_have_missed(&self) -> bool {
+        !self.is_level && self.is_open()
+    }
+
+    /// Takes it that something waits at each.
+    pub(crate) fn look_again(&mut self) {
+        self.doors.iter_mut().for_each(|door| door.has_some = true);
+    }
+
     /// Takes a connection from the queue of one of them.
     pub(crate) fn accept(&mut self, at: usize, names_peers: bool) -> Came {
         let door = &mut self.doors[at];

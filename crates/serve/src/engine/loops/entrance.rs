@@ -4,7 +4,7 @@ use std::io;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use event::Dispatcher;
 
@@ -33,10 +33,14 @@ pub(crate) struct Entrance {
     was_called: bool,
     /// It waits for room of another kind.
     is_paused: bool,
+    /// How long reports are relied on, and until when they are now.
+    relies_for: Duration,
+    relies_until: Instant,
 }
 
 impl Entrance {
     pub(crate) fn new<O>(doors: Doors, house: &House<O>, own: Arc<Loop>) -> Entrance {
+        let shared = &house.admission.shared;
         Entrance {
             doors,
             gate: Arc::clone(&house.gate),
@@ -49,6 +53,8 @@ impl Entrance {
             came: 0,
             was_called: false,
             is_paused: false,
+            relies_for: shared.limits.look_again,
+            relies_until: shared.start + shared.limits.look_again,
         }
     }
 
@@ -70,8 +76,12 @@ impl Entrance {
         self.doors.has_some()
     }
 
-    pub(crate) fn rest_until(&self) -> Option<Instant> {
-        self.doors.rest_until()
+    /// When it has something to do although nothing is reported.
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        match self.doors.may_have_missed() {
+            true => Some(self.relies_until),
+            false => self.doors.rest_until(),
+        }
     }
 
     /// Begins a turn, in which a bounded number comes in by each door.
@@ -82,6 +92,12 @@ impl Entrance {
             false => first,
         };
         (self.door, self.came) = (0, 0);
+        if self.relies_until <= now {
+            self.relies_until = now + self.relies_for;
+            if self.doors.may_have_missed() {
+                self.doors.look_again();
+            }
+        }
         self.doors.end_rest(now, dispatcher);
         if self.own.has_room.load(Ordering::Acquire) {
             self.own.has_room.store(false, Ordering::Relaxed);
@@ -186,7 +202,6 @@ impl Entrance {
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
-    use std::time::Duration;
 
     use event::Mechanism;
     use session::{Echo, Opening};

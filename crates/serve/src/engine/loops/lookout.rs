@@ -53,6 +53,9 @@ pub(crate) struct Lookout {
     timers: Wheel<u64>,
     /// What ticks are counted from.
     start: Instant,
+    /// How long reports are relied on, and in ticks. For ever if they come by level: one that is
+    /// lost comes again.
+    relies_for: (Duration, Tick),
     /// How many connections there have been: the half of a name that tells it from others at the
     /// same place.
     serial: u32,
@@ -70,12 +73,18 @@ impl Lookout {
             Trigger::OneShot => return Err(io::ErrorKind::Unsupported.into()),
         };
         dispatcher.add(own.bell.as_fd(), Token(BELL), Interest::READ.pinned())?;
+        let shared = &house.admission.shared;
+        let relies_for = match is_level {
+            true => Duration::MAX,
+            false => shared.limits.look_again,
+        };
         Ok(Lookout {
             own,
             is_level,
             dispatcher,
             timers: Wheel::new(),
-            start: house.admission.shared.start,
+            start: shared.start,
+            relies_for: (relies_for, ticks(relies_for) + 1),
             serial: 0,
         })
     }
@@ -107,8 +116,11 @@ impl Lookout {
         !self.is_level && !self.dispatcher.tells_end()
     }
 
-    /// Waits until something is reported, for at most so long.
+    /// Waits until something is reported, for at most so long; and no longer than reports are relied
+    /// on, because that of the bell may be lost.
     pub(crate) fn wait(&mut self, reports: &mut Vec<Ready>, timeout: Option<Duration>) {
+        let relied_on = (!self.is_level).then_some(self.relies_for.0);
+        let timeout = [timeout, relied_on].into_iter().flatten().min();
         let Lookout {
             own, dispatcher, ..
         } = self;
@@ -175,10 +187,20 @@ impl Lookout {
         }
     }
 
-    /// Sees to it that a timer comes when the wait ends, or before.
+    /// Sees to it that a timer comes when the wait ends, or before: when reports have been relied on
+    /// for as long as they are.
     pub(crate) fn arm(&mut self, heard: &mut Heard, until: Instant) {
-        // Up: never early.
-        let due = self.tick_of(until) + 1;
+        let looks_at = self.timers.now() + self.relies_for.1;
+        let due = self.due_at(until).min(looks_at);
+        self.set_timer(heard, due);
+    }
+
+    /// Up: never early.
+    fn due_at(&self, until: Instant) -> Tick {
+        self.tick_of(until) + 1
+    }
+
+    fn set_timer(&mut self, heard: &mut Heard, due: Tick) {
         heard.due = due;
         if let Some((timer, set_for)) = heard.timer {
             if set_for <= due {
@@ -217,13 +239,14 @@ impl Lookout {
         self.timers.advance(now, |name| expired.push(name));
     }
 
-    /// Whether the wait of a connection whose timer has come is over. If not, another timer is set;
-    /// `None` if it does not wait for a time.
+    /// Whether the wait of a connection whose timer has come is over, or has lasted for as long as
+    /// reports are relied on. If not, another timer is set; `None` if it does not wait for a time.
     pub(crate) fn is_over(&mut self, heard: &mut Heard, until: Option<Instant>) -> bool {
         heard.timer = None;
         match until {
             Some(until) if heard.due > self.timers.now() => {
-                self.arm(heard, until);
+                let due = heard.due.min(self.due_at(until));
+                self.set_timer(heard, due);
                 false
             }
             until => until.is_some(),
@@ -231,7 +254,10 @@ impl Lookout {
     }
 
     fn tick_of(&self, time: Instant) -> Tick {
-        let since = time.saturating_duration_since(self.start);
-        u64::try_from(since.as_nanos() >> TICK_SHIFT).unwrap_or(Tick::MAX >> 1)
+        ticks(time.saturating_duration_since(self.start))
     }
+}
+
+fn ticks(duration: Duration) -> Tick {
+    u64::try_from(duration.as_nanos() >> TICK_SHIFT).unwrap_or(Tick::MAX >> 1)
 }

@@ -162,12 +162,17 @@ pub(super) fn prepare(options: &EventOptions, listeners: &mut [Bound]) -> io::Re
 
 /// What each loop accepts from, and what the dealer does: all that the loops cannot have a socket
 /// of each. Shared by them, it would wake them all for every connection, and with real-time
-/// signals, which go to one thread, all but one never.
+/// signals, which go to one thread, all but one never. With these an inherited socket is dealt even
+/// to a single loop: other processes may listen on it as well, and whichever asked for signals last
+/// would get them all.
 fn divide(options: &EventOptions, listeners: &[Bound]) -> io::Result<(Vec<Sockets>, Sockets)> {
     let mut own: Vec<_> = (0..options.loops).map(|_| Vec::new()).collect();
     let mut dealt = Vec::new();
+    let has_signals = matches!(options.dispatcher, Mechanism::RtSig(_));
     for (number, bound) in listeners.iter().enumerate() {
-        let is_own = options.accept == Accept::Own && bound.sockets().count() >= options.loops;
+        let is_own = options.accept == Accept::Own
+            && bound.sockets().count() >= options.loops
+            && !(has_signals && bound.is_inherited());
         for (at, socket) in sockets(number, bound)?.into_iter().enumerate() {
             match is_own {
                 true => own[at % options.loops].push(socket),

@@ -83,6 +83,12 @@ impl Bound {
         self.is_inherited
     }
 
+    /// Makes it as if our parent had made it.
+    #[cfg(test)]
+    pub(crate) fn inherit(&mut self) {
+        self.is_inherited = true;
+    }
+
     /// What to type into a browser to get here: for a wildcard address `localhost` first, then one
     /// URL for each address of an interface, at most eight in all. A Unix socket has no URL that
     /// browsers know, so its address is given instead.

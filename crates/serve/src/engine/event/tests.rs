@@ -16,7 +16,7 @@ use crate::engine::loops::tests::{
     CLOSE_STEP, Faults, PATIENCE, connect, converse, start_at, start_faulty,
 };
 use crate::limits::Limits;
-use crate::listen::Address;
+use crate::listen::{Address, bind};
 use crate::shared::Shared;
 
 /// Loops with a session for each connection.
@@ -377,6 +377,31 @@ fn what_cannot_be_split_is_dealt() {
         drop(world);
         assert!(!path.exists());
     }
+}
+
+/// Seen (in review): of two processes with one inherited socket, as at a restart, each with one loop
+/// on real-time signals, only the one that had started last heard of clients, and none when that
+/// had ended. Cause: the kernel signals one thread what happens to a file, whoever else has it.
+/// Cure: what is inherited is dealt by a thread that asks for no signals.
+#[test]
+fn processes_that_share_an_inherited_socket_take_no_signals_from_each_other() {
+    let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
+        .unwrap()
+        .remove(0);
+    bound.inherit();
+    let Address::Tcp(address) = bound.address else {
+        panic!("not a TCP address")
+    };
+    let signals = Mechanism::RtSig(Overflow::Poll);
+    let serve = || {
+        let (mut start, ..) = start_at(&[], Limits::default(), || Echo);
+        start.listeners.push(bound.try_clone().unwrap());
+        Events::start(options(1, signals), start).unwrap()
+    };
+    let _first = serve();
+    assert!(converse(connect(address)), "the first is not served");
+    drop(serve());
+    assert!(converse(connect(address)), "signals went with the other");
 }
 
 /// How many connections each loop has.

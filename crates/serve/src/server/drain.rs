@@ -9,11 +9,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Server;
 use crate::carriage::DRAIN_GRACE;
-use crate::listen::Bound;
+use crate::listen::{Address, Bound};
 
-/// How long the connections in the listen queue may take to be accepted: those whose handshake is
-/// not over yet, and, on a busy machine or at the limit of connections, those that are in it.
-const QUEUE_PATIENCE: Duration = Duration::from_millis(20);
+/// How long handshakes under way may take to end, so that their connections come into the listen
+/// queue: of clients on this machine, and of those that may be elsewhere, a round trip away.
+const HANDSHAKE_PATIENCE_HERE: Duration = Duration::from_millis(20);
+const HANDSHAKE_PATIENCE: Duration = DRAIN_GRACE;
+
+/// How long, with that, the connections in the listen queue may take to be accepted, on a busy
+/// machine or at the limit of connections.
 const QUEUE_PATIENCE_MAX: Duration = Duration::from_secs(1);
 
 /// How often a drain looks.
@@ -65,7 +69,8 @@ impl Server {
         ours().for_each(Bound::stop_queueing);
         let queues = || ours().flat_map(Bound::sockets);
         let deadline = Instant::now() + QUEUE_PATIENCE_MAX.min(self.shared.limits.drain_deadline);
-        thread::sleep(QUEUE_PATIENCE.min(self.shared.limits.drain_deadline));
+        let patience = handshake_patience(ours());
+        thread::sleep(patience.min(self.shared.limits.drain_deadline));
         while queues().any(has_connections) && Instant::now() < deadline {
             // At the limit of connections those in the queue wait for these to end.
             self.running.close_idle(self.shared.start.elapsed());
@@ -75,6 +80,18 @@ impl Server {
         for socket in ours().flat_map(Bound::sockets) {
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
+    }
+}
+
+/// For how long handshakes with these listeners may go on.
+fn handshake_patience<'a>(mut listeners: impl Iterator<Item = &'a Bound>) -> Duration {
+    let has_far_clients = |bound: &Bound| match bound.address {
+        Address::Tcp(address) => !address.ip().is_loopback(),
+        _ => false,
+    };
+    match listeners.any(has_far_clients) {
+        true => HANDSHAKE_PATIENCE,
+        false => HANDSHAKE_PATIENCE_HERE,
     }
 }
 
@@ -110,6 +127,23 @@ mod tests {
         assert!(has_connections(&listener));
         rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
         assert!(!has_connections(&listener));
+    }
+
+    /// Seen (in review): a client that was further away than 20 ms was reset by a drain, although
+    /// its handshake had been answered. Cause: that was how long handshakes had, wherever clients
+    /// are. Cure: they have a quarter of a second, unless all clients are on this machine.
+    #[test]
+    fn the_handshake_of_a_client_that_is_far_has_a_round_trip() {
+        let directory = tempfile::tempdir().unwrap();
+        let unix = format!("unix:{}", directory.path().join("socket").display());
+        let patience = |addresses: &[&str]| {
+            let bound = addresses.iter();
+            let bound = bound.flat_map(|at| bind(&at.parse().unwrap(), None).unwrap());
+            handshake_patience(bound.collect::<Vec<_>>().iter())
+        };
+        assert_eq!(patience(&["127.0.0.1:0", &unix]), HANDSHAKE_PATIENCE_HERE);
+        assert_eq!(patience(&["127.0.0.1:0", "0.0.0.0:0"]), HANDSHAKE_PATIENCE);
+        assert_eq!(patience(&[]), HANDSHAKE_PATIENCE_HERE);
     }
 
     /// Seen: clients in the queue of a Unix socket were reset when the server drained. Cause: only

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use event::Mechanism;
+
 use super::bell::Loop;
 use super::dealer::{Dealer, Deals};
 use super::doors::{Doors, Sockets};
@@ -44,7 +46,8 @@ impl Loops {
         }
     }
 
-    /// Starts the thread that accepts from `sockets` and deals connections out.
+    /// Starts the thread that accepts from `sockets` and deals connections out. It waits for few
+    /// descriptors, and by `epoll`, whatever the loops wait with.
     ///
     /// # Errors
     /// What the kernel says to a new thread and its descriptors.
@@ -59,7 +62,8 @@ impl Loops {
     {
         let (house, own) = (Arc::clone(house), Loop::new()?);
         self.dealer = Some(Arc::clone(&own));
-        let make = move || Dealer::new(house, own, to, Doors::new(sockets, DOORS));
+        let doors = Doors::new(sockets, DOORS);
+        let make = move || Dealer::new(house, own, to, doors, Mechanism::Epoll.open()?);
         (self.threads).spawn("dealer".to_owned(), make, Dealer::run)
     }
 
@@ -67,12 +71,15 @@ impl Loops {
         &self.bound
     }
 
+    /// The loops, and the dealer, by name.
+    fn all(&self) -> impl Iterator<Item = (&str, &Arc<Loop>)> {
+        let named = self.named.iter().map(|(name, one)| (name.as_str(), one));
+        named.chain(self.dealer.iter().map(|one| ("dealer", one)))
+    }
+
     /// The server has come to another stage of its life, or is to accept no more.
     pub(crate) fn wake(&self) {
-        let connections = self.named.iter().map(|(_, one)| one);
-        connections
-            .chain(&self.dealer)
-            .for_each(|one| one.bell.ring());
+        self.all().for_each(|(_, one)| one.bell.ring());
     }
 
     /// Closes the listeners, and waits until that is done.
@@ -95,12 +102,12 @@ impl Loops {
 
     /// What each loop has counted: lines for people.
     pub(crate) fn dump(&self) -> String {
-        let lines = self.named.iter();
+        let lines = self.all();
         lines.map(|(name, one)| one.counters.line(name)).collect()
     }
 
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
-        for (name, one) in &self.named {
+        for (name, one) in self.all() {
             one.counters.write_metrics(name, out);
         }
     }

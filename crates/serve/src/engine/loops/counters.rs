@@ -25,7 +25,7 @@ loop_counters! {
     reports: "reports", "Descriptors that were reported ready.";
     changes: "interest_changes", "Connections added to the dispatcher, taken out, or watched for something else.";
     accepted: "accepted", "Connections that came to this loop.";
-    passed_on: "passed_on", "Connections that this loop accepted and gave to another, which had fewer.";
+    passed_on: "passed_on", "Connections that this loop accepted and gave to another.";
     slow_reads: "slow_reads", "Pieces of files that threads read because they were not in memory.";
     errors: "dispatcher_errors", "Errors of the dispatcher: waits that failed, and connections that it could not watch.";
 }

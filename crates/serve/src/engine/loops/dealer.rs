@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 
-use event::{Dispatcher, Interest, Mechanism, Ready, Token};
+use event::{Dispatcher, Interest, Ready, Token};
 
 use super::bell::Loop;
 use super::doors::{Accepted, Doors, REST};
@@ -44,13 +44,15 @@ pub(crate) struct Dealer<O, D> {
 }
 
 impl<O, D: Deals> Dealer<O, D> {
+    /// # Errors
+    /// What the kernel says to the dispatcher.
     pub(crate) fn new(
         house: Arc<House<O>>,
         own: Arc<Loop>,
         to: D,
         doors: Doors,
+        mut dispatcher: Box<dyn Dispatcher>,
     ) -> io::Result<Dealer<O, D>> {
-        let mut dispatcher = Mechanism::Epoll.open()?;
         let interest = Interest::READ.pinned();
         dispatcher.add(own.bell.as_fd(), Token(BELL), interest)?;
         let mut entrance = Entrance::new(doors, &house, Arc::clone(&own));
@@ -72,7 +74,12 @@ impl<O, D: Deals> Dealer<O, D> {
             let timeout = self.entrance.wakes_at();
             let timeout = timeout.map(|until| until.saturating_duration_since(now));
             let wait = |timeout| self.dispatcher.wait(&mut reports, timeout);
-            if self.own.bell.wait(timeout, wait).is_err() {
+            let waited = self.own.bell.wait(timeout, wait);
+            let counters = &self.own.counters;
+            counters.waits.add(1);
+            counters.reports.add(reports.len() as u64);
+            if waited.is_err() {
+                counters.errors.add(1);
                 thread::sleep(REST);
             }
             for Ready { token, .. } in reports.drain(..) {
@@ -92,12 +99,17 @@ impl<O, D: Deals> Dealer<O, D> {
                 self.entrance.go_on(now, &mut *self.dispatcher);
                 let next = (self.entrance).next(now, &mut *self.dispatcher, &house.admission);
                 let Some(accepted) = next else { break };
-                self.to.deal(accepted);
+                self.deal(accepted);
             }
         }
         if let Some(accepted) = self.entrance.close(&mut *self.dispatcher) {
-            self.to.deal(accepted);
+            self.deal(accepted);
         }
         self.house.gate.has_closed();
+    }
+
+    fn deal(&mut self, accepted: Accepted) {
+        self.own.counters.passed_on.add(1);
+        self.to.deal(accepted);
     }
 }

@@ -2,8 +2,8 @@
 //! silence: under each engine whose threads wait with one.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::BorrowedFd;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use session::replay::Random;
 use session::{Echo, Next, Now, Opening, Outbox, Phase, Received, Session};
 
-use super::DOORS;
+use super::dealer::{Dealer, Deals};
+use super::{Accepted, DOORS, Doors, House, Loop};
 use crate::counters::{Closed, CounterSnapshot};
 use crate::engine::admission::{Admission, Start};
 use crate::engine::event::Events;
@@ -204,13 +205,17 @@ fn serve_for(patience: Duration, engine: Engine, faults: Faults) -> Outcome {
 
 /// What the loops show to have counted as errors of their dispatchers.
 fn errors(running: &Running) -> u64 {
-    let mut out = MetricsWriter::default();
-    running.write_metrics(&mut out);
-    let text = String::from_utf8(out.finish()).unwrap();
+    let text = metrics(running);
     let lines = text.lines();
     let errors = lines.filter(|line| line.starts_with("weft_loop_dispatcher_errors_total{"));
     let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
     errors.map(count).sum()
+}
+
+fn metrics(running: &Running) -> String {
+    let mut out = MetricsWriter::default();
+    running.write_metrics(&mut out);
+    String::from_utf8(out.finish()).unwrap()
 }
 
 /// What an engine is started with, at free ports of these addresses.
@@ -495,6 +500,86 @@ fn what_comes_after_a_drain_has_begun_is_answered_as_the_last() {
             shared.stage.drain();
         }
     }
+}
+
+/// Seen (in review): what the thread that deals counted was shown nowhere.
+#[test]
+fn the_thread_that_deals_shows_what_it_has_counted() {
+    let [_, pipeline] = engines(Mechanism::EpollEdge);
+    let dealt = Engine::Event(EventOptions {
+        accept: Accept::Dealt,
+        ..EventOptions::default()
+    });
+    for engine in [dealt, pipeline] {
+        let (start, _shared, address) = start_on_loopback(Limits::default(), || Echo);
+        let running = Running::start(&engine, None, start).unwrap();
+        assert!(converse(connect(address)));
+        let (metrics, dump) = (metrics(&running), running.dump());
+        let passed_on = "weft_loop_passed_on_total{loop=\"dealer\"} 1\n";
+        assert!(metrics.contains(passed_on), "{engine:?}: {metrics}");
+        assert!(dump.contains("  loop dealer: "), "{engine:?}: {dump}");
+    }
+}
+
+/// A thread that deals what comes to this socket, on its own, until the gate closes.
+fn deal(
+    listener: &TcpListener,
+    faults: Faults,
+    to: impl Deals + Send + 'static,
+) -> (Arc<Loop>, impl FnOnce(), Arc<Shared>) {
+    let (start, shared, _) = start_at(&[], Limits::default(), || Echo);
+    let (house, _) = House::new(start, Box::new(|| Mechanism::Poll.open()), (1, true));
+    let own = Loop::new().unwrap();
+    let socket = listener.as_fd().try_clone_to_owned().unwrap();
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    let thread = {
+        let (house, own) = (Arc::clone(&house), Arc::clone(&own));
+        thread::spawn(move || {
+            let faulty = Faulty {
+                real: Mechanism::Epoll.open().unwrap(),
+                faults,
+                calls: Calls::default(),
+            };
+            let doors = Doors::new(vec![(0, socket)], DOORS);
+            let dealer = Dealer::new(house, own, to, doors, Box::new(faulty));
+            dealer.unwrap().run();
+        })
+    };
+    let bell = Arc::clone(&own);
+    let end = move || {
+        house.gate.close();
+        bell.bell.ring();
+        thread.join().unwrap();
+    };
+    (own, end, shared)
+}
+
+/// Waits until something is so.
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(CLOSE_STEP);
+    }
+}
+
+/// Seen (in review): a thread that dealt rested after a wait that had failed, and did not say so.
+#[test]
+fn failed_waits_of_the_thread_that_deals_are_counted_and_lose_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (sender, dealt) = mpsc::channel();
+    let faults = Faults {
+        wait_fails: 2,
+        ..Faults::default()
+    };
+    let to = move |accepted: Accepted| sender.send(accepted).unwrap();
+    let (own, end, _) = deal(&listener, faults, to);
+    for _ in 0..2 {
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        dealt.recv_timeout(PATIENCE).expect("a client is dealt");
+    }
+    wait_until("a failed wait is counted", || own.counters.errors.get() > 0);
+    end();
 }
 
 /// Sends more lines than the sockets hold, and takes them as they come back. Says whether all did.

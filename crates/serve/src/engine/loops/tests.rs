@@ -1,6 +1,7 @@
 //! Faults of a dispatcher, which cost time or a connection that is counted, and never one in
-//! silence: under each engine whose threads wait with one.
+//! silence; and files that are not in memory: under each engine whose threads wait with one.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,9 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use event::{Dispatcher, Interest, Mechanism, Overflow, Ready, Token, Trigger};
+use rustix::fs::Advice;
 use rustix::io::Errno;
 use session::replay::Random;
-use session::{Echo, Next, Now, Opening, Outbox, Phase, Received, Session};
+use session::{Echo, FileRange, Next, Now, Opening, Outbox, Phase, Received, Session, SharedFile};
 
 use super::dealer::{Dealer, Deals};
 use super::{Accepted, DOORS, Doors, House, Loop};
@@ -205,11 +207,15 @@ fn serve_for(patience: Duration, engine: Engine, faults: Faults) -> Outcome {
 
 /// What the loops show to have counted as errors of their dispatchers.
 fn errors(running: &Running) -> u64 {
+    counted(running, "weft_loop_dispatcher_errors_total{")
+}
+
+/// What the loops show to have counted together, by the beginning of its lines.
+fn counted(running: &Running, name: &str) -> u64 {
     let text = metrics(running);
-    let lines = text.lines();
-    let errors = lines.filter(|line| line.starts_with("weft_loop_dispatcher_errors_total{"));
+    let lines = text.lines().filter(|line| line.starts_with(name));
     let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
-    errors.map(count).sum()
+    lines.map(count).sum()
 }
 
 fn metrics(running: &Running) -> String {
@@ -498,6 +504,65 @@ fn what_comes_after_a_drain_has_begun_is_answered_as_the_last() {
             assert_eq!(reply, expected, "{engine:?}");
             // And no bell is rung for it.
             shared.stage.drain();
+        }
+    }
+}
+
+/// Sends a file for whatever it gets.
+struct SendsFile(FileRange);
+
+impl Session for SendsFile {
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
+        if !input.is_empty() {
+            out.put_file(self.0.clone());
+        }
+        Received {
+            used: input.len(),
+            next: Next::Receive(Phase::Idle),
+        }
+    }
+}
+
+/// Takes a file that the disk has out of the page cache.
+fn evict(file: &File) {
+    let len = file.metadata().unwrap().len();
+    wait_until("it leaves memory: is it on a disk?", || {
+        rustix::fs::fadvise(file, 0, None, Advice::DontNeed).unwrap();
+        !fiber::fs::is_cached(file.as_fd(), 0..len)
+    });
+}
+
+#[test]
+fn a_file_that_is_not_in_memory_is_read_beside_the_loops_and_arrives_whole() {
+    let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let content: Vec<u8> = (0..3_000_000_u32).map(|at| (at / 7) as u8).collect();
+    file.write_all(&content).unwrap();
+    file.as_file().sync_all().unwrap();
+    let [on, pipeline] = engines(Mechanism::EpollEdge);
+    let off = Engine::Event(EventOptions {
+        has_file_threads: false,
+        ..EventOptions::default()
+    });
+    for (engine, is_beside) in [(on, true), (off, false), (pipeline, true)] {
+        // Past the page cache and into the socket, and through both.
+        for (keep, settled) in [(false, true), (true, false)] {
+            let range = FileRange {
+                file: Arc::new(SharedFile::try_from(file.reopen().unwrap()).unwrap()),
+                range: 0..content.len() as u64,
+                keep,
+                settled,
+            };
+            let open = move || SendsFile(range.clone());
+            let (start, _shared, address) = start_on_loopback(Limits::default(), open);
+            let running = Running::start(&engine, None, start).unwrap();
+            evict(file.as_file());
+            let mut client = connect(address);
+            client.write_all(b"x").unwrap();
+            let mut arrived = vec![0; content.len()];
+            client.read_exact(&mut arrived).unwrap();
+            assert!(arrived == content, "{engine:?}, keep {keep}");
+            let slow_reads = counted(&running, "weft_loop_slow_reads_total{");
+            assert_eq!(slow_reads > 0, is_beside, "{engine:?}, keep {keep}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -644,6 +645,52 @@ fn failed_waits_of_the_thread_that_deals_are_counted_and_lose_nothing() {
         dealt.recv_timeout(PATIENCE).expect("a client is dealt");
     }
     wait_until("a failed wait is counted", || own.counters.errors.get() > 0);
+    end();
+}
+
+/// Has room when it is told so.
+struct Narrow {
+    has_room: Arc<AtomicBool>,
+    dealt: mpsc::Sender<Accepted>,
+}
+
+impl Deals for Narrow {
+    fn has_room(&self, _own: &Arc<Loop>) -> bool {
+        self.has_room.load(Ordering::SeqCst)
+    }
+
+    fn deal(&mut self, accepted: Accepted) {
+        self.dealt.send(accepted).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_accepted_while_there_is_no_room_where_it_goes() {
+    const CLIENTS: usize = 3;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (sender, dealt) = mpsc::channel();
+    let has_room = Arc::new(AtomicBool::new(false));
+    let to = Narrow {
+        has_room: Arc::clone(&has_room),
+        dealt: sender,
+    };
+    let (own, end, shared) = deal(&listener, Faults::default(), to);
+    let address = listener.local_addr().unwrap();
+    let _clients = [(); CLIENTS].map(|()| TcpStream::connect(address).unwrap());
+    let pauses = || shared.counters.snapshot().accept_pauses();
+    wait_until("it pauses", || pauses() > 0);
+    for _ in 0..CLIENTS {
+        let waits = own.counters.waits.get();
+        own.bell.ring();
+        wait_until("it looks around", || own.counters.waits.get() > waits);
+    }
+    assert!(dealt.try_recv().is_err(), "there was no room for it");
+    assert_eq!(pauses(), 1, "it is one pause");
+    has_room.store(true, Ordering::SeqCst);
+    own.bell.ring();
+    for _ in 0..CLIENTS {
+        dealt.recv_timeout(PATIENCE).expect("there is room");
+    }
     end();
 }
 

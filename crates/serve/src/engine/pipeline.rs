@@ -36,8 +36,8 @@
 //!
 //! What waits in line is bounded as well. A reader stops receiving when a batch is in line: bytes
 //! stay in the socket, and the peer slows down. A writer keeps connections that have nothing more
-//! to send, at most as many as may be open. The accept stage does not accept while the queue in
-//! front of the read stage is full: further clients wait in the listen queue.
+//! to send, at most as many as may be open. The accept stage does not accept while the queue of
+//! each read thread is full: further clients wait in the listen queue.
 //!
 //! A connection whose reply was sent and whose peer has sent no more does not go through a queue:
 //! it *rests* until its reader hears of it, and nothing is woken for that.
@@ -141,7 +141,8 @@ impl Gauge {
     }
 }
 
-/// The accept stage: gives connections to readers in turn.
+/// The accept stage: gives connections to readers in turn, but to none whose queue is full while
+/// another has room.
 struct InTurn<S> {
     stages: Arc<Stages<S>>,
     gate: Arc<Gate>,
@@ -149,8 +150,12 @@ struct InTurn<S> {
 }
 
 impl<S> Deals for InTurn<S> {
-    fn has_room(&self, own: &Arc<Loop>) -> bool {
-        self.stages.readers[self.next].queue.has_room(own)
+    fn has_room(&mut self, own: &Arc<Loop>) -> bool {
+        let readers = &self.stages.readers;
+        let mut in_turn = (0..readers.len()).map(|step| (self.next + step) % readers.len());
+        let found = in_turn.find(|&at| readers[at].queue.has_room(own));
+        self.next = found.unwrap_or(self.next);
+        found.is_some()
     }
 
     fn deal(&mut self, accepted: Accepted) {

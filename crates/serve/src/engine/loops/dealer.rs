@@ -18,14 +18,14 @@ const BELL: u64 = 0;
 /// Where connections are dealt to.
 pub(crate) trait Deals {
     /// Whether there is room for one more. If not, `own` is rung for when there is.
-    fn has_room(&self, own: &Arc<Loop>) -> bool;
+    fn has_room(&mut self, own: &Arc<Loop>) -> bool;
 
     fn deal(&mut self, accepted: Accepted);
 }
 
 /// Where there is always room.
 impl<F: FnMut(Accepted)> Deals for F {
-    fn has_room(&self, _own: &Arc<Loop>) -> bool {
+    fn has_room(&mut self, _own: &Arc<Loop>) -> bool {
         true
     }
 

@@ -655,7 +655,7 @@ struct Narrow {
 }
 
 impl Deals for Narrow {
-    fn has_room(&self, _own: &Arc<Loop>) -> bool {
+    fn has_room(&mut self, _own: &Arc<Loop>) -> bool {
         self.has_room.load(Ordering::SeqCst)
     }
 

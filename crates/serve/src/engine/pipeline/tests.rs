@@ -291,6 +291,41 @@ fn exchange(client: &mut TcpStream, lines: usize) {
     }
 }
 
+/// Seen (in review): while the queue of one reader was full nothing was accepted, although another
+/// had nothing to do. Cause: only the next one was asked. Cure: each is.
+#[test]
+fn nothing_is_accepted_while_the_queue_of_each_reader_is_full() {
+    let options = PipelineOptions {
+        read_threads: 2,
+        ..NARROW
+    };
+    let stages = Arc::new(Stages::<Echo>::new(&options).unwrap());
+    let mut to = InTurn {
+        stages: Arc::clone(&stages),
+        gate: Arc::new(Gate::new(10, 1)),
+        next: 0,
+    };
+    let own = Loop::new().unwrap();
+    let accepted = || Accepted {
+        socket: tempfile::tempfile().unwrap().into(),
+        peer: None,
+        listener: 0,
+    };
+    let lengths = || [0, 1].map(|at: usize| stages.readers[at].queue.counted().length);
+    for expected in [[1, 0], [1, 1]] {
+        assert!(to.has_room(&own), "{:?}", lengths());
+        to.deal(accepted());
+        assert_eq!(lengths(), expected);
+    }
+    assert!(!to.has_room(&own));
+    // It is the turn of the first, but only the second has room.
+    stages.readers[1].queue.take(1, &mut Vec::new());
+    assert!(own.bell.is_rung(), "it is called when there is room");
+    assert!(to.has_room(&own));
+    to.deal(accepted());
+    assert_eq!(lengths(), [1, 1]);
+}
+
 /// Seen: three system calls of each request woke its reader to tell it that a reply was sent.
 /// Cause: what came back went through the reader's queue and rang its bell. Cure: it rests until
 /// the reader hears of its peer.

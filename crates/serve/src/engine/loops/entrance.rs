@@ -213,15 +213,22 @@ mod tests {
     use crate::listen;
     use crate::shared::Shared;
 
-    /// Seen (in review): with `--multi-accept off` a client that was accepted when another loop had
-    /// just taken the last place waited for the next client to come. Cause: it counted as the one
-    /// connection of its turn, so its door was taken for empty. Cure: it counts when it comes in.
-    #[test]
-    fn what_is_held_comes_in_as_soon_as_there_is_room() {
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+    /// The way into a house, with doors that are watched, and their address.
+    fn entrance(
+        connections_max: usize,
+        accepts_many: bool,
+    ) -> (
+        Arc<House<impl Sized>>,
+        Entrance,
+        Box<dyn Dispatcher>,
+        String,
+    ) {
         let bound = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
         let address = bound[0].address.to_string();
         let limits = Limits {
-            connections_max: 1,
+            connections_max,
             ..Limits::default()
         };
         let shared = Arc::new(Shared::new(limits, None));
@@ -231,15 +238,43 @@ mod tests {
             carriers: None,
         };
         let open = Box::new(|| Mechanism::Poll.open());
-        let (house, listeners) = House::new(start, open, (1, false));
+        let (house, listeners) = House::new(start, open, (1, accepts_many));
         let doors = Doors::new(all_sockets(&listeners).unwrap(), DOORS);
         let mut entrance = Entrance::new(doors, &house, Loop::new().unwrap());
         let mut dispatcher = house.open_dispatcher().unwrap();
         entrance.open(&mut *dispatcher).unwrap();
+        (house, entrance, dispatcher, address)
+    }
+
+    /// What `--multi-accept` says.
+    #[test]
+    fn a_turn_takes_one_or_sixty_four_and_the_next_twice_as_many_if_some_are_left() {
+        for (accepts_many, expected) in [(true, [64, 86]), (false, [1, 1])] {
+            let (house, mut entrance, mut dispatcher, address) = entrance(1000, accepts_many);
+            let clients = (0..150).map(|_| TcpStream::connect(&address).unwrap());
+            let _clients: Vec<_> = clients.collect();
+            let taken = expected.map(|_| {
+                let mut reports = Vec::new();
+                dispatcher.wait(&mut reports, PATIENCE).unwrap();
+                entrance.is_ready(reports[0].token.0);
+                let now = Instant::now();
+                entrance.begin_turn(now, &mut *dispatcher);
+                let next = || entrance.next(now, &mut *dispatcher, &house.admission);
+                std::iter::from_fn(next).count()
+            });
+            assert_eq!(taken, expected);
+        }
+    }
+
+    /// Seen (in review): with `--multi-accept off` a client that was accepted when another loop had
+    /// just taken the last place waited for the next client to come. Cause: it counted as the one
+    /// connection of its turn, so its door was taken for empty. Cure: it counts when it comes in.
+    #[test]
+    fn what_is_held_comes_in_as_soon_as_there_is_room() {
+        let (house, mut entrance, mut dispatcher, address) = entrance(1, false);
         let _client = TcpStream::connect(address).unwrap();
         let mut reports = Vec::new();
-        let patience = Some(Duration::from_secs(30));
-        dispatcher.wait(&mut reports, patience).unwrap();
+        dispatcher.wait(&mut reports, PATIENCE).unwrap();
         entrance.is_ready(reports[0].token.0);
         let now = Instant::now();
         entrance.begin_turn(now, &mut *dispatcher);

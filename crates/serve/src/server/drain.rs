@@ -106,6 +106,7 @@ fn has_connections(listener: impl AsFd) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
 
     use session::{Echo, Opening};
@@ -123,10 +124,48 @@ mod tests {
     fn a_listener_that_was_shut_down_has_no_connections() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(!has_connections(&listener));
-        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(has_connections(&listener));
         rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
         assert!(!has_connections(&listener));
+    }
+
+    fn all_engines() -> [Engine; 4] {
+        let event = Engine::Event(EventOptions::default());
+        let pipeline = Engine::Pipeline(PipelineOptions::default());
+        [Engine::Thread, Engine::default(), event, pipeline]
+    }
+
+    /// A systemd unit that is stopped leaves its clients to the next start.
+    #[test]
+    fn an_inherited_socket_goes_on_listening_for_the_next_process() {
+        for engine in all_engines() {
+            let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
+                .unwrap()
+                .remove(0);
+            bound.inherit();
+            let next = bound.try_clone().unwrap();
+            let Address::Tcp(address) = bound.address else {
+                panic!("not a TCP address")
+            };
+            let settings = Settings {
+                engine,
+                listeners: vec![bound],
+                ..Settings::default()
+            };
+            let server = Server::start(settings, |_: Opening<'_>| Echo).unwrap();
+            let name = format!("{server:?}");
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(b"line\n").unwrap();
+            client.read_exact(&mut [0; 5]).unwrap();
+            assert_eq!(server.drain(), 0, "cut");
+            drop(server);
+            let late = TcpStream::connect_timeout(&address, Duration::from_secs(30));
+            let _late = late.unwrap_or_else(|error| panic!("{name}: {error}"));
+            rustix::io::ioctl_fionbio(&next, true).unwrap();
+            let accepted = rustix::net::accept(&next);
+            assert!(accepted.is_ok(), "{name}: {accepted:?}");
+        }
     }
 
     /// Seen (in review): a client that was further away than 20 ms was reset by a drain, although
@@ -151,9 +190,7 @@ mod tests {
     /// get into the queue, and those in it are served.
     #[test]
     fn those_in_the_queue_of_a_unix_socket_are_served() {
-        let event = Engine::Event(EventOptions::default());
-        let pipeline = Engine::Pipeline(PipelineOptions::default());
-        for engine in [Engine::Thread, Engine::default(), event, pipeline] {
+        for engine in all_engines() {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("socket");
             let address = format!("unix:{}", path.display()).parse().unwrap();

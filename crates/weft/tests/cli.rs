@@ -825,6 +825,19 @@ fn too_few_open_files_are_refused_with_what_to_raise() {
 }
 
 #[test]
+fn more_connections_than_the_engine_holds_exit_with_2_and_name_the_flag() {
+    // Nothing can listen at this address, so what is not refused fails otherwise. RFC 5737
+    let [serve, cache] = [
+        "serve --engine thread --max-connections 10000 --listen 192.0.2.1:80",
+        "cache --engine=thread -c 10000 -u root -l 192.0.2.1",
+    ]
+    .map(|line| line.split(' ').collect::<Vec<_>>());
+    let held = |flag: &str| format!("{flag} 10,000: --engine thread holds ");
+    check(&mut weft(&serve), 2, &held("--max-connections"));
+    check(&mut weft(&cache), 2, &held("-c"));
+}
+
+#[test]
 fn what_is_wrong_with_a_certificate_exits_with_2_and_names_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();

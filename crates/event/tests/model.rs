@@ -98,6 +98,7 @@ impl Model {
         let at = self.pick(PAIRS);
         let interest = self.interest();
         let action = self.pick(9);
+        let forgets = self.pick(2) == 0;
         self.tokens += 1;
         let token = Token(self.tokens);
         let place = &mut self.places[at];
@@ -123,7 +124,12 @@ impl Model {
             (2, _) => {
                 // Another file under the same number: removed, closed, opened, perhaps added.
                 if place.watched.take().is_some() {
-                    self.dispatcher.remove(place.far.as_fd()).unwrap();
+                    let far = place.far.as_fd();
+                    let parted = match forgets {
+                        true => self.dispatcher.forget(far),
+                        false => self.dispatcher.remove(far),
+                    };
+                    parted.unwrap();
                 }
                 let (near, far) = pair();
                 rustix::io::dup2(&far, &mut place.far).unwrap();

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from memcache import cache
-from world import COMBINATIONS, VARIANTS, Failure, check, expect
+from world import ALL, COMBINATIONS, FIBERS, VARIANTS, Failure, check, expect
 
 PINNED = [
     "pytest==9.2.0", "pymemcache==4.0.0", "pylibmc==1.6.3", "python-binary-memcached==0.33.0",
@@ -33,19 +33,19 @@ def memccapable_finds_every_capability(world):
         world.note = f"{out.count('[pass]')} capabilities"
 
 
-@check(limit_s=180)
+@check(*COMBINATIONS, limit_s=180)
 def pymemcache_passes_its_tests(world):
     folder = next(environment(world).glob("lib/python3*/site-packages"))
     # Its benchmarks are no tests. One test, of three kinds of clients, is switched off in its source (its issue 39).
     pytest(world, folder, "pymemcache/test", "-k", "not bench", least=500, skipped=3)
 
 
-@check(limit_s=180)
+@check(*ALL, limit_s=180)
 def pylibmc_passes_its_tests(world):
     pytest(world, source(world, "pylibmc"), "tests", least=40)
 
 
-@check(limit_s=180)
+@check(*ALL, limit_s=180)
 def bmemcached_passes_its_tests(world):
     folder = source(world, "python-binary-memcached")
     ours = pathlib.Path(__file__).parent.parent / "clients" / "conftest.py"
@@ -53,7 +53,8 @@ def bmemcached_passes_its_tests(world):
     pytest(world, folder, "test", least=100)
 
 
-@check(limit_s=180)
+# Those with one thread for all connections, see SCRIPT.
+@check(*FIBERS, "event", limit_s=180)
 def gomemcache_passes_its_tests(world):
     folder = clients_folder(world) / "go"
     if not (folder / "go.sum").exists():

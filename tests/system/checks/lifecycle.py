@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from world import ALL, Incomplete, check, expect, expect_equal, read_reply, request, wait_for
+from world import ALL, COMBINATIONS, Incomplete, check, expect, expect_equal, read_reply, request, wait_for
 
 from .load import expect_no_error
 
@@ -64,7 +64,7 @@ class Clients:
             thread.join(10)
 
 
-@check(*ALL)
+@check(*COMBINATIONS)
 def sigterm_loses_no_request(world):
     """Every request on a connection that was accepted is answered whole; later connections are refused."""
     for close in (False, True):
@@ -145,7 +145,7 @@ def a_second_signal_ends_at_once(world):
         expect_equal("exit status (128 + SIGINT)", server.wait_end(10), 130)
 
 
-@check(*ALL, limit_s=60)
+@check(*COMBINATIONS, limit_s=60)
 def sighup_under_load_drops_no_connection(world):
     config = world.scratch / "weft.toml"
     config.write_text('[headers]\n"X-Turn" = "0"\n')

@@ -91,6 +91,34 @@ def slowest_of(server, count):
     return worst_s
 
 
+@check(*(f"{engine}-{name}" for engine in ("event", "dealt", "pipeline") for name in ("rtsig", "rtsig-select", "rtsig-signalfd")))
+def an_overflow_of_signals_loses_no_request(world):
+    """500 clients ask at once, and the kernel queues 64 signals: it drops the others and says so with one SIGIO."""
+    queued_max = 64
+
+    def few_signals():
+        resource.setrlimit(resource.RLIMIT_SIGPENDING, (queued_max, queued_max))
+
+    with world.server(before_exec=few_signals) as server:
+        clients = [server.connect() for _ in range(500)]
+        files = [client.makefile("rb") for client in clients]
+        for turn in range(4):
+            if turn > 0:
+                # While it is stopped it takes no signal. In the first turn its connections are not watched yet.
+                server.signal(signal.SIGSTOP)
+                wait_for("it is stopped", server.is_stopped)
+            for client in clients:
+                client.sendall(request("/style.css"))
+            if turn > 0:
+                queued = int(server.status("SigQ").split("/")[0])
+                expect(queued >= queued_max, f"only {queued} signals are queued")
+                server.signal(signal.SIGCONT)
+            expect_equal(f"the statuses of turn {turn}", {read_reply(file).status for file in files}, {200})
+        for client, file in zip(clients, files):
+            file.close()
+            client.close()
+
+
 @check("thread", limit_s=120)
 def two_thousand_slow_connections_stop_nobody(world):
     with world.server("--head-timeout", "60s") as server:

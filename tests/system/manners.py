@@ -17,6 +17,72 @@ ENDLESS = 1 << 40
 
 # ---- HTTP
 
+def half_a_body(connection):
+    connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 500)
+    return "close"
+
+
+def half_a_body_and_silence(connection):
+    connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 500)
+
+
+def more_than_announced(connection):
+    connection.sendall(HEAD + b"Content-Length: 5\r\n\r\n" + b"hello, and more")
+
+
+def two_lengths(connection):
+    connection.sendall(HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello")
+
+
+def length_that_is_no_number(connection):
+    connection.sendall(HEAD + b"Content-Length: five\r\n\r\nhello")
+
+
+def chunks_of_garbage(connection):
+    connection.sendall(CHUNKED + b"zz\r\nhello\r\n0\r\n\r\n")
+
+
+def chunk_longer_than_its_size(connection):
+    connection.sendall(CHUNKED + b"2\r\nhello\r\n0\r\n\r\n")
+
+
+def chunks_without_end(connection):
+    connection.sendall(CHUNKED)
+    repeat(connection, b"5\r\nhello\r\n" * 100)
+
+
+def head_without_end(connection):
+    connection.sendall(HEAD)
+    repeat(connection, b"X-Filler: " + b"x" * 1000 + b"\r\n")
+
+
+def drip(connection):
+    for byte in HEAD + b"Content-Length: 5\r\n\r\nhello":
+        connection.sendall(bytes([byte]))
+        time.sleep(0.2)
+
+
+def silence(connection):
+    pass
+
+
+def nothing_but_the_end(connection):
+    return "close"
+
+
+def reset(connection):
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    return "close"
+
+
+def another_protocol(connection):
+    connection.sendall(b"-ERR unknown command\r\n\r\n")
+
+
+def interim_replies_without_end(connection):
+    repeat(connection, b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100)
+
+
 def length_below_zero(connection):
     connection.sendall(HEAD + b"Content-Length: -5\r\n\r\nhello")
 
@@ -95,6 +161,21 @@ def head_of_line_feeds(connection):
 
 # What it does, and the classes of errors that may count it.
 HTTP = {
+    half_a_body: {"short_reply"},
+    half_a_body_and_silence: {"client_timeout"},
+    more_than_announced: {"bad_reply"},
+    two_lengths: {"bad_reply"},
+    length_that_is_no_number: {"bad_reply"},
+    chunks_of_garbage: {"bad_reply"},
+    chunk_longer_than_its_size: {"bad_reply"},
+    chunks_without_end: {"client_timeout"},
+    head_without_end: {"bad_reply", "client_timeout"},
+    drip: {"client_timeout"},
+    silence: {"client_timeout"},
+    nothing_but_the_end: {"short_reply"},
+    reset: {"reset"},
+    another_protocol: {"bad_reply"},
+    interim_replies_without_end: {"client_timeout", "bad_reply"},
     length_below_zero: {"bad_reply"},
     length_beyond_64_bits: {"bad_reply"},
     length_of_an_exabyte: {"client_timeout"},

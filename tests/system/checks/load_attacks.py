@@ -14,116 +14,17 @@ from lan import SERVER, Lan
 from memcache import cache
 from world import ALL, Failure, check, expect, expect_equal, free_port, limit_threads, wait_for
 
-HEAD = b"HTTP/1.1 200 OK\r\n"
 # Beyond a run's duration and one time-out: starting, writing, a machine that has other things to do.
 GRACE_S = 10
-
-
-def half_a_body(connection):
-    connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 500)
-    return "close"
-
-
-def half_a_body_and_silence(connection):
-    connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 500)
-
-
-def more_than_announced(connection):
-    connection.sendall(HEAD + b"Content-Length: 5\r\n\r\n" + b"hello, and more")
-
-
-def two_lengths(connection):
-    connection.sendall(HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello")
-
-
-def length_that_is_no_number(connection):
-    connection.sendall(HEAD + b"Content-Length: five\r\n\r\nhello")
-
-
-def chunks_of_garbage(connection):
-    connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n")
-
-
-def chunk_longer_than_its_size(connection):
-    connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n")
-
-
-def chunks_without_end(connection):
-    connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-    while True:
-        connection.sendall(b"5\r\nhello\r\n" * 100)
-
-
-def head_without_end(connection):
-    connection.sendall(HEAD)
-    while True:
-        connection.sendall(b"X-Filler: " + b"x" * 1000 + b"\r\n")
-
-
-def drip(connection):
-    for byte in HEAD + b"Content-Length: 5\r\n\r\nhello":
-        connection.sendall(bytes([byte]))
-        time.sleep(0.2)
-
-
-def silence(connection):
-    pass
-
-
-def nothing_but_the_end(connection):
-    return "close"
-
-
-def reset(connection):
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    return "close"
-
-
-def another_protocol(connection):
-    connection.sendall(b"-ERR unknown command\r\n\r\n")
-
-
-def interim_replies_without_end(connection):
-    while True:
-        connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100)
-
-
-# What it does, and the classes of errors that may count it.
-MANNERS = {
-    half_a_body: {"short_reply"},
-    half_a_body_and_silence: {"client_timeout"},
-    more_than_announced: {"bad_reply"},
-    two_lengths: {"bad_reply"},
-    length_that_is_no_number: {"bad_reply"},
-    chunks_of_garbage: {"bad_reply"},
-    chunk_longer_than_its_size: {"bad_reply"},
-    chunks_without_end: {"client_timeout"},
-    head_without_end: {"bad_reply", "client_timeout"},
-    drip: {"client_timeout"},
-    silence: {"client_timeout"},
-    nothing_but_the_end: {"short_reply"},
-    reset: {"reset"},
-    another_protocol: {"bad_reply"},
-    interim_replies_without_end: {"client_timeout", "bad_reply"},
-}
 # More than a generator with a few connections ever needs; what an endless reply makes it keep would be beyond it.
 MEMORY_MAX_KB = 200_000
 
 
 @check(limit_s=240)
 def every_bad_manner_of_a_server_has_its_class(world):
-    servers_have_their_classes(world, MANNERS)
-
-
-@check(limit_s=240)
-def every_worse_manner_of_a_server_has_its_class(world):
-    servers_have_their_classes(world, manners.HTTP)
-
-
-def servers_have_their_classes(world, table):
     """All are tried, so that one failure hides no other."""
     found = []
-    for manner, classes in table.items():
+    for manner, classes in manners.HTTP.items():
         for words in (["--rate", 40], []):
             for io in ("uring", "epoll"):
                 name = f"{manner.__name__}, {'open' if words else 'closed'} loop, {io}"
@@ -193,7 +94,7 @@ def over_a_netstack_bad_manners_have_the_same_classes(world):
 def what_comes_before_the_request_is_no_reply(world):
     for greet in (manners.greeting, manners.reply_before_the_request):
         for words in (["--rate", 40], []):
-            with Badly(silence, greet) as server:
+            with Badly(manners.silence, greet) as server:
                 report = load(world, "http", server.url(), *words, "-c", 8, "-d", "600ms", "--timeout", "300ms", status=1)
             expect(report.errors.get("bad_reply", 0) + report.errors.get("client_timeout", 0) > 0, f"{greet.__name__}: {report.errors}")
             expect(report["verdict"]["row"] in ("nothing_came", "wrong_replies", "failing"), f"{report['verdict']}")
@@ -205,11 +106,11 @@ def a_server_that_reads_nothing_is_a_time_out(world):
     body.write_bytes(b"x" * 20_000_000)
     for words in (["--rate", 10], []):
         for io in ("uring", "epoll"):
-            with Badly(silence, manners.deaf) as server:
+            with Badly(manners.silence, manners.deaf) as server:
                 report = load(world, "http", server.url(), "-m", "POST", "--body-file", body, *words, "-c", 2, "-d", "600ms",
                               "--timeout", "400ms", "--io", io, status=1)
                 expect_equal("errors", set(report.errors), {"client_timeout"})
-    with Badly(silence, manners.deaf) as server:
+    with Badly(manners.silence, manners.deaf) as server:
         report = load(world, "cache", f"127.0.0.1:{server.port}", "--populate", "--value-size", "50000000", "--timeout", "1s", status=1)
         expect("the server did not take a set within 1s" in report.said, report.said)
 
@@ -222,7 +123,7 @@ def storing_the_keys_can_be_stopped(world):
             connection.sendall(bytes([byte]))
             time.sleep(1)
 
-    for manner in (slowly, silence):
+    for manner in (slowly, manners.silence):
         with Badly(manner) as server:
             process = start_load(world, "cache", f"127.0.0.1:{server.port}", "--populate", "-d", "1s", "--timeout", "40s")
             wait_for("it is connected", lambda: server.connections[1:])
@@ -231,10 +132,10 @@ def storing_the_keys_can_be_stopped(world):
             # Long before the time-out, or this fails.
             process.communicate(timeout=10)
             expect_equal("exit status", process.returncode, 130)
-    with Badly(silence) as server:
+    with Badly(manners.silence) as server:
         report = load(world, "cache", f"127.0.0.1:{server.port}", "--populate", "--timeout", "500ms", status=1)
         expect("the server did not answer a set within 500ms" in report.said, report.said)
-    with Badly(nothing_but_the_end) as server:
+    with Badly(manners.nothing_but_the_end) as server:
         report = load(world, "cache", f"127.0.0.1:{server.port}", "--populate", status=1)
         expect("cannot store the keys before the run" in report.said, report.said)
 
@@ -242,7 +143,8 @@ def storing_the_keys_can_be_stopped(world):
 @check(limit_s=60)
 def no_reply_is_long_enough_to_fill_the_memory(world):
     for words, manner in (
-            (["http"], head_without_end), (["http"], manners.chunk_extension_without_end), (["http", "--verify"], manners.body_without_end),
+            (["http"], manners.head_without_end), (["http"], manners.chunk_extension_without_end),
+            (["http", "--verify"], manners.body_without_end),
             (["cache", "--verify"], manners.value_of_a_gigabyte), (["cache"], manners.values_without_end),
             (["cache", "--multi-get", 10, "--verify"], manners.value_of_a_gigabyte)):
         with Badly(manner) as server:

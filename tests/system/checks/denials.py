@@ -1,19 +1,42 @@
 """io_uring denied in each way that there is: what may do without it says so and does; what was told to use it says why not."""
 
+import ctypes
 import errno
 import os
 import pathlib
 import re
 import resource
 import shutil
+import struct
 import tempfile
 
-from checks.starts import DISABLED, IO_URING, deny
 from generator import load
-from memcache import CacheServer
+from memcache import cache
 from world import check, expect, expect_equal, free_port, wait_for
 
-SETUP, ENTER, REGISTER = IO_URING.values()
+DISABLED = pathlib.Path("/proc/sys/kernel/io_uring_disabled")
+# io_uring_setup, io_uring_enter, io_uring_register: everywhere the same numbers.
+SETUP, ENTER, REGISTER = 425, 426, 427
+
+
+def deny(calls, number):
+    """For the start of a process: a filter of classic BPF with which these calls fail with this errno. seccomp(2)"""
+    load, jump_if_equal, give = 0x20, 0x15, 0x06
+    allow, fail = 0x7FFF0000, 0x00050000 | number
+    tests = [(jump_if_equal, len(calls) - at, 0, call) for at, call in enumerate(calls)]
+    program = [(load, 0, 0, 0), *tests, (give, 0, 0, allow), (give, 0, 0, fail)]
+
+    def before_exec():
+        code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
+        filter_ = struct.pack("=H6xQ", len(program), ctypes.addressof(code))
+        libc = ctypes.CDLL(None, use_errno=True)
+        pr_set_no_new_privs, pr_set_seccomp, seccomp_mode_filter = 38, 22, 2
+        if libc.prctl(pr_set_no_new_privs, 1, 0, 0, 0) or libc.prctl(pr_set_seccomp, seccomp_mode_filter, filter_, 0, 0):
+            raise OSError(ctypes.get_errno(), "the seccomp filter was not accepted")
+
+    return before_exec
+
+
 # Container runtimes deny all three; a profile by hand may forget one of them.
 FILTERS = {
     "all, as docker does": deny([SETUP, ENTER, REGISTER], errno.EPERM),
@@ -25,13 +48,6 @@ FILTERS = {
 }
 
 
-def started_cache(world, *flags, **options):
-    server = CacheServer(world, list(flags), **options)
-    world.servers.append(server)
-    server.start()
-    return server
-
-
 @check(limit_s=120)
 def each_filter_is_survived_by_auto_and_named_by_uring(world):
     """Seen: a filter that let io_uring_setup through, and not io_uring_register, kept the server from starting; one that forbade
@@ -41,7 +57,7 @@ def each_filter_is_survived_by_auto_and_named_by_uring(world):
             said = wait_for("the start is told", lambda: "limits" in server.output() and server.output().split("\n", 1)[1])
             expect("epoll" in said and "seccomp" in said, f"{name}: the start of serve says {said!r}")
             expect_equal(name, server.get("/").body, (world.site / "index.html").read_bytes())
-        with started_cache(world, "-v", variant="auto", before_exec=before_exec) as server, server.client() as client:
+        with cache(world, "-v", variant="auto", before_exec=before_exec) as server, server.client() as client:
             client.socket.sendall(b"set a 0 0 1\r\nx\r\n")
             expect_equal(f"{name}: a set", client.file.readline(), b"STORED\r\n")
         dispatchers = [["--engine", engine, "--dispatcher", "uring"] for engine in ("event", "pipeline")]
@@ -49,7 +65,7 @@ def each_filter_is_survived_by_auto_and_named_by_uring(world):
         for words in ([["--io", "uring"]] if name == "register" else [["--io", "uring"], *dispatchers]):
             for refused in (
                     world.server(*words, variant="auto", before_exec=before_exec, expect_ready=False),
-                    started_cache(world, *words, variant="auto", before_exec=before_exec, expect_ready=False)):
+                    cache(world, *words, variant="auto", before_exec=before_exec, expect_ready=False)):
                 expect(refused.wait_end() in (1, 2), f"{name}: {words} ended with {refused.process.returncode}")
                 said = refused.output()
                 is_clear = "seccomp" in said and "io_uring" in said and "panicked" not in said
@@ -67,6 +83,29 @@ def each_filter_is_survived_by_the_generator(world):
             expect(report["replies"] > 0 and not report.errors, f"{name}: {report.errors}")
             report = load(world, *words, "--io", "uring", preexec_fn=before_exec, status=1)
             expect("seccomp filter" in report.said and "--io epoll does without" in report.said, f"{name}: {report.said}")
+
+
+@check()
+def without_io_uring_it_serves_and_says_why(world):
+    expect(DISABLED.exists(), f"{DISABLED} does not exist: this kernel has no such switch (Linux 6.6 and newer do)")
+    before = DISABLED.read_text()
+    world.at_end(lambda: DISABLED.write_text(before))
+    DISABLED.write_text("2")
+    with world.server(variant="auto") as server:
+        said = server.output().split("\n", 1)[1]
+        expect("epoll" in said and "io_uring_disabled" in said, f"the start says {said!r}")
+        expect_equal("the page", server.get("/").body, (world.site / "index.html").read_bytes())
+    refused = world.server("--io", "uring", variant="auto", expect_ready=False)
+    expect(refused.wait_end() != 0, "--io uring started without io_uring")
+    expect("io_uring_disabled" in refused.output(), f"--io uring says {refused.output()!r}")
+    for engine in ("event", "pipeline"):
+        refused = world.server("--engine", engine, "--dispatcher", "uring", variant="auto", expect_ready=False)
+        expect(refused.wait_end() != 0, "--dispatcher uring started without io_uring")
+        expect("--dispatcher uring: " in refused.output() and "io_uring_disabled" in refused.output(),
+               f"--dispatcher uring says {refused.output()!r}")
+    doctor = world.start(world.binary, "doctor")
+    out, err = doctor.communicate(timeout=10)
+    expect(b"io_uring_disabled" in out + err, f"doctor says {out!r}")
 
 
 @check(limit_s=60)

@@ -168,38 +168,6 @@ def resident_kb(pid):
 
 
 @check(limit_s=60)
-def a_server_that_is_stuck_is_not_praised(world):
-    """Seen: of a server that answered three requests on each connection and no more, a closed loop that was shorter than its time-out
-    said that the server was the limit, with status 0."""
-    for io in ("uring", "epoll"):
-        answered = {}
-
-        def three(connection):
-            answered[connection] = answered.get(connection, 0) + 1
-            if answered[connection] <= 3:
-                connection.sendall(manners.GOOD)
-
-        with Badly(three) as server:
-            report = load(world, "http", server.url(), "-c", 4, "-d", "1500ms", "--timeout", "2s", "--io", io, status=1)
-        expect_equal("replies and errors", (report["replies"], report.errors), (12, {"client_timeout": 4}))
-        expect_equal("the verdict", report["verdict"]["row"], "failing")
-
-
-@check(limit_s=60)
-def keep_alive_may_end_between_two_requests(world):
-    """A server that closes what was idle for 50 ms; each connection is asked again after 2 s."""
-    def then_close(connection):
-        connection.sendall(manners.GOOD)
-        time.sleep(0.05)
-        return "close"
-
-    for io in ("uring", "epoll"):
-        with Badly(then_close) as server:
-            report = load(world, "http", server.url(), "--rate", 50, "-c", 100, "-d", "3s", "--io", io)
-        expect_equal("replies and errors", (report["replies"], report.errors), (150, {}))
-
-
-@check(limit_s=60)
 def a_server_that_is_killed_in_the_middle(world):
     for io in ("uring", "epoll"):
         for words in (["--rate", 500], []):
@@ -262,20 +230,6 @@ def ipv6_is_spoken(world):
     with world.server(host="::1") as server:
         report = load(world, "http", server.url("/style.css"), "--rate", 200, "-d", "1s")
         expect_equal("replies and errors", (report["replies"], report.errors), (200, {}))
-
-
-@check(limit_s=60)
-def more_connections_than_descriptors_are_refused_at_once(world):
-    with world.server() as server:
-        for io in ("uring", "epoll"):
-            report = load(world, "http", server.url("/style.css"), "-c", 200, "-d", "40s", "--io", io, status=1,
-                          seconds=GRACE_S, preexec_fn=lambda: limit_descriptors(64))
-            expect("200 connections need" in report.said and "the limit is 64" in report.said, report.said)
-
-
-def limit_descriptors(count):
-    import resource
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
 
 @check()

@@ -13,7 +13,7 @@ import time
 from generator import load
 from memcache import cache
 from peers import memcached, nginx
-from world import ALL, Failure, check, expect, expect_equal, free_port, wait_for
+from world import ALL, check, expect, expect_equal, free_port, wait_for
 
 PAUSE_S = 0.2
 # Server and generator before everything else on the machine: what is measured is the pause, not the neighbours. chrt(1)
@@ -192,18 +192,6 @@ def a_closed_loop_finds_the_rate_that_wrk_finds(world):
         expect(apart <= APART_BUSY_MAX or disturbed, f"{ratios}, and no report says that it was disturbed")
 
 
-@check(limit_s=60)
-def what_is_not_there_is_no_good_reply(world):
-    """As wrk's "Non-2xx or 3xx responses", and in the exit code."""
-    with world.server() as server:
-        report = load(world, "http", server.url("/none"), "-c", 4, "-d", "500ms", status=1)
-        expect_equal("good replies and row", (report["replies"], report["verdict"]["row"]), (0, "nothing_came"))
-        expect_equal("errors", report.errors, {"unexpected_status": report["replies_by_status"]["4xx"]})
-        report = load(world, "http", server.url("/none"), server.url("/style.css"), "-c", 4, "-d", "500ms", status=1)
-        expect_equal("row", report["verdict"]["row"], "wrong_replies")
-        load(world, "http", server.url("/none"), "-c", 4, "-d", "500ms", "--expect", "404")
-
-
 # ---- many connections
 
 @check("uring", "epoll", limit_s=120)
@@ -262,24 +250,6 @@ def four_agents_hold_fifteen_thousand_connections(world):
         others = [path for rank in range(1, AGENTS) if (path := world.scratch / f"{rank}.json").exists()]
         expect_equal("files of agents that do not lead", others, [])
         world.note = f"p99 {report['latency_us']['intended']['p99'] / 1e3:.1f} ms"
-
-
-@check(limit_s=60)
-def one_agent_that_is_killed_fails_all(world):
-    with world.server() as server:
-        rendezvous = f"127.0.0.1:{free_port()}"
-        words = ["load", "http", server.url("/style.css"), "-c", 90, "--rate", 900, "-d", "40s", "--agents", 3,
-                 "--rendezvous", rendezvous]
-        agents = [world.start(world.binary, *words, "--rank", rank) for rank in range(3)]
-        wait_for("all work", lambda: server.metric("weft_connections_active") >= 90, 20)
-        agents[2].kill()
-        for agent in agents[:2]:
-            try:
-                _, err = agent.communicate(timeout=10)
-            except Exception as error:
-                raise Failure("an agent went on after another had died") from error
-            expect_equal("exit status", agent.returncode, 1)
-            expect("agent 2 on 127.0.0.1 died" in err.decode(), err.decode())
 
 
 @check(limit_s=60)

@@ -1,31 +1,14 @@
 """Where it listens, as whom it runs, what it says when something is not allowed."""
 
-import ctypes
-import errno
 import http.client
 import os
 import pathlib
 import pwd
 import shutil
 import socket
-import stat
-import struct
 import tempfile
 
 from world import ALL, VARIANTS, Failure, check, expect, expect_equal, free_port, limit_threads, wait_for
-
-DISABLED = pathlib.Path("/proc/sys/kernel/io_uring_disabled")
-
-
-@check(*ALL)
-def a_unix_socket_serves(world):
-    path = world.scratch / "weft.sock"
-    page = (world.site / "index.html").read_bytes()
-    with world.server(listen=[f"unix:{path}"]):
-        wait_for("the socket is there", path.exists)
-        expect(stat.S_ISSOCK(path.stat().st_mode), "it is no socket")
-        expect_equal("the page", world.output_of("curl", "-sf", "--unix-socket", path, "http://weft/"), page)
-    expect(not path.exists(), "the socket is left behind")
 
 
 @check(*ALL)
@@ -41,20 +24,16 @@ def a_stale_unix_socket_is_replaced_and_a_live_one_is_not(world):
 
 
 @check(*ALL)
-def ipv6_serves(world):
-    with world.server(host="::1") as server:
-        expect_equal("the page", world.output_of("curl", "-sfg", server.url("/")), (world.site / "index.html").read_bytes())
-
-
-@check(*ALL)
 def many_listeners_serve(world):
     ports = [free_port() for _ in range(3)]
     path = world.scratch / "weft.sock"
+    page = (world.site / "index.html").read_bytes()
     with world.server(listen=[*(f"127.0.0.1:{port}" for port in ports), f"[::1]:{ports[0]}", f"unix:{path}"]):
         for port in ports:
-            world.output_of("curl", "-sf", f"http://127.0.0.1:{port}/")
-        world.output_of("curl", "-sfg", f"http://[::1]:{ports[0]}/")
-        world.output_of("curl", "-sf", "--unix-socket", path, "http://weft/")
+            expect_equal("the page", world.output_of("curl", "-sf", f"http://127.0.0.1:{port}/"), page)
+        expect_equal("the page over IPv6", world.output_of("curl", "-sfg", f"http://[::1]:{ports[0]}/"), page)
+        expect_equal("the page by the socket", world.output_of("curl", "-sf", "--unix-socket", path, "http://weft/"), page)
+    expect(not path.exists(), "the socket is left behind")
 
 
 @check(*ALL)
@@ -150,73 +129,9 @@ def is_free(port):
 
 
 @check()
-def without_io_uring_it_serves_and_says_why(world):
-    expect(DISABLED.exists(), f"{DISABLED} does not exist: this kernel has no such switch (Linux 6.6 and newer do)")
-    before = DISABLED.read_text()
-    world.at_end(lambda: DISABLED.write_text(before))
-    DISABLED.write_text("2")
-    with world.server(variant="auto") as server:
-        said = server.output().split("\n", 1)[1]
-        expect("epoll" in said and "io_uring_disabled" in said, f"the start says {said!r}")
-        expect_equal("the page", server.get("/").body, (world.site / "index.html").read_bytes())
-    refused = world.server("--io", "uring", variant="auto", expect_ready=False)
-    expect(refused.wait_end() != 0, "--io uring started without io_uring")
-    expect("io_uring_disabled" in refused.output(), f"--io uring says {refused.output()!r}")
-    for engine in ("event", "pipeline"):
-        refused = world.server("--engine", engine, "--dispatcher", "uring", variant="auto", expect_ready=False)
-        expect(refused.wait_end() != 0, "--dispatcher uring started without io_uring")
-        expect("--dispatcher uring: " in refused.output() and "io_uring_disabled" in refused.output(),
-               f"--dispatcher uring says {refused.output()!r}")
-    doctor = world.start(world.binary, "doctor")
-    out, err = doctor.communicate(timeout=10)
-    expect(b"io_uring_disabled" in out + err, f"doctor says {out!r}")
-
-
-@check()
-def behind_a_seccomp_filter_it_serves_and_says_why(world):
-    """What container runtimes do: io_uring_setup fails with EPERM for this process alone."""
-    with world.server(variant="auto", before_exec=deny([IO_URING["io_uring_setup"]], errno.EPERM)) as server:
-        said = server.output().split("\n", 1)[1]
-        expect("epoll" in said and "seccomp" in said, f"the start says {said!r}")
-        expect_equal("the page", server.get("/").body, (world.site / "index.html").read_bytes())
-
-
-# Everywhere the same numbers.
-IO_URING = {"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427}
-
-
-def deny(calls, number):
-    """For the start of a process: a filter of classic BPF with which these calls fail with this errno. seccomp(2)"""
-    load, jump_if_equal, give = 0x20, 0x15, 0x06
-    allow, fail = 0x7FFF0000, 0x00050000 | number
-    tests = [(jump_if_equal, len(calls) - at, 0, call) for at, call in enumerate(calls)]
-    program = [(load, 0, 0, 0), *tests, (give, 0, 0, allow), (give, 0, 0, fail)]
-
-    def before_exec():
-        code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
-        filter_ = struct.pack("=H6xQ", len(program), ctypes.addressof(code))
-        libc = ctypes.CDLL(None, use_errno=True)
-        pr_set_no_new_privs, pr_set_seccomp, seccomp_mode_filter = 38, 22, 2
-        if libc.prctl(pr_set_no_new_privs, 1, 0, 0, 0) or libc.prctl(pr_set_seccomp, seccomp_mode_filter, filter_, 0, 0):
-            raise OSError(ctypes.get_errno(), "the seccomp filter was not accepted")
-
-    return before_exec
-
-
-@check()
 def with_io_uring_auto_takes_it(world):
     with world.server(variant="auto") as server:
         expect("io_uring" in server.output().split("\n", 1)[1], f"the start says {server.output()!r}")
-
-
-@check()
-def a_taken_port_is_named(world):
-    with world.server() as server:
-        second = world.server(listen=[f"127.0.0.1:{server.port}"], expect_ready=False)
-        expect(second.wait_end() != 0, "a second server started on the same port")
-        said = second.output().split("\n", 1)[1]
-        expect(str(server.port) in said and "in use" in said, f"it says {said!r}")
-        expect("panicked" not in said, f"it says {said!r}")
 
 
 @check(*ALL, limit_s=60)
@@ -247,18 +162,3 @@ def whichever_thread_is_one_too_many_the_limit_is_named(world):
             expect_equal(f"the status of {path}", admin.getresponse().status, 200)
         process.terminate()
         expect_equal("the exit status at the end", process.wait(10), 0)
-
-
-@check()
-def a_missing_folder_is_named(world):
-    gone = world.scratch / "gone"
-    server = world.server(site=gone, expect_ready=False)
-    expect(server.wait_end() != 0, "it started without a folder")
-    said = server.output().split("\n", 1)[1]
-    expect(str(gone) in said and "panicked" not in said, f"it says {said!r}")
-
-
-@check()
-def doctor_and_help_speak(world):
-    for words in (["doctor"], ["--help"], ["serve", "--help"], ["--version"]):
-        expect(world.output_of(world.binary, *words), f"weft {' '.join(words)} says nothing")

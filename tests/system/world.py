@@ -1,5 +1,6 @@
 """What checks stand on: servers of their own, clients as processes, replies, waiting with a bound."""
 
+import functools
 import http.client
 import os
 import pathlib
@@ -69,6 +70,19 @@ def check(*variants, limit_s=30, by_hand=False):
         for variant in variants or (None,):
             name = f"{variant}/{run.__name__}" if variant else run.__name__
             REGISTRY.append(Check(name, run, variant or "uring", limit_s, by_hand))
+        return run
+
+    return register
+
+
+def check_over(*kinds, variant=None, limit_s=30):
+    """Registers a function of a world and a kind of device as a check over each of these kinds."""
+
+    def register(run):
+        for kind in kinds:
+            over_kind = functools.partial(run, kind=kind)
+            over_kind.__name__ = f"{run.__name__}_over_{kind}"
+            check(variant, limit_s=limit_s)(over_kind)
         return run
 
     return register

@@ -6,7 +6,7 @@ from checks.load_truth import logged
 from generator import load
 from lan import SERVER, Lan
 from peers import memcached, nginx
-from world import check, expect, expect_equal, wait_for
+from world import check, check_over, expect, expect_equal, wait_for
 
 ADDRESSES = 8
 
@@ -15,22 +15,8 @@ def netstack(lan):
     return "--network", "netstack", "--device", lan.device, "--address", f"10.9.0.2-10.9.0.{1 + ADDRESSES}/24"
 
 
-@check(limit_s=60)
-def a_netstack_on_tap_reports_what_nginx_logged(world):
-    report_is_what_nginx_logged(world, "tap")
-
-
-@check(limit_s=60)
-def a_netstack_on_a_packet_socket_reports_what_nginx_logged(world):
-    report_is_what_nginx_logged(world, "packet")
-
-
-@check(limit_s=60)
-def a_netstack_on_af_xdp_reports_what_nginx_logged(world):
-    report_is_what_nginx_logged(world, "xdp")
-
-
-def report_is_what_nginx_logged(world, kind):
+@check_over("tap", "packet", "xdp", limit_s=60)
+def a_netstack_reports_what_nginx_logged(world, kind):
     lan = Lan(world, kind)
     with nginx(world, host=SERVER, wrap=lan.server) as (url, log):
         for words in (("--close",), ("--rate", 1000, "--arrivals", "poisson", "--close"), ("--depth", 8)):

@@ -3,42 +3,14 @@
 
 import pathlib
 
-from world import check, expect, expect_equal
+from world import check_over, expect, expect_equal
 
 LINK = pathlib.Path(__file__).parent.parent / "link.py"
 
 
-@check()
-def a_host_on_a_tap_interface_answers_the_kernel(world):
-    answers(world, "tap")
-
-
-@check()
-def a_host_on_two_queues_of_a_tap_interface_answers_the_kernel(world):
-    answers(world, "taps")
-
-
-@check()
-def a_host_on_a_tap_interface_without_offloads_answers_the_kernel(world):
-    answers(world, "wire")
-
-
-@check()
-def a_host_on_a_packet_socket_answers_the_kernel(world):
-    answers(world, "packet")
-
-
-@check()
-def a_host_on_two_packet_sockets_answers_the_kernel(world):
-    answers(world, "packets")
-
-
-@check()
-def a_host_on_af_xdp_answers_the_kernel(world):
-    answers(world, "xdp")
-
-
-def answers(world, kind):
+# `taps` and `packets` have two queues; `wire` is a TAP interface without offloads.
+@check_over("tap", "taps", "wire", "packet", "packets", "xdp")
+def a_host_answers_the_kernel(world, kind):
     expect_equal("what it says", world.output_of("unshare", "--net", LINK, example_of(world), kind), b"kept\n")
 
 

@@ -16,6 +16,7 @@ import subprocess
 import link
 from memcache import CacheServer, certificate
 from world import Server, check, expect, expect_equal, read_reply, request, wait_for
+from world import check_over as check_over_kinds
 
 from . import clients, crowds, lifecycle, load, netstack
 from .cache_commands import tls_client
@@ -146,17 +147,7 @@ def each_of_two_shards_on_two_queues_serves_and_ends(world, *form):
         expect_equal("exit status", server.wait_end(10), 0)
 
 
-def check_over(*kinds):
-    """A check over each of these kinds of device."""
-
-    def register(run):
-        for kind in kinds:
-            over_kind = functools.partial(run, kind=kind)
-            over_kind.__name__ = f"{run.__name__}_over_{kind}"
-            check("netstack", limit_s=60)(over_kind)
-        return run
-
-    return register
+check_over = functools.partial(check_over_kinds, variant="netstack", limit_s=60)
 
 
 @check_over("packet", "xdp")

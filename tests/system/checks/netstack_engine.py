@@ -129,20 +129,10 @@ def in_both_forms(run):
 
 
 @in_both_forms
-def two_shards_serve_the_site_on_two_queues(world, *form):
-    with own_network():
-        world.server = functools.partial(server_on_link(world), *form, workers=2)
-        clients.every_file_arrives_whole(world)
-
-
-@in_both_forms
 def each_of_two_shards_on_two_queues_serves_and_ends(world, *form):
     with own_network():
         server = server_on_link(world)(*form, workers=2)
-        # A port of the client's decides which queue its connection comes to.
-        for _ in range(64):
-            expect_equal("status", server.get("/style.css").status, 200)
-        wait_for("each shard has served some", lambda: all(float(flows) > 0 for flows in opened_by_shard(server)))
+        expect_each_shard_to_serve(server)
         server.signal(signal.SIGTERM)
         expect_equal("exit status", server.wait_end(10), 0)
 
@@ -190,10 +180,14 @@ def make_veth(queues=1):
 def two_shards_serve_the_site_on_two_queues_of_af_xdp(world):
     """With several queues the program runs in the veth's driver, which deals flows by their hash."""
     with own_link(world, "xdp", queues=2):
-        server = world.server(workers=2)
-        for path in ["/data/loom.wav", *["/style.css"] * 64]:
-            expect(server.get(path).body == (world.site / path[1:]).read_bytes(), f"{path} has other bytes")
-        wait_for("each shard has served some", lambda: all(float(flows) > 0 for flows in opened_by_shard(server)))
+        expect_each_shard_to_serve(world.server(workers=2))
+
+
+def expect_each_shard_to_serve(server):
+    # A port of the client's decides which queue its connection comes to.
+    for path in ["/data/loom.wav", *["/style.css"] * 64]:
+        expect(server.get(path).body == (server.site / path[1:]).read_bytes(), f"{path} has other bytes")
+    wait_for("each shard has served some", lambda: all(float(flows) > 0 for flows in opened_by_shard(server)))
 
 
 def opened_by_shard(server):

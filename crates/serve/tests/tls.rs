@@ -154,10 +154,7 @@ fn start(engine: Engine, options: TlsOptions, limits: Limits) -> Running {
         engine,
         listeners,
         limits,
-        fibers: None,
-        log: None,
-        netstack: None,
-        names_peers: false,
+        ..Settings::default()
     };
     Running {
         _server: Server::start(settings, |_| Echo).unwrap(),
@@ -402,10 +399,7 @@ fn one_above_the_limit_is_told_so() {
             engine,
             listeners,
             limits: limits.clone(),
-            fibers: None,
-            log: None,
-            netstack: None,
-            names_peers: false,
+            ..Settings::default()
         };
         let server = Server::start(settings, |_| Echo).unwrap();
         let connect = || {

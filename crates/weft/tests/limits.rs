@@ -2,7 +2,8 @@
 //! engine and back end, on a server that was just started and once more when it is warm. Counted is
 //! what the crowd saw; and a well-behaved neighbour, which asks all the while, gets every reply.
 //!
-//! The limit on connections is in `engines.rs`, and with few descriptors in `tests/system`.
+//! The limit on connections and a head that trickles are in `engines.rs`, few descriptors in
+//! `tests/system`.
 
 #[macro_use]
 mod every_engine;
@@ -97,8 +98,7 @@ impl World {
             limits: setup.limits,
             fibers: setup.fibers,
             log: log.clone(),
-            netstack: None,
-            names_peers: false,
+            ..Settings::default()
         };
         let opened = Arc::clone(&handle);
         let open = move |opening: Opening<'_>| {

@@ -1,5 +1,8 @@
 //! What steps promise, on each back end.
 
+#[macro_use]
+mod harness;
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,18 +11,6 @@ use std::time::{Duration, Instant};
 use fiber::net::{Input, TcpListener, TcpStream, UnixStream};
 use fiber::sync::{Event, Semaphore};
 use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Steps};
-
-/// Makes a test of each promise on each back end.
-macro_rules! contract {
-    ($($promise:ident)*) => {
-        mod uring {
-            $(#[test] fn $promise() { super::run(super::BackendChoice::Uring, super::$promise) })*
-        }
-        mod epoll {
-            $(#[test] fn $promise() { super::run(super::BackendChoice::Epoll, super::$promise) })*
-        }
-    };
-}
 
 contract! {
     echoes_until_the_end_of_the_stream
@@ -34,16 +25,6 @@ contract! {
     more_conversations_at_once_than_lent_buffers
     who_holds_input_for_long_starves_nobody
     steps_without_input_yield_and_park
-}
-
-fn run(choice: BackendChoice, promise: fn()) {
-    for processors in [1, 2] {
-        let builder = Runtime::builder().processors(processors);
-        let runtime = builder.backend(choice).start().unwrap();
-        runtime.run(promise);
-        let left = runtime.shutdown(Duration::from_secs(10));
-        assert_eq!(left, 0, "fibers left with {processors} processors");
-    }
 }
 
 fn pair() -> (TcpStream, TcpStream) {
@@ -496,7 +477,7 @@ impl Steps for AskedOnce {
 #[test]
 fn a_panic_of_the_source_gives_the_buffer_back() {
     let left_before = fiber::resources().buffers_left;
-    run(BackendChoice::Auto, || {
+    harness::run(BackendChoice::Auto, || {
         let (mut near, far) = pair();
         let asked = AtomicUsize::new(0);
         let steps = fiber::spawn_steps(AskedOnce { stream: far, asked });

@@ -48,6 +48,13 @@ fn check(command: &mut Command, code: i32, in_err: &str) {
     assert_eq!(ran.out, "", "an error does not belong on standard output");
 }
 
+/// The command line is refused with exit code 2 and a message that has `said`. No word has a space.
+#[track_caller]
+fn refused(words: &str, said: &str) {
+    let words: Vec<_> = words.split(' ').collect();
+    check(&mut weft(&words), 2, said);
+}
+
 fn file(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();
@@ -99,53 +106,27 @@ fn the_version_is_said() {
 
 #[test]
 fn a_wrong_command_line_exits_with_2_and_suggests() {
-    check(&mut weft(&["serve", "--worker", "4"]), 2, "'--workers'");
-    check(
-        &mut weft(&["serve", "--engine", "fibre"]),
-        2,
-        "fiber, thread",
-    );
-    check(
-        &mut weft(&["serve", "--workers", "0"]),
-        2,
-        "--workers: '0' is not a whole number",
-    );
-    check(
-        &mut weft(&["serve", "--idle-timeout", "10"]),
-        2,
-        "such as 500ms, 10s or 2m",
-    );
-    check(
-        &mut weft(&["serve", "--listen", "127.0.0.1"]),
-        2,
-        "--listen: `127.0.0.1` is not",
-    );
-    check(
-        &mut weft(&["serve", "--dispatcher", "lap"]),
-        2,
+    refused("serve --worker 4", "'--workers'");
+    refused("serve --engine fibre", "fiber, thread");
+    refused("serve --workers 0", "--workers: '0' is not a whole number");
+    refused("serve --idle-timeout 10", "such as 500ms, 10s or 2m");
+    refused("serve --listen 127.0.0.1", "--listen: `127.0.0.1` is not");
+    refused(
+        "serve --dispatcher lap",
         "error: --dispatcher: no effect with --engine fiber: it is for --engine event or pipeline",
     );
-    check(
-        &mut weft(&["serve", "--engine", "event", "--io", "uring"]),
-        2,
+    refused(
+        "serve --engine event --io uring",
         "error: --io: no effect with --engine event: it is for --engine fiber",
     );
-    check(
-        &mut weft(&["cache", "--engine", "fibre"]),
-        2,
-        "fiber, thread",
-    );
-    check(&mut weft(&["server"]), 2, "'serve'");
-    check(&mut weft(&["man", "nothing"]), 2, "no command 'nothing'");
+    refused("cache --engine fibre", "fiber, thread");
+    refused("server", "'serve'");
+    refused("man nothing", "no command 'nothing'");
 }
 
 #[test]
 fn a_root_that_is_not_there_exits_with_2_and_names_it() {
-    check(
-        &mut weft(&["serve", "no/such/folder"]),
-        2,
-        "no directory 'no/such/folder'",
-    );
+    refused("serve no/such/folder", "no directory 'no/such/folder'");
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "page.html", "");
     check(&mut weft(&["serve", &path]), 2, "is a file");
@@ -173,24 +154,14 @@ fn a_wrong_file_exits_with_2_and_names_file_line_and_key() {
     );
 }
 
-#[test]
-fn another_server_s_flag_for_the_address_is_told_ours() {
-    for typed in [["-p", "8080"], ["--port", "8080"], ["--bind", "::"]] {
-        let ran = run(weft(&["serve"]).args(typed));
-        assert_eq!(ran.code, 2);
-        assert!(
-            ran.err.contains("tip: address and port are one: --listen"),
-            "{}",
-            ran.err
-        );
-    }
-}
-
 /// Seen: users of other servers typed `--root`, `--cert`, `--threads`, `-v` and `-D`, and were told
 /// to pass them "as a value".
 #[test]
 fn other_servers_flags_are_told_ours() {
     for (typed, ours) in [
+        ("-p", "tip: address and port are one: --listen"),
+        ("--port", "tip: address and port are one: --listen"),
+        ("--bind", "tip: address and port are one: --listen"),
         ("--root", "weft serve DIR"),
         ("-d", "weft serve DIR"),
         ("--cert", "--tls-cert FILE --tls-key FILE"),
@@ -198,7 +169,7 @@ fn other_servers_flags_are_told_ours() {
         ("-v", "--access-log FILE"),
         ("-D", "packaging/systemd"),
     ] {
-        check(&mut weft(&["serve", typed]), 2, ours);
+        refused(&format!("serve {typed}"), ours);
     }
 }
 
@@ -253,28 +224,20 @@ fn what_keeps_the_server_from_starting_is_found_before() {
         check(&mut weft(&["check-config", &path]), 2, why);
         check(&mut weft(&["serve", "--config", &path]), 2, why);
     }
-    check(
-        &mut weft(&["serve", "--user", "no-such-user"]),
-        2,
+    refused(
+        "serve --user no-such-user",
         "error: --user: there is no user 'no-such-user'",
     );
 }
 
 #[test]
 fn keys_that_do_not_fit_the_certificates_are_refused() {
-    let files = [
-        "--tls-cert",
-        "a.pem",
-        "--tls-key",
-        "a.key",
-        "--tls-key",
-        "b.key",
-    ];
-    let said = "error: --tls-cert and --tls-key are given 1 and 2 times";
-    check(weft(&["serve"]).args(files), 2, said);
-    check(
-        weft(&["serve"]).args(&files[2..]),
-        2,
+    refused(
+        "serve --tls-cert a.pem --tls-key a.key --tls-key b.key",
+        "error: --tls-cert and --tls-key are given 1 and 2 times",
+    );
+    refused(
+        "serve --tls-key a.key --tls-key b.key",
         "error: --tls-key needs --tls-cert",
     );
 }
@@ -343,7 +306,7 @@ fn every_shell_gets_completions_of_every_flag() {
         assert_eq!(ran.code, 0);
         assert!(ran.out.contains("memory-budget"), "{shell}");
     }
-    check(&mut weft(&["completions", "sea"]), 2, "bash");
+    refused("completions sea", "bash");
 }
 
 #[test]
@@ -381,17 +344,13 @@ fn help_is_a_command_and_version_is_pointed_to_its_flag() {
     }
     let long = run(&mut weft(&["serve", "--help"])).out;
     assert_eq!(run(&mut weft(&["help", "serve"])).out, long);
-    check(&mut weft(&["version"]), 2, "weft --version");
+    refused("version", "weft --version");
     let page = run(&mut weft(&["man", "load", "http"])).out;
     assert!(page.contains(".TH WEFT-LOAD-HTTP 1"), "{page}");
     for spelled in ["load http", "load-http"] {
         assert_eq!(run(&mut weft(&["man", spelled])).out, page);
     }
-    check(
-        &mut weft(&["man", "load", "nothing"]),
-        2,
-        "no command 'load nothing'",
-    );
+    refused("man load nothing", "no command 'load nothing'");
 }
 
 /// Seen: an unknown experiment got a list of 25 names, none at all no hint; `lab report --out DIR`
@@ -399,17 +358,14 @@ fn help_is_a_command_and_version_is_pointed_to_its_flag() {
 /// if they were built already.
 #[test]
 fn the_lab_says_how_to_go_on() {
-    check(&mut weft(&["lab", "run"]), 2, "weft lab list");
-    let near = "no experiment is called 'rt-yeild'; did you mean rt-yield?";
-    check(&mut weft(&["lab", "run", "rt-yeild"]), 2, near);
-    check(
-        &mut weft(&["lab", "list", "zzzzzz"]),
-        2,
-        "weft lab list names them",
+    refused("lab run", "weft lab list");
+    refused(
+        "lab run rt-yeild",
+        "no experiment is called 'rt-yeild'; did you mean rt-yield?",
     );
-    check(
-        &mut weft(&["lab", "compare", "no", "such"]),
-        2,
+    refused("lab list zzzzzz", "weft lab list names them");
+    refused(
+        "lab compare no such",
         "there is neither a build of weft nor a folder of results at 'no'",
     );
     // Seen: the column was as wide as most names, and longer ones pushed their words to the right.
@@ -419,13 +375,9 @@ fn the_lab_says_how_to_go_on() {
     assert_eq!(columns.len(), 1, "{list}");
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().to_str().unwrap();
-    for words in [
-        &["lab", "report", results][..],
-        &["lab", "report", "--out", results],
-    ] {
-        check(
-            &mut weft(words),
-            2,
+    for words in ["lab report", "lab report --out"] {
+        refused(
+            &format!("{words} {results}"),
             &format!("there are no samples in {results}"),
         );
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use load::plan::{Arrivals, CacheProtocol};
 use load::verdict::VerdictRow;
 use load::{Errors, Plan};
-use world::{cache_of, cache_plan, cache_server, over_both};
+use world::{cache_of, cache_plan, cache_server, expect_no_error, over_both};
 
 #[test]
 fn populated_keys_are_found_and_their_values_right_over_both_protocols() {
@@ -23,7 +23,7 @@ fn populated_keys_are_found_and_their_values_right_over_both_protocols() {
             cache_of(&mut plan).keys_per_get = keys_per_get;
             over_both(&plan, |outcome| {
                 let total = &outcome.total;
-                assert_eq!(total.errors.total(), 0, "{:?}", total.errors);
+                expect_no_error(outcome);
                 let gets = total.classes[0].service_ns.len();
                 let sets = total.classes[1].service_ns.len();
                 assert!(gets > 0 && sets > 0 && gets > sets, "{gets} {sets}");
@@ -83,12 +83,7 @@ fn values_that_nobody_looks_at_are_dropped_unread() {
         cache_of(&mut plan).protocol = protocol;
         over_both(&plan, |outcome| {
             assert!(outcome.total.hits > 0 && outcome.total.misses == 0);
-            assert_eq!(
-                outcome.total.errors.total(),
-                0,
-                "{:?}",
-                outcome.total.errors
-            );
+            expect_no_error(outcome);
         });
     }
 }

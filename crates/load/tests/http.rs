@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use load::plan::{Arrivals, Burst, Expected, Idle, SessionPlan, Sessions, Stage, Workload};
 use load::verdict::VerdictRow;
-use load::{LoadError, Outcome, Plan};
-use world::{Then, http_of, http_plan, http_server, over_both, reply, run, send};
+use load::{Outcome, Plan};
+use world::{Then, expect_no_error, http_of, http_plan, http_server, over_both, reply, run, send};
 
 #[test]
 fn a_closed_loop_counts_what_the_server_answered() {
@@ -31,12 +31,7 @@ fn a_closed_loop_counts_what_the_server_answered() {
             outcome.total.classes[0].replies_by_status,
             [0, 0, replies, 0, 0, 0]
         );
-        assert_eq!(
-            outcome.total.errors.total(),
-            0,
-            "{:?}",
-            outcome.total.errors
-        );
+        expect_no_error(outcome);
         assert_eq!(outcome.total.opened, 4);
         let of_intervals: u64 = outcome
             .intervals
@@ -58,12 +53,7 @@ fn a_connection_for_every_request() {
     http_of(&mut plan).requests_per_connection = Some(1);
     over_both(&plan, |outcome| {
         assert!(outcome.total.replies() > 0);
-        assert_eq!(
-            outcome.total.errors.total(),
-            0,
-            "{:?}",
-            outcome.total.errors
-        );
+        expect_no_error(outcome);
         assert!(outcome.total.opened >= outcome.total.replies());
     });
     let open_loop = Plan {
@@ -117,12 +107,7 @@ fn replies_of_every_framing_are_told_apart() {
         over_both(&plan, |outcome| {
             let [_, _, good, _, missing, _] = outcome.total.classes[0].replies_by_status;
             assert_eq!((good, missing), (8, 2));
-            assert_eq!(
-                outcome.total.errors.total(),
-                0,
-                "{:?}",
-                outcome.total.errors
-            );
+            expect_no_error(outcome);
             assert!(outcome.total.received_bytes > 3_000_000);
         });
     }
@@ -138,7 +123,7 @@ fn the_reply_to_head_has_no_body_whatever_it_says() {
     http_of(&mut plan).method = "HEAD".to_owned();
     over_both(&plan, |outcome| {
         assert!(outcome.total.replies() > 4);
-        assert_eq!(outcome.total.errors.total(), 0);
+        expect_no_error(outcome);
     });
 }
 
@@ -368,7 +353,7 @@ fn a_server_that_closes_between_two_requests_is_not_blamed() {
 
 fn is_not_blamed(outcome: &Outcome) {
     let total = &outcome.total;
-    assert_eq!(total.errors.total(), 0, "{:?}", total.errors);
+    expect_no_error(outcome);
     assert_eq!(total.replies(), total.intended);
 }
 
@@ -442,7 +427,7 @@ fn a_session_goes_on_after_its_pause_if_the_server_closed_meanwhile() {
     });
     over_both(&plan, |outcome| {
         let total = &outcome.total;
-        assert_eq!(total.errors.total(), 0, "{:?}", total.errors);
+        expect_no_error(outcome);
         assert!(total.sessions > 0);
         // With two pauses of its own, no session of the last 200 ms is over at the end.
         assert!(total.sessions < total.begun, "{}", total.sessions);
@@ -507,22 +492,6 @@ fn a_closed_loop_does_not_forget_what_was_never_answered() {
         assert_eq!(rows, [VerdictRow::Failing]);
         assert!(!outcome.stopped_early && outcome.elapsed < plan.request_timeout);
     });
-}
-
-#[test]
-fn nobody_there_is_said_at_once() {
-    let unused = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let plan = http_plan(unused, &["/"]);
-    let result = load::run(&plan, &AtomicBool::new(false), &mut |_| {});
-    let error = result.expect_err("no server listens there");
-    assert!(matches!(error, LoadError::Unreachable { .. }), "{error}");
-    assert!(
-        error.to_string().contains("is the server running?"),
-        "{error}"
-    );
 }
 
 #[test]
@@ -790,12 +759,7 @@ fn sessions_ask_for_their_pages_in_bursts_with_think_times() {
         assert_eq!(outcome.total.intended, 6);
         assert_eq!((outcome.total.sessions, outcome.total.opened), (6, 6));
         assert_eq!(outcome.total.replies(), 24);
-        assert_eq!(
-            outcome.total.errors.total(),
-            0,
-            "{:?}",
-            outcome.total.errors
-        );
+        expect_no_error(outcome);
         let mut asked = std::mem::take(&mut *asked.lock().unwrap());
         asked.sort();
         let expected: Vec<String> = ["0 /a", "1 /b", "2 /c", "3 /b"]
@@ -823,12 +787,7 @@ fn idle_connections_are_held_beside_active_ones() {
             (50, 0)
         );
         assert!(outcome.total.replies() > 0);
-        assert_eq!(
-            outcome.total.errors.total(),
-            0,
-            "{:?}",
-            outcome.total.errors
-        );
+        expect_no_error(outcome);
     });
 }
 
@@ -911,12 +870,7 @@ fn a_request_body_is_sent_whole() {
     http_of(&mut plan).body = vec![b'x'; 500_000].into();
     over_both(&plan, |outcome| {
         assert!(outcome.total.replies() > 0);
-        assert_eq!(
-            outcome.total.errors.total(),
-            0,
-            "{:?}",
-            outcome.total.errors
-        );
+        expect_no_error(outcome);
         assert!(outcome.total.sent_bytes >= outcome.total.replies() * 500_000);
     });
 }

@@ -141,6 +141,12 @@ pub(crate) fn over_both(plan: &Plan, check: impl Fn(&Outcome)) {
     }
 }
 
+#[track_caller]
+pub(crate) fn expect_no_error(outcome: &Outcome) {
+    let errors = outcome.total.errors;
+    assert_eq!(errors.total(), 0, "{errors:?}");
+}
+
 pub(crate) fn run(plan: &Plan) -> Outcome {
     load::run(plan, &AtomicBool::new(false), &mut |_| {}).expect("the run begins")
 }

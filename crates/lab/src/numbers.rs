@@ -1,5 +1,7 @@
 //! Numbers as people read them: three digits, a unit that fits, and one sample beside two samples.
 
+use load::report::count_of;
+
 use crate::rows::Spread;
 
 /// Each is a thousand of the one before.
@@ -100,16 +102,9 @@ fn rounded(figure: f64) -> (f64, i32) {
     (text.parse().unwrap_or(figure), exponent.unwrap_or(0))
 }
 
-/// A count.
+/// A count. A half is rounded to the even one, as by `{:.0}`.
 pub(crate) fn grouped(figure: f64) -> String {
-    let digits = format!("{:.0}", figure.abs());
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
+    let text = count_of(figure.abs().round_ties_even() as u64);
     match figure < 0.0 {
         true => format!("-{text}"),
         false => text,

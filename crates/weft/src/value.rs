@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use web::{CacheRule, HeaderRule};
 
+/// Writes a count with its thousands apart: `1,048,576`.
+pub(crate) use ::load::report::count_of as show_count;
+
 /// Reads `500ms`, `10s`, `2m`, `1h`, `1d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || {
@@ -83,19 +86,6 @@ pub(crate) fn show_size(bytes: u64) -> String {
     }
     let decimals = usize::from(amount.fract() >= 0.05 && amount < 100.0);
     format!("{amount:.decimals$} {}", UNITS[unit])
-}
-
-/// Writes a count with its thousands apart: `1,048,576`.
-pub(crate) fn show_count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            shown.push(',');
-        }
-        shown.push(digit);
-    }
-    shown
 }
 
 /// `1 item`, `2,000 items`.

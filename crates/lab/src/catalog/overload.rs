@@ -67,9 +67,9 @@ const CALM: f64 = 4.0;
 const OVERLOAD: f64 = 10.0;
 const AFTER: f64 = 6.0;
 /// And all of them.
-pub(super) const LASTS: f64 = 2.0 * CLOSED + RISE + CALM + OVERLOAD + AFTER;
+const LASTS: f64 = 2.0 * CLOSED + RISE + CALM + OVERLOAD + AFTER;
 /// A sample's time at the least: the calm has eight steps then, and what comes after twelve.
-pub(super) const SECONDS_MIN: f64 = 0.4;
+const SECONDS_MIN: f64 = 0.4;
 /// Parts of what a closed loop reaches, between which the knee is looked for.
 const RISE_SHARES: [f64; 2] = [0.5, 2.0];
 /// Parts of the knee.
@@ -101,9 +101,24 @@ pub(super) fn cells(breadth: &Breadth) -> Vec<Cell> {
         .collect()
 }
 
+/// What is done with web servers and caches alike; `take` starts the server.
+pub(super) const fn work(take: crate::experiment::Take) -> Work {
+    Work::Server(ServerWork {
+        lasts: LASTS,
+        seconds_min: SECONDS_MIN,
+        repetitions: Some(3),
+        full_seconds: 0.8,
+        paper_seconds: 3.0,
+        skips,
+        needs_group: Some(Controller::Cpu),
+        queues_by_itself: true,
+        ..ServerWork::new(take)
+    })
+}
+
 /// Beside idle connections, forms on epoll and ceilings are not measured: nothing is expected of
 /// them there.
-pub(super) fn skips(cell: &Cell, kind: &str) -> bool {
+fn skips(cell: &Cell, kind: &str) -> bool {
     cell.get("idle", 0) > 0 && (kind.contains("epoll") || kind.starts_with("ceiling"))
 }
 

@@ -35,15 +35,7 @@ compare subjects of one run, never two runs. One core holds both the server and 
         Measure::CPU_US,
     ],
     cells,
-    subjects: &[
-        "weft cache",
-        "weft cache epoll",
-        "weft cache event",
-        "weft cache thread",
-        "memcached",
-        "ceiling cache ring",
-        "ceiling cache event",
-    ],
+    subjects: super::CACHES,
     work: Work::Server(ServerWork {
         seconds_min: 2.0,
         repetitions: Some(5),

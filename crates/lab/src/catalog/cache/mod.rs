@@ -8,6 +8,17 @@ pub(super) mod updates;
 
 use crate::catalog::prelude::*;
 
+/// Ours in each form, memcached, and the two that show how far one could go.
+const CACHES: &[&str] = &[
+    "weft cache",
+    "weft cache epoll",
+    "weft cache event",
+    "weft cache thread",
+    "memcached",
+    "ceiling cache ring",
+    "ceiling cache event",
+];
+
 /// Starts a cache.
 fn start(bench: &mut Bench<'_>, subject: &Subject, limits: ServerLimits) -> Result<Running, Fault> {
     let folder = bench.folder("nothing", |_| Ok(()))?;

@@ -34,15 +34,7 @@ cache makes cheaper. The goals were set on a host where that path cost memcached
         Measure::MACHINE_US,
     ],
     cells,
-    subjects: &[
-        "weft cache",
-        "weft cache epoll",
-        "weft cache event",
-        "weft cache thread",
-        "memcached",
-        "ceiling cache ring",
-        "ceiling cache event",
-    ],
+    subjects: super::CACHES,
     work: Work::Server(ServerWork {
         full_seconds: 0.8,
         ..ServerWork::new(take)

@@ -98,12 +98,11 @@ fn figures(said: &str, server_s: f64) -> Result<[(&'static str, f64); 2], Fault>
 
 fn expectations(rows: &Rows) -> Expectations {
     let (rate, cpu) = (rows.by(&Measure::RATE), rows.by(&Measure::CPU_US));
-    let nginx = ["nginx sendfile", "nginx copy"];
     vec![
-        rate.beats(BY_WEFT, "weft", &nginx, 1.7),
+        rate.beats(BY_WEFT, "weft", super::NGINX, 1.7),
         // Where the generator is the limit, only costs differ.
-        cpu.beats(BY_WEFT, "weft", &nginx, 1.7),
-        cpu.beats(BY_WRK, "weft", &nginx, 1.0),
+        cpu.beats(BY_WEFT, "weft", super::NGINX, 1.7),
+        cpu.beats(BY_WRK, "weft", super::NGINX, 1.0),
     ]
 }
 

@@ -49,6 +49,8 @@ pub(super) const FAST_SERVERS: &[&str] = &[
     "ceiling event",
 ];
 
+const NGINX: &[&str] = &["nginx sendfile", "nginx copy"];
+
 /// Bytes that look like nothing, so that a body that is shifted or mixed up is noticed.
 pub(super) fn body(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

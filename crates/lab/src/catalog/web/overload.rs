@@ -50,17 +50,7 @@ more to do.",
         "ceiling ring",
         "ceiling event",
     ],
-    work: Work::Server(ServerWork {
-        lasts: overload::LASTS,
-        seconds_min: overload::SECONDS_MIN,
-        repetitions: Some(3),
-        full_seconds: 0.8,
-        paper_seconds: 3.0,
-        skips: overload::skips,
-        needs_group: Some(Controller::Cpu),
-        queues_by_itself: true,
-        ..ServerWork::new(take)
-    }),
+    work: overload::work(take),
     figures: overload::FIGURES,
     expectations: |rows| overload::expectations(rows, "weft", &["nginx sendfile"]),
 };

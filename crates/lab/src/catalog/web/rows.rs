@@ -127,13 +127,11 @@ fn expectations(rows: &Rows) -> Expectations {
         let [sendfile, better, lighttpd] = row.goals;
         [
             beats(row, &["nginx sendfile"], sendfile),
-            beats(row, NGINX, better),
+            beats(row, super::NGINX, better),
             beats(row, &["lighttpd"], lighttpd),
         ]
     });
     let event = [(SOME, 1.5), (MANY, 1.4)]
-        .map(|(label, times)| judge.beats(label, "weft event", NGINX, times));
+        .map(|(label, times)| judge.beats(label, "weft event", super::NGINX, times));
     each.chain(event).collect()
 }
-
-const NGINX: &[&str] = &["nginx sendfile", "nginx copy"];

@@ -82,10 +82,9 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
 }
 
 fn expectations(rows: &Rows) -> Expectations {
-    let nginx = ["nginx sendfile", "nginx copy"];
     let (rate, errors) = (rows.by(&Measure::RATE), rows.by(&Measure::ERRORS));
     vec![
-        rate.beats(&label(120), "weft", &nginx, 1.0),
+        rate.beats(&label(120), "weft", super::NGINX, 1.0),
         errors.at_most(&label(120), "weft", 1.0),
     ]
 }

@@ -529,6 +529,18 @@ mod tests {
         assert_eq!(found("no version here"), "");
     }
 
+    fn stand(scratch: &Path, is_root: bool) -> Stand<'_> {
+        Stand {
+            host: Ipv4Addr::LOCALHOST,
+            port: 2001,
+            root: Path::new("/site"),
+            interface: "",
+            workers: 1,
+            scratch,
+            is_root,
+        }
+    }
+
     #[test]
     fn a_users_server_is_a_name_and_a_command_with_a_port() {
         let made = custom("mine=sh -c {port} {root}").unwrap();
@@ -536,16 +548,7 @@ mod tests {
             panic!("a server");
         };
         assert_eq!(server.protocol, Speaks::Web);
-        let stand = Stand {
-            host: Ipv4Addr::LOCALHOST,
-            port: 2001,
-            root: Path::new("/site"),
-            interface: "",
-            workers: 1,
-            scratch: Path::new("/tmp"),
-            is_root: false,
-        };
-        let argv = server.argv(&stand).unwrap();
+        let argv = server.argv(&stand(Path::new("/tmp"), false)).unwrap();
         assert_eq!(argv[1..], ["-c", "2001", "/site"].map(OsString::from));
         assert_eq!(made.kind, CUSTOM_SERVER);
         assert!(custom("mine=sh -c").unwrap_err().contains("{port}"));
@@ -569,16 +572,7 @@ mod tests {
             protocol: Speaks::Web,
         };
         let told = |is_root| {
-            let stand = Stand {
-                host: Ipv4Addr::LOCALHOST,
-                port: 2001,
-                root: Path::new("/site"),
-                interface: "",
-                workers: 1,
-                scratch: scratch.path(),
-                is_root,
-            };
-            let argv = server.argv(&stand).unwrap();
+            let argv = server.argv(&stand(scratch.path(), is_root)).unwrap();
             fs::read_to_string(&argv[2]).unwrap()
         };
         let (as_root, without) = (told(true), told(false));

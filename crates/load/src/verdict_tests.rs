@@ -44,6 +44,16 @@ fn idle(asked: u64, open: u64, closed: u64) -> Outcome {
     outcome
 }
 
+/// A class of errors, as its count.
+type ErrorClass = fn(&mut Errors) -> &mut u64;
+
+/// Errors of this class alone.
+fn only(class: ErrorClass, count: u64) -> Errors {
+    let mut errors = Errors::default();
+    *class(&mut errors) = count;
+    errors
+}
+
 #[track_caller]
 fn says(outcome: &Outcome, row: VerdictRow, words: &str) {
     let verdict = outcome.verdict();
@@ -60,81 +70,37 @@ fn fails(outcome: &Outcome, rows: &[VerdictRow]) {
 
 #[test]
 fn a_run_in_which_nothing_came_says_why() {
-    let only = |errors| empty(errors);
-    for (errors, words) in [
+    let cases: [(ErrorClass, &str); 10] = [
         (
-            Errors {
-                refused: 9,
-                ..Errors::default()
-            },
+            |errors| &mut errors.refused,
             "no good reply came: 9 × refused; is the server still",
         ),
+        (|errors| &mut errors.client_timeout, "the server is silent"),
+        (|errors| &mut errors.fd_unavailable, "ulimit -n"),
+        (|errors| &mut errors.address_unavailable, "--source"),
+        (|errors| &mut errors.short_reply, "--close"),
         (
-            Errors {
-                client_timeout: 9,
-                ..Errors::default()
-            },
-            "the server is silent",
-        ),
-        (
-            Errors {
-                fd_unavailable: 9,
-                ..Errors::default()
-            },
-            "ulimit -n",
-        ),
-        (
-            Errors {
-                address_unavailable: 9,
-                ..Errors::default()
-            },
-            "--source",
-        ),
-        (
-            Errors {
-                short_reply: 9,
-                ..Errors::default()
-            },
-            "--close",
-        ),
-        (
-            Errors {
-                bad_reply: 9,
-                ..Errors::default()
-            },
+            |errors| &mut errors.bad_reply,
             "does not speak this protocol",
         ),
+        (|errors| &mut errors.wrong_bytes, "not the expected one"),
         (
-            Errors {
-                wrong_bytes: 9,
-                ..Errors::default()
-            },
-            "not the expected one",
-        ),
-        (
-            Errors {
-                missing_value: 9,
-                ..Errors::default()
-            },
+            |errors| &mut errors.missing_value,
             "has it room for all keys",
         ),
         (
-            Errors {
-                socket_timeout: 9,
-                ..Errors::default()
-            },
+            |errors| &mut errors.socket_timeout,
             "the network or the system failed",
         ),
         (
-            Errors {
-                other: 9,
-                ..Errors::default()
-            },
+            |errors| &mut errors.other,
             "the network or the system failed",
         ),
-    ] {
-        says(&only(errors), VerdictRow::NothingCame, words);
-        fails(&only(errors), &[VerdictRow::NothingCame]);
+    ];
+    for (class, words) in cases {
+        let outcome = empty(only(class, 9));
+        says(&outcome, VerdictRow::NothingCame, words);
+        fails(&outcome, &[VerdictRow::NothingCame]);
     }
     says(
         &empty(Errors::default()),
@@ -174,10 +140,7 @@ fn a_run_in_which_nothing_came_says_why() {
 
 #[test]
 fn replies_that_are_not_what_was_asked_for_fail_the_run_and_are_named() {
-    let mut missing = empty(Errors {
-        unexpected_status: 70,
-        ..Errors::default()
-    });
+    let mut missing = empty(only(|errors| &mut errors.unexpected_status, 70));
     missing.total.classes[0].replies_by_status[4] = 70;
     says(
         &missing,
@@ -185,24 +148,14 @@ fn replies_that_are_not_what_was_asked_for_fail_the_run_and_are_named() {
         "is this the right path? --expect says which",
     );
     says(&missing, VerdictRow::NothingCame, "(came: 4xx 70)");
-    for errors in [
-        Errors {
-            unexpected_status: 1,
-            ..Errors::default()
-        },
-        Errors {
-            wrong_bytes: 1,
-            ..Errors::default()
-        },
-        Errors {
-            missing_value: 1,
-            ..Errors::default()
-        },
-        Errors {
-            bad_reply: 1,
-            ..Errors::default()
-        },
-    ] {
+    let wrong: [ErrorClass; 4] = [
+        |errors| &mut errors.unexpected_status,
+        |errors| &mut errors.wrong_bytes,
+        |errors| &mut errors.missing_value,
+        |errors| &mut errors.bad_reply,
+    ];
+    for class in wrong {
+        let errors = only(class, 1);
         // A single one among ten thousand.
         says(
             &failed(errors),
@@ -267,10 +220,7 @@ fn descriptors_and_ports_that_run_out_are_the_generators() {
         assert!(outcome.generator_limited().unwrap().contains("ulimit -n"));
         fails(&outcome, &[VerdictRow::Failing]);
     }
-    let ports = failed(Errors {
-        address_unavailable: 1,
-        ..Errors::default()
-    });
+    let ports = failed(only(|errors| &mut errors.address_unavailable, 1));
     says(
         &ports,
         VerdictRow::NoRoom,
@@ -476,12 +426,7 @@ fn waiting_for_a_processor_is_a_warning_and_no_verdict() {
 
 #[test]
 fn more_than_one_failure_in_a_hundred_is_a_failing_server() {
-    let refused = |count| {
-        failed(Errors {
-            refused: count,
-            ..Errors::default()
-        })
-    };
+    let refused = |count| failed(only(|errors| &mut errors.refused, count));
     says(
         &refused(102),
         VerdictRow::Failing,

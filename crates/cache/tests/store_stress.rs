@@ -10,6 +10,7 @@ use cache::store::{
     Arithmetic, Config, Counted, Cursor, DeleteRule, Deleted, Direction, Item, Mode,
 };
 use cache::store::{Rule, Store, StoreOutcome};
+use session::replay::Random;
 
 const KEYS: u64 = 6;
 
@@ -21,17 +22,6 @@ struct Event {
     is_write: bool,
     began: u64,
     ended: u64,
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
 }
 
 /// A value is its number, again and again: a torn one shows.

@@ -2,13 +2,19 @@
 //! of them. Each case runs this test program again, as a child that is expected to die.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-/// Runs `test` of this program in a child, where `CHILD` is set.
-fn child(test: &str) -> Output {
-    command(test).output().unwrap()
+/// Runs `test` of this program in a child, which dies of a signal, and returns what it says.
+#[track_caller]
+fn dies_of(signal: i32, test: &str) -> String {
+    let output = command(test).output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    let status = output.status;
+    assert_eq!(status.signal(), Some(signal), "{status:?}: {message}");
+    message
 }
 
+/// `test` of this program in a child, where `CHILD` is set.
 fn command(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let arguments = ["--exact", test, "--nocapture", "--test-threads=1"];
@@ -34,8 +40,10 @@ fn an_overflow_names_the_fiber_and_what_to_change() {
             builder.spawn(|| endless(0)).unwrap().join().unwrap();
         });
     }
-    let output = child("an_overflow_names_the_fiber_and_what_to_change");
-    let message = String::from_utf8_lossy(&output.stderr);
+    let message = dies_of(
+        libc::SIGABRT,
+        "an_overflow_names_the_fiber_and_what_to_change",
+    );
     assert!(message.contains("fiber 'greedy'"), "{message}");
     assert!(
         message.contains("has overflowed its stack of 60 KiB"),
@@ -46,12 +54,6 @@ fn an_overflow_names_the_fiber_and_what_to_change() {
         "where it was spawned: {message}"
     );
     assert!(message.contains("stack_size"), "{message}");
-    assert_eq!(
-        output.status.signal(),
-        Some(6),
-        "aborted: {:?}",
-        output.status
-    );
 }
 
 #[test]
@@ -60,16 +62,12 @@ fn the_overflow_of_a_thread_is_still_reported_by_std() {
         fiber::run(|| ());
         let _ = std::thread::spawn(|| endless(0)).join();
     }
-    let output = child("the_overflow_of_a_thread_is_still_reported_by_std");
-    let message = String::from_utf8_lossy(&output.stderr);
+    let message = dies_of(
+        libc::SIGABRT,
+        "the_overflow_of_a_thread_is_still_reported_by_std",
+    );
     assert!(message.contains("has overflowed its stack"), "{message}");
     assert!(!message.contains("fiber '"), "{message}");
-    assert_eq!(
-        output.status.signal(),
-        Some(6),
-        "aborted: {:?}",
-        output.status
-    );
 }
 
 #[test]
@@ -80,14 +78,8 @@ fn another_bad_access_is_a_plain_fault() {
             unsafe { std::ptr::with_exposed_provenance::<u8>(64).read_volatile() }
         });
     }
-    let output = child("another_bad_access_is_a_plain_fault");
-    assert!(!String::from_utf8_lossy(&output.stderr).contains("overflowed"));
-    assert_eq!(
-        output.status.signal(),
-        Some(11),
-        "faulted: {:?}",
-        output.status
-    );
+    let message = dies_of(libc::SIGSEGV, "another_bad_access_is_a_plain_fault");
+    assert!(!message.contains("overflowed"));
 }
 
 struct PanicsOnDrop;
@@ -108,17 +100,10 @@ fn a_result_that_panics_when_dropped_aborts() {
             fiber::sleep(std::time::Duration::from_secs(5));
         });
     }
-    let output = child("a_result_that_panics_when_dropped_aborts");
-    let message = String::from_utf8_lossy(&output.stderr);
+    let message = dies_of(libc::SIGABRT, "a_result_that_panics_when_dropped_aborts");
     assert!(
         message.contains("the result of a fiber panicked"),
         "{message}"
-    );
-    assert_eq!(
-        output.status.signal(),
-        Some(6),
-        "aborted: {:?}",
-        output.status
     );
 }
 
@@ -137,7 +122,7 @@ fn a_panic_names_the_fiber() {
         let _ = std::thread::spawn(|| panic!("of a thread")).join();
         std::process::exit(0);
     }
-    let output = child("a_panic_names_the_fiber");
+    let output = command("a_panic_names_the_fiber").output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{message}");
     let lines: Vec<_> = message.lines().filter(|line| !line.is_empty()).collect();

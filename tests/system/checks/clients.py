@@ -73,30 +73,6 @@ def curl_heads(world):
 
 
 @check(*ALL)
-def curl_asks_conditionally(world):
-    with world.server() as server:
-        first = server.get("/style.css")
-        etag, modified = first.header("ETag"), first.header("Last-Modified")
-        for header, status in [
-            (f"If-None-Match: {etag}", "304"), ('If-None-Match: "other"', "200"), ("If-None-Match: *", "304"),
-            (f"If-Modified-Since: {modified}", "304"), ("If-Modified-Since: Thu, 01 Jan 1970 00:00:00 GMT", "200"),
-            (f"If-Match: {etag}", "200"), ('If-Match: "other"', "412"),
-            (f"If-Unmodified-Since: {modified}", "200"), ("If-Unmodified-Since: Thu, 01 Jan 1970 00:00:00 GMT", "412"),
-        ]:
-            got = status_of(world, "-H", header, server.url("/style.css"))
-            expect_equal(f"status for {header}", got, status)
-        ranged = status_of(world, "-H", f"If-Range: {etag}", "-r", "0-9", server.url("/style.css"))
-        expect_equal("status for If-Range with the right tag", ranged, "206")
-        stale = status_of(world, "-H", 'If-Range: "other"', "-r", "0-9", server.url("/style.css"))
-        expect_equal("status for If-Range with another tag", stale, "200")
-
-
-def status_of(world, *arguments):
-    out = world.output_of("curl", "-s", "-o", world.scratch / "body", "-w", "%{http_code}", *arguments)
-    return out.decode()
-
-
-@check(*ALL)
 def curl_uploads_and_goes_on(world):
     """An upload that announces itself with Expect, and one that does not, are refused; the connection lives on or closes cleanly."""
     upload = world.scratch / "upload"

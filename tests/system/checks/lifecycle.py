@@ -159,17 +159,6 @@ def sighup_under_load_drops_no_connection(world):
         expect_no_error(wrk.communicate(timeout=20)[0].decode())
 
 
-@check(*ALL)
-def a_broken_configuration_changes_nothing(world):
-    config = world.scratch / "weft.toml"
-    config.write_text('[headers]\n"X-Kept" = "yes"\n')
-    with world.server("--config", config) as server:
-        config.write_text("listing = [nonsense\n")
-        server.signal(signal.SIGHUP)
-        wait_for("the server says what is wrong", lambda: "weft.toml" in server.output().split("\n", 1)[1])
-        expect_equal("the old header", server.get("/").header("X-Kept"), "yes")
-
-
 @check(*ALL, limit_s=60)
 def rotated_logs_lose_no_line(world):
     log = world.scratch / "access.log"

@@ -12,18 +12,6 @@ from world import ALL, VARIANTS, Failure, check, expect, expect_equal, free_port
 
 
 @check(*ALL)
-def a_stale_unix_socket_is_replaced_and_a_live_one_is_not(world):
-    path = world.scratch / "weft.sock"
-    with socket.socket(socket.AF_UNIX) as stale:
-        stale.bind(str(path))
-    with world.server(listen=[f"unix:{path}"]):
-        world.output_of("curl", "-sf", "--unix-socket", path, "http://weft/")
-        second = world.server(listen=[f"unix:{path}"], expect_ready=False)
-        expect(second.wait_end() != 0, "a second server took the first one's socket")
-        world.output_of("curl", "-sf", "--unix-socket", path, "http://weft/")
-
-
-@check(*ALL)
 def many_listeners_serve(world):
     ports = [free_port() for _ in range(3)]
     path = world.scratch / "weft.sock"

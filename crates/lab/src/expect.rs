@@ -338,6 +338,18 @@ mod tests {
     use super::*;
     use crate::rows::tests::rows;
 
+    fn verdict(made: Option<Expectation>) -> Judgement {
+        made.unwrap().verdict
+    }
+
+    /// A measure of which this is the better one.
+    fn measure(better: Better) -> Measure {
+        Measure {
+            better,
+            ..Measure::CPU_US
+        }
+    }
+
     #[test]
     fn expectations_know_never_and_missing_and_a_margin() {
         let rows = rows(&[
@@ -352,7 +364,7 @@ mod tests {
             ..Measure::CPU_US
         };
         let judge = rows.by(&measure);
-        let beats = |of: &str, others: &[&str]| judge.beats("c", of, others, 1.0).unwrap().verdict;
+        let beats = |of: &str, others: &[&str]| verdict(judge.beats("c", of, others, 1.0));
         assert_eq!(beats("a", &["b", "n", "absent"]), Judgement::Met);
         assert_eq!(beats("near a", &["a", "b"]), Judgement::Equal);
         assert_eq!(beats("a", &["near a", "b"]), Judgement::Equal, "a tie");
@@ -360,47 +372,35 @@ mod tests {
         assert_eq!(beats("n", &["a"]), Judgement::Failed);
         assert_eq!(beats("a", &["absent"]), Judgement::NotMeasured);
         assert!(judge.beats("c", "a", &["gone"], 1.0).is_none());
-        let same = |of, other| judge.same("c", of, other).unwrap().verdict;
+        let same = |of, other| verdict(judge.same("c", of, other));
         assert_eq!(
             (same("a", "near a"), same("b", "a")),
             (Judgement::Met, Judgement::Failed)
         );
-        let twice = |of| judge.beats("c", of, &["b"], 2.0).unwrap().verdict;
+        let twice = |of| verdict(judge.beats("c", of, &["b"], 2.0));
         assert_eq!(
             (twice("a"), twice("near a")),
             (Judgement::Met, Judgement::Equal)
         );
+        assert_eq!(verdict(judge.at_most("c", "b", 1.5)), Judgement::Failed);
+        assert_eq!(verdict(judge.at_most("c", "n", 1.5)), Judgement::Failed);
         assert_eq!(
-            judge.at_most("c", "b", 1.5).unwrap().verdict,
-            Judgement::Failed
-        );
-        assert_eq!(
-            judge.at_most("c", "n", 1.5).unwrap().verdict,
-            Judgement::Failed
-        );
-        assert_eq!(
-            judge.at_most("c", "gone", 1.5).unwrap().verdict,
+            verdict(judge.at_most("c", "gone", 1.5)),
             Judgement::NotMeasured
         );
-        assert_eq!(
-            judge.at_least("c", "b", 1.5).unwrap().verdict,
-            Judgement::Met
-        );
+        assert_eq!(verdict(judge.at_least("c", "b", 1.5)), Judgement::Met);
         let limits = [
             judge.at_most("c", "near a", 1.0),
             judge.at_least("c", "b", 2.1),
             judge.at_least("c", "b", 2.2),
         ];
         assert_eq!(
-            limits.map(|limit| limit.unwrap().verdict),
+            limits.map(verdict),
             [Judgement::Equal, Judgement::Equal, Judgement::Failed]
         );
+        assert_eq!(verdict(judge.near("c", "b", 1.9, "a")), Judgement::Equal);
         assert_eq!(
-            judge.near("c", "b", 1.9, "a").unwrap().verdict,
-            Judgement::Equal
-        );
-        assert_eq!(
-            judge.within("gone", "c", "a", 2.0).unwrap().verdict,
+            verdict(judge.within("gone", "c", "a", 2.0)),
             Judgement::NotMeasured
         );
     }
@@ -418,7 +418,7 @@ mod tests {
             (Judgement::NotMeasured, "1.00 µs; old not measured")
         );
         assert_eq!(
-            judge.at_most("c", "old", 1.0).unwrap().verdict,
+            verdict(judge.at_most("c", "old", 1.0)),
             Judgement::NotMeasured
         );
     }
@@ -429,12 +429,9 @@ mod tests {
     fn a_tie_is_no_lead_on_either_side() {
         let rows = rows(&[("a", &[Some(69_500.0)]), ("b", &[Some(69_400.0)])]);
         for better in [Better::More, Better::Less] {
-            let measure = Measure {
-                better,
-                ..Measure::CPU_US
-            };
+            let measure = measure(better);
             let judge = rows.by(&measure);
-            let ahead = |of, by| judge.beats("c", of, &[by], 1.0).unwrap().verdict;
+            let ahead = |of, by| verdict(judge.beats("c", of, &[by], 1.0));
             assert_eq!(
                 (ahead("a", "b"), ahead("b", "a"), ahead("a", "a")),
                 (Judgement::Equal, Judgement::Equal, Judgement::Equal)
@@ -453,7 +450,7 @@ mod tests {
             all.add(row);
         }
         let judge = all.by(&Measure::CPU_US);
-        let alike = |cell| judge.alike(cell, "c", "a").unwrap().verdict;
+        let alike = |cell| verdict(judge.alike(cell, "c", "a"));
         assert_eq!(
             (alike("near"), alike("far"), alike("gone")),
             (Judgement::Met, Judgement::Failed, Judgement::NotMeasured)
@@ -465,10 +462,7 @@ mod tests {
     fn nothing_is_not_ahead_of_nothing_in_a_rate() {
         let rows = rows(&[("a", &[Some(0.0)]), ("b", &[Some(0.0)])]);
         let verdict = |better| {
-            let measure = Measure {
-                better,
-                ..Measure::CPU_US
-            };
+            let measure = measure(better);
             let judge = rows.by(&measure);
             judge.beats("c", "a", &["b"], 10.0).unwrap().verdict
         };
@@ -489,21 +483,21 @@ mod tests {
         };
         for measure in [&Measure::CPU_US, &never] {
             let judge = rows.by(measure);
-            let beaten = judge.beats("c", "a", &["b"], 1.0).unwrap().verdict;
-            let near = judge.near("c", "a", 1.0, "b").unwrap().verdict;
+            let beaten = verdict(judge.beats("c", "a", &["b"], 1.0));
+            let near = verdict(judge.near("c", "a", 1.0, "b"));
             assert_eq!(
                 (beaten, near),
                 (Judgement::NotMeasured, Judgement::NotMeasured)
             );
             // That ours failed is told.
-            let ours = judge.beats("c", "b", &["a"], 1.0).unwrap().verdict;
+            let ours = verdict(judge.beats("c", "b", &["a"], 1.0));
             assert_eq!(
-                (ours, judge.at_most("c", "b", 9.0).unwrap().verdict),
+                (ours, verdict(judge.at_most("c", "b", 9.0))),
                 (Judgement::Failed, Judgement::Failed)
             );
         }
         let judge = rows.by(&never);
-        let near = judge.near("c", "a", 1.0, "n").unwrap().verdict;
+        let near = verdict(judge.near("c", "a", 1.0, "n"));
         assert_eq!(near, Judgement::Met, "the other one never came to an end");
     }
 
@@ -517,37 +511,28 @@ mod tests {
             ("one", &[Some(1.0)]),
         ]);
         for better in [Better::Less, Better::More] {
-            let measure = Measure {
-                better,
-                ..Measure::CPU_US
-            };
+            let measure = measure(better);
             let judge = rows.by(&measure);
-            let same = |other| judge.same("c", "a", other).unwrap().verdict;
+            let same = |other| verdict(judge.same("c", "a", other));
             assert_eq!(
                 (same("b"), same("one")),
                 (Judgement::Met, Judgement::Failed)
             );
-            let near = |of, other| judge.near("c", of, 0.7, other).unwrap().verdict;
+            let near = |of, other| verdict(judge.near("c", of, 0.7, other));
             assert_eq!(
                 (near("a", "b"), near("one", "b")),
                 (Judgement::Met, Judgement::Failed)
             );
-            assert_eq!(
-                judge.within("c", "c", "a", 0.7).unwrap().verdict,
-                Judgement::Met
-            );
+            assert_eq!(verdict(judge.within("c", "c", "a", 0.7)), Judgement::Met);
         }
     }
 
     #[test]
     fn of_rates_the_greater_one_is_ahead() {
         let rows = rows(&[("a", &[Some(200.0)]), ("b", &[Some(100.0)])]);
-        let measure = Measure {
-            better: Better::More,
-            ..Measure::CPU_US
-        };
+        let measure = measure(Better::More);
         let judge = rows.by(&measure);
-        let verdict = |of, by| judge.beats("c", of, &[by], 1.5).unwrap().verdict;
+        let verdict = |of, by| verdict(judge.beats("c", of, &[by], 1.5));
         assert_eq!(
             (verdict("a", "b"), verdict("b", "a")),
             (Judgement::Met, Judgement::Failed)

@@ -55,6 +55,14 @@ fn receive(session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
     }
 }
 
+/// It has used so much, and waits for more in this phase.
+fn waits(used: usize, phase: Phase) -> Received {
+    Received {
+        used,
+        next: Next::Receive(phase),
+    }
+}
+
 fn text(out: &Outbox) -> String {
     let mut slices = [std::io::IoSlice::new(&[]); 64];
     let filled = out.gather(&mut slices);
@@ -97,42 +105,12 @@ fn each_phase_is_told_so_that_it_can_have_its_own_time_out() {
     let mut session = world.session();
     let mut out = Outbox::new();
     let mut phase = |input: &[u8]| receive(&mut session, input, &mut out);
-    assert_eq!(
-        phase(b""),
-        Received {
-            used: 0,
-            next: Next::Receive(Phase::Idle)
-        }
-    );
-    assert_eq!(
-        phase(b"\r\n"),
-        Received {
-            used: 2,
-            next: Next::Receive(Phase::Idle)
-        }
-    );
-    assert_eq!(
-        phase(b"GET /"),
-        Received {
-            used: 0,
-            next: Next::Receive(Phase::Head)
-        }
-    );
+    assert_eq!(phase(b""), waits(0, Phase::Idle));
+    assert_eq!(phase(b"\r\n"), waits(2, Phase::Idle));
+    assert_eq!(phase(b"GET /"), waits(0, Phase::Head));
     let head = b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab";
-    assert_eq!(
-        phase(head),
-        Received {
-            used: head.len(),
-            next: Next::Receive(Phase::Body)
-        }
-    );
-    assert_eq!(
-        phase(b"cde"),
-        Received {
-            used: 3,
-            next: Next::Receive(Phase::Idle)
-        }
-    );
+    assert_eq!(phase(head), waits(head.len(), Phase::Body));
+    assert_eq!(phase(b"cde"), waits(3, Phase::Idle));
 }
 
 #[test]
@@ -222,13 +200,7 @@ fn limits_that_a_reload_lowered_spare_the_request_in_progress() {
     config.limits.request_line_len_max = 64;
     world.handle.reload(world.handle.site(), config).unwrap();
     let received = receive(&mut session, b"b", &mut out);
-    assert_eq!(
-        received,
-        Received {
-            used: 1,
-            next: Next::Receive(Phase::Idle)
-        }
-    );
+    assert_eq!(received, waits(1, Phase::Idle));
     assert!(text(&out).starts_with("HTTP/1.1 404 "));
 }
 

@@ -174,10 +174,6 @@ def out_of_memory(connection):
     connection.sendall(b"SERVER_ERROR out of memory storing object\r\n")
 
 
-def stored(connection):
-    connection.sendall(b"STORED\r\n")
-
-
 def values_without_end(connection):
     repeat(connection, value(FIRST_KEY, b"x") * 100)
 
@@ -195,10 +191,6 @@ def value_shorter_than_said(connection):
     connection.sendall(value(FIRST_KEY, b"hello", length=8) + b"END\r\n")
 
 
-def length_of_letters(connection):
-    connection.sendall(b"VALUE %b 0 five\r\nhello\r\nEND\r\n" % FIRST_KEY)
-
-
 def cache_line_without_end(connection):
     repeat(connection, b"VALUE " * 1000)
 
@@ -211,17 +203,16 @@ def no_end(connection):
     connection.sendall(value(FIRST_KEY, b"x" * 100))
 
 
+# `STORED` for a get, and a length of letters, are in crates/load/tests/cache.rs and crates/load/src/memcached.rs.
 CACHE = {
     always_the_same_key: {"wrong_bytes"},
     a_key_of_somebody_else: {"wrong_bytes"},
     out_of_memory: {"unexpected_status"},
-    stored: {"bad_reply"},
     values_without_end: {"bad_reply"},
     # A fast machine has all of it within the time-out, and then no end of line.
     value_of_a_gigabyte: {"bad_reply", "client_timeout", "wrong_bytes"},
     value_longer_than_said: {"bad_reply"},
     value_shorter_than_said: {"bad_reply"},
-    length_of_letters: {"bad_reply"},
     cache_line_without_end: {"bad_reply"},
     binary_protocol: {"bad_reply"},
     no_end: {"client_timeout"},

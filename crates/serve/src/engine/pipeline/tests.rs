@@ -170,23 +170,6 @@ fn whatever_connections_do_the_circle_never_stands_still() {
 }
 
 #[test]
-fn a_peer_that_pipelines_without_reading_holds_up_no_other() {
-    const LINES: usize = 200_000;
-    let world = World::new(NARROW, || Echo);
-    let mut greedy = world.connect();
-    let mut writer = greedy.try_clone().unwrap();
-    let sending = thread::spawn(move || {
-        writer.write_all(&b"0123456789\n".repeat(LINES)).unwrap();
-        writer.shutdown(Shutdown::Write).unwrap();
-    });
-    for _ in 0..100 {
-        assert_eq!(read_line(&mut world.send("hello\n")), "hello\n");
-    }
-    assert_eq!(read_all(&mut greedy).len(), 11 * LINES);
-    sending.join().unwrap();
-}
-
-#[test]
 fn slow_readers_take_no_place_in_a_queue() {
     let (world, _) = actors(NARROW);
     // Each has more on its way out than two sockets hold.

@@ -90,12 +90,9 @@ fn an_agent_that_dies_fails_the_round_for_all_and_is_named() {
     let listener = listener();
     let at = place(0, 3, &listener);
     // Rank 1 works on until it is told to stop.
-    let place = Place {
-        rank: 1,
-        ..at.clone()
-    };
+    let second = place(1, 3, &listener);
     let living = thread::spawn(move || {
-        Member::join(&place, PATIENCE)?.work(|_, stop| {
+        Member::join(&second, PATIENCE)?.work(|_, stop| {
             while !stop.load(Ordering::Acquire) {
                 thread::yield_now();
             }
@@ -103,12 +100,9 @@ fn an_agent_that_dies_fails_the_round_for_all_and_is_named() {
         })
     });
     // Rank 2 is killed: its socket closes in the middle of the round.
-    let place = Place {
-        rank: 2,
-        ..at.clone()
-    };
+    let third = place(2, 3, &listener);
     let dying = thread::spawn(move || {
-        let mut member = Member::join(&place, PATIENCE).unwrap();
+        let mut member = Member::join(&third, PATIENCE).unwrap();
         let order: FromLeader = receive(&mut member.stream, ORDER_BYTES_MAX).unwrap();
         assert!(matches!(order, FromLeader::Go(_)));
     });
@@ -166,13 +160,9 @@ fn a_leader_that_dies_fails_all() {
 fn who_is_missing_is_named() {
     let listener = listener();
     let agents = members(2, &listener, |_, _, _| Ok(part(0)));
-    let place = Place {
-        size: 2,
-        ..place(0, 2, &listener)
-    };
-    drop(Leader::gather(&listener, &place, PATIENCE).unwrap());
+    drop(Leader::gather(&listener, &place(0, 2, &listener), PATIENCE).unwrap());
     assert_eq!(errors_of(agents).len(), 1);
-    let place = Place { size: 4, ..place };
+    let place = place(0, 4, &listener);
     let error = Leader::gather(&listener, &place, Duration::from_millis(1)).unwrap_err();
     assert!(error.contains("1 of 4 agents have come"), "{error}");
     assert!(error.contains("missing: rank 1, 2, 3"), "{error}");
@@ -188,10 +178,7 @@ fn strangers_are_turned_away_and_do_not_disturb() {
         ..at.clone()
     };
     let stranger = thread::spawn(move || Member::join(&stranger, PATIENCE).unwrap_err());
-    let member = Place {
-        rank: 1,
-        ..at.clone()
-    };
+    let member = place(1, 2, &listener);
     let mut scanner = TcpStream::connect(&at.rendezvous).unwrap();
     scanner.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let gathering = thread::spawn(move || {

@@ -1,7 +1,6 @@
-//! The Internet checksum, fast, incremental, in pieces and by prefix sums, beside the one that
-//! RFC 1071 writes down.
+//! The Internet checksum, fast, incremental and in pieces, beside the one that RFC 1071 writes down.
 
-use netstack::wire::checksum::{PrefixSums, Sum, update};
+use netstack::wire::checksum::{Sum, update};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -69,14 +68,6 @@ proptest! {
     }
 
     #[test]
-    fn a_part_can_be_taken_out(bytes in vec(any::<u8>(), 2..200), cut in 0usize..100) {
-        let cut = cut * 2 % bytes.len();
-        let cut = cut - cut % 2;
-        let (front, back) = bytes.split_at(cut);
-        prop_assert!(same(Sum::of(&bytes).without(Sum::of(front)), Sum::of(back)));
-    }
-
-    #[test]
     fn an_update_is_a_new_sum(
         mut bytes in vec(any::<u8>(), 4..200),
         at in 0usize..100,
@@ -91,31 +82,4 @@ proptest! {
         let after = update(before, old, Sum::of_word(word));
         prop_assert_eq!(after, Sum::of(&bytes).checksum());
     }
-
-    #[test]
-    fn prefix_sums_know_every_slice(
-        bytes in vec(any::<u8>(), 0..700),
-        stride_log2 in 1u32..8,
-        ends in any::<(u16, u16)>(),
-    ) {
-        let sums = PrefixSums::of(&bytes, 1 << stride_log2);
-        let place = |end: u16| usize::from(end) % (bytes.len() + 1);
-        let (start, end) = (place(ends.0).min(place(ends.1)), place(ends.0).max(place(ends.1)));
-        let slice = sums.of_slice(&bytes, start..end);
-        prop_assert!(same(slice, Sum::of(&bytes[start..end])), "{}..{}", start, end);
-    }
-}
-
-#[test]
-fn prefix_sums_of_slices_of_zeros() {
-    let sums = PrefixSums::of(&[0; 100], 2);
-    assert!(same(sums.of_slice(&[0; 100], 3..77), Sum::ZERO));
-    assert!(same(sums.of_slice(&[0; 100], 5..5), Sum::ZERO));
-    assert!(same(PrefixSums::of(&[], 64).of_slice(&[], 0..0), Sum::ZERO));
-}
-
-#[test]
-#[should_panic(expected = "a table of other bytes")]
-fn prefix_sums_are_of_the_bytes_that_they_were_made_of() {
-    PrefixSums::of(&[0; 100], 2).of_slice(&[0; 99], 0..1);
 }

@@ -5,7 +5,6 @@ use crate::tcp::SendBuffer;
 use crate::tcp::secret::FourTuple;
 use crate::time::Instant;
 use crate::wire::Ecn;
-use crate::wire::checksum::Sum;
 use crate::wire::tcp::Segment;
 
 /// What produces the bytes of a stream: at the first transmission, and again at each later one.
@@ -24,12 +23,14 @@ impl Writer for () {
 }
 
 /// The payload of a segment, in place.
+///
+/// Its bytes are summed each time, and only for a device that completes no checksum. Sums kept
+/// beside bytes that many connections send would save little: on such a device all checksums, those
+/// of received segments included, are 3 to 4 % of a server's CPU (experiment `netstack-profile`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pieces<'a> {
     slices: [&'a [u8]; Pieces::COUNT_MAX],
     count: usize,
-    /// The sum of all of them, where the source knows it.
-    pub sum: Option<Sum>,
 }
 
 impl<'a> Pieces<'a> {

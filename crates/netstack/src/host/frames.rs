@@ -315,8 +315,7 @@ impl<D: Device> Line<'_, D> {
         };
         match offload {
             Offload::None => {
-                let sum = departure.pieces.sum;
-                let sum = sum.unwrap_or_else(|| Sum::of_pieces(departure.pieces.as_slice()));
+                let sum = Sum::of_pieces(departure.pieces.as_slice());
                 tcp::write_checksum(header, written.pseudo_header, sum);
             }
             _ => tcp::write_partial_checksum(header, written.pseudo_header),

@@ -8,11 +8,10 @@
 //!   a + b                       pieces that lie behind one another at even offsets
 //!   a + b.swapped()             b begins at an odd offset: its bytes have changed places
 //!   update(checksum, old, new)  a field has changed: RFC 1624, equation 3
-//!   PrefixSums                  a slice of bytes that stay: the difference of two entries
 //! ```
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::ops::{Add, AddAssign, Range};
+use std::ops::{Add, AddAssign};
 
 /// A one's-complement sum of 16-bit words in network order, folded to 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,11 +80,6 @@ impl Sum {
         Sum(self.0.swap_bytes())
     }
 
-    /// The sum without that of a part that it includes.
-    pub fn without(self, part: Sum) -> Sum {
-        self + Sum(!part.0)
-    }
-
     /// What goes into a checksum field that was zero while it was summed.
     pub const fn checksum(self) -> u16 {
         !self.0
@@ -134,73 +128,4 @@ impl AddAssign for Sum {
 /// is `new`, at even offsets. RFC 1624 3, equation 3
 pub fn update(checksum: u16, old: Sum, new: Sum) -> u16 {
     (Sum(!checksum) + Sum(!old.0) + new).checksum()
-}
-
-/// The sums of all beginnings of bytes that stay as they are, so that the sum of any slice of them
-/// is the difference of two: a file that is sent often is summed once.
-///
-/// ```text
-///   bytes    |<---- stride ---->|<---- stride ---->|<---- stride ---->|
-///   sums     0                  1                  2                  3
-///                         [start .................... end]
-///                         ^^^^^^                     ^^^^ summed anew: less than a stride each
-/// ```
-///
-/// With a stride of 2 the table is as large as the bytes and a slice costs two loads, and two bytes
-/// if it begins and ends at odd places. With 64 it has a thirty-second of their size, so both
-/// entries of a segment often lie in one cache line, and up to 63 bytes at each end, which are to
-/// be copied into a frame anyway, are summed.
-#[derive(Clone, Debug)]
-pub struct PrefixSums {
-    /// `sums[i]` is the sum of the bytes before `i << stride_log2`.
-    sums: Box<[Sum]>,
-    stride_log2: u32,
-    len: usize,
-}
-
-impl PrefixSums {
-    /// Sums `bytes`, with an entry for every `stride` of them.
-    ///
-    /// # Panics
-    ///
-    /// If `stride` is not a power of two from 2 on.
-    pub fn of(bytes: &[u8], stride: usize) -> PrefixSums {
-        assert!(
-            stride >= 2 && stride.is_power_of_two(),
-            "a stride of {stride}"
-        );
-        let mut sum = Sum::ZERO;
-        let ends = bytes.chunks_exact(stride).map(|chunk| {
-            sum += Sum::of(chunk);
-            sum
-        });
-        PrefixSums {
-            sums: [Sum::ZERO].into_iter().chain(ends).collect(),
-            stride_log2: stride.trailing_zeros(),
-            len: bytes.len(),
-        }
-    }
-
-    /// The sum of `bytes[slice]`, as [`Sum::of`] would give it. `bytes` are those that the table
-    /// was made of.
-    ///
-    /// # Panics
-    ///
-    /// If `bytes` have another length, or the slice is not within them.
-    pub fn of_slice(&self, bytes: &[u8], slice: Range<usize>) -> Sum {
-        assert_eq!(bytes.len(), self.len, "a table of other bytes");
-        let upto_end = self.upto(bytes, slice.end);
-        let sum = upto_end.without(self.upto(bytes, slice.start));
-        match slice.start % 2 {
-            0 => sum,
-            _ => sum.swapped(),
-        }
-    }
-
-    /// The sum of the bytes before `end`.
-    fn upto(&self, bytes: &[u8], end: usize) -> Sum {
-        let entry = end >> self.stride_log2;
-        let rest = &bytes[entry << self.stride_log2..end];
-        self.sums[entry] + Sum::of(rest)
-    }
 }

@@ -189,8 +189,9 @@ impl Running {
         each!(self, holder => holder.listeners())
     }
 
-    /// Says that the server has begun to drain, to an engine whose connections do not look for
-    /// themselves.
+    /// Says that the server has begun to drain, to an engine whose loops can tell their connections
+    /// at once. The others look for themselves when a wait of theirs ends: with input, or by
+    /// [`close_idle`](Running::close_idle).
     pub(crate) fn drain(&self) {
         match self {
             Running::Event(events) => events.loops.wake(),

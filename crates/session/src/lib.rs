@@ -92,8 +92,12 @@ pub trait Session: Send {
     }
 
     /// Asks the session to end the conversation at the next request boundary (HTTP/1.1: the next
-    /// reply says `Connection: close`). Called once, when the server drains, without waiting for
-    /// input; the session may write (HTTP/2: `GOAWAY`).
+    /// reply says `Connection: close`). Called at most once, when the server drains; the session
+    /// may write (HTTP/2: `GOAWAY`).
+    ///
+    /// A loop that holds many connections calls it at once. Where a fiber or a thread of its own
+    /// waits for the input of a connection, it is called when that wait ends: with the next input,
+    /// or when the drain ends an idle connection's side for reading, after a quarter of a second.
     fn drain(&mut self, now: Now, out: &mut Outbox) {
         let _ = (now, out);
     }

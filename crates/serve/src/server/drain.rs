@@ -109,13 +109,69 @@ mod tests {
     use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
 
-    use session::{Echo, Opening};
+    use fiber::BackendChoice;
+    use session::{Echo, Next, Now, Opening, Outbox, Phase, Received, Session};
 
     use super::*;
     use crate::engine::{Engine, EventOptions, PipelineOptions};
     use crate::limits::Limits;
-    use crate::listen::bind;
+    use crate::listen::{Address, bind};
     use crate::server::Settings;
+
+    /// Sends back what comes, and says when it is told of a drain.
+    struct Goodbye;
+
+    impl Session for Goodbye {
+        fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
+            out.put(input);
+            Received {
+                used: input.len(),
+                next: Next::Receive(Phase::Idle),
+            }
+        }
+
+        fn drain(&mut self, _now: Now, out: &mut Outbox) {
+            out.put(b"goodbye\n");
+        }
+    }
+
+    /// Nothing comes from an idle client, and what waits for it on a fiber or a thread of its own
+    /// is woken by nothing before the drain closes it. Its session is told even so, and what it
+    /// says arrives.
+    #[test]
+    fn an_idle_session_is_told_of_a_drain_and_may_say_so() {
+        let fibers = |backend| Engine::Fiber {
+            processors: 1,
+            backend,
+        };
+        for engine in [
+            Engine::Thread,
+            fibers(BackendChoice::Auto),
+            fibers(BackendChoice::Epoll),
+            Engine::Event(EventOptions::default()),
+            Engine::Pipeline(PipelineOptions::default()),
+        ] {
+            let listeners = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+            let Address::Tcp(address) = listeners[0].address else {
+                unreachable!("bound as such")
+            };
+            let settings = Settings {
+                engine,
+                listeners,
+                ..Settings::default()
+            };
+            let server = Server::start(settings, |_: Opening<'_>| Goodbye).unwrap();
+            let name = format!("{server:?}");
+            let mut client = TcpStream::connect(address).unwrap();
+            let mut reply = [0; 5];
+            client.write_all(b"line\n").unwrap();
+            client.read_exact(&mut reply).unwrap();
+            assert_eq!(server.drain(), 0, "cut, {name}");
+            let mut rest = String::new();
+            client.read_to_string(&mut rest).unwrap();
+            assert_eq!(rest, "goodbye\n", "{name}");
+        }
+    }
 
     /// Seen: every stop on TCP took 1.3 s, without a single connection. Cause: the server was
     /// drained, and dropped after it; the second look at the listen queue took the hang-up of a

@@ -1,10 +1,11 @@
 //! Drivers: what carries the bytes of a [`Session`](session::Session).
 //!
 //! A session takes input and writes output, and knows nothing of sockets. A driver receives, hands
-//! in, and sends: here from a fiber per connection or a kernel thread per connection. What belongs
-//! to a connection and is not I/O is a *carriage* (`carriage.rs`, which is the page to read):
-//! time-outs, drain, TLS, the reason of the close. So they are the same under each engine, and the
-//! driver is a short loop (`blocking.rs`).
+//! in, and sends. What belongs to a connection and is not I/O is a *carriage* (`carriage.rs`, which
+//! is the page to read): time-outs, drain, TLS, the reason of the close. So they are the same under
+//! each engine. With a fiber or a kernel thread per connection the driver is a short loop
+//! (`blocking.rs`); event loops, the stages of a pipeline and the loops of a netstack do the same
+//! for many connections each (`engine.rs`).
 //!
 //! ```
 //! use serve::{Server, Settings, listen};

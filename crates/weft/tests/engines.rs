@@ -1,4 +1,5 @@
-//! What every engine promises: one suite, run over live servers on each, through real sockets.
+//! What every engine promises: one suite, run over live servers on each that uses the kernel's
+//! sockets.
 
 #[path = "engines/cache_transcripts.rs"]
 mod cache_transcripts;

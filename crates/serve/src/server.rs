@@ -32,7 +32,9 @@ pub struct Settings {
     pub engine: Engine,
     /// Where connections come from.
     pub listeners: Vec<Bound>,
-    /// Where connections come from instead, if the engine is [`Engine::Netstack`].
+    /// Where connections come from instead, if the engine is [`Engine::Netstack`]. It is not a part
+    /// of the engine, which is a value to compare and copy, because it has open devices. Without it
+    /// that engine does not start; any other closes it.
     pub netstack: Option<NetstackHost>,
     /// What a peer may take of the server.
     pub limits: Limits,
@@ -62,7 +64,8 @@ impl Server {
     /// it is spoken; it is told the peer's address if the peer has one and the settings ask for it.
     ///
     /// # Errors
-    /// What the kernel says to new threads, rings and descriptors.
+    /// What the kernel says to new threads, rings and descriptors. `InvalidInput` for
+    /// [`Engine::Netstack`] without a netstack.
     pub fn start<S, O>(settings: Settings, open: O) -> io::Result<Server>
     where
         S: Session + 'static,

@@ -1,11 +1,14 @@
-//! Owned jobs: what may block, done where blocking is allowed. One pool for every engine.
+//! Owned jobs: what may block, done where blocking is allowed. One pool for all engines.
 //!
 //! The pool is the runtime's offload threads, of which a process has at most 32. A pool of our own
 //! would not spare them: reads of files, look-ups of names and listings of a fiber stand in their
 //! line already, and two pools would be two limits for one disk. A fiber waits for its job there
-//! ([`fiber::offload`]); a kernel thread of the thread engine, which nothing else waits for, does
-//! it itself; an engine whose threads serve many connections [hands it over](Jobs::hand_over), and
-//! what is called last delivers it.
+//! ([`fiber::offload`]); an engine whose threads serve many connections
+//! [hands it over](Jobs::hand_over), and what is called last delivers it.
+//!
+//! Two kinds of threads block themselves, beside the pool and its figures (`weft_jobs_…`): those of
+//! the thread engine, for which nothing else waits, and those of the pipeline's session stage,
+//! which are there for it. They do the work of sessions and read cold files.
 //!
 //! A connection has at most one job in the line. One that is cut leaves its job behind, so what is
 //! handed over has a limit and a counter of its own. Jobs that wait for something to happen have

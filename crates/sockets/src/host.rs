@@ -310,7 +310,7 @@ impl<D: Device> Shared<D> {
         state.turns += 1;
         state.counters.turns += 1;
         let received = state.netstack.receive(self.now());
-        // Before those that the frames are for, who may ask.
+        // Before the fibers that the frames are for: they may ask.
         let received = state.hear_device(received);
         state.tell();
         drop(state);

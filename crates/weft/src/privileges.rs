@@ -131,9 +131,9 @@ mod tests {
     #[test]
     fn what_is_unknown_is_named() {
         assert!(
-            ids("nobody-of-this-name")
+            ids("no-account-of-this-name")
                 .unwrap_err()
-                .contains("'nobody-of-this-name'")
+                .contains("'no-account-of-this-name'")
         );
         assert!(
             ids("root:no-such-group")

@@ -335,7 +335,7 @@ impl Acceptors {
     pub(crate) fn accepted(&self, processor: &Processor, id: u64, completion: Completion) {
         let mut list = self.list.borrow_mut();
         let Some(index) = list.iter().position(|acceptor| acceptor.listener.id == id) else {
-            unreachable!("a completion of listener {id}, which nobody accepts from")
+            unreachable!("a completion of listener {id}, which no fiber accepts from")
         };
         let acceptor = &mut list[index];
         let is_to_go_on = !(acceptor.is_disarming || acceptor.listener.is_closed());
@@ -563,7 +563,7 @@ impl Acceptor {
         }
     }
 
-    /// Gives an error to all that wait. Those who come back arm again.
+    /// Gives an error to all that wait. Those that come back arm again.
     fn fail(&mut self, processor: &Processor, completion: Completion) {
         while let Some(last) = self.waiters.len().checked_sub(1) {
             let waiter = self.remove(last);

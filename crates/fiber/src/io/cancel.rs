@@ -21,9 +21,9 @@
 //!
 //! **The error is [`Cancelled`] inside an `io::Error` of kind `Other`**
 //! ([`is_cancellation`](crate::is_cancellation) tells). Not `Interrupted`: `std`'s `read_exact`,
-//! `write_all` and `io::copy` repeat what was interrupted, for ever. Not `TimedOut`: who gets that
-//! may try again, and here must not. Not `ConnectionAborted`, because nothing is wrong with the
-//! connection.
+//! `write_all` and `io::copy` repeat what was interrupted, for ever. Not `TimedOut`: code that gets
+//! that may try again, and here must not. Not `ConnectionAborted`, because nothing is wrong with
+//! the connection.
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -121,7 +121,10 @@ impl Stage {
 impl Cluster {
     /// A cluster without processors, of which there may be up to `processors_max` at a time.
     pub(crate) fn new(processors_max: usize, backend: BackendKind) -> Arc<Cluster> {
-        assert!(processors_max > 0, "a cluster of 0 processors runs nobody");
+        assert!(
+            processors_max > 0,
+            "a cluster of 0 processors runs no fiber"
+        );
         let idle = Arc::new(Idle::new(processors_max));
         let processors = (0..processors_max)
             .map(|index| ProcessorShared::new(index, Arc::clone(&idle)))

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A fiber without frames is moved by naming another queue. Its control block keeps every cluster
-//! that it has been in: who unparks or cancels it may still hold the address of its former
-//! processor, which looks, finds it gone and sends on.
+//! that it has been in: a thread that unparks or cancels it may still hold the address of its
+//! former processor, which looks, finds it gone and sends on.
 
 use std::io;
 use std::panic::Location;

@@ -1,4 +1,4 @@
-//! Where a fiber leaves its result, and who waits for it.
+//! Where a fiber leaves its result, and what waits for it.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -64,7 +64,7 @@ enum Waiters {
     One(Unparker),
     #[expect(
         clippy::box_collection,
-        reason = "every fiber has this, few have several who wait"
+        reason = "every fiber has this, few have several that wait"
     )]
     Several(Box<Vec<Unparker>>),
 }

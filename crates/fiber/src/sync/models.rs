@@ -123,7 +123,7 @@ fn a_mutex_is_owned_by_one_when_a_time_out_meets_a_hand_over() {
         shared.0.unlock();
         let impatient = impatient.join().unwrap();
         patient.join().unwrap();
-        assert!(shared.0.try_lock(), "nobody has it any more");
+        assert!(shared.0.try_lock(), "it is still locked");
         assert_eq!(shared.1.count(), 2 + impatient);
     });
 }
@@ -147,7 +147,7 @@ fn a_semaphore_keeps_count() {
         others.into_iter().for_each(|other| other.join().unwrap());
         assert_eq!(shared.1.count(), 3);
         assert_eq!(shared.0.available(), 1);
-        assert!(shared.0.try_acquire(1), "nobody is said to wait any more");
+        assert!(shared.0.try_acquire(1), "something is still said to wait");
     });
 }
 

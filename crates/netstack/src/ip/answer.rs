@@ -256,7 +256,7 @@ impl Interface {
     }
 
     fn answer_echo_v6(&mut self, now: Instant, header: &Ipv6Header, echo: IcmpEcho<'_>) {
-        // One to a group is not answered: there may be many who are asked.
+        // One to a group is not answered: many hosts may be asked.
         if header.dst.is_multicast() || header.src.is_unspecified() {
             return;
         }

@@ -21,7 +21,7 @@ pub const PATH_MTU_FOR: Duration = Duration::from_secs(600);
 /// of each. Linux has the same limit. Routers may cut those: they do not say "do not fragment".
 pub const MTU_MIN_V4: usize = 552;
 
-/// Every link of IPv6 takes that much; who says less is wrong. RFC 8201 4
+/// Every link of IPv6 takes that much; a router that says less is wrong. RFC 8201 4
 pub const MTU_MIN_V6: usize = 1280;
 
 #[derive(Default)]

@@ -208,7 +208,7 @@ pub fn upper_layer(
         here.protocol = Protocol(header[0]);
         here.said_at = at;
         here.payload = rest;
-        // What follows in a fragment is for those to read who put it together.
+        // What follows in a fragment is read when the packet has been put together.
         if here.is_fragment {
             return Ok(here);
         }

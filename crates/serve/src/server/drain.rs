@@ -64,8 +64,8 @@ impl Server {
             let listeners = self.running.listeners().iter();
             listeners.filter(|bound| !bound.is_inherited())
         };
-        // First no more get into the queue, because what is in it at the close is reset; then time
-        // for those in it.
+        // Stop queueing first: connections that are still in the queue when it closes are reset.
+        // Then those in it have time to be accepted.
         ours().for_each(Bound::stop_queueing);
         let queues = || ours().flat_map(Bound::sockets);
         let deadline = Instant::now() + QUEUE_PATIENCE_MAX.min(self.shared.limits.drain_deadline);

@@ -125,9 +125,9 @@ const HOUSES: &[House] = &[
             (
                 "sched/fiber",
                 "sched/cluster",
-                "a fiber keeps the clusters that it has been in alive, because whoever has its \
-                 handle wakes it there; and a cluster's queue is made of fibers. One of the two \
-                 has to name the other",
+                "a fiber keeps the clusters that it has been in alive, because its handle wakes it \
+                 there; and a cluster's queue is made of fibers. One of the two has to name the \
+                 other",
             ),
             (
                 "sched/processor",

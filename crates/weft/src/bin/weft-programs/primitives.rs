@@ -47,7 +47,7 @@ pub(super) fn mutex(parameters: &Parameters) -> Result<Output, String> {
     parameters.spawn(&runtime, move || {
         let mutex = Mutex::new(0u64);
         loop {
-            *black_box(&mutex).lock().expect("nobody panics") += 1;
+            *black_box(&mutex).lock().expect("no fiber panics") += 1;
             if !batch.count() {
                 return;
             }

@@ -201,9 +201,9 @@ impl Commands {
     }
 }
 
-/// What a reply is compared with: its keys in any case.
+/// The request that a reply is compared with: its keys in any case.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct Request<'a> {
     pub(crate) commands: &'a Commands,
     /// The key, if it was one.
     pub(crate) key: u32,
@@ -281,9 +281,9 @@ impl Reader {
     }
 
     /// Reads from `input`, and moves its beginning behind what it used.
-    pub(crate) fn read(&mut self, input: &mut &[u8], asked: Asked<'_>) -> Read {
+    pub(crate) fn read(&mut self, input: &mut &[u8], request: Request<'_>) -> Read {
         if self.carry.is_empty() {
-            let read = self.read_from(input, asked);
+            let read = self.read_from(input, request);
             if read == Read::More {
                 self.carry.extend_from_slice(input);
                 *input = &[];
@@ -295,7 +295,7 @@ impl Reader {
         let before = carry.len();
         carry.extend_from_slice(input);
         let mut rest = &carry[..];
-        let read = self.read_from(&mut rest, asked);
+        let read = self.read_from(&mut rest, request);
         let used = carry.len() - rest.len();
         if used >= before {
             *input = &input[used - before..];
@@ -313,7 +313,7 @@ impl Reader {
         read
     }
 
-    fn read_from(&mut self, input: &mut &[u8], asked: Asked<'_>) -> Read {
+    fn read_from(&mut self, input: &mut &[u8], request: Request<'_>) -> Read {
         loop {
             if self.skip > 0 {
                 let skipped = self.skip.min(input.len() as u64);
@@ -324,7 +324,7 @@ impl Reader {
                 }
             }
             if std::mem::take(&mut self.ends) {
-                return self.end(asked, self.reply(2, Some(false)));
+                return self.end(request, self.reply(2, Some(false)));
             }
             let Some(end) = memchr(b'\n', input) else {
                 return match input.len() > LINE_BYTES_MAX {
@@ -336,18 +336,18 @@ impl Reader {
             match line_of(line.trim_ascii_end()) {
                 Line::Reply(status_class, answers_set) => {
                     *input = rest;
-                    return self.end(asked, self.reply(status_class, answers_set));
+                    return self.end(request, self.reply(status_class, answers_set));
                 }
                 Line::Value(_) if self.found >= self.keys_per_get + VALUES_TOO_MANY_MAX => {
                     return Read::Broken;
                 }
                 Line::Broken => return Read::Broken,
                 Line::Value(value) => {
-                    let found = self.find(&value, asked);
+                    let found = self.find(&value, request);
                     let expected = found.map(|(key, _)| key).filter(|key| {
-                        asked.commands.value_length(*key) == value.length && value.has_no_flags
+                        request.commands.value_length(*key) == value.length && value.has_no_flags
                     });
-                    let is_right = match (asked.verify, expected) {
+                    let is_right = match (request.verify, expected) {
                         (true, Some(key)) => {
                             let Some((content, behind)) = rest.split_at_checked(value.length + 2)
                             else {
@@ -355,7 +355,7 @@ impl Reader {
                             };
                             *input = behind;
                             let content = content.strip_suffix(b"\r\n");
-                            content.is_some_and(|content| asked.commands.is_value(key, content))
+                            content.is_some_and(|content| request.commands.is_value(key, content))
                         }
                         // What is wrong for its length alone is not kept until it is whole.
                         (verify, _) => {
@@ -378,13 +378,13 @@ impl Reader {
     }
 
     /// The key of a value, if it was asked for and has not come yet, and its place in the list.
-    fn find(&self, value: &Value<'_>, asked: Asked<'_>) -> Option<(u64, Option<usize>)> {
-        let key = asked.commands.number(value.key)?;
+    fn find(&self, value: &Value<'_>, request: Request<'_>) -> Option<(u64, Option<usize>)> {
+        let key = request.commands.number(value.key)?;
         if self.keys_per_get == 1 {
-            return (key as u32 == asked.key).then_some((key, None));
+            return (key as u32 == request.key).then_some((key, None));
         }
         // Values come in the order of the keys, as a rule; a proxy may bring them in another.
-        let all = match asked.is_get && self.strange < STRANGE_MAX {
+        let all = match request.is_get && self.strange < STRANGE_MAX {
             true => self.listed.len().min(self.keys_per_get as usize),
             false => 0,
         };
@@ -394,9 +394,9 @@ impl Reader {
     }
 
     /// A reply is whole: so much for the keys that it answers.
-    fn end(&mut self, asked: Asked<'_>, reply: Reply) -> Read {
+    fn end(&mut self, request: Request<'_>, reply: Reply) -> Read {
         (self.found, self.wrong, self.strange, self.next) = (0, 0, 0, 0);
-        if asked.is_get && self.keys_per_get > 1 {
+        if request.is_get && self.keys_per_get > 1 {
             let answered = self.listed.len().min(self.keys_per_get as usize);
             self.listed.drain(..answered);
         }
@@ -518,7 +518,7 @@ mod tests {
         verify: bool,
     ) -> Vec<(u8, u32, u32)> {
         let commands = &Commands::new(plan, 1, 0);
-        let asked = Asked {
+        let request = Request {
             commands,
             key,
             is_get: true,
@@ -530,7 +530,7 @@ mod tests {
             let mut found = Vec::new();
             for mut piece in [&said[..cut], &said[cut..]] {
                 loop {
-                    match reader.read(&mut piece, asked) {
+                    match reader.read(&mut piece, request) {
                         Read::More => break,
                         Read::Broken => {
                             found.push((0, 0, 0));
@@ -679,7 +679,7 @@ mod tests {
         let mut reader = Reader::new(&plan);
         reader.note(&listed);
         let commands = &Commands::new(&plan, 1, 0);
-        let asked = Asked {
+        let request = Request {
             commands,
             key: 0,
             is_get: true,
@@ -687,7 +687,7 @@ mod tests {
         };
         let mut input = said.as_bytes();
         for (found, wrong) in [(most + 1, most + 1), (most, most - 1)] {
-            let Read::Reply(reply) = reader.read(&mut input, asked) else {
+            let Read::Reply(reply) = reader.read(&mut input, request) else {
                 panic!("no reply");
             };
             let counted = (u64::from(reply.found), u64::from(reply.wrong));
@@ -699,7 +699,7 @@ mod tests {
     fn values_without_end_are_broken() {
         let plan = plan(CacheProtocol::Text, 3);
         let commands = &Commands::new(&plan, 1, 0);
-        let asked = Asked {
+        let request = Request {
             commands,
             key: 1,
             is_get: true,
@@ -707,7 +707,7 @@ mod tests {
         };
         let mut reader = Reader::new(&plan);
         let value = b"VALUE k-0000000001 0 1\r\nx\r\n";
-        let is_broken = |_| reader.read(&mut &value[..], asked) == Read::Broken;
+        let is_broken = |_| reader.read(&mut &value[..], request) == Read::Broken;
         assert_eq!((0..2000).position(is_broken), Some(1003));
     }
 
@@ -718,7 +718,7 @@ mod tests {
     fn a_value_that_is_too_long_is_wrong_and_not_kept() {
         let plan = plan(CacheProtocol::Text, 1);
         let commands = &Commands::new(&plan, 1, 0);
-        let asked = Asked {
+        let request = Request {
             commands,
             key: 1,
             is_get: true,
@@ -726,10 +726,10 @@ mod tests {
         };
         let mut reader = Reader::new(&plan);
         let head = b"VALUE k-0000000001 0 1000000000\r\n";
-        assert_eq!(reader.read(&mut &head[..], asked), Read::More);
+        assert_eq!(reader.read(&mut &head[..], request), Read::More);
         let piece = vec![b'x'; 1 << 20];
         for _ in 0..953 {
-            assert_eq!(reader.read(&mut &piece[..], asked), Read::More);
+            assert_eq!(reader.read(&mut &piece[..], request), Read::More);
             assert!(
                 reader.carry.is_empty(),
                 "{} bytes are kept",
@@ -738,7 +738,7 @@ mod tests {
         }
         let left = 1_000_000_000 - (953 << 20);
         let rest = [&piece[..left], b"\r\nEND\r\n"].concat();
-        let Read::Reply(reply) = reader.read(&mut &rest[..], asked) else {
+        let Read::Reply(reply) = reader.read(&mut &rest[..], request) else {
             panic!("no reply");
         };
         assert_eq!((reply.found, reply.wrong), (1, 1));

@@ -262,13 +262,13 @@ impl Reader {
                     commands, verify, ..
                 },
             ) => {
-                let asked = memcached::Asked {
+                let request = memcached::Request {
                     commands,
                     key: oldest.what,
                     is_get: oldest.class == 0,
                     verify: *verify,
                 };
-                match reader.read(input, asked) {
+                match reader.read(input, request) {
                     memcached::Read::More => ParseStep::Nothing,
                     memcached::Read::Broken => ParseStep::Broken,
                     memcached::Read::Reply(reply) => ParseStep::Reply(reply.into()),

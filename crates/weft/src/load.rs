@@ -10,9 +10,9 @@ pub(crate) mod args;
 mod campaign;
 mod fileset;
 mod live;
+mod options;
 mod output;
 mod tui;
-mod wanted;
 
 use std::fs;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
 fn run_load(command: &str, matches: &ArgMatches) -> Result<(), Failure> {
     let place = campaign::place(matches)?;
     let rank = place.as_ref().map_or(0, |place| place.rank);
-    let (plan, target) = wanted::plan(command, matches, rank).map_err(Failure::Usage)?;
+    let (plan, target) = options::plan(command, matches, rank).map_err(Failure::Usage)?;
     plan.check()
         .map_err(|error| Failure::Usage(error.to_string()))?;
     if place.is_some() && plan.network != Network::Kernel {
@@ -85,7 +85,7 @@ fn how(plan: &Plan) -> String {
     };
     let lasts = match plan.requests_max.map(count_of) {
         None => format!("{:?}", plan.duration),
-        Some(requests) if plan.duration == wanted::REQUESTS_LAST_MAX => {
+        Some(requests) if plan.duration == options::REQUESTS_LAST_MAX => {
             format!("{requests} requests")
         }
         Some(requests) => format!("{requests} requests, {:?} at most", plan.duration),

@@ -11,9 +11,9 @@ use clap::ArgMatches;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
 use super::live::View;
+use super::options;
 use super::output::{Output, width};
 use super::tui::Screen;
-use super::wanted;
 use crate::Failure;
 use ::load::agents::{Leader, Order, Part, Place, meet};
 use ::load::plan::{Arrivals, Stage};
@@ -44,7 +44,7 @@ pub(super) fn place(matches: &ArgMatches) -> Result<Option<Place>, Failure> {
     let number = |name: &str| -> Result<Option<u32>, String> {
         matches
             .get_one::<String>(name)
-            .map(|_| wanted::count(matches, name))
+            .map(|_| options::count(matches, name))
             .transpose()
     };
     let (size, rank) = (
@@ -205,10 +205,10 @@ impl RunKind {
 
 /// The options of a sweep, as they were typed.
 fn manner(matches: &ArgMatches) -> Result<Manner, String> {
-    let p99 = wanted::time(matches, "knee-p99")?;
+    let p99 = options::time(matches, "knee-p99")?;
     Ok(Manner {
-        repetitions: wanted::count_up_to(matches, "repeat", REPETITIONS_MAX)?.max(1) as u32,
-        pause: wanted::time(matches, "pause")?,
+        repetitions: options::count_up_to(matches, "repeat", REPETITIONS_MAX)?.max(1) as u32,
+        pause: options::time(matches, "pause")?,
         bound: Goal {
             p99,
             ..Goal::default()
@@ -403,7 +403,7 @@ fn at_rate(plan: &Plan, rate_per_s: f64) -> Plan {
         Arrivals::Poisson { .. } | Arrivals::Course { poisson: true, .. }
     );
     Plan {
-        arrivals: wanted::at_rate(rate_per_s, poisson),
+        arrivals: options::at_rate(rate_per_s, poisson),
         ..plan.clone()
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
     pub(crate) log: Option<Arc<AccessLog>>,
-    pub(crate) stage: Stage,
+    pub(crate) stage: Life,
     /// What is done where blocking is allowed.
     pub(crate) jobs: Arc<Jobs>,
     /// What files are read into.
@@ -31,7 +31,7 @@ impl Shared {
             limits,
             counters: Counters::new(),
             log,
-            stage: Stage::default(),
+            stage: Life::default(),
             start: Instant::now(),
         }
     }
@@ -39,13 +39,13 @@ impl Shared {
 
 /// Where the server is in its life, for engines whose connections look for themselves.
 #[derive(Debug, Default)]
-pub(crate) struct Stage(AtomicU8);
+pub(crate) struct Life(AtomicU8);
 
 pub(crate) const SERVING: u8 = 0;
 pub(crate) const DRAINING: u8 = 1;
 pub(crate) const CUTTING: u8 = 2;
 
-impl Stage {
+impl Life {
     /// From now on conversations end at the next request boundary.
     pub(crate) fn drain(&self) {
         self.0.fetch_max(DRAINING, Ordering::SeqCst);

@@ -78,13 +78,6 @@ pub(crate) fn all_sockets(listeners: &[Bound]) -> io::Result<Sockets> {
         .collect())
 }
 
-/// What accept(2) brought.
-pub(crate) enum Came {
-    Connection(Accepted),
-    Nothing,
-    Error(io::Error),
-}
-
 impl Doors {
     /// Sockets that listen and do not block, with the number of the listener; the first is called
     /// `first` in reports.
@@ -154,20 +147,18 @@ impl Doors {
     }
 
     /// Takes a connection from the queue of one of them.
-    pub(crate) fn accept(&mut self, at: usize, names_peers: bool) -> Came {
+    ///
+    /// # Errors
+    /// What accept(2) says.
+    pub(crate) fn accept(&mut self, at: usize, names_peers: bool) -> io::Result<Option<Accepted>> {
         let door = &mut self.doors[at];
-        match accept(door.socket.as_fd(), names_peers) {
-            Ok(Some((socket, peer))) => Came::Connection(Accepted {
-                socket,
-                peer,
-                listener: door.listener,
-            }),
-            Ok(None) => {
-                door.has_some = false;
-                Came::Nothing
-            }
-            Err(error) => Came::Error(error),
-        }
+        let accepted = accept(door.socket.as_fd(), names_peers)?;
+        door.has_some &= accepted.is_some();
+        Ok(accepted.map(|(socket, peer)| Accepted {
+            socket,
+            peer,
+            listener: door.listener,
+        }))
     }
 
     /// It has had its turn. What is left is reported once more, if reports are by level.

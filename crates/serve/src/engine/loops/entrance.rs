@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use event::Dispatcher;
 
 use super::bell::Loop;
-use super::doors::{Accepted, Came, Doors};
+use super::doors::{Accepted, Doors};
 use super::gate::Gate;
 use super::house::House;
 use crate::counters::AcceptError;
@@ -146,21 +146,21 @@ impl Entrance {
                 self.was_called = false;
                 return None;
             }
-            let came = match self.held.take() {
-                Some(held) => Came::Connection(held),
+            let accepted = match self.held.take() {
+                Some(held) => Ok(Some(held)),
                 None => self.doors.accept(self.door, admission.names_peers()),
             };
-            match came {
-                Came::Connection(accepted) => {
+            match accepted {
+                Ok(Some(accepted)) => {
                     if let Some(accepted) = self.let_in(accepted) {
                         return Some(accepted);
                     }
                 }
-                Came::Nothing => {}
-                Came::Error(error) if counters.accept_failed(&error) == AcceptError::Aborted => {
+                Ok(None) => {}
+                Err(error) if counters.accept_failed(&error) == AcceptError::Aborted => {
                     self.came += 1;
                 }
-                Came::Error(_) => {
+                Err(_) => {
                     counters.accept_paused();
                     self.doors.rest(now, dispatcher);
                 }
@@ -278,9 +278,8 @@ mod tests {
         entrance.is_ready(reports[0].token.0);
         let now = Instant::now();
         entrance.begin_turn(now, &mut *dispatcher);
-        let Came::Connection(accepted) = entrance.doors.accept(0, false) else {
-            panic!("a client has connected");
-        };
+        let accepted = entrance.doors.accept(0, false).unwrap();
+        let accepted = accepted.expect("a client has connected");
         house.gate.force();
         assert!(entrance.let_in(accepted).is_none());
         house.gate.leave();

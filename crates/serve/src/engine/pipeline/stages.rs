@@ -11,19 +11,19 @@ use crate::engine::loops::Loop;
 
 /// See the [module page](self).
 pub(super) struct Stages<S> {
-    pub(super) readers: Vec<Station<Arrival<S>>>,
+    pub(super) readers: Vec<QueuedLoop<Arrival<S>>>,
     /// One for each reader.
     pub(super) rests: Vec<Arc<Rest<S>>>,
     /// One queue for all threads of the stage: whichever is free takes.
     pub(super) sessions: Arc<Queue<Box<Connection<S>>>>,
     pub(super) session_threads: usize,
-    pub(super) writers: Vec<Station<Box<Connection<S>>>>,
+    pub(super) writers: Vec<QueuedLoop<Box<Connection<S>>>>,
     /// What a thread takes from its queue at a time.
     pub(super) batch_max: usize,
 }
 
-/// A thread that reads or writes, with its queue.
-pub(super) struct Station<T> {
+/// The loop of a thread that reads or writes, with its queue.
+pub(super) struct QueuedLoop<T> {
     pub(super) own: Arc<Loop>,
     pub(super) queue: Arc<Queue<T>>,
 }
@@ -31,14 +31,14 @@ pub(super) struct Station<T> {
 impl<S> Stages<S> {
     pub(super) fn new(options: &PipelineOptions) -> io::Result<Stages<S>> {
         let limit = options.queue_limit;
-        let readers = Station::some(options.read_threads, limit)?;
+        let readers = QueuedLoop::some(options.read_threads, limit)?;
         let rests = readers.iter().map(|reader| Rest::new(&reader.own));
         Ok(Stages {
             rests: rests.map(Arc::new).collect(),
             readers,
             sessions: Arc::new(Queue::new(limit, None)),
             session_threads: options.session_threads,
-            writers: Station::some(options.write_threads, limit)?,
+            writers: QueuedLoop::some(options.write_threads, limit)?,
             batch_max: options.batch_max,
         })
     }
@@ -65,13 +65,13 @@ impl<S> Stages<S> {
     }
 }
 
-impl<T> Station<T> {
-    fn some(count: usize, limit: usize) -> io::Result<Vec<Station<T>>> {
-        let station = |_| {
+impl<T> QueuedLoop<T> {
+    fn some(count: usize, limit: usize) -> io::Result<Vec<QueuedLoop<T>>> {
+        let queued = |_| {
             let own = Loop::new()?;
             let queue = Arc::new(Queue::new(limit, Some(Arc::clone(&own))));
-            Ok(Station { own, queue })
+            Ok(QueuedLoop { own, queue })
         };
-        (0..count).map(station).collect()
+        (0..count).map(queued).collect()
     }
 }

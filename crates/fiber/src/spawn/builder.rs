@@ -358,7 +358,8 @@ where
     }
     while scope.data.running.load(Ordering::Acquire) != 0 {
         if !scope.data.process.is_here() && result.is_err() {
-            break; // The fibers are the parent's and never run here, so nothing that they borrow is in use.
+            // The fibers are the parent's and never run here: nothing that they borrow is in use.
+            break;
         }
         scope.data.process.check("wait for scoped fibers");
         while_lent(|| {

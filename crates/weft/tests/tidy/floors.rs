@@ -41,6 +41,23 @@ fn rooms_use_only_the_floors_below() {
     findings.assert_none();
 }
 
+/// How many upward arrows a crate may have; one that is not named, none.
+const UPWARD_MAX: &[(&str, usize)] = &[("fiber", 3)];
+
+#[test]
+fn few_upward_arrows_are_listed() {
+    for house in HOUSES {
+        let bound = UPWARD_MAX.iter().find(|(name, _)| *name == house.name);
+        let bound = bound.map_or(0, |(_, most)| *most);
+        let count = house.upward.len();
+        assert!(
+            count <= bound,
+            "crates/{}: {count} upward arrows are listed, and there may be {bound}",
+            house.name
+        );
+    }
+}
+
 fn findings_of(house: &House, files: &[(String, String)]) -> Vec<String> {
     let tree = Tree::read(files);
     let floors = house.floors.lines().enumerate();

@@ -163,7 +163,8 @@ fn comments_fit_into_100_columns() {
                 false => COMMENT_COLUMNS_MAX,
             };
             let columns = line.chars().count();
-            if comment.starts_with("//") && !is_row && columns > columns_max {
+            let has_comment = comment.starts_with("//") || line.contains(" // ");
+            if has_comment && !is_row && columns > columns_max {
                 findings.add_line(&file, at, format!("a comment of {columns} columns"));
             }
         }

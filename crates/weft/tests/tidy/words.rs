@@ -1,6 +1,6 @@
 //! One word for one thing: type names, the glossary, and lines that fit on a page.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Findings, files, has_word, prose_lines, read, root, rust_files, without_code_spans};
 
@@ -38,20 +38,64 @@ const SHARED_NAMES: &[(&str, &str)] = &[
     ),
 ];
 
+/// Names of types that a whole crate sees, which stand in more than one place of it, and why.
+const SHARED_WITHIN: &[(&str, &str, &str)] = &[
+    ("cache", "Counters", "the service's and the store's"),
+    ("fiber", "Chosen", "with the feature `spans` and without"),
+    ("fiber", "Short", "under loom and otherwise"),
+    ("fiber", "Spans", "with the feature `spans` and without"),
+    (
+        "fiber",
+        "Wait",
+        "whether the back end sleeps; one wait in a queue",
+    ),
+    (
+        "load",
+        "Line",
+        "a connection, over the kernel's TCP and over ours",
+    ),
+    (
+        "load",
+        "Read",
+        "what HTTP's reader has read, and memcached's",
+    ),
+    ("load", "Reader", "HTTP's, memcached's, and either"),
+    ("load", "Reply", "HTTP's, memcached's, and either"),
+    ("web", "Body", "a request's and a reply's, as in HTTP"),
+    ("weft", "Kind", "of an engine, and of a setting"),
+    (
+        "weft",
+        "Prepared",
+        "a web server and a cache before they run",
+    ),
+    ("weft", "Running", "a web server and a cache that run"),
+];
+
+/// Public types whose name is a term of the glossary, away from where that is at home, and why.
+const NAMED_BY_A_TERM: &[(&str, &str, &str)] = &[
+    ("cache", "Session", "it is one"),
+    ("lab", "Work", "of a sample: a program that ends, or more"),
+    (
+        "load",
+        "Entry",
+        "of a file set, as that of a site is of its table",
+    ),
+    ("load", "Page", "of a web server, to request"),
+    ("load", "Place", "of an agent among the others"),
+    ("load", "Replay", "of requests from a list or log"),
+    ("load", "Stage", "of a course of rates"),
+    (
+        "netstack",
+        "Offload",
+        "a device offload, in the module of devices",
+    ),
+    ("web", "Session", "it is one"),
+    ("web", "Transcript", "tests of several crates read it"),
+];
+
 #[test]
 fn a_public_type_name_stands_for_one_thing() {
-    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for file in rust_files() {
-        if !file.name.contains("/src/") {
-            continue;
-        }
-        for (at, line) in file.text.lines().enumerate() {
-            if let Some(name) = public_type(line) {
-                let place = format!("{}:{}", file.name, at + 1);
-                places.entry(name.to_owned()).or_default().push(place);
-            }
-        }
-    }
+    let places = types(&["pub "]);
     let mut findings = Findings::default();
     for (name, places) in &places {
         let is_shared = SHARED_NAMES.iter().any(|(shared, _)| shared == name);
@@ -70,9 +114,77 @@ fn a_public_type_name_stands_for_one_thing() {
     findings.assert_none();
 }
 
-/// The name of the public type that a line defines.
-fn public_type(line: &str) -> Option<&str> {
-    let item = line.trim_start().strip_prefix("pub ")?;
+#[test]
+fn a_type_name_that_a_whole_crate_sees_stands_for_one_thing_there() {
+    let mut by_crate: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for (name, places) in types(&["pub ", "pub(crate) "]) {
+        if SHARED_NAMES.iter().any(|(shared, _)| *shared == name) {
+            continue;
+        }
+        for place in places {
+            let key = (package_of(&place).to_owned(), name.clone());
+            by_crate.entry(key).or_default().push(place);
+        }
+    }
+    by_crate.retain(|_, places| places.len() > 1);
+    assert_listed("stands in several places", &by_crate, SHARED_WITHIN);
+}
+
+/// Holds what was found, with its places, against a list: crate, name, reason.
+fn assert_listed(
+    what: &str,
+    found: &BTreeMap<(String, String), Vec<String>>,
+    listed: &[(&str, &str, &str)],
+) {
+    let mut findings = Findings::default();
+    let is_listed = |package: &str, name: &str| {
+        let mut rows = listed.iter();
+        rows.any(|row| (row.0, row.1) == (package, name) && !row.2.is_empty())
+    };
+    for ((package, name), places) in found {
+        if !is_listed(package, name) {
+            findings.add(places.join(" "), format!("{name} {what}"));
+        }
+    }
+    for (package, name, _) in listed {
+        if !found.contains_key(&((*package).to_owned(), (*name).to_owned())) {
+            findings.add(
+                "tidy/words.rs",
+                format!("{name} of {package} is listed in vain"),
+            );
+        }
+    }
+    findings.assert_none();
+}
+
+/// Where the types are defined that whose line begins so, by name.
+fn types(visibilities: &[&str]) -> BTreeMap<String, Vec<String>> {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in rust_files() {
+        if !file.name.contains("/src/") {
+            continue;
+        }
+        for (at, line) in file.text.lines().enumerate() {
+            if let Some(name) = type_of(line, visibilities) {
+                let place = format!("{}:{}", file.name, at + 1);
+                places.entry(name.to_owned()).or_default().push(place);
+            }
+        }
+    }
+    places
+}
+
+/// `crates/NAME/..`
+fn package_of(place: &str) -> &str {
+    place.split('/').nth(1).unwrap_or_default()
+}
+
+/// The name of the type that a line defines, if it begins with one of these.
+fn type_of<'a>(line: &'a str, visibilities: &[&str]) -> Option<&'a str> {
+    let item = line.trim_start();
+    let item = visibilities
+        .iter()
+        .find_map(|start| item.strip_prefix(start))?;
     let kinds = ["struct ", "enum ", "trait ", "union ", "type "];
     let rest = kinds.iter().find_map(|kind| item.strip_prefix(kind))?;
     let name = rest
@@ -85,21 +197,75 @@ fn public_type(line: &str) -> Option<&str> {
 
 #[test]
 fn the_glossary_defines_each_term_once() {
-    let glossary = read(&root().join("docs/glossary.md"));
-    let rows = glossary
-        .lines()
-        .filter_map(|line| line.strip_prefix("| **"));
-    let mut terms = BTreeMap::new();
-    for row in rows {
-        let (names, meaning) = row.split_once("** |").expect("a term and its meaning");
-        assert!(meaning.trim().len() > 20, "{names} has no meaning");
-        for name in names.split(", ") {
-            *terms.entry(name.to_lowercase()).or_insert(0) += 1;
+    let terms = terms();
+    let names: BTreeSet<_> = terms.iter().map(|term| &term.name).collect();
+    assert!(names.len() > 60, "{} terms", names.len());
+    let times = |name: &str| terms.iter().filter(|term| term.name == name).count();
+    let twice: Vec<_> = names.iter().filter(|name| times(name) > 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+    for Term { name, meaning, .. } in &terms {
+        assert!(meaning.trim().len() > 20, "{name} has no meaning");
+    }
+}
+
+#[test]
+fn a_public_type_is_named_by_a_term_only_where_that_is_at_home() {
+    let terms = terms();
+    let mut strangers: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for (name, places) in types(&["pub "]) {
+        let Some(term) = terms.iter().find(|term| term.name == in_words(&name)) else {
+            continue;
+        };
+        for place in places {
+            let package = package_of(&place).to_owned();
+            if term.home != "everywhere" && !has_word(&term.home, &package) {
+                let key = (package, name.clone());
+                strangers.entry(key).or_default().push(place);
+            }
         }
     }
-    assert!(terms.len() > 60, "{} terms", terms.len());
-    let twice: Vec<_> = terms.iter().filter(|(_, count)| **count > 1).collect();
-    assert!(twice.is_empty(), "{twice:?}");
+    assert_listed("is a term of another home", &strangers, NAMED_BY_A_TERM);
+}
+
+/// A row of the glossary, once for each name in it.
+struct Term {
+    /// In small letters.
+    name: String,
+    meaning: String,
+    home: String,
+}
+
+fn terms() -> Vec<Term> {
+    let glossary = read(&root().join("docs/glossary.md"));
+    let mut terms = Vec::new();
+    for row in glossary
+        .lines()
+        .filter_map(|line| line.strip_prefix("| **"))
+    {
+        let (names, rest) = row.split_once("** |").expect("a term and its meaning");
+        let (meaning, home) = rest
+            .trim_end_matches(['|', ' '])
+            .rsplit_once('|')
+            .unwrap_or_default();
+        terms.extend(names.split(", ").map(|name| Term {
+            name: name.to_lowercase(),
+            meaning: meaning.to_owned(),
+            home: home.trim().to_owned(),
+        }));
+    }
+    terms
+}
+
+/// `path mtu` for `PathMtu`.
+fn in_words(name: &str) -> String {
+    let mut words = String::new();
+    for c in name.chars() {
+        if c.is_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.extend(c.to_lowercase());
+    }
+    words
 }
 
 /// Words for persons. Threads, sockets and code are "it".

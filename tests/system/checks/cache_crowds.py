@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from checks.crowds import IDLE_KIB_MAX
 from memcache import cache
 from world import ALL, MANY, check, expect, expect_equal, wait_for
 
@@ -73,6 +74,7 @@ def fifteen_thousand_clients_are_served(world):
         wait_for("all are gone", lambda: server.metric("weft_connections_active") == 0, 30)
         wait_for("their descriptors are closed", lambda: server.fd_count() <= descriptors + 4)
         world.note = f"{each:.2f} KiB for each that is idle"
+        expect(each <= IDLE_KIB_MAX, f"an idle connection costs {each:.2f} KiB, more than {IDLE_KIB_MAX}")
 
 
 KILLED = """

@@ -11,6 +11,8 @@ import time
 from world import ALL, EVENT_DISPATCHERS, MANY, check, expect, expect_equal, read_reply, request, wait_for
 
 CROWD = 10_000
+# What docs/engines.md says of fibers, and room for an allocator that grows in steps.
+IDLE_KIB_MAX = 1.25
 
 
 class Crowd:
@@ -176,7 +178,7 @@ def few_fibers_serve_many_clients_in_turn(world):
 
 
 @check(*MANY, limit_s=120)
-def an_idle_connection_costs_five_kib(world):
+def an_idle_connection_costs_little(world):
     """10,000 kept-alive connections after their first request, by resident memory."""
     # Those that are asked last have been silent for as long as it takes to ask the others.
     with world.server("--workers", 1, "--head-timeout", "60s") as server:
@@ -186,7 +188,7 @@ def an_idle_connection_costs_five_kib(world):
         try:
             per_connection = (int(server.status("VmRSS").split()[0]) - before_kib) / CROWD
             world.note = f"{per_connection:.2f} KiB each"
-            expect(per_connection <= 5.0, f"an idle connection costs {per_connection:.2f} KiB, more than 5")
+            expect(per_connection <= IDLE_KIB_MAX, f"an idle connection costs {per_connection:.2f} KiB, more than {IDLE_KIB_MAX}")
         finally:
             crowd.leave()
 

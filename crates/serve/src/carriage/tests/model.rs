@@ -6,6 +6,7 @@ use session::replay::{self, Cutting, Random};
 
 use super::world::{Blocked, Toy, World};
 use super::*;
+use crate::carriage::Stage;
 
 const SCRIPTS: u64 = 500;
 
@@ -111,6 +112,57 @@ fn whatever_breaks_the_connection_off_it_ends_once_and_nothing_is_made_up() {
             expected.replied.starts_with(got),
             "a reply was made up, seed {seed}"
         );
+    }
+}
+
+#[test]
+fn whenever_a_drain_comes_it_is_told_once_and_no_reply_is_cut() {
+    const WORDS: &[u8] = b"draining\n";
+    for seed in 0..SCRIPTS {
+        let random = &mut Random(seed);
+        let script = script(random);
+        let expected = replay::run(Toy::new(), script.as_bytes(), Cutting::Whole);
+        let mut world = World::new();
+        let send = |world: &mut World, part: &[u8], random: &mut Random| {
+            for piece in part.chunks(1 + random.below(300) as usize) {
+                world.window = window(random);
+                deliver(world, piece);
+                let _ = travel(world, random);
+            }
+        };
+        let (front, back) = script
+            .as_bytes()
+            .split_at(random.below(script.len() as u64) as usize);
+        send(&mut world, front, random);
+        let is_over = matches!(
+            world.carriage.stage,
+            Stage::Finish(_) | Stage::Discard { .. } | Stage::Close(_)
+        );
+        world.carriage.drain(world.now);
+        world.carriage.drain(world.now);
+        send(&mut world, back, random);
+        world.window = usize::MAX;
+        if world.run() == Blocked::Receive {
+            world.pass(Duration::from_secs(3600));
+            world.carriage.expired(world.now);
+        }
+        let Blocked::Closed(closed) = world.run() else {
+            panic!("it goes on, seed {seed}")
+        };
+        let told = world.life.drained.load(Ordering::Relaxed);
+        assert_eq!(told, usize::from(!is_over), "seed {seed}");
+        let said = world.got.windows(WORDS.len());
+        let said = said.enumerate().find(|(_, part)| *part == WORDS);
+        assert_eq!(said.is_some(), !is_over, "seed {seed}");
+        let at = said.map_or(0, |(at, _)| at);
+        world.got.drain(at..at + told * WORDS.len());
+        match closed {
+            // A request was answered after the drain had begun, and was the last one.
+            Closed::Session => assert!(expected.replied.starts_with(&world.got), "seed {seed}"),
+            Closed::Drained => assert!(expected.replied == world.got, "seed {seed}"),
+            _ => panic!("{closed:?}, seed {seed}"),
+        }
+        assert_eq!(world.life.closed.load(Ordering::Relaxed), 1, "seed {seed}");
     }
 }
 

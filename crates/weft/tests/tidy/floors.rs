@@ -145,7 +145,8 @@ impl Tree {
     fn read(files: &[(String, String)]) -> Tree {
         let is_test = |name: &str| {
             let parts: Vec<_> = name.trim_end_matches(".rs").split('/').collect();
-            parts.iter().any(|part| ["tests", "models"].contains(part))
+            let mut parts = parts.iter();
+            parts.any(|part| ["tests", "models"].contains(part) || part.ends_with("_test"))
         };
         let mut modules = BTreeMap::new();
         let sources = files.iter().filter(|(name, _)| !is_test(name));

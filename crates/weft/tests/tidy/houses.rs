@@ -1,6 +1,40 @@
 /// The crates with a table. See `floors.rs`.
 const HOUSES: &[House] = &[
     House {
+        name: "session",
+        floors: "
+            file log shards
+            outbox
+            echo replay
+        ",
+        upward: &[],
+    },
+    House {
+        name: "web",
+        floors: "
+            date lookup status
+            error_page log site
+            config
+            request
+            conditional counters negotiate range
+            handle oracle
+            reply transcript
+            answer
+            session
+        ",
+        upward: &[],
+    },
+    House {
+        name: "event",
+        floors: "
+            interest set sys table waker
+            bitmaps signals
+            epoll fdm lap poll rtsig select uring
+            mechanism
+        ",
+        upward: &[],
+    },
+    House {
         name: "cache",
         floors: "
             number

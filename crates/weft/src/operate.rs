@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ::serve::Server;
 use ::serve::admin::{Admin, Route};
+use ::serve::engine::netstack::NetstackHost;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::metrics::MetricsWriter;
 use ::serve::signals::{Signal, Signals};
@@ -15,7 +16,10 @@ use ::serve::tls::Tls;
 use sd_notify::NotifyState;
 
 use crate::Failure;
+use crate::common::Common;
+use crate::engine::{EngineChoice, Kind};
 use crate::machine::why_no_threads;
+use crate::netstack::refuse_inherited;
 use crate::privileges::{self, Ids};
 use crate::value::{show_counted, show_duration};
 
@@ -207,6 +211,32 @@ fn stopping(open: usize, patience: Duration) -> String {
 fn tell_systemd(states: &[NotifyState<'_>]) {
     // If systemd does not listen, its own time-out notices; the server goes on.
     let _ = sd_notify::notify(states);
+}
+
+/// Addresses to listen at, each with TLS or without.
+pub(crate) type Doors = Vec<(Address, Option<Arc<Tls>>)>;
+
+/// Opens where connections come from: the device of a netstack, which listens at `doors` with so
+/// long a `backlog`, if that is the engine; else sockets, and what the engine binds besides.
+///
+/// # Errors
+/// A sentence with what is in the way.
+pub(crate) fn open(
+    common: &Common,
+    inherited: Vec<Inherited>,
+    backlog: Option<usize>,
+    doors: impl FnOnce() -> Doors,
+    listeners: impl FnOnce(Vec<Inherited>) -> Result<Vec<Bound>, Failure>,
+) -> Result<(Vec<Bound>, Option<NetstackHost>), Failure> {
+    let EngineChoice { kind, netstack, .. } = &common.engine;
+    if *kind == Kind::Netstack {
+        let host = netstack.open(common.workers(), doors(), backlog)?;
+        refuse_inherited(&inherited)?;
+        return Ok((Vec::new(), Some(host)));
+    }
+    let mut listeners = listeners(inherited)?;
+    common.engine().prepare(&mut listeners)?;
+    Ok((listeners, None))
 }
 
 /// The inherited listeners, or else those that `bind` makes; both if addresses were named. `bind`

@@ -13,11 +13,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{CacheConfig, Listen};
 use crate::Failure;
-use crate::engine::{EngineChoice, Kind};
 use crate::machine::Machine;
-use crate::netstack::refuse_inherited;
 use crate::open_files::make_room;
-use crate::operate::{self, become_user, running};
+use crate::operate::{self, Doors, become_user, running};
 use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
 use crate::whole;
@@ -74,16 +72,14 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
         let is_tcp = matches!(bound.address, Address::Tcp(_));
         bound.tls = tls.clone().filter(|_| is_tcp);
     }
-    let netstack = open_netstack(config, tls.as_ref())?;
     let bind = |others: &[Bound]| bind_all(config, tls.as_ref(), others);
-    let mut listeners = match netstack {
-        Some(_) => {
-            refuse_inherited(&inherited)?;
-            Vec::new()
-        }
-        None => operate::listeners(inherited, config.listen_is_default, bind)?,
-    };
-    config.common.engine().prepare(&mut listeners)?;
+    let (listeners, netstack) = operate::open(
+        &config.common,
+        inherited,
+        Some(config.backlog as usize),
+        || doors(config, tls.as_ref()),
+        |inherited| operate::listeners(inherited, config.listen_is_default, bind),
+    )?;
     let datagrams = bind_datagrams(config)?;
     if listeners.is_empty() && datagrams.is_empty() && netstack.is_none() {
         return Err(Failure::Usage(
@@ -104,22 +100,12 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     })
 }
 
-/// Opens the device of the netstack, if that is the engine.
-fn open_netstack(
-    config: &CacheConfig,
-    tls: Option<&Arc<Tls>>,
-) -> Result<Option<NetstackHost>, Failure> {
-    let EngineChoice { kind, netstack, .. } = &config.common.engine;
-    if *kind != Kind::Netstack {
-        return Ok(None);
-    }
+/// Where a netstack listens.
+fn doors(config: &CacheConfig, tls: Option<&Arc<Tls>>) -> Doors {
     let listen = config.listen().into_iter();
-    let listen =
+    let doors =
         listen.map(|Listen { address, has_tls }| (address, tls.filter(|_| has_tls).cloned()));
-    let backlog = Some(config.backlog as usize);
-    netstack
-        .open(config.common.workers(), listen, backlog)
-        .map(Some)
+    doors.collect()
 }
 
 /// The user to become. Only root can change its user, and as root `-u` is required, as in

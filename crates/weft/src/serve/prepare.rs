@@ -10,11 +10,9 @@ use ::serve::tls::{Certificate, Tls, TlsOptions};
 
 use super::ServeConfig;
 use crate::Failure;
-use crate::engine::{EngineChoice, Kind};
 use crate::machine::Machine;
-use crate::netstack::refuse_inherited;
 use crate::open_files::make_room;
-use crate::operate::{self, become_user, bind_all};
+use crate::operate::{self, Doors, become_user, bind_all};
 use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
 use crate::value::show_counted;
@@ -73,15 +71,13 @@ pub(crate) fn prepare(
         }
     };
     let tls = open_tls(config).map_err(Failure::Usage)?.map(Arc::new);
-    let netstack = open_netstack(config, tls.as_ref())?;
-    let mut listeners = match netstack {
-        Some(_) => {
-            refuse_inherited(&inherited)?;
-            Vec::new()
-        }
-        None => bind_listeners(config, inherited, tls.as_ref())?,
-    };
-    config.common.engine().prepare(&mut listeners)?;
+    let (listeners, netstack) = operate::open(
+        &config.common,
+        inherited,
+        None,
+        || doors(config, tls.as_ref()),
+        |inherited| bind_listeners(config, inherited, tls.as_ref()),
+    )?;
     let admin = bind_all(&config.common.admin, &[])?;
     let pid_file = config.common.write_pid_file()?;
     let sockets = listeners.iter().chain(&admin);
@@ -134,15 +130,8 @@ pub(super) fn few_connections(
     })
 }
 
-/// Opens the device of the netstack, if that is the engine.
-fn open_netstack(
-    config: &ServeConfig,
-    tls: Option<&Arc<Tls>>,
-) -> Result<Option<NetstackHost>, Failure> {
-    let EngineChoice { kind, netstack, .. } = &config.common.engine;
-    if *kind != Kind::Netstack {
-        return Ok(None);
-    }
+/// Where a netstack listens.
+fn doors(config: &ServeConfig, tls: Option<&Arc<Tls>>) -> Doors {
     // The default is this machine only, which a host on a link is not.
     let everywhere = [Address::Name {
         host: String::new(),
@@ -152,10 +141,8 @@ fn open_netstack(
         true => &everywhere[..],
         false => &config.listen,
     };
-    let listen = listen.iter().map(|address| (address.clone(), tls.cloned()));
-    netstack
-        .open(config.common.workers(), listen, None)
-        .map(Some)
+    let doors = listen.iter().map(|address| (address.clone(), tls.cloned()));
+    doors.collect()
 }
 
 /// The port if no flag names one.

@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use netstack::Netstack;
 use netstack::device::mem::{self, Mem};
-use netstack::device::{Capabilities, Device, ReceiveBurst};
+use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst};
 use netstack::host::{Backlog, ConnectError, FlowId, ShardLimits};
 use netstack::ip::{InterfaceConfig, Prefix};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;
-use netstack::wire::Ecn;
 use netstack::wire::arp::ArpPacket;
 use netstack::wire::ethernet::{EtherType, EthernetAddress, EthernetHeader};
+use netstack::wire::icmpv6::Icmpv6Message;
 use netstack::wire::ipv4::Ipv4Header;
 use netstack::wire::ipv6::Ipv6Header;
+use netstack::wire::ndp::{NdpMessage, RouterAdvertisement};
 use netstack::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
+use netstack::wire::{Ecn, Protocol};
 
 const PEER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
 
@@ -78,6 +80,42 @@ impl World {
     fn tell(&mut self, own: IpAddr, peer: IpAddr, segment: &Segment<'_>) {
         let (shard, ecn) = (self.host.shard(), Ecn::NotCapable);
         shard.receive(self.now, own, peer, segment, ecn);
+    }
+
+    /// A router says how long packets on the link may be.
+    fn advertise_mtu(&mut self, mtu: u32) {
+        let (router, all) = ("fe80::9".parse().unwrap(), "ff02::1".parse().unwrap());
+        let advertisement = RouterAdvertisement {
+            mtu: Some(mtu),
+            ..Default::default()
+        };
+        let message = Icmpv6Message::Ndp(NdpMessage::RouterAdvertisement(advertisement));
+        let mut bytes = [0; 100];
+        let len = message.emit(router, all, &mut bytes);
+        let packet = Ipv6Header {
+            src: router,
+            dst: all,
+            next_header: Protocol::ICMPV6,
+            hop_limit: 255,
+            dscp: 0,
+            ecn: Ecn::NotCapable,
+            flow_label: 0,
+        };
+        let link = EthernetHeader {
+            dst: EthernetAddress::of_multicast_v6(all),
+            src: PEER_MAC,
+            ethertype: EtherType::IPV6,
+        };
+        let mut headers = [0; 14 + 40];
+        let at = link.emit(&mut headers);
+        packet.emit(len, &mut headers[at..]);
+        let frame = OutgoingFrame {
+            headers: &headers,
+            payload: &[&bytes[..len]],
+            offload: Offload::None,
+        };
+        self.link.transmit(self.now, &frame).expect("room");
+        self.host.receive(self.now).expect("memory");
     }
 
     /// What leaves by `until`.
@@ -145,6 +183,18 @@ fn an_open_asks_ip_for_its_source_and_offers_what_the_mtu_takes() {
             let (src, mss, ..) = syn_of(&world.sent_by(Duration::ZERO));
             assert_eq!((src, usize::from(mss)), (address(own), mtu - headers));
         }
+    }
+}
+
+#[test]
+fn an_open_offers_what_a_router_says_that_the_link_takes() {
+    // RFC 4861 6.3.4: of IPv6, and of IPv6 alone.
+    let mut world = World::new(1500);
+    world.advertise_mtu(1400);
+    for (peer, expected) in [("fd00::9", 1400 - 60), ("10.0.0.9", 1500 - 40)] {
+        world.connect(address(peer));
+        let (_, mss, ..) = syn_of(&world.sent_by(Duration::ZERO));
+        assert_eq!(mss, expected, "{peer}");
     }
 }
 

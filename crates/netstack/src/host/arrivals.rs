@@ -37,10 +37,7 @@ impl Shard {
                 Happened::NOTHING
             }
             Some(index) => self.receive_for(now, index, segment, ecn),
-            None => {
-                self.receive_for_none(now, tuple, hash, segment, ecn, None);
-                Happened::NOTHING
-            }
+            None => self.receive_for_none(now, tuple, hash, segment, ecn, None),
         }
     }
 
@@ -117,6 +114,20 @@ impl Shard {
         is_believed
     }
 
+    /// The path to this peer is known to take segments of `mss` bytes at most: its connection,
+    /// which has just opened, sends none that are longer. RFC 1191 6.4, RFC 8201 5.4
+    pub fn limit_mss(&mut self, tuple: &FourTuple, mss: u16) {
+        if let Some(index) = self.find_flow(tuple) {
+            let flow = &mut self.flows[index as usize];
+            flow.connection.limit_mss(self.configs.of(tuple), mss);
+        }
+    }
+
+    /// What connections over IPv6 are offered from now on, and send at most. RFC 9293 3.7.1
+    pub fn set_mss_v6(&mut self, mss: u16) {
+        self.configs.v6.mss = mss;
+    }
+
     fn find_flow(&self, tuple: &FourTuple) -> Option<u32> {
         let hash = self.secret.0.table_hash(tuple);
         self.find(hash, tuple)
@@ -165,20 +176,24 @@ impl Shard {
         segment: &Segment<'_>,
         ecn: Ecn,
         iss_min: Option<SeqNumber>,
-    ) {
+    ) -> Happened {
         if segment.flags.contains(Flags::RST) {
-            return;
+            return Happened::NOTHING;
         }
         let is_syn = segment.flags.contains(Flags::SYN);
         let listening = self.listeners.get_mut(tuple.local_port);
         let is_listening = listening.is_some_and(|it| !(is_syn && it.refuses_handshakes));
         match (segment.ack, is_syn) {
             _ if !is_listening => self.reset(tuple, segment),
-            (Some(ack), false) if self.take_cookie(now, tuple, hash, segment, ecn, ack) => {}
-            (Some(_), _) => self.reset(tuple, segment),
+            (Some(ack), false) => match self.take_cookie(now, tuple, hash, segment, ecn, ack) {
+                Some(happened) => return happened,
+                None => self.reset(tuple, segment),
+            },
+            (Some(_), true) => self.reset(tuple, segment),
             (None, true) => self.receive_syn(now, tuple, hash, segment, iss_min),
             (None, false) => {}
         }
+        Happened::NOTHING
     }
 
     fn receive_syn(
@@ -258,7 +273,7 @@ impl Shard {
         self.reply(tuple, segment);
     }
 
-    /// Whether `segment` completes a handshake that only a cookie remembers.
+    /// What happened, if `segment` completes a handshake that only a cookie remembers.
     fn take_cookie(
         &mut self,
         now: Instant,
@@ -267,24 +282,20 @@ impl Shard {
         segment: &Segment<'_>,
         ecn: Ecn,
         ack: SeqNumber,
-    ) -> bool {
-        let Some(listening) = self.listeners.get_mut(tuple.local_port) else {
-            return false;
-        };
+    ) -> Option<Happened> {
+        let listening = self.listeners.get_mut(tuple.local_port)?;
         if !listening.believes_cookies(now) {
-            return false;
+            return None;
         }
         let (cookie, irs) = (ack - 1, segment.seq - 1);
-        let Some(mss) = self.secret.0.cookie_mss(now, &tuple, irs, cookie) else {
-            return false;
-        };
+        let mss = self.secret.0.cookie_mss(now, &tuple, irs, cookie)?;
         if listening.is_accept_queue_full() {
             self.counters.accept_overflows += 1;
-            return true;
+            return Some(Happened::NOTHING);
         }
         if self.flows.len() >= self.limits.flows_max {
             self.counters.flows_refused += 1;
-            return true;
+            return Some(Happened::NOTHING);
         }
         listening.half_open += 1;
         self.counters.cookies_accepted += 1;
@@ -296,8 +307,7 @@ impl Shard {
         let connection = Connection::from_cookie(config, now, &syn, cookie, offset);
         let index = self.add(connection, tuple, hash);
         self.flows[index as usize].waits_at = Some(tuple.local_port);
-        self.receive_for(now, index, segment, ecn);
-        true
+        Some(self.receive_for(now, index, segment, ecn))
     }
 
     // ---- TIME-WAIT

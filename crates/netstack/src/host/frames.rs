@@ -47,6 +47,18 @@ const LOSSES_EVERY: Duration = Duration::from_secs(1);
 const HEADERS_V4: usize = 20 + 20;
 const HEADERS_V6: usize = 40 + 20;
 
+fn headers_to(peer: IpAddr) -> usize {
+    match peer {
+        IpAddr::V4(_) => HEADERS_V4,
+        IpAddr::V6(_) => HEADERS_V6,
+    }
+}
+
+/// What a segment without options has room for in a packet of `mtu` bytes.
+fn mss_of(mtu: usize, headers: usize) -> u16 {
+    mtu.saturating_sub(headers).min(usize::from(u16::MAX)) as u16
+}
+
 /// A host's TCP, with its device.
 pub struct Netstack<D> {
     shard: Shard,
@@ -78,15 +90,14 @@ impl<D: Device> Netstack<D> {
         key: [u8; 16],
     ) -> Netstack<D> {
         let capabilities = device.capabilities();
-        let mss = |headers: usize| (interface.mtu - headers).min(usize::from(u16::MAX)) as u16;
         let v4 = TcpConfig {
-            mss: mss(HEADERS_V4),
+            mss: mss_of(interface.mtu, HEADERS_V4),
             mss_default: 536,
             ..tcp
         };
         // RFC 9293 3.7.1: IPv6 passes 1280 bytes everywhere.
         let v6 = TcpConfig {
-            mss: mss(HEADERS_V6),
+            mss: mss_of(interface.mtu, HEADERS_V6),
             mss_default: 1220,
             ..tcp
         };
@@ -182,6 +193,12 @@ impl<D: Device> Netstack<D> {
             match self.interface.receive(now, self.burst.frame(index)) {
                 Delivery::Segment(arrived) => {
                     let (ours, peer) = (arrived.dst, arrived.src);
+                    let tuple = FourTuple {
+                        local: ours,
+                        local_port: arrived.segment.dst_port,
+                        remote: peer,
+                        remote_port: arrived.segment.src_port,
+                    };
                     let happened =
                         self.shard
                             .receive(now, ours, peer, &arrived.segment, arrived.ecn);
@@ -189,12 +206,25 @@ impl<D: Device> Netstack<D> {
                         // What we sent arrives, so the way there works. RFC 4861 7.3.1
                         self.interface.confirm(now, peer);
                     }
+                    if happened.contains(Happened::CONNECTED) {
+                        self.opened(now, &tuple);
+                    }
                 }
                 Delivery::Error(error) => self.on_path_error(now, &error),
                 Delivery::Nothing => {}
             }
         }
+        let mss_v6 = mss_of(self.interface.link_mtu_v6(), HEADERS_V6);
+        self.shard.set_mss_v6(mss_v6);
         received.map(|()| self.burst.len())
+    }
+
+    /// A connection that has just opened sends what is known to arrive.
+    fn opened(&mut self, now: Instant, tuple: &FourTuple) {
+        if let Some(mtu) = self.interface.path_mtu_to(now, tuple.remote) {
+            let mss = mss_of(mtu, headers_to(tuple.remote));
+            self.shard.limit_mss(tuple, mss);
+        }
     }
 
     fn on_path_error(&mut self, now: Instant, error: &PathError) {
@@ -207,12 +237,7 @@ impl<D: Device> Netstack<D> {
         };
         match error.kind {
             PathErrorKind::TooBig { mtu } => {
-                let headers = if remote.is_ipv4() {
-                    HEADERS_V4
-                } else {
-                    HEADERS_V6
-                };
-                let mss = mtu.saturating_sub(headers as u16);
+                let mss = mss_of(mtu.into(), headers_to(remote.ip()));
                 if self.shard.path_takes(&tuple, error.seq, mss) {
                     self.interface.path_mtu_lowered(now, remote.ip(), mtu);
                 }

@@ -313,6 +313,17 @@ impl Interface {
         path.map_or(link, |mtu| mtu.min(link))
     }
 
+    /// What routers have found to reach `dst`, if that is less than the link takes.
+    pub fn path_mtu_to(&self, now: Instant, dst: IpAddr) -> Option<usize> {
+        self.paths.mtu_to(now, dst)
+    }
+
+    /// The longest packet of IPv6 on the link: the device's, or what a router has said. RFC 4861
+    /// 6.3.4
+    pub fn link_mtu_v6(&self) -> usize {
+        self.mtu_v6.min(self.mtu)
+    }
+
     /// A packet to `dst` was too long, and the connection has found that to be true. Says whether
     /// packets to it are to be shorter now.
     pub fn path_mtu_lowered(&mut self, now: Instant, dst: IpAddr, mtu: u16) -> bool {

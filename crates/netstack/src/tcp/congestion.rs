@@ -123,6 +123,13 @@ impl Congestion {
         self.cwnd = self.cwnd.max(mss.into());
     }
 
+    /// As [`Congestion::set_mss`], before anything was sent: the first window is not larger than
+    /// one of such segments. RFC 6928 2
+    pub fn start_with_mss(&mut self, mss: u16, initial_segments: u16) {
+        self.cwnd = self.cwnd.min(initial_window(mss, initial_segments));
+        self.set_mss(mss);
+    }
+
     /// A SYN was lost: the first window is one segment. RFC 5681 3.1
     pub fn syn_was_lost(&mut self) {
         self.cwnd = self.mss.into();

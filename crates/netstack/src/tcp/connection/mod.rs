@@ -656,6 +656,17 @@ impl Connection {
         true
     }
 
+    /// The path is known to take segments of `mss` bytes at most. The connection has just opened:
+    /// nothing is under way.
+    pub fn limit_mss(&mut self, config: &TcpConfig, mss: u16) {
+        let mss = mss.max(PATH_MSS_MIN);
+        if mss < self.snd_mss {
+            self.snd_mss = mss;
+            let segments = config.initial_window_segments;
+            self.congestion.start_with_mss(self.mss() as u16, segments);
+        }
+    }
+
     /// The network cannot deliver to the peer. RFC 9293 3.9.2.2: the owner is told of an error that
     /// may pass; one that will not ends a connection that is not yet open, and no other, since
     /// anything can forge it (RFC 5927 5.2).

@@ -190,6 +190,19 @@ def expect_each_shard_to_serve(server):
     wait_for("each shard has served some", lambda: all(float(flows) > 0 for flows in opened_by_shard(server)))
 
 
+@check("netstack", limit_s=60)
+def af_xdp_is_refused_where_the_kernel_would_keep_some_frames(world):
+    """Seen (in review): on a card with four receive queues a server with one worker did not answer three of four clients. Cause: the program
+    takes the frames of as many queues as there are workers, and the kernel has the others."""
+    with own_network():
+        make_veth(queues=3)
+        for workers in (1, 2):
+            refused = world.start(world.binary, "serve", world.site, "--engine", "netstack", "--workers", workers, "--device", "xdp:stack",
+                                  "--address", f"{SERVER}/24")
+            _, said = refused.communicate(timeout=20)
+            expect(refused.returncode != 0 and b"ethtool -L stack" in said, f"it ended with {refused.returncode} and said {said!r}")
+
+
 def opened_by_shard(server):
     metrics = server.admin("/metrics").body.decode().splitlines()
     flows = [line.rsplit(" ", 1)[1] for line in metrics if line.startswith("weft_netstack_opened_total{")]

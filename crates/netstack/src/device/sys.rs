@@ -86,17 +86,8 @@ pub(super) fn driver_of(name: &str) -> io::Result<String> {
         driver: [0; 32],
         rest: [0; 160],
     };
-    let any = any_socket()?;
-    let mut request = ifreq {
-        ifr_name: interface_name(name)?,
-        ifr_ifru: libc::__c_anonymous_ifr_ifru {
-            ifru_data: (&raw mut info).cast(),
-        },
-    };
-    let fd = any.as_fd().as_raw_fd();
-    // SAFETY: SIOCETHTOOL reads one `ifreq`, and reads and writes one `struct ethtool_drvinfo`
-    // where that points to. This function owns both.
-    checked(unsafe { libc::ioctl(fd, libc::SIOCETHTOOL, &raw mut request) })?;
+    // SAFETY: ETHTOOL_GDRVINFO reads and writes one `struct ethtool_drvinfo`.
+    unsafe { ask_driver(name, &mut info)? };
     let name = info.driver.split(|&byte| byte == 0).next();
     Ok(String::from_utf8_lossy(name.unwrap_or_default()).into_owned())
 }
@@ -107,6 +98,48 @@ struct DriverInfo {
     command: u32,
     driver: [u8; 32],
     rest: [u8; 160],
+}
+
+/// How many queues an interface receives by, if its driver tells: `ETHTOOL_GCHANNELS` in
+/// `linux/ethtool.h`.
+pub(super) fn receive_queues_of(name: &str) -> io::Result<usize> {
+    const GET_CHANNELS: u32 = 0x3c;
+    let mut channels = Channels {
+        command: GET_CHANNELS,
+        most: [0; 4],
+        now: [0; 4],
+    };
+    // SAFETY: ETHTOOL_GCHANNELS reads and writes one `struct ethtool_channels`.
+    unsafe { ask_driver(name, &mut channels)? };
+    let [receiving, _, _, combined] = channels.now;
+    Ok(receiving as usize + combined as usize)
+}
+
+/// `struct ethtool_channels`: for receiving, for transmitting, for other things, for both.
+#[repr(C)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    now: [u32; 4],
+}
+
+/// Asks the driver of an interface: `SIOCETHTOOL`. netdevice(7)
+///
+/// # Safety
+///
+/// `question` is the C struct that its command reads and writes.
+unsafe fn ask_driver<T>(name: &str, question: &mut T) -> io::Result<()> {
+    let any = any_socket()?;
+    let mut request = ifreq {
+        ifr_name: interface_name(name)?,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_data: (&raw mut *question).cast(),
+        },
+    };
+    let fd = any.as_fd().as_raw_fd();
+    // SAFETY: SIOCETHTOOL reads one `ifreq`, which this function owns, and reads and writes what
+    // that points to, which is borrowed and, as the caller promises, what the command has.
+    checked(unsafe { libc::ioctl(fd, libc::SIOCETHTOOL, &raw mut request) })
 }
 
 /// Asks for a property of an interface, which the answer's union has.

@@ -77,14 +77,15 @@ pub struct Xdp {
 }
 
 impl Xdp {
-    /// Takes the frames of the first `queues` queues of the interface `name`, one device for each.
-    /// The kernel sees none of them any more, until the last device is dropped.
+    /// Takes the frames of all `queues` queues of the interface `name`, one device for each. The
+    /// kernel sees none of them any more, until the last device is dropped.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name or a number of queues that cannot be, and for an MTU above
-    /// [`FRAME_LEN_MAX`]; `ENODEV` if there is no such interface; `EINVAL` if it has fewer queues;
-    /// `EBUSY` if another program has it; `EPERM` without `CAP_NET_RAW` and `CAP_BPF`.
+    /// `InvalidInput` for a name or a number of queues that cannot be, if the interface receives by
+    /// more queues, and for an MTU above [`FRAME_LEN_MAX`]; `ENODEV` if there is no such interface;
+    /// `EINVAL` if it has fewer queues; `EBUSY` if another program has it; `EPERM` without
+    /// `CAP_NET_RAW` and `CAP_BPF`.
     pub fn open(name: &str, queues: usize) -> io::Result<Vec<Xdp>> {
         let invalid = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         if !(1..=QUEUES_MAX).contains(&queues) {
@@ -99,6 +100,16 @@ impl Xdp {
             return invalid(format!(
                 "frames have up to {frame_len} bytes, and AF_XDP takes {FRAME_LEN_MAX}; lower the \
                  MTU of {name}"
+            ));
+        }
+        // The program lets the kernel have the frames of queues that are not opened.
+        if let Ok(all) = sys::receive_queues_of(name)
+            && all > queues
+        {
+            return invalid(format!(
+                "{name} has {all} receive queues, and the kernel would keep the frames of those \
+                 beyond {queues}; start {all} workers, or give it fewer queues with ethtool -L \
+                 {name}"
             ));
         }
         let place = match sys::driver_of(name) {

@@ -425,6 +425,7 @@ fn errno_of_connect(error: ConnectError) -> Errno {
         ConnectError::TooMany => Errno::NOBUFS,
         ConnectError::NoPort | ConnectError::InUse => Errno::ADDRNOTAVAIL,
         ConnectError::NoAddress => Errno::NETUNREACH,
+        ConnectError::NotAlone => Errno::OPNOTSUPP,
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use netstack::Netstack;
 use netstack::device::mem::{self, Mem};
+use netstack::device::siblings::Sibling;
 use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst};
 use netstack::host::{Backlog, ConnectError, FlowId, ShardLimits};
 use netstack::ip::{InterfaceConfig, Prefix};
@@ -44,6 +45,17 @@ fn peers() -> [IpAddr; 2] {
     ["10.0.0.9", "fd00::9"].map(address)
 }
 
+fn interface(mtu: usize) -> InterfaceConfig {
+    let prefixes = ["10.0.0.1/24", "10.7.0.1/24", "fd00::1/64", "fd00:7::1/64"];
+    InterfaceConfig {
+        mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
+        mtu,
+        addresses: prefixes.map(|it| it.parse::<Prefix>().unwrap()).to_vec(),
+        gateway_v4: None,
+        gateway_v6: None,
+    }
+}
+
 impl World {
     fn new(mtu: usize) -> World {
         let capabilities = Capabilities {
@@ -53,14 +65,7 @@ impl World {
             receive_len_max: mtu + 14,
         };
         let (device, link) = mem::pair(capabilities, 64);
-        let prefixes = ["10.0.0.1/24", "10.7.0.1/24", "fd00::1/64", "fd00:7::1/64"];
-        let interface = InterfaceConfig {
-            mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
-            mtu,
-            addresses: prefixes.map(|it| it.parse::<Prefix>().unwrap()).to_vec(),
-            gateway_v4: None,
-            gateway_v6: None,
-        };
+        let interface = interface(mtu);
         let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
         let mut host = Netstack::new(device, interface, tcp, limits, [7; 16]);
         let now = Instant::START;
@@ -218,6 +223,21 @@ fn an_open_to_more_than_one_host_or_to_itself_is_refused() {
         assert_eq!(refused, Err(ConnectError::NoAddress), "{remote}");
     }
     assert!(world.sent_by(Duration::from_secs(10)).is_empty());
+}
+
+/// Seen (in review): half of all connections that a host of two shards opened over packet sockets
+/// were reset. Cause: the answer came to the other shard, which knew nothing of them.
+#[test]
+fn an_open_on_one_of_several_shards_is_refused() {
+    for shards in [1, 2] {
+        let queues = (0..shards).map(|_| mem::pair(Capabilities::plain(1500), 4).0);
+        let device = Sibling::family(queues.collect()).unwrap().remove(0);
+        let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+        let mut host = Netstack::new(device, interface(1500), tcp, limits, [7; 16]);
+        let opened = host.connect(Instant::START, SocketAddr::new(address("10.0.0.9"), 80));
+        let refused = (shards > 1).then_some(ConnectError::NotAlone);
+        assert_eq!(opened.err(), refused, "{shards} shards");
+    }
 }
 
 #[test]

@@ -49,7 +49,8 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`; `NetworkUnreachable` if no address of
     /// the host's and no gateway leads there, `AddrNotAvailable` if no port is free,
-    /// `QuotaExceeded` if the host has as many connections as it may.
+    /// `QuotaExceeded` if the host has as many connections as it may, `Unsupported` on one of
+    /// several shards.
     pub fn connect(host: &SocketHost<D>, peer: SocketAddr) -> io::Result<TcpStream<D>> {
         fiber::checkpoint()?;
         let shared = &host.shared;
@@ -401,6 +402,7 @@ fn refusal(error: ConnectError) -> io::Error {
         ConnectError::NoPort => io::ErrorKind::AddrNotAvailable,
         ConnectError::InUse => io::ErrorKind::AddrInUse,
         ConnectError::NoAddress => io::ErrorKind::NetworkUnreachable,
+        ConnectError::NotAlone => io::ErrorKind::Unsupported,
     };
     io::Error::new(kind, error)
 }

@@ -219,6 +219,10 @@ impl<D: Device> Device for Impair<D> {
         self.device.flush(now)
     }
 
+    fn takes(&self, local_port: u16, remote_port: u16) -> Option<bool> {
+        self.device.takes(local_port, remote_port)
+    }
+
     fn losses(&mut self) -> Losses {
         self.device.losses()
     }

@@ -136,6 +136,12 @@ pub trait Device {
         None
     }
 
+    /// Whether what a peer sends from `remote_port` to `local_port` comes to this queue. `None` if
+    /// that is not known: it is one of several, and something else deals the frames.
+    fn takes(&self, _local_port: u16, _remote_port: u16) -> Option<bool> {
+        Some(true)
+    }
+
     /// What it has lost so far. It asks the kernel, so this is not for every turn.
     fn losses(&mut self) -> Losses {
         Losses::default()

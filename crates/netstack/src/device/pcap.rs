@@ -114,6 +114,10 @@ impl<D: Device, W: Write> Device for Pcap<D, W> {
         self.device.flush(now)
     }
 
+    fn takes(&self, local_port: u16, remote_port: u16) -> Option<bool> {
+        self.device.takes(local_port, remote_port)
+    }
+
     fn losses(&mut self) -> Losses {
         self.device.losses()
     }

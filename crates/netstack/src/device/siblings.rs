@@ -212,6 +212,13 @@ impl<D: Device> Device for Sibling<D> {
         self.device.flush(now)
     }
 
+    fn takes(&self, local_port: u16, remote_port: u16) -> Option<bool> {
+        match self.family {
+            None => self.device.takes(local_port, remote_port),
+            Some(_) => None,
+        }
+    }
+
     fn losses(&mut self) -> Losses {
         let mut losses = self.device.losses();
         if let Some(family) = &self.family {

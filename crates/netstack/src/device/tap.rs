@@ -14,8 +14,9 @@
 //! that frames are long: with the virtio-net header, one `writev` carries up to 64 KiB of a TCP
 //! stream, which the kernel cuts only if it has to, and one `readv` brings as much.
 //!
-//! With several queues the kernel sends a flow to the queue that has last sent a frame of it, and
-//! others by their hash: so a connection stays on its shard.
+//! With several queues the kernel sends a flow to the queue that has last sent a frame of it within
+//! three seconds, and others by their hash: so a connection that a peer has opened stays on the
+//! queue that its first frame has come to, and one that this end opens may not.
 
 use std::fs;
 use std::io;

@@ -168,6 +168,9 @@ impl<D: Device> Netstack<D> {
         if !is_one_host || !self.interface.has_route(now, remote.ip()) {
             return Err(ConnectError::NoAddress);
         }
+        if self.device.takes(0, remote.port()).is_none() {
+            return Err(ConnectError::NotAlone);
+        }
         self.shard.connect(now, local, remote)
     }
 

@@ -148,6 +148,8 @@ pub enum ConnectError {
     InUse,
     /// There is no way to the peer: no gateway leads there, or no address of ours.
     NoAddress,
+    /// The host has several shards, and the peer's answers could come to any of them.
+    NotAlone,
 }
 
 impl fmt::Display for ConnectError {
@@ -157,6 +159,10 @@ impl fmt::Display for ConnectError {
             ConnectError::NoPort => "no free port to this peer",
             ConnectError::InUse => "a connection of these addresses and ports exists",
             ConnectError::NoAddress => "no way to the peer",
+            ConnectError::NotAlone => {
+                "the host has several shards, and the answer could come to any of them: open it \
+                 with one"
+            }
         })
     }
 }

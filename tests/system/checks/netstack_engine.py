@@ -146,6 +146,22 @@ def the_site_is_served(world, kind):
         clients.every_file_arrives_whole(world)
 
 
+@check_over("packet", "xdp")
+def curl_gets_ranges(world, kind):
+    with own_link(world, kind):
+        clients.curl_gets_ranges(world)
+
+
+@check_over("tap", "packet", "xdp")
+def curl_gets_files_over_ipv6(world, kind):
+    with own_link(world, kind):
+        world.server()
+        ip("address", "add", "fd00:9::1/64", "dev", kernels_end(kind), "nodad")
+        for path in ("style.css", "data/loom.wav"):
+            got = world.output_of("curl", "-sf", f"http://[fd00:9::2]:{PORT}/{path}")
+            expect(got == (world.site / path).read_bytes(), f"{path} has other bytes")
+
+
 @check("netstack", limit_s=60)
 def af_xdp_on_a_veth_runs_its_program_behind_the_driver(world):
     """Seen: a tenth of the server's time went into frames that were made of the kernel's buffers, and copied, for a program that only
@@ -165,6 +181,10 @@ def own_link(world, kind, queues=1):
             link.make_checksums("kernel")
         world.server = server_on_link(world, kind)
         yield
+
+
+def kernels_end(kind):
+    return INTERFACE if kind == "tap" else "kernel"
 
 
 def make_veth(queues=1):
@@ -236,7 +256,7 @@ def a_syn_behind_a_flood_finds_room(world, kind):
 @check_over("packet", "xdp", "tap")
 def frames_that_find_the_queue_full_are_counted(world, kind):
     """Seen: what the kernel dropped since the ring was full was in no counter."""
-    interface = INTERFACE if kind == "tap" else "kernel"
+    interface = kernels_end(kind)
     with own_link(world, kind):
         server = world.server()
         server.get("/style.css")

@@ -253,6 +253,23 @@ def a_syn_behind_a_flood_finds_room(world, kind):
         wait_for("what was lost is counted", lambda: server.get("/style.css") and server.metric("weft_netstack_refused_frames_total") > 0)
 
 
+@check_over("tap", "packet", "xdp")
+def a_syn_flood_keeps_no_client_out(world, kind):
+    """Five times as many SYNs as may be half open, from hosts that are not there: clients come in by cookies meanwhile."""
+    page = (world.site / "style.css").read_bytes()
+    with own_link(world, kind):
+        server = world.server()
+        server.get("/style.css")
+        with raw_link(kernels_end(kind)) as wire:
+            neighbour = mac_of_neighbour()
+            for burst in range(20):
+                for port in range(2000, 3000):
+                    wire.send(neighbour + tcp_frame(port, SYN, f"10.9.0.{20 + burst}"))
+                expect_equal("the page", world.output_of("curl", "-sf", server.url("/style.css")), page)
+        for what in ("sent", "accepted"):
+            wait_for(f"cookies are {what}", lambda: server.metric(f"weft_netstack_cookies_{what}_total") > 0)
+
+
 @check_over("packet", "xdp", "tap")
 def frames_that_find_the_queue_full_are_counted(world, kind):
     """Seen: what the kernel dropped since the ring was full was in no counter."""
@@ -327,9 +344,9 @@ def arp_question(mac, address):
     return mac + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, 1) + mac + address + bytes(6) + socket.inet_aton(SERVER)
 
 
-def tcp_frame(port, flags):
-    """Behind the destination: a segment without payload, from the kernel's address."""
-    ends = socket.inet_aton(KERNEL) + socket.inet_aton(SERVER)
+def tcp_frame(port, flags, source=KERNEL):
+    """Behind the destination: a segment without payload."""
+    ends = socket.inet_aton(source) + socket.inet_aton(SERVER)
     segment = struct.pack("!HHIIBBHHH", port, PORT, 1, 0, 5 << 4, flags, 64_000, 0, 0)
     total = link.checksum(ends + struct.pack("!HH", socket.IPPROTO_TCP, len(segment)) + segment)
     segment = segment[:16] + struct.pack("!H", total) + segment[18:]

@@ -125,6 +125,23 @@ cmd_fuzz() {
     done
 }
 
+#: soak [SECONDS]       the netstack's simulations with seeds that no run had, each for SECONDS (300)
+cmd_soak() {
+    local seconds=${1:-300} seeds=1000 test program first end
+    for test in two_hosts full_stack hostile; do
+        program=$(cargo test --profile checked --package weftwork-netstack --test "$test" --no-run --message-format=json \
+            | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+        [[ -n $program ]] || die "$test was not built"
+        first=$(($(date +%s) * 1000000))
+        end=$((SECONDS + seconds))
+        while ((SECONDS < end)); do
+            say "$test: seeds from $first on"
+            NETSTACK_FIRST_SEED=$first NETSTACK_SEEDS=$seeds "$program" --quiet || die "$test failed, with the seed above"
+            first=$((first + seeds))
+        done
+    done
+}
+
 #: system [ARGS]        the system suite (root): real clients against the release binary, with overflow checks; ARGS as in
 #:                      tests/system/run.py
 cmd_system() {

@@ -1,16 +1,19 @@
-//! Nothing is allocated for a packet: a counting allocator under a shard in its stride.
-//!
-//! One test, in a program of its own: another one beside it would be counted too.
+//! Nothing is allocated for a packet: a counting allocator under a shard in its stride, and under a
+//! whole netstack. Each thread, and so each test, is counted by itself.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use netstack::Netstack;
+use netstack::device::{Capabilities, mem};
 use netstack::host::{Backlog, FlowId, Pieces, Shard, ShardLimits, Writer};
+use netstack::ip::{InterfaceConfig, Prefix};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;
 use netstack::wire::Ecn;
+use netstack::wire::ethernet::EthernetAddress;
 use netstack::wire::tcp::Segment;
 
 thread_local! {
@@ -156,4 +159,57 @@ fn a_shard_in_its_stride_allocates_nothing() {
         assert!(packets > 5_000, "{packets} packets");
         assert_eq!(allocations, 0, "in {packets} packets, each {loss}th lost");
     }
+}
+
+/// The same with what is between a shard and its device: neighbours, IP, checksums, frames.
+#[test]
+fn a_netstack_in_its_stride_allocates_nothing() {
+    let (near, far) = mem::pair(Capabilities::plain(1500), 256);
+    let mut number = 0;
+    let mut hosts = [near, far].map(|device| {
+        let address = ADDRESSES[usize::from(number)];
+        number += 1;
+        let interface = InterfaceConfig {
+            mac: EthernetAddress([2, 0, 0, 0, 0, number]),
+            mtu: 1500,
+            addresses: vec![Prefix { address, len: 24 }],
+            gateway_v4: None,
+            gateway_v6: None,
+        };
+        let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+        Netstack::new(device, interface, tcp, limits, [number; 16])
+    });
+    let (page, mut now) = (Page([7; 4096]), Instant::START);
+    hosts[1].shard().listen(PORT, Backlog::default());
+    let remote = SocketAddr::new(ADDRESSES[1], PORT);
+    let mut flows = [hosts[0].connect(now, remote).ok(), None];
+    // First it grows to what it needs, then it must not grow any more.
+    let mut before = (0, 0);
+    for round in 0..4000 {
+        if round == 2000 {
+            let frames = hosts[0].interface().counters().0.frames;
+            before = (ALLOCATIONS.with(Cell::get), frames);
+        }
+        for ((host, flow), len) in hosts.iter_mut().zip(&mut flows).zip([300, 20_000]) {
+            host.receive(now).expect("memory");
+            let shard = host.shard();
+            *flow = flow.or_else(|| shard.accept(PORT));
+            while let Some((id, _)) = shard.next_event() {
+                let (front, back) = shard.peek(id);
+                let readable = front.len() + back.len();
+                shard.consume(id, readable);
+            }
+            if let Some(id) = *flow
+                && shard.connection(id).expect("it is open").unsent_len() < 4 * len
+            {
+                shard.queue(id, len);
+            }
+            host.transmit(now, &page).expect("memory");
+        }
+        now += Duration::from_millis(1);
+    }
+    let allocations = ALLOCATIONS.with(Cell::get) - before.0;
+    let frames = hosts[0].interface().counters().0.frames - before.1;
+    assert!(frames > 5_000, "{frames} frames");
+    assert_eq!(allocations, 0, "in {frames} frames");
 }

@@ -131,7 +131,8 @@ pub trait Device {
         None
     }
 
-    /// When there may be frames, for a device that lives in virtual time and has some under way.
+    /// When there may be frames, for a device that lives in virtual time and has some under way; or
+    /// when [`Device::flush`] may get on that has left some behind.
     fn wakes_at(&self) -> Option<Instant> {
         None
     }

@@ -30,6 +30,7 @@ mod ring;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -51,6 +52,9 @@ const CHUNKS: usize = 4096;
 /// buffers are full: then the next flush goes on. `TX_BATCH_SIZE` in `net/xdp/xsk.c`
 const KICKS_MAX: usize = CHUNKS / 32;
 
+/// How soon it is told again of frames that it did not take.
+const KICK_PAUSE: Duration = Duration::from_millis(1);
+
 /// What the kernel keeps free at the beginning of a chunk for programs to put headers there:
 /// XDP_PACKET_HEADROOM in `linux/bpf.h`.
 const KERNEL_HEADROOM: usize = 256;
@@ -71,6 +75,8 @@ pub struct Xdp {
     free: Vec<u64>,
     /// Frames were put into the ring that the kernel was not told of.
     has_untold: bool,
+    /// When it is told of them, if nothing else leaves before.
+    kick_at: Option<Instant>,
     capabilities: Capabilities,
     /// It is in the way of the interface's frames until the last queue goes.
     program: Arc<Program>,
@@ -127,6 +133,7 @@ impl Xdp {
                 rings,
                 free: (CHUNKS / 2..CHUNKS).map(address_of).collect(),
                 has_untold: false,
+                kick_at: None,
                 capabilities,
                 program: Arc::clone(&program),
             };
@@ -196,7 +203,8 @@ impl Device for Xdp {
         Ok(())
     }
 
-    fn flush(&mut self, _now: Instant) -> io::Result<()> {
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.kick_at = None;
         for _ in 0..KICKS_MAX {
             if !self.has_untold {
                 break;
@@ -212,11 +220,16 @@ impl Device for Xdp {
             self.reclaim();
         }
         self.reclaim();
+        self.kick_at = self.has_untold.then(|| now + KICK_PAUSE);
         Ok(())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.fd.as_fd())
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        self.kick_at
     }
 
     fn losses(&mut self) -> Losses {

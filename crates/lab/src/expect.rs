@@ -301,12 +301,21 @@ impl Judge<'_> {
         Some(self.rows.spread(self.measure, cell, subject)?.median)
     }
 
+    /// The median, and how many samples have no figure.
     fn show(&self, cell: &str, subject: &str) -> String {
         let row = self.rows.find(cell, subject).filter(|row| !row.is_absent);
-        match row.map(|row| (row, row.spread(self.measure))) {
-            None => "not measured".to_owned(),
-            Some((row, None)) => row.why_nothing(self.measure).to_owned(),
-            Some((_, Some(spread))) => with_unit(spread.median, self.measure.unit),
+        let Some(row) = row else {
+            return "not measured".to_owned();
+        };
+        let why = row.why_nothing(self.measure);
+        let (without, of) = row.missing(self.measure);
+        let median = row.spread(self.measure).map(|spread| spread.median);
+        let median = median.map(|median| with_unit(median, self.measure.unit));
+        match median {
+            Some(median) if without == 0 => median,
+            Some(median) => format!("{median}, {why} in {without} of {of}"),
+            None if without == 0 || without == of => why.to_owned(),
+            None => format!("{why} in {without} of {of}"),
         }
     }
 }
@@ -525,6 +534,26 @@ mod tests {
             );
             assert_eq!(verdict(judge.within("c", "c", "a", 0.7)), Judgement::Met);
         }
+    }
+
+    /// Seen: "as expected: recovery of at most 1 s (0.800 s)" of a server that did not recover in
+    /// one of three samples.
+    #[test]
+    fn the_reason_says_how_many_samples_have_no_figure() {
+        let rows = rows(&[
+            ("a", &[Some(0.8), Some(0.6), None]),
+            ("b", &[None, Some(1.2), None]),
+            ("n", &[None]),
+        ]);
+        let measure = Measure {
+            can_be_never: true,
+            ..Measure::CPU_US
+        };
+        let judge = rows.by(&measure);
+        let because = |subject| judge.at_most("c", subject, 1.0).unwrap().because;
+        assert!(because("a").starts_with("0.800 µs, never in 1 of 3"));
+        assert_eq!(because("b"), "never in 2 of 3");
+        assert_eq!(because("n"), "never");
     }
 
     #[test]

@@ -51,12 +51,33 @@ impl Row {
         (never + failed, self.samples.len() + failed)
     }
 
-    /// Why there is no spread.
+    /// Why there is no spread, or none of some samples.
     pub(crate) fn why_nothing(&self, measure: &Measure) -> &'static str {
         match self.tells_of(measure) {
             true if self.failures.is_empty() => "never",
             false if self.failures.is_empty() => "not measured",
             _ => "failed",
+        }
+    }
+
+    /// What stands for a measure in tables and figures: a median with its band, or why there is
+    /// none. A sample that has no figure is worse than any, and so it is that end of the band.
+    pub(crate) fn show(&self, measure: &Measure, scale: Scale) -> String {
+        let (why, spread) = (self.why_nothing(measure), self.spread(measure));
+        let (without, _) = self.missing(measure);
+        let Some(there) = Spread::of(self.figures(measure).flatten().collect()) else {
+            return why.to_owned();
+        };
+        let (least, greatest) = (scale.show(there.least), scale.show(there.greatest));
+        match (spread, measure.better) {
+            (Some(spread), _) if without == 0 => scale.show_spread(spread),
+            (spread, better) => {
+                let median = spread.map_or(why.to_owned(), |spread| scale.show(spread.median));
+                match better {
+                    Better::More => format!("{median} ({why}–{greatest})"),
+                    _ => format!("{median} ({least}–{why})"),
+                }
+            }
         }
     }
 
@@ -246,13 +267,8 @@ pub struct Ratio {
 
 /// What stands in a table for a row: a median with its band, or why there is none.
 pub(crate) fn show_row(row: Option<&Row>, measure: &Measure, scale: Scale) -> String {
-    let Some(row) = row.filter(|row| !row.is_absent) else {
-        return "–".to_owned();
-    };
-    match row.spread(measure) {
-        Some(spread) => scale.show_spread(spread),
-        None => row.why_nothing(measure).to_owned(),
-    }
+    let row = row.filter(|row| !row.is_absent);
+    row.map_or("–".to_owned(), |row| row.show(measure, scale))
 }
 
 #[cfg(test)]
@@ -304,6 +320,33 @@ pub(crate) mod tests {
         // What was not taken says nothing.
         let figures = [Some(1.0), None, None];
         assert_eq!(median(&Measure::CPU_US, &figures), Some(1.0));
+    }
+
+    /// Seen: a recovery of "0.800 (0.600–0.800)" of three samples of which one never came to it,
+    /// and "failed" of a server that had answered once. Cause: the band was that of the figures
+    /// that are there. Cure: what is missing is the worst end of it.
+    #[test]
+    fn a_sample_without_a_figure_is_the_worst_end_of_the_band() {
+        let scale = Scale::of_table("µs", 1.0, 1.0);
+        let shown = |measure: &Measure, figures: &[Option<f64>], failed: usize| {
+            let mut rows = rows(&[("s", figures)]);
+            let row = rows.find_mut("c", "s").unwrap();
+            row.failures = vec!["it died".to_owned(); failed];
+            show_row(rows.find("c", "s"), measure, scale)
+        };
+        let recovered = [Some(0.8), Some(0.6), None];
+        assert_eq!(shown(&LESS, &recovered, 0), "0.800 (0.600–never)");
+        let once = [None, Some(1.2), None];
+        assert_eq!(shown(&LESS, &once, 0), "never (1.20–never)");
+        assert_eq!(shown(&LESS, &[None, None], 0), "never");
+        let rates = [Some(9.0), Some(10.0)];
+        assert_eq!(shown(&MORE, &rates, 1), "9.00 (failed–10.0)");
+        assert_eq!(shown(&MORE, &rates, 3), "failed (failed–10.0)");
+        // What was not taken says nothing.
+        let older = [Some(2.0), Some(3.0), None];
+        assert_eq!(shown(&Measure::CPU_US, &older, 0), "3.00 (2.00–3.00)");
+        let once = [Some(25.3)];
+        assert_eq!(shown(&Measure::CPU_US, &once, 4), "failed (25.3–failed)");
     }
 
     #[test]

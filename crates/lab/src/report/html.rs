@@ -47,7 +47,7 @@ fn summary(reports: &[Report<'_>]) -> String {
     format!(
         "<p class=\"about\">{} {}.</p>\n\
          <p class=\"soft\">A figure is the median of its samples, with the least and the greatest in \
-         parentheses. Below it stands what part of the first subject's figure that is, or how many \
+         parentheses; a sample without a figure is worse than any. Below it stands what part of the first subject's figure that is, or how many \
          times as much; that of the best samples is steadier on a machine with neighbours.</p>",
         came_out(&verdicts),
         escape(machine)

@@ -75,10 +75,7 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
     const BAR: f64 = 17.0;
     let rows = &report.rows;
     let (cells, subjects, scale) = (rows.cells(), rows.subjects(), rows.scale(measure));
-    let said = |row: &Row| match row.spread(measure) {
-        Some(spread) => scale.show_spread(spread),
-        None => row.why_nothing(measure).to_owned(),
-    };
+    let said = |row: &Row| row.show(measure, scale);
     let is_shown = |row: &&Row| !row.is_absent && row.samples.len() + row.failures.len() > 0;
     let shown = || rows.all().iter().filter(is_shown);
     let labels = widest(shown().map(|row| row.subject.clone()));

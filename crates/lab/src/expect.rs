@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::experiment::{Better, Measure};
 use crate::numbers::{show, show_ratio, with_unit};
-use crate::rows::Rows;
+use crate::rows::{Ratio, Rows};
 
 /// Two figures that differ by less are equal: identical programs differ by as much on a virtual
 /// machine.
@@ -117,7 +117,7 @@ impl Judge<'_> {
             cell,
             format!("{subject}, {cell}: {title} of at {side} {limit} {unit}"),
             self.is_there(cell, subject).then_some(verdict),
-            self.show(cell, subject),
+            self.show(cell, subject) + &self.best(cell, subject),
         )
     }
 
@@ -143,18 +143,15 @@ impl Judge<'_> {
         let worst = worst.filter(|_| self.is_there(cell, subject));
         let figures = asked.iter().map(|other| {
             let ratio = self.rows.ratio(self.measure, cell, subject, other);
-            // How many times as good the subject is: of rates its figure by the other's.
-            let times = |ratio: f64| match self.measure.better {
+            // Of rates its figure by the other's.
+            let times = ratio.map(|ratio| match self.measure.better {
                 Better::More => ratio,
-                _ => 1.0 / ratio,
-            };
-            let times = ratio.map(|ratio| [ratio.medians, ratio.best].map(times));
-            // Of nothing, or by nothing, there is none.
-            let is_some = |times: &[f64; 2]| times.iter().all(|it| it.is_finite() && *it > 0.0);
-            let times = times.filter(is_some).map_or(String::new(), |times| {
-                let [medians, best] = times.map(show_times);
-                format!(": {medians} times as good (best samples: {best})")
+                _ => Ratio {
+                    medians: 1.0 / ratio.medians,
+                    best: 1.0 / ratio.best,
+                },
             });
+            let times = show_quotients(times, "as good");
             format!("{other} {}{times}", self.show(cell, other))
         });
         let figures = figures.collect::<Vec<_>>().join("; ");
@@ -193,8 +190,8 @@ impl Judge<'_> {
             }
         });
         let says = format!("{cell}: {subject} and {other} say the same");
-        let [ours, theirs] = [subject, other].map(|one| self.show(cell, one));
-        self.expectation(cell, says, verdict, format!("{ours} and {theirs}"))
+        let because = self.two(" and", (cell, subject), (cell, other));
+        self.expectation(cell, says, verdict, because)
     }
 
     /// That the subject is at most `factor` times what another one is. None if that takes no part.
@@ -206,8 +203,9 @@ impl Judge<'_> {
         let theirs = self.reached(cell, other).map(|theirs| factor * theirs);
         let says = format!("{subject}, {cell}: {title} of at most {most}that of {other}");
         let verdict = self.limited(cell, subject, theirs);
-        let [ours, theirs] = [subject, other].map(|one| self.show(cell, one));
-        self.expectation(cell, says, verdict, format!("{ours}; {other} {theirs}"))
+        let between = format!("; {other}");
+        let because = self.two(&between, (cell, subject), (cell, other));
+        self.expectation(cell, says, verdict, because)
     }
 
     /// That a cell's median is at most `factor` times another cell's.
@@ -216,8 +214,8 @@ impl Judge<'_> {
         let there = self.reached(of, subject).map(|there| factor * there);
         let says = format!("{subject}, {cell}: {title} of at most {most}that at {of}");
         let verdict = self.limited(cell, subject, there);
-        let [here, there] = [cell, of].map(|one| self.show(one, subject));
-        self.expectation(cell, says, verdict, format!("{here} against {there}"))
+        let because = self.two(" against", (cell, subject), (of, subject));
+        self.expectation(cell, says, verdict, because)
     }
 
     /// That a subject's figure is the same in two cells, within the margin.
@@ -235,8 +233,8 @@ impl Judge<'_> {
             "{subject}: the same {} at {cell} and at {of}",
             self.measure.title
         );
-        let [here, there] = [cell, of].map(|one| self.show(one, subject));
-        self.expectation(cell, says, verdict, format!("{here} and {there}"))
+        let because = self.two(" and", (cell, subject), (of, subject));
+        self.expectation(cell, says, verdict, because)
     }
 
     fn expectation(
@@ -301,6 +299,24 @@ impl Judge<'_> {
         Some(self.rows.spread(self.measure, cell, subject)?.median)
     }
 
+    /// Two rows' figures with words between them, and how many times the second the first is.
+    fn two(&self, between: &str, of: (&str, &str), by: (&str, &str)) -> String {
+        let [first, second] = [of, by].map(|(cell, subject)| self.show(cell, subject));
+        let ratio = self.rows.ratio_of(self.measure, of, by);
+        let times = show_quotients(ratio, "as much");
+        format!("{first}{between} {second}{times}")
+    }
+
+    /// `; best sample: 29.1 ns`, where there are several.
+    fn best(&self, cell: &str, subject: &str) -> String {
+        let spread = self.rows.spread(self.measure, cell, subject);
+        let several = spread.filter(|spread| spread.count > 1);
+        several.map_or(String::new(), |spread| {
+            let best = spread.best(self.measure.better);
+            format!("; best sample: {}", with_unit(best, self.measure.unit))
+        })
+    }
+
     /// The median, and how many samples have no figure.
     fn show(&self, cell: &str, subject: &str) -> String {
         let row = self.rows.find(cell, subject).filter(|row| !row.is_absent);
@@ -318,6 +334,16 @@ impl Judge<'_> {
             None => format!("{why} in {without} of {of}"),
         }
     }
+}
+
+/// `: 2.00 times as good (best samples: 4.00)`. Of nothing, or by nothing, there is none.
+fn show_quotients(ratio: Option<Ratio>, as_what: &str) -> String {
+    let both = ratio.map(|ratio| [ratio.medians, ratio.best]);
+    let both = both.filter(|both| both.iter().all(|it| it.is_finite() && *it > 0.0));
+    both.map_or(String::new(), |both| {
+        let [medians, best] = both.map(show_times);
+        format!(": {medians} times {as_what} (best samples: {best})")
+    })
 }
 
 /// `0.97`, `194`.
@@ -551,7 +577,10 @@ mod tests {
         };
         let judge = rows.by(&measure);
         let because = |subject| judge.at_most("c", subject, 1.0).unwrap().because;
-        assert!(because("a").starts_with("0.800 µs, never in 1 of 3"));
+        assert_eq!(
+            because("a"),
+            "0.800 µs, never in 1 of 3; best sample: 0.600 µs"
+        );
         assert_eq!(because("b"), "never in 2 of 3");
         assert_eq!(because("n"), "never");
     }
@@ -600,6 +629,43 @@ mod tests {
         assert_eq!(
             made.because,
             "2.00 µs; b 4.00 µs: 2.00 times as good (best samples: 4.00)"
+        );
+    }
+
+    /// Seen: "0.65 µs; other 1.00 µs", and nothing said of the best samples, beside any bound but
+    /// that of being ahead.
+    #[test]
+    fn every_reason_has_the_best_samples_beside_the_medians() {
+        let mut rows = rows(&[
+            ("a", &[Some(1.0), Some(2.0), Some(3.0)]),
+            ("b", &[Some(4.0)]),
+            ("none", &[Some(0.0)]),
+        ]);
+        let mut far = rows.find("c", "b").unwrap().clone();
+        (far.cell.label, far.subject) = ("far".to_owned(), "a".to_owned());
+        rows.add(far);
+        let judge = rows.by(&Measure::CPU_US);
+        let because = |made: Option<Expectation>| made.unwrap().because;
+        assert_eq!(
+            because(judge.near("c", "a", 0.7, "b")),
+            "2.00 µs; b 4.00 µs: 0.50 times as much (best samples: 0.25)"
+        );
+        assert_eq!(
+            because(judge.within("far", "c", "a", 2.0)),
+            "4.00 µs against 2.00 µs: 2.00 times as much (best samples: 4.00)"
+        );
+        let and = "4.00 µs and 2.00 µs: 2.00 times as much (best samples: 4.00)";
+        assert_eq!(because(judge.same("c", "b", "a")), and);
+        assert_eq!(because(judge.alike("far", "c", "a")), and);
+        assert_eq!(
+            because(judge.at_most("c", "a", 1.5)),
+            "2.00 µs; best sample: 1.00 µs"
+        );
+        assert_eq!(because(judge.at_most("c", "b", 1.5)), "4.00 µs");
+        // By nothing there is no quotient.
+        assert_eq!(
+            because(judge.near("c", "a", 0.7, "none")),
+            "2.00 µs; none 0 µs"
         );
     }
 }

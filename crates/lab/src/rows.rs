@@ -244,11 +244,18 @@ impl Rows {
 
     /// A subject's figure by another's in the same cell: of the medians, and of the best samples.
     pub fn ratio(&self, measure: &Measure, cell: &str, of: &str, by: &str) -> Option<Ratio> {
-        let (of, by) = (
-            self.spread(measure, cell, of)?,
-            self.spread(measure, cell, by)?,
-        );
-        let better = measure.better;
+        self.ratio_of(measure, (cell, of), (cell, by))
+    }
+
+    /// The same of two rows: each is a cell and a subject.
+    pub(crate) fn ratio_of(
+        &self,
+        measure: &Measure,
+        of: (&str, &str),
+        by: (&str, &str),
+    ) -> Option<Ratio> {
+        let [of, by] = [of, by].map(|(cell, subject)| self.spread(measure, cell, subject));
+        let (of, by, better) = (of?, by?, measure.better);
         Some(Ratio {
             medians: of.median / by.median,
             best: of.best(better) / by.best(better),

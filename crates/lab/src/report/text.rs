@@ -189,7 +189,7 @@ mod tests {
              processor (40.0 ns; go failed)",
             "| 1 processor, few  |     not measured | not measured |",
             "NOT AS EXPECTED: weft, 1 processor, many: time per operation and processor of at most 30 \
-             ns (40.0 ns)",
+             ns (40.0 ns; best sample: 20.0 ns)",
             "note: the machine was busy: others used 50 % of its processors meanwhile; do not trust",
             "note: left out, or not there: go",
             "note: go failed in 1 sample (1 processor, many): it died",

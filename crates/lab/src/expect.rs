@@ -8,7 +8,7 @@ use crate::rows::{Ratio, Rows};
 
 /// Two figures that differ by less are equal: identical programs differ by as much on a virtual
 /// machine.
-const MARGIN: f64 = 0.08;
+pub(crate) const MARGIN: f64 = 0.08;
 
 /// Something that should have come out.
 #[derive(Clone, Debug, Serialize)]
@@ -38,7 +38,7 @@ pub enum Judgement {
     Equal,
     /// Not as expected.
     Failed,
-    /// The rows for it are missing.
+    /// The rows for it are missing, or what it is measured by is wrong.
     NotMeasured,
 }
 

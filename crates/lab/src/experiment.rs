@@ -199,6 +199,9 @@ pub struct Measure {
     pub of: Option<Formula>,
     /// Whether a sample without a figure says that it never came to that. Else it was not measured.
     pub can_be_never: bool,
+    /// Whether its table is on the terminal and in documents in any case. Else it is if it is one
+    /// of the first two, or decides something. The page has all.
+    pub is_told: bool,
 }
 
 /// The figure of a sample; `None` if it has none, because nothing was done in time.
@@ -392,6 +395,7 @@ const fn less(name: &'static str, title: &'static str, unit: &'static str) -> Me
         better: Better::Less,
         of: None,
         can_be_never: false,
+        is_told: false,
     }
 }
 

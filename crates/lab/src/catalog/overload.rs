@@ -9,10 +9,12 @@
 
 use crate::bench::{Driven, Interval};
 use crate::catalog::prelude::*;
+use crate::expect::{Expectation, Judgement, MARGIN};
 use crate::rows::Spread;
 use crate::sample::Course;
 
-pub(super) const MEASURES: &[Measure] = &[GOODPUT, Measure::ERRORS, Measure::P99, RECOVERY, KNEE];
+pub(super) const MEASURES: &[Measure] =
+    &[GOODPUT, Measure::ERRORS, Measure::P99, RECOVERY, KNEE, GOOD];
 
 pub(super) const FIGURES: &[Figure] = &[
     Figure::Course {
@@ -46,7 +48,15 @@ const RECOVERY: Measure = Measure {
 const KNEE: Measure = Measure {
     name: "knee_per_s",
     title: "the knee",
+    is_told: true,
     ..Measure::RATE
+};
+/// Servers are compared by it: each has a knee of its own.
+const GOOD: Measure = Measure {
+    name: "good_per_s",
+    title: GOODPUT.title,
+    of: Some(|_, values| Some(values.get(GOODPUT.name)? * values.get(KNEE.name)? / 100.0)),
+    ..KNEE
 };
 
 /// A part of its core: so the generator, on a whole one, can ask for twice as much.
@@ -273,17 +283,32 @@ fn recovered(calm: &[Interval], after: &[Interval]) -> Option<f64> {
 
 /// The goals are the same for both kinds of servers.
 pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectations {
-    let (goodput, errors) = (rows.by(&GOODPUT), rows.by(&Measure::ERRORS));
+    let errors = rows.by(&Measure::ERRORS);
     let (p99, recovery) = (rows.by(&Measure::P99), rows.by(&RECOVERY));
     let each = [NO_HERD, HERD].map(|cell| {
         [
-            goodput.at_least(cell, ours, 95.0),
+            keeps_its_knee(rows, cell, ours),
             recovery.at_most(cell, ours, 1.0),
             errors.beats(cell, ours, others, 10.0),
             p99.beats(cell, ours, others, 1.0),
         ]
     });
     each.into_iter().flatten().collect()
+}
+
+/// That most of the knee is left under overload. A server that does more than at its knee was asked
+/// for too little, so that says nothing.
+fn keeps_its_knee(rows: &Rows, cell: &str, ours: &str) -> Option<Expectation> {
+    let made = rows.by(&GOODPUT).at_least(cell, ours, 95.0)?;
+    let most = 100.0 * (1.0 + MARGIN);
+    match rows.spread(&GOODPUT, cell, ours) {
+        Some(spread) if spread.median > most => Some(Expectation {
+            verdict: Judgement::NotMeasured,
+            because: made.because + ": the knee was found too low",
+            ..made
+        }),
+        _ => Some(made),
+    }
 }
 
 #[cfg(test)]
@@ -382,6 +407,31 @@ mod tests {
             all[1].p99_us = calm_us;
             assert_eq!(steps(&Seen::of(&all, STEP_S, 1000.0)), Some(1));
         }
+    }
+
+    /// Seen: "as expected: good replies of at least 95 % of the knee (113 %)", of a server whose
+    /// knee was the lowest of all. Cause: the rise was too short for it. Cure: what is above the
+    /// knee is no praise, and knees and replies stand beside it.
+    #[test]
+    fn more_than_the_knee_is_no_praise() {
+        let cells = cells(&Breadth {
+            quick: true,
+            peak_per_s: None,
+        });
+        let judged = |goodput_percent: f64| {
+            let mut rows = Rows::new(&cells, &["weft".to_owned()]);
+            let figures = [(GOODPUT.name, goodput_percent), (KNEE.name, 9000.0)];
+            let row = rows.find_mut(NO_HERD, "weft").unwrap();
+            row.samples.push(Sample::of(figures));
+            let good = rows.spread(&GOOD, NO_HERD, "weft").unwrap().median;
+            let made = keeps_its_knee(&rows, NO_HERD, "weft").unwrap();
+            (made.verdict, made.because, good.round())
+        };
+        let met = (Judgement::Met, "107 % of the knee".to_owned(), 9630.0);
+        assert_eq!(judged(107.0), met);
+        assert_eq!(judged(80.0).0, Judgement::Failed);
+        let why = "113 % of the knee: the knee was found too low".to_owned();
+        assert_eq!(judged(113.0), (Judgement::NotMeasured, why, 10_170.0));
     }
 
     /// Seen: a cache on a ring kept 63 % of its knee under overload. Cause: the knee was found over

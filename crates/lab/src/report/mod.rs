@@ -158,11 +158,12 @@ impl<'a> Report<'a> {
         svg::files(self)
     }
 
-    /// The first two measures, and those that decide an expectation. The others are in the page.
+    /// The first two measures, those that decide an expectation, and those that are told in any
+    /// case. The others are in the page.
     fn main_measures(&self) -> impl Iterator<Item = &'static Measure> {
         let is_main = |(at, measure): &(usize, &Measure)| {
             let mut decided = self.expectations.iter().map(|one| one.measure);
-            *at < 2 || decided.any(|name| name == measure.name)
+            *at < 2 || measure.is_told || decided.any(|name| name == measure.name)
         };
         let measures = self.experiment.measures.iter().enumerate();
         measures.filter(is_main).map(|(_, measure)| measure)

@@ -214,6 +214,29 @@ mod tests {
         assert!(text.contains("\n- NOT AS EXPECTED: weft, 1 processor, many: time per operation"));
     }
 
+    /// Seen: percents of knees in the page of `web-overload`, and the knees only in the HTML.
+    #[test]
+    fn what_a_measure_wants_to_be_told_has_a_table_in_documents() {
+        let experiment = crate::catalog::find("web-overload").unwrap();
+        let mut recorded = recorded(0.0);
+        recorded.header.experiment = experiment.name.to_owned();
+        recorded.turns.truncate(1);
+        let turn = &mut recorded.turns[0];
+        turn.cell = "no idle connections".to_owned();
+        let figures = [("goodput_percent", 113.0), ("knee_per_s", 9000.0)];
+        turn.came = Came::Sample(Sample::of(figures));
+        let text = Report::new(experiment, &recorded).markdown();
+        for (title, figure) in [
+            ("the knee", "9,000"),
+            ("good replies under overload", "10,170"),
+        ] {
+            let table = format!(
+                "| {title}, per second | no idle connections |\n| --- | --- |\n| weft | {figure} |"
+            );
+            assert!(text.contains(&table), "{table}\nis not in\n{text}");
+        }
+    }
+
     /// Seen: "0.3 s each" of samples that took ten seconds. Cause: an experiment makes more of the
     /// run's measure, and the receipt had the measure. Cure: a sample says how long it lasted.
     #[test]

@@ -137,7 +137,7 @@ impl Judge<'_> {
         }
         let ours = self.median(cell, subject);
         let there = asked.iter().filter_map(|other| self.reached(cell, other));
-        let quotient = |theirs| ours.map(|ours| times * self.worse_by(ours, theirs));
+        let quotient = |theirs| ours.map(|ours| self.behind(ours, theirs, times));
         let quotients = there.map(|theirs| quotient(theirs).unwrap_or(f64::INFINITY));
         let worst = quotients.reduce(f64::max);
         let worst = worst.filter(|_| self.is_there(cell, subject));
@@ -251,6 +251,16 @@ impl Judge<'_> {
             because,
             measure: self.measure.name,
         })
+    }
+
+    /// How far a figure is from being `times` as good as another: 1 is reached. None has fewer than
+    /// none, nor ten times fewer: beside no cost at all, no cost is a tie.
+    fn behind(&self, ours: f64, theirs: f64, times: f64) -> f64 {
+        let is_tie = self.measure.better != Better::More && ours <= 0.0 && theirs <= 0.0;
+        match is_tie {
+            true => 1.0 + f64::EPSILON,
+            false => times * self.worse_by(ours, theirs),
+        }
     }
 
     /// How much worse one figure is than another. Nothing at all is the worst of rates, also
@@ -502,7 +512,7 @@ mod tests {
             judge.beats("c", "a", &["b"], 10.0).unwrap().verdict
         };
         assert_eq!(verdict(Better::More), Judgement::Failed);
-        assert_eq!(verdict(Better::Less), Judgement::Met);
+        assert_eq!(verdict(Better::Less), Judgement::Equal);
     }
 
     /// Seen: "weft ahead of nginx" where two of nginx's three samples had failed. Cause: a row
@@ -597,19 +607,24 @@ mod tests {
         );
     }
 
+    /// Seen: "as expected: 10 times as good as nginx in requests that failed (0 %; nginx 0 %)", of
+    /// an overload in which nothing could fail. Cause: nothing was ahead of anything. Cure: beside
+    /// another nothing it is a tie, whatever was asked.
     #[test]
-    fn two_that_have_no_errors_are_both_as_good_as_can_be() {
+    fn two_that_have_no_errors_are_equal() {
         let rows = rows(&[
             ("a", &[Some(0.0)]),
             ("b", &[Some(0.0)]),
             ("c", &[Some(1.0)]),
         ]);
         let judge = rows.by(&Measure::CPU_US);
-        let made = judge.beats("c", "a", &["b"], 10.0).unwrap();
-        assert_eq!(
-            (made.verdict, &*made.because),
-            (Judgement::Met, "0 µs; b 0 µs")
-        );
+        for times in [0.5, 1.0, 10.0] {
+            let made = judge.beats("c", "a", &["b", "c"], times).unwrap();
+            assert_eq!(
+                (made.verdict, &*made.because),
+                (Judgement::Equal, "0 µs; b 0 µs; c 1.00 µs")
+            );
+        }
         let verdict = |of, by| judge.beats("c", of, &[by], 10.0).unwrap().verdict;
         assert_eq!(
             (verdict("a", "c"), verdict("c", "a")),

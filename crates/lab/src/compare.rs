@@ -13,11 +13,7 @@ use crate::experiment::{Better, Measure};
 use crate::numbers::{counted, with_unit};
 use crate::report::Report;
 use crate::rows::{Row, Rows};
-
-/// What is before the names of the two builds' forms.
-pub const OLD: &str = "old ";
-/// See [`OLD`].
-pub const NEW: &str = "new ";
+pub use crate::subject::{NEW, OLD};
 
 /// What is weft's begins so; other subjects are there for comparison.
 const OURS: &str = "weft";

@@ -367,6 +367,19 @@ const NETSTACK_XDP: &str = "--engine netstack --device xdp:{interface} --address
 const NETSTACK_PACKET: &str = "--engine netstack --device packet:{interface} --address {host}/24";
 const NETSTACK_TAP: &str = "--engine netstack --device tap:{interface} --address {host}/24";
 
+/// weft's fibers: their names, and the kinds by which experiments ask for them.
+pub const FIBERS: &[(&str, &str)] = &[
+    ("weft", "pinned"),
+    ("weft steps", "steps"),
+    ("weft migratable", "migratable"),
+];
+
+/// The name of a kind: but for weft's fibers they are the same.
+pub(crate) fn name_of(kind: &str) -> &str {
+    let fibers = FIBERS.iter().find(|(_, known)| *known == kind);
+    fibers.map_or(kind, |&(name, _)| name)
+}
+
 /// The dispatchers of `weft serve --engine event`, each a subject `event NAME`.
 pub const DISPATCHERS: &[&str] = &[
     "select",
@@ -378,6 +391,11 @@ pub const DISPATCHERS: &[&str] = &[
     "epoll-edge",
     "uring",
 ];
+
+/// What is before the names of the two builds' forms.
+pub const OLD: &str = "old ";
+/// See [`OLD`].
+pub const NEW: &str = "new ";
 
 /// All forms of a weft binary as servers. `prefix` goes before their names, so that two builds can
 /// be told apart.

@@ -507,16 +507,12 @@ fn only(subjects: &mut Vec<Subject>, names: &[String]) -> Result<(), Failure> {
 /// weft's fibers and dispatchers, and runtimes of others that build here.
 fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
     let program = programs()?;
-    let variants = [
-        ("weft", "pinned"),
-        ("weft steps", "steps"),
-        ("weft migratable", "migratable"),
-    ];
-    let fibers = variants.map(|(name, mode)| (name, mode, format!("mode={mode}")));
+    let fibers = ::lab::FIBERS.iter();
+    let fibers = fibers.map(|&(name, mode)| (name, mode, format!("mode={mode}")));
     let dispatch = catalog::find("dispatch-cost").expect("it is in the catalogue");
     let kinds = dispatch.subjects.iter();
     let dispatchers = kinds.map(|&name| (name, name, format!("dispatcher={name}")));
-    let own = fibers.into_iter().chain(dispatchers);
+    let own = fibers.chain(dispatchers);
     let subject = |(name, kind, parameter): (&str, &str, String)| Subject {
         name: name.to_owned(),
         kind: kind.to_owned(),

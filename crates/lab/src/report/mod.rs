@@ -15,6 +15,7 @@ use crate::numbers::{counted, show};
 use crate::rows::{Rows, Spread};
 use crate::sample::LASTED_S;
 use crate::store::{Came, Recorded};
+use crate::subject::{NEW, OLD, name_of};
 
 /// Above this, the machine was not ours.
 const OTHERS_PERCENT_MAX: f64 = 5.0;
@@ -110,12 +111,47 @@ impl<'a> Report<'a> {
             ));
         }
         warnings.extend(header.lacks.iter().cloned());
-        if !header.missing.is_empty() {
-            let missing = header.missing.join(", ");
-            warnings.push(format!("left out, or not there: {missing}"));
+        for (what, subjects) in [
+            ("left out, or not there: ", self.missing()),
+            ("no sample of ", self.silent()),
+        ] {
+            if !subjects.is_empty() {
+                warnings.push(format!("{what}{}", subjects.join(", ")));
+            }
         }
         warnings.extend(self.failures());
         warnings
+    }
+
+    /// The kinds of subjects that the run did not have: those that it missed, and those that the
+    /// experiment did not have then.
+    fn missing(&self) -> Vec<&str> {
+        let header = &self.recorded.header;
+        let names = header.subjects.iter().map(|subject| {
+            let name = subject.name.as_str();
+            let of_a_build = name.strip_prefix(OLD).or_else(|| name.strip_prefix(NEW));
+            of_a_build.unwrap_or(name)
+        });
+        let names: Vec<&str> = names.collect();
+        let mut missing: Vec<&str> = header.missing.iter().map(String::as_str).collect();
+        for &kind in self.experiment.subjects {
+            if !names.contains(&name_of(kind)) && !missing.contains(&kind) {
+                missing.push(kind);
+            }
+        }
+        missing
+    }
+
+    /// Subjects that took part and of which nothing came, not even a failure.
+    fn silent(&self) -> Vec<&str> {
+        let came = |subject: &str| {
+            let rows = self.rows.all().iter();
+            let mut rows = rows.filter(|row| row.subject == subject);
+            rows.any(|row| row.samples.len() + row.failures.len() > 0)
+        };
+        let mut subjects = self.rows.subjects();
+        subjects.retain(|subject| !came(subject));
+        subjects
     }
 
     /// Samples in which the generator had no reserve.

@@ -139,6 +139,7 @@ mod tests {
     use crate::sample::{LASTED_S, Sample};
     use crate::store::tests::header;
     use crate::store::{Came, Record, Recorded, RunEnd};
+    use crate::subject::OLD;
 
     fn recorded(others_percent: f64) -> Recorded {
         let mut header = header();
@@ -200,6 +201,29 @@ mod tests {
         // A quick run has no cells with two processors, and no expectations of them.
         assert!(!text.contains("2 processors"), "{text}");
         assert!(!Report::new(experiment, &recorded).is_as_expected());
+    }
+
+    /// Seen: `web-servers` without a word of h2o and caddy. Cause: what is missing was what the run
+    /// had missed, and the experiment has had them since.
+    #[test]
+    fn a_subject_without_a_sample_is_named() {
+        let mut recorded = recorded(0.0);
+        recorded.header.missing.clear();
+        // Of go nothing came.
+        recorded.turns.truncate(2);
+        let experiment = crate::catalog::find("rt-yield").unwrap();
+        let warns = |recorded: &Recorded, of: &str| {
+            let warnings = Report::new(experiment, recorded).warnings();
+            assert!(warnings.iter().any(|one| one == of), "{warnings:?}");
+        };
+        let missing = "left out, or not there: steps, migratable, tokio, may";
+        warns(&recorded, missing);
+        warns(&recorded, "no sample of go");
+        // The forms of a build are there under other names.
+        for subject in &mut recorded.header.subjects {
+            subject.name = format!("{OLD}{}", subject.name);
+        }
+        warns(&recorded, missing);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 
@@ -65,6 +66,24 @@ def the_lab_measures_a_netstack_and_the_kernel_on_a_link(world):
     expect_equal("subjects with a sample", sorted(samples), ["weft event", "weft netstack packet", "weft netstack xdp"])
     for subject, values in samples.items():
         expect(min(values["gbit_per_s"], values["machine_us"], values["cpu_us"]) > 0, f"figures of {subject}: {values} {table}")
+
+
+@check(limit_s=150)
+def gos_seats_are_made_once_and_leave_nothing_to_collect(world):
+    """Seen: rt-locality made a seat for every operation on Go, which no other runtime had to do, and counted the collector."""
+    if not shutil.which("go"):
+        world.note = "there is no Go"
+        return
+    peers = world.scratch / "peers"
+    words = ["run", "rt-locality", "--quick", "--repeat", "1", "--sample", "50ms", "--peers", "go", "--subjects", "go", "--folder", peers]
+    world.output_of(*lab(world, *words), seconds=120)
+    for share in (0, 1):
+        words = ["locality", "processors=1", "ms=300", f"share={share}"]
+        peer = world.start(peers / "go/peer", *words, env=os.environ | {"GODEBUG": "gctrace=1"})
+        out, err = peer.communicate(timeout=20)
+        expect(json.loads(out)["ops"] > 10_000, f"it did little: {out}")
+        collections = [line for line in err.decode().splitlines() if line.startswith("gc ")]
+        expect(not collections, f"garbage was collected {len(collections)} times, sharing {share}")
 
 
 @check(limit_s=100)

@@ -392,6 +392,13 @@ pub const DISPATCHERS: &[&str] = &[
     "uring",
 ];
 
+/// Real-time signals with a queue as short as the name says, and what follows when it overflows.
+const QUEUES: &[(&str, &str)] = &[
+    ("rtsig 1024", "rtsig"),
+    ("rtsig 2048", "rtsig"),
+    ("rtsig 1024 select", "rtsig --rtsig-overflow select"),
+];
+
 /// What is before the names of the two builds' forms.
 pub const OLD: &str = "old ";
 /// See [`OLD`].
@@ -428,8 +435,8 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
         form(&format!("event {name}"), Speaks::Web, &words)
     };
     let dispatchers = DISPATCHERS.iter().map(|name| event(name, name));
-    let short = event("rtsig 1024", "rtsig");
-    forms.chain(dispatchers).chain([short]).collect()
+    let queues = QUEUES.iter().map(|(name, words)| event(name, words));
+    forms.chain(dispatchers).chain(queues).collect()
 }
 
 /// A server of the user, `NAME=COMMAND {port} {root}`, or a threading runtime, `NAME=COMMAND

@@ -244,6 +244,23 @@ mod tests {
         }
     }
 
+    /// Seen: "web-cpu is web-servers: its first figure, and a table", and no table of the time
+    /// outside of the kernel; errors and p99 of all, which `web-disk` is asked for, in none.
+    #[test]
+    fn what_is_asked_of_an_experiment_has_a_table_in_its_page() {
+        for (experiment, asked) in [
+            ("web-servers", "user_percent"),
+            ("web-disk", "p99_us"),
+            ("web-disk", "error_percent"),
+            ("web-overload", "knee_per_s"),
+            ("cache-overload", "good_per_s"),
+        ] {
+            let mut measures = find(experiment).unwrap().measures.iter();
+            let is_told = measures.any(|one| one.name == asked && one.is_told);
+            assert!(is_told, "{experiment}: {asked}");
+        }
+    }
+
     /// Seen: `weft lab servers` found caddy, and no experiment measured it.
     #[test]
     fn every_server_of_others_takes_part() {

@@ -214,6 +214,10 @@ mod tests {
         assert_eq!(asked("web-rows"), [(3, 0.3), (5, 0.8), (15, 10.0)]);
         assert_eq!(asked("cache-latency"), [(5, 2.0), (5, 2.0), (15, 10.0)]);
         assert_eq!(asked("generator-truth"), [(5, 2.0), (5, 2.0), (15, 10.0)]);
+        for name in ["web-cold", "generator-lag"] {
+            assert_eq!(asked(name), [(3, 1.0), (5, 1.0), (15, 10.0)], "{name}");
+        }
+        assert_eq!(asked("web-servers"), [(3, 1.0), (5, 1.0), (15, 50.0)]);
         assert_eq!(asked("web-overload"), [(3, 0.4), (3, 0.8), (15, 3.0)]);
         assert_eq!(asked("web-throughput"), [(3, 0.3), (3, 1.0), (15, 300.0)]);
         assert_eq!(asked("rt-churn"), [(5, 0.3), (5, 0.5), (15, 10.0)]);

@@ -38,6 +38,8 @@ disk tell: 100 % is each cold reply read once, and less is what memory held.",
     cells: |_| vec![Cell::new(CELL, "cold", [])],
     subjects: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],
     work: Work::Server(ServerWork {
+        // A p99 decides.
+        seconds_min: 1.0,
         needs_group: Some(Controller::Memory),
         queues_by_itself: true,
         ..ServerWork::new(take)

@@ -3,6 +3,7 @@
 
 use super::BARS;
 use crate::catalog::prelude::*;
+use crate::experiment::Better;
 
 pub(in crate::catalog) const MEMORY: Experiment = Experiment {
     name: "rt-memory",
@@ -22,7 +23,7 @@ page of stack, 4.1 KB, whatever the stack's size.",
 Memory is resident growth at one moment; allocators keep what they once had. A fiber that called
 deep functions keeps more.",
     reasons: "",
-    measures: &[Measure::BYTES_PER_THREAD],
+    measures: &[Measure::BYTES_PER_THREAD, START, END, VIRTUAL],
     cells,
     subjects: &["pinned", "steps", "go", "tokio", "may"],
     work: Work::Program,
@@ -52,6 +53,24 @@ const START: Measure = Measure {
     of: Some(|_, values| values.get("seconds").copied()),
     ..Measure::BYTES_PER_THREAD
 };
+/// And ending them.
+const END: Measure = Measure {
+    name: "end_seconds",
+    title: "time to end all",
+    of: None,
+    can_be_never: false,
+    is_told: true,
+    ..START
+};
+/// It costs nothing until it is touched, but a process has only so much.
+const VIRTUAL: Measure = Measure {
+    name: "virtual_bytes_per_thread",
+    title: "address space of each",
+    unit: "bytes",
+    better: Better::Neither,
+    of: Some(|_, values| Some(values.get("virtual_bytes")? / values.get("ops")?)),
+    ..END
+};
 
 fn expectations(rows: &Rows) -> Expectations {
     const KIB: f64 = 1024.0;
@@ -59,4 +78,30 @@ fn expectations(rows: &Rows) -> Expectations {
     let each = COUNTS.map(|(cell, _)| memory.at_most(cell, "weft", 4.3 * KIB));
     let start = start.at_most(MILLION, "weft", 10.0);
     each.into_iter().chain([start]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Output;
+
+    /// Seen: "time to start all of at most 10 s" decided, and no table had it; nor what each takes
+    /// of the address space, though every program says it.
+    #[test]
+    fn all_that_a_program_says_is_measured() {
+        let sample: Sample = Output {
+            ops: 10,
+            seconds: 2.0,
+            end_seconds: Some(1.0),
+            resident_bytes: Some(41_000),
+            virtual_bytes: Some(1_000_000),
+            cpu_seconds: None,
+        }
+        .into();
+        let cells = cells(&Breadth::default());
+        let measures = MEMORY.measures.iter();
+        let figures = measures.filter_map(|measure| measure.figure(&cells[0], &sample.values));
+        let figures: Vec<f64> = figures.collect();
+        assert_eq!(figures, [4100.0, 2.0, 1.0, 100_000.0]);
+    }
 }

@@ -175,6 +175,11 @@ impl Cell {
         self.parameter(name).unwrap_or(default)
     }
 
+    /// Whether its program ends when its work is done, and not after a sample's time.
+    pub(crate) fn ends_by_itself(&self) -> bool {
+        matches!(self.program, "memory" | "transfer")
+    }
+
     /// One word where the parameter is there and not 0, another elsewhere.
     pub(crate) fn either<'a>(&self, name: &str, yes: &'a str, no: &'a str) -> &'a str {
         if self.get(name, 0) == 0 { no } else { yes }

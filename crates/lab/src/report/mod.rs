@@ -258,6 +258,9 @@ impl<'a> Report<'a> {
     fn lengths(&self) -> String {
         let rows = self.rows.all().iter();
         let is_server = matches!(self.experiment.work, Work::Server(_));
+        if !is_server && rows.clone().all(|row| row.cell.ends_by_itself()) {
+            return ", each until its work is done".to_owned();
+        }
         let seconds: Vec<f64> = match is_server {
             true => rows
                 .flat_map(|row| &row.samples)

@@ -290,6 +290,21 @@ mod tests {
         say(&recorded, ", 1.2 s each");
     }
 
+    /// Seen: "each asked for 0.3 s" of programs that start their fibers, end them, and end.
+    #[test]
+    fn the_receipt_says_no_time_of_programs_that_end_with_their_work() {
+        for (name, cell) in [("rt-memory", "10,000 fibers"), ("rt-transfer", "exhaust")] {
+            let experiment = crate::catalog::find(name).unwrap();
+            let mut recorded = recorded(0.0);
+            recorded.header.experiment = name.to_owned();
+            recorded.turns.truncate(1);
+            recorded.turns[0].cell = cell.to_owned();
+            let text = Report::new(experiment, &recorded).markdown();
+            let how = "2 rounds, subjects by turns, each until its work is done; 1 noisy sample";
+            assert!(text.contains(how), "{text}");
+        }
+    }
+
     /// Seen: "waited for a core: 19.3 % of the time" of `web-cold`, as if others had disturbed it.
     /// Cause: its own two generators share a core. Cure: it is told where only others are a cause.
     #[test]

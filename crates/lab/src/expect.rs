@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::experiment::{Better, Measure};
-use crate::numbers::{show, show_ratio, with_unit};
+use crate::numbers::{grouped, show, show_ratio, with_unit};
 use crate::rows::{Ratio, Rows};
 
 /// Two figures that differ by less are equal: identical programs differ by as much on a virtual
@@ -372,10 +372,15 @@ fn times(factor: f64) -> String {
     }
 }
 
-/// A number that a person chose.
+/// A number that a person chose: `0.7`, `30`, `4,403`.
 fn plain(number: f64) -> String {
-    let text = format!("{number:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    match number < 1000.0 {
+        true => {
+            let text = format!("{number:.2}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+        false => grouped(number),
+    }
 }
 
 #[cfg(test)]
@@ -630,6 +635,14 @@ mod tests {
             (verdict("a", "c"), verdict("c", "a")),
             (Judgement::Met, Judgement::Failed)
         );
+    }
+
+    /// Seen: "resident memory of each of at most 4403.2 bytes (4,595 bytes)".
+    #[test]
+    fn a_limit_is_written_as_figures_are() {
+        let shown = [0.7, 1.0, 1.35, 30.0, 95.0, 1000.0, 4.3 * 1024.0].map(plain);
+        let expected = ["0.7", "1", "1.35", "30", "95", "1,000", "4,403"];
+        assert_eq!(shown, expected);
     }
 
     #[test]

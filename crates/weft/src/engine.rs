@@ -475,6 +475,24 @@ mod tests {
         assert_eq!(signalfd, "rtsig-signalfd");
     }
 
+    /// Nothing tied what the laboratory measures to what there is: a new dispatcher would have been
+    /// left out silently.
+    #[test]
+    fn the_laboratory_measures_every_dispatcher_that_there_is() {
+        let names: Vec<&str> = DISPATCHERS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ::lab::DISPATCHERS);
+        for mechanism in Mechanism::ALL {
+            let is_offered = match mechanism {
+                // How signals go on is another flag, and no engine runs on one-shot.
+                Mechanism::RtSig(overflow) => overflow == Overflow::Poll,
+                Mechanism::EpollOneShot => false,
+                _ => true,
+            };
+            let name = mechanism.to_string();
+            assert_eq!(names.contains(&&*name), is_offered, "{name}");
+        }
+    }
+
     #[test]
     fn a_pipeline_has_what_was_said_and_the_rest_from_the_workers() {
         let pipeline = |flags: &[(&str, &str)], workers| {

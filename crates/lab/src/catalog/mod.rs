@@ -243,6 +243,10 @@ mod tests {
         for figure in figures.split_whitespace() {
             assert_eq!(chosen(figure).len(), 1, "{figure}");
         }
+        // A family, of which `generator-network` is the papers' open question. `machines` is the
+        // card of every report.
+        let family = chosen("generator");
+        assert!(family.iter().any(|one| one.name == "generator-network"));
         for (other, name, _) in OTHER_NAMES {
             assert!(find(name).is_some() && find(other).is_none(), "{other}");
         }

@@ -313,5 +313,6 @@ mod tests {
         );
         assert!(page.contains("a&lt;b&gt;&amp;&quot;c&quot;"));
         assert!(page.contains("interrupted: this is what was found until then"));
+        assert!(page.contains("The machine, before and after"));
     }
 }

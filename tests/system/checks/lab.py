@@ -1,5 +1,6 @@
 """The laboratory with real servers beside ours, in a network of its own and with memory groups."""
 
+import glob
 import json
 import os
 import pathlib
@@ -24,6 +25,49 @@ def left_of(pid):
     groups = [group for root in CGROUPS for group in pathlib.Path(root).glob(f"weft-lab-{pid}-*")]
     journal = pathlib.Path("/run/weft-lab", str(pid))
     return [*processes, *groups, *(path for path in (pathlib.Path(folder), journal) if path.exists())]
+
+
+def text_of(path):
+    """A file's text; none if it is gone."""
+    try:
+        return pathlib.Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def target_of(path):
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def programs_of(pid):
+    """What a laboratory has started with its folder as a word."""
+    return [one for one in left_of(pid) if isinstance(one, str)]
+
+
+def networks_of(pid):
+    """The networks that a laboratory and its programs are in, but for the one that it came from."""
+    networks = {target_of(f"/proc/{one}/ns/net") for one in (pid, *programs_of(pid))}
+    return networks - {"", os.readlink("/proc/self/ns/net")}
+
+
+def users_of(networks):
+    """What is in a network, holds it, or keeps it mounted."""
+    paths = [path for kind in ("task/[0-9]*/ns/net", "fd/*") for path in glob.glob(f"/proc/[0-9]*/{kind}")]
+    mounts = text_of("/proc/self/mountinfo")
+    return [path for path in paths if target_of(path) in networks] + [network for network in networks if network in mounts]
+
+
+def has_a_link(pid):
+    """Both ends, and a server at the far one."""
+    far = any("far" in text_of(f"/proc/{one}/net/dev") for one in programs_of(pid))
+    return far and "near" in text_of(f"/proc/{pid}/net/dev") and len(networks_of(pid)) == 2
+
+
+def has_a_group(pid):
+    return programs_of(pid) and any("cgroup" in str(one) for one in left_of(pid))
 
 
 @check(limit_s=100)
@@ -98,3 +142,23 @@ def a_lab_that_is_killed_leaves_no_process_and_no_memory_group(world):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     wait_for("nothing is left", lambda: not left_of(process.pid), seconds=20)
+
+
+@check(limit_s=180)
+def a_lab_that_is_interrupted_leaves_no_link_no_network_and_no_group(world):
+    """Ctrl-C was sent to a laboratory without a link and without a group only."""
+    interfaces = set(os.listdir("/sys/class/net"))
+    for experiment, subject, is_set_up in (("netstack-mtu", "weft event", has_a_link), ("web-overload", "weft", has_a_group)):
+        words = ["run", experiment, "--quick", "--sample", "60s", "--subjects", subject]
+        process = world.start(*lab(world, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        pid = process.pid
+        wait_for(f"{experiment} is set up", lambda: is_set_up(pid), seconds=60)
+        networks = networks_of(pid)
+        process.send_signal(signal.SIGINT)
+        expect_equal("the exit code", process.wait(30), 130)
+        wait_for(f"nothing of {experiment} is left", lambda: not left_of(pid), seconds=20)
+        guard = ["pgrep", "-f", f"lab guard /run/weft-lab/{pid}$"]
+        wait_for("its guard is gone", lambda: subprocess.run(guard, stdout=subprocess.DEVNULL).returncode == 1)
+        wait_for(f"nobody has {networks}", lambda: not users_of(networks))
+        new = set(os.listdir("/sys/class/net")) - interfaces
+        expect(not [name for name in new if name.startswith(("near", "far"))], f"interfaces are left: {new}")

@@ -176,7 +176,8 @@ pub fn answer(entry: &Lingering, segment: &Segment<'_>) -> Answer {
             false => Answer::Acknowledge,
         };
     }
-    if segment.flags.contains(Flags::FIN) {
+    // The FIN that brought it here. An old one, or none of this connection, is not acceptable.
+    if segment.flags.contains(Flags::FIN) && segment.seq + segment.seq_len() == entry.rcv_nxt {
         return Answer::AcknowledgeAndWait;
     }
     match is_next && segment.seq_len() == 0 {

@@ -72,7 +72,7 @@ const CONNECTIONS: u32 = 2000;
 
 /// How long the phases are, in samples' times. The closed loop warms up for as long as it lasts.
 const CLOSED: f64 = 1.0;
-const RISE: f64 = 4.0;
+const RISE: f64 = 8.0;
 const CALM: f64 = 4.0;
 const OVERLOAD: f64 = 10.0;
 const AFTER: f64 = 6.0;
@@ -90,8 +90,8 @@ const OVERLOAD_SHARE: f64 = 2.0;
 /// the quota.
 const STEP_S: f64 = 0.2;
 const STEP: &str = "200ms";
-/// The knee is the mean of so many steps.
-const KNEE_STEPS: usize = 3;
+/// The knee is what a server keeps up for this part of the rise.
+const KNEE_SHARE: f64 = 1.0 / 3.0;
 /// So many good steps one after the other begin a recovery.
 const GOOD_IN_A_ROW: usize = 3;
 /// And of all steps from there on, one in so many may be bad: a virtual machine stalls now and
@@ -202,14 +202,17 @@ fn whole(intervals: &[Interval]) -> Vec<Interval> {
     intervals.iter().filter(is_whole).copied().collect()
 }
 
-/// The most good replies while the rate rises, over the same connections as the overload. A closed
-/// loop over fewer is no measure: the fewer connections there are the less does each reply cost.
+/// The most good replies that a server keeps up for a while as the rate rises, over the same
+/// connections as the overload. A closed loop over fewer is no measure: the fewer connections there
+/// are the less does each reply cost. Nor is a moment: what a machine does best for half a second is
+/// more than it can do, so that the calm would have no calm.
 fn knee_per_s(rising: &[Interval]) -> f64 {
     let rising = whole(rising);
+    let steps = (rising.len() as f64 * KNEE_SHARE).ceil().max(1.0);
     let mean = |steps: &[Interval]| {
         steps.iter().map(|one| one.achieved_per_s).sum::<f64>() / steps.len() as f64
     };
-    rising.windows(KNEE_STEPS).map(mean).fold(0.0, f64::max)
+    rising.windows(steps as usize).map(mean).fold(0.0, f64::max)
 }
 
 /// What the intervals tell.
@@ -437,13 +440,21 @@ mod tests {
     /// Seen: a cache on a ring kept 63 % of its knee under overload. Cause: the knee was found over
     /// 256 connections, in a third of a second, and the overload came over 2,000. Cure: the knee is
     /// the most that comes over those 2,000 while the rate rises.
+    ///
+    /// Seen: no server recovered, bare ones and nginx as little as ours. Cause: the knee was the best
+    /// 0.6 s of the rise, a third above what any of them kept up. Cure: a third of the rise.
     #[test]
-    fn the_knee_is_the_most_that_comes_while_the_rate_rises() {
+    fn the_knee_is_the_most_that_is_kept_up_while_the_rate_rises() {
         let rising = |good: &[f64]| {
             let each = good.iter().map(|&good| (1, 2.0 * good, good, 0, 0, 1.0));
             knee_per_s(&intervals(&each.collect::<Vec<_>>()))
         };
-        assert_eq!(rising(&[500.0, 800.0, 1000.0, 900.0, 700.0]), 900.0);
+        let stall_and_burst = [
+            500.0, 700.0, 900.0, 1000.0, 400.0, 1600.0, 900.0, 1100.0, 900.0,
+        ];
+        assert_eq!(rising(&stall_and_burst), 1200.0);
+        assert_eq!(rising(&[500.0, 800.0, 1000.0, 900.0, 700.0, 600.0]), 950.0);
+        assert_eq!(rising(&[700.0]), 700.0);
         assert_eq!(rising(&[]), 0.0);
     }
 }

@@ -1,0 +1,300 @@
+//! What is refused, in which words, and with which exit code; and what is right and is not.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use super::{certificate, check, file, refused, run, weft};
+
+#[test]
+fn a_wrong_command_line_exits_with_2_and_suggests() {
+    refused("serve --worker 4", "'--workers'");
+    refused("serve --engine fibre", "fiber, thread");
+    refused("serve --workers 0", "--workers: '0' is not a whole number");
+    refused("serve --idle-timeout 10", "such as 500ms, 10s or 2m");
+    refused("serve --listen 127.0.0.1", "--listen: `127.0.0.1` is not");
+    refused(
+        "serve --dispatcher lap",
+        "error: --dispatcher: no effect with --engine fiber: it is for --engine event or pipeline",
+    );
+    refused(
+        "serve --engine event --io uring",
+        "error: --io: no effect with --engine event: it is for --engine fiber",
+    );
+    refused("cache --engine fibre", "fiber, thread");
+    refused("server", "'serve'");
+    refused("man nothing", "no command 'nothing'");
+}
+
+#[test]
+fn a_root_that_is_not_there_exits_with_2_and_names_it() {
+    refused("serve no/such/folder", "no directory 'no/such/folder'");
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "page.html", "");
+    check(&mut weft(&["serve", &path]), 2, "is a file");
+}
+
+#[test]
+fn a_port_in_use_exits_with_1_and_names_the_holder() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = holder.local_addr().unwrap().to_string();
+    let said = format!("cannot listen at {addr}: the port is in use by");
+    check(&mut weft(&["serve", "--listen", &addr]), 1, &said);
+}
+
+#[test]
+fn a_wrong_file_exits_with_2_and_names_file_line_and_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "weft.toml", "\nworkres = 4\n");
+    let said = format!("{path}:2: 'workres' is not a setting; did you mean 'workers'?");
+    check(&mut weft(&["serve", "--config", &path]), 2, &said);
+    check(&mut weft(&["check-config", &path]), 2, &said);
+    check(
+        weft(&["serve"]).env("WEFT_CONFIG", "no.toml"),
+        2,
+        "WEFT_CONFIG: cannot read 'no.toml'",
+    );
+}
+
+/// Seen: users of other servers typed `--root`, `--cert`, `--threads`, `-v` and `-D`, and were told
+/// to pass them "as a value".
+#[test]
+fn other_servers_flags_are_told_ours() {
+    for (typed, ours) in [
+        ("-p", "tip: address and port are one: --listen"),
+        ("--port", "tip: address and port are one: --listen"),
+        ("--bind", "tip: address and port are one: --listen"),
+        ("--root", "weft serve DIR"),
+        ("-d", "weft serve DIR"),
+        ("--cert", "--tls-cert FILE --tls-key FILE"),
+        ("--threads", "--workers N"),
+        ("-v", "--access-log FILE"),
+        ("-D", "packaging/systemd"),
+    ] {
+        refused(&format!("serve {typed}"), ours);
+    }
+}
+
+/// Seen: one mistake was told for each run, and what only a look at the site finds was told without
+/// file, line and key.
+#[test]
+fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "workres = 4\nroot = '/no/such/folder'\nserver_name = 'wéft'\n\
+                [headers]\n'X-A' = \"a\\nb\"\n[cache]\n'[a' = 'no-cache'\n";
+    let path = file(folder.path(), "weft.toml", text);
+    let ran = run(&mut weft(&["check-config", &path]));
+    assert_eq!(ran.code, 2);
+    let places = [
+        ":1: ",
+        ":2: root: ",
+        ":3: server_name: ",
+        ":5: headers: ",
+        ":7: cache: ",
+    ];
+    let lines: Vec<_> = ran.err.lines().collect();
+    assert_eq!(lines.len(), places.len(), "{}", ran.err);
+    for (line, place) in lines.iter().zip(places) {
+        assert!(
+            line.starts_with(&format!("error: {path}{place}")),
+            "{}",
+            ran.err
+        );
+    }
+}
+
+/// Seen: a file with a user that does not exist was "ok", and the server did not start with it.
+#[test]
+fn what_keeps_the_server_from_starting_is_found_before() {
+    let folder = tempfile::tempdir().unwrap();
+    for (text, why) in [
+        (
+            "user = 'no-such-user'",
+            ":1: user: there is no user 'no-such-user'",
+        ),
+        ("user = 'root:no-such-group'", ":1: user: there is no group"),
+        (
+            "port = 80",
+            "'port' is not a setting; address and port are one: listen = ",
+        ),
+        (
+            "dir = '.'",
+            "'dir' is not a setting; the directory is root = ",
+        ),
+    ] {
+        let path = file(folder.path(), "weft.toml", text);
+        check(&mut weft(&["check-config", &path]), 2, why);
+        check(&mut weft(&["serve", "--config", &path]), 2, why);
+    }
+    refused(
+        "serve --user no-such-user",
+        "error: --user: there is no user 'no-such-user'",
+    );
+}
+
+#[test]
+fn keys_that_do_not_fit_the_certificates_are_refused() {
+    refused(
+        "serve --tls-cert a.pem --tls-key a.key --tls-key b.key",
+        "error: --tls-cert and --tls-key are given 1 and 2 times",
+    );
+    refused(
+        "serve --tls-key a.key --tls-key b.key",
+        "error: --tls-key needs --tls-cert",
+    );
+}
+
+/// Seen: `weft cache` told of one mistake for each run, and `weft serve` of all. Cause: each had a
+/// parser of its own. Cure: one table, one parser.
+#[test]
+fn every_mistake_of_a_cache_s_flags_is_told_at_once() {
+    let words = ["-p", "x", "-c", "0", "-o", "foo,hashpower=1", "-N", "2"];
+    let ran = run(weft(&["cache"]).args(words));
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    let told: Vec<_> = ran.err.lines().collect();
+    let told_of = |text: &str| {
+        told.iter()
+            .any(|line| line.starts_with(&format!("error: {text}")))
+    };
+    for text in [
+        "-p: 'x'",
+        "-c: '0'",
+        "-o foo: ",
+        "-o hashpower: '1'",
+        "-N is not supported",
+    ] {
+        assert!(told_of(text), "{text}: {}", ran.err);
+    }
+    assert_eq!(told.len(), 5, "{}", ran.err);
+}
+
+#[test]
+fn a_right_file_is_said_to_be_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "root = '{}'\nidle_timeout = '5s'\n",
+        folder.path().display()
+    );
+    let path = file(folder.path(), "weft.toml", &text);
+    let ran = run(&mut weft(&["check-config", &path]));
+    assert_eq!((ran.code, ran.out), (0, format!("{path}: ok\n")));
+}
+
+/// Each layer in turn gives a value that cannot be read, so that the message tells which one was
+/// asked.
+#[test]
+fn a_flag_goes_before_the_environment_before_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "weft.toml", "workers = 'in file'");
+    let config = ["serve", "--config", &path];
+    check(&mut weft(&config), 2, "'in file'");
+    check(
+        weft(&config).env("WEFT_WORKERS", "in env"),
+        2,
+        "WEFT_WORKERS: 'in env'",
+    );
+    let flags = ["serve", "--config", &path, "--workers", "in flag"];
+    check(
+        weft(&flags).env("WEFT_WORKERS", "in env"),
+        2,
+        "--workers: 'in flag'",
+    );
+}
+
+/// Seen: a wrong flag ended with 0 if what read the message had gone (`weft serve --prot 2>&1 |
+/// head`). Cause: that was taken for a reader who has seen enough. Cure: a mistake stays one.
+#[test]
+fn a_mistake_is_no_success_although_its_message_is_not_read() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut child = weft(&["serve", "--prot"]).stderr(writer).spawn().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+}
+
+#[test]
+fn the_packaged_configuration_is_right() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let text = fs::read_to_string(folder.join("serve.toml")).unwrap();
+    let site = tempfile::tempdir().unwrap();
+    fs::write(site.path().join("404.html"), "not here").unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let here = text.replace("/srv/www", site.path().to_str().unwrap());
+    file.write_all(here.as_bytes()).unwrap();
+    let ran = run(&mut weft(&["check-config", file.path().to_str().unwrap()]));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
+/// Seen: a key that could not be read was told at the line of its certificate; and at its own that
+/// "--tls-key needs --tls-cert".
+#[test]
+fn a_mistake_in_a_certificate_or_its_key_is_told_once_at_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let cert = file(folder.path(), "cert.pem", &certificate().0);
+    let other = file(folder.path(), "other.pem", &certificate().0);
+    for (cert, key, place) in [
+        (&*cert, "none.pem", ":2: tls_key: "),
+        (&cert, &other, ":2: tls_key: "),
+        ("none.pem", &other, ":1: tls_cert: "),
+    ] {
+        let text = format!("tls_cert = '{cert}'\ntls_key = '{key}'\n");
+        let path = file(folder.path(), "weft.toml", &text);
+        let ran = run(&mut weft(&["check-config", &path]));
+        assert_eq!((ran.code, ran.err.lines().count()), (2, 1), "{}", ran.err);
+        assert!(ran.err.contains(&format!("{path}{place}")), "{}", ran.err);
+    }
+}
+
+/// Seen: with 64 descriptors the server started, and answered 503 to the second client.
+#[test]
+fn too_few_open_files_are_refused_with_what_to_raise() {
+    let program = env!("CARGO_BIN_EXE_weft");
+    let line = format!("ulimit -n 64; exec {program} serve --listen 127.0.0.1:0");
+    let mut command = Command::new("sh");
+    check(command.args(["-c", &line]), 1, "ulimit -n 1024");
+}
+
+#[test]
+fn more_connections_than_the_engine_holds_exit_with_2_and_name_the_flag() {
+    // Nothing can listen at this address, so what is not refused fails otherwise. RFC 5737
+    let [serve, cache] = [
+        "serve --engine thread --max-connections 10000 --listen 192.0.2.1:80",
+        "cache --engine=thread -c 10000 -u root -l 192.0.2.1",
+    ]
+    .map(|line| line.split(' ').collect::<Vec<_>>());
+    let held = |flag: &str| format!("{flag} 10,000: --engine thread holds ");
+    check(&mut weft(&serve), 2, &held("--max-connections"));
+    check(&mut weft(&cache), 2, &held("-c"));
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_exits_with_2_and_names_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    let (pem, _) = certificate();
+    let cert = file(folder.path(), "cert.pem", &pem);
+    let key = file(folder.path(), "key.pem", &certificate().0);
+    let serve =
+        |words: &[&str]| weft(&[&["serve", root, "--listen", "127.0.0.1:0"], words].concat());
+    check(
+        &mut serve(&["--tls-key", &cert]),
+        2,
+        "--tls-key needs --tls-cert",
+    );
+    check(&mut serve(&["--tls-cert", "none.pem"]), 2, "none.pem");
+    check(
+        &mut serve(&["--tls-cert", &cert, "--tls-key", &key]),
+        2,
+        &format!("the certificate {cert} and the key {key} do not belong together"),
+    );
+    let alone = certificate().0;
+    let alone = alone.split("-----BEGIN PRIVATE").next().unwrap();
+    let alone = file(folder.path(), "alone.pem", alone);
+    check(
+        &mut serve(&["--tls-cert", &alone]),
+        2,
+        &format!("{alone} holds no private key: add --tls-key FILE"),
+    );
+    let config = file(folder.path(), "weft.toml", "tls_cert = 'none.pem'\n");
+    check(&mut weft(&["check-config", &config]), 2, "none.pem");
+}

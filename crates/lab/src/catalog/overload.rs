@@ -71,14 +71,14 @@ pub(super) const LIMITS: ServerLimits = ServerLimits {
 const CONNECTIONS: u32 = 2000;
 
 /// How long the phases are, in samples' times. The closed loop warms up for as long as it lasts.
-const CLOSED: f64 = 1.0;
-const RISE: f64 = 8.0;
-const CALM: f64 = 4.0;
+const CLOSED: f64 = 0.5;
+const RISE: f64 = 6.0;
+const CALM: f64 = 3.0;
 const OVERLOAD: f64 = 10.0;
 const AFTER: f64 = 6.0;
 /// And all of them.
 const LASTS: f64 = 2.0 * CLOSED + RISE + CALM + OVERLOAD + AFTER;
-/// A sample's time at the least: the calm has eight steps then, and what comes after twelve.
+/// A sample's time at the least: the calm has six steps then, and what comes after twelve.
 const SECONDS_MIN: f64 = 0.4;
 /// Parts of what a closed loop reaches, between which the knee is looked for.
 const RISE_SHARES: [f64; 2] = [0.5, 2.0];

@@ -81,25 +81,32 @@ impl Row {
         }
     }
 
-    /// Median, least and greatest of a measure; `None` if more than half of the samples have no
-    /// figure.
+    /// Median, least and greatest of a measure; `None` if there is no figure in the middle.
     pub fn spread(&self, measure: &Measure) -> Option<Spread> {
         let mut figures: Vec<f64> = self.figures(measure).flatten().collect();
         figures.sort_by(f64::total_cmp);
         let (without, _) = self.missing(measure);
         let count = figures.len() + without;
         // A figure that is not there is worse than any.
-        let at = match measure.better {
-            Better::More => (count / 2).checked_sub(without)?,
-            _ => count / 2,
+        let before = match measure.better {
+            Better::More => without,
+            _ => 0,
         };
+        let at = |place: usize| figures.get(place.checked_sub(before)?).copied();
         Some(Spread {
-            median: *figures.get(at)?,
+            median: middle(count, at)?,
             least: *figures.first()?,
             greatest: *figures.last()?,
             count: figures.len(),
         })
     }
+}
+
+/// The middle of so many figures in their order; of an even number of them, between the two in the
+/// middle.
+fn middle(count: usize, at: impl Fn(usize) -> Option<f64>) -> Option<f64> {
+    let (lower, upper) = (at(count.checked_sub(1)? / 2)?, at(count / 2)?);
+    Some((lower + upper) / 2.0)
 }
 
 /// Median and band.
@@ -120,7 +127,7 @@ impl Spread {
     pub(crate) fn of(mut figures: Vec<f64>) -> Option<Spread> {
         figures.sort_by(f64::total_cmp);
         Some(Spread {
-            median: *figures.get(figures.len() / 2)?,
+            median: middle(figures.len(), |place| figures.get(place).copied())?,
             least: *figures.first()?,
             greatest: *figures.last()?,
             count: figures.len(),
@@ -327,6 +334,29 @@ pub(crate) mod tests {
         // What was not taken says nothing.
         let figures = [Some(1.0), None, None];
         assert_eq!(median(&Measure::CPU_US, &figures), Some(1.0));
+    }
+
+    /// Seen: of four rounds, the published median was the third best. Cause: the middle of an even
+    /// number was the upper one. Cure: it is between the two.
+    #[test]
+    fn the_middle_of_an_even_number_is_between_two() {
+        let median = |measure: &Measure, figures: &[Option<f64>]| {
+            let rows = rows(&[("s", figures)]);
+            rows.spread(measure, "c", "s").map(|spread| spread.median)
+        };
+        let four = [Some(10.0), Some(1.0), Some(2.0), Some(3.0)];
+        assert_eq!(median(&LESS, &four), Some(2.5));
+        assert_eq!(median(&MORE, &four), Some(2.5));
+        let one_never = [Some(10.0), Some(1.0), None, Some(3.0)];
+        assert_eq!(median(&LESS, &one_never), Some(6.5));
+        assert_eq!(median(&MORE, &one_never), Some(2.0));
+        assert_eq!(median(&LESS, &[Some(1.0), None]), None);
+        assert_eq!(
+            Spread::of(four.iter().flatten().copied().collect())
+                .unwrap()
+                .median,
+            2.5
+        );
     }
 
     /// Seen: a recovery of "0.800 (0.600–0.800)" of three samples of which one never came to it,

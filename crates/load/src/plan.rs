@@ -183,7 +183,8 @@ pub struct Http {
     /// The body of every request.
     pub body: Arc<[u8]>,
     /// After how many requests a connection is closed; `None`: the generator never closes it. One
-    /// is "a connection for every request", asked for with `Connection: close`.
+    /// is "a connection for every request", asked for with `Connection: close`. The first
+    /// connections are closed after one to so many, by turns, so that they do not all end at once.
     pub requests_per_connection: Option<u32>,
 }
 

@@ -116,6 +116,9 @@ struct Slot {
     reading: Reading,
     reader: Reader,
     served: u32,
+    /// How many requests fewer its first connection serves, so that connections do not all end at
+    /// once, again and again.
+    head_start: u32,
     is_listed: bool,
     has_failed: bool,
     wake_ns: u64,
@@ -522,6 +525,10 @@ impl<'p> Worker<'p> {
 impl Slot {
     fn new(plan: &Plan, number: u32) -> Slot {
         let pick = |count: usize| number as usize % count;
+        let limit = match &plan.workload {
+            Workload::Http(http) => http.requests_per_connection,
+            _ => None,
+        };
         Slot {
             state: State::Closed,
             since_ns: 0,
@@ -532,6 +539,7 @@ impl Slot {
             reading: Reading::Nothing,
             reader: Reader::new(plan),
             served: 0,
+            head_start: limit.map_or(0, |limit| number % limit),
             is_listed: false,
             has_failed: false,
             wake_ns: 0,

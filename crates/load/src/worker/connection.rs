@@ -1,5 +1,7 @@
 //! The life of a connection: opened, in use, parting, closed.
 
+use std::mem;
+
 use rustix::io::Errno;
 
 use super::{Reading, State, Worker};
@@ -57,7 +59,7 @@ impl Worker<'_> {
         let place = &mut self.slots[slot as usize];
         record(&mut self.tally.connect_ns, self.now_ns - place.since_ns);
         place.state = State::Open;
-        place.served = 0;
+        place.served = mem::take(&mut place.head_start);
         place.has_failed = false;
         place.reading = Reading::Nothing;
         place.reader.reset();

@@ -1,7 +1,7 @@
 //! What a plan asks for: connections, requests, sessions, limits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use load::Plan;
@@ -68,6 +68,32 @@ fn a_connection_for_every_request() {
         );
         assert_eq!(outcome.total.opened, outcome.total.replies());
     });
+}
+
+/// Seen: no web server recovered from an overload, and each dipped before it. Cause: connections of
+/// five requests each began together, took turns, and so ended together, 2,000 at a time. Cure: the
+/// first ones end after one to five.
+#[test]
+fn connections_of_some_requests_each_do_not_end_together() {
+    let numbers: Arc<[AtomicU64; 4]> = Arc::default();
+    let seen = Arc::clone(&numbers);
+    let server = http_server(move |_, number, stream| {
+        seen[number as usize].fetch_add(1, Ordering::SeqCst);
+        reply(stream, b"hello")
+    });
+    let mut plan = Plan {
+        connections: 40,
+        ..http_plan(server.address, &["/"])
+    };
+    http_of(&mut plan).requests_per_connection = Some(4);
+    over_both(&plan, |outcome| {
+        assert!(outcome.total.replies() > 0);
+        expect_no_error(outcome);
+    });
+    let at_least = numbers.each_ref().map(|one| one.load(Ordering::SeqCst));
+    for (fewer, more) in at_least.iter().zip(&at_least[1..]) {
+        assert!(fewer - more >= 20, "of 2 x 40: {at_least:?}");
+    }
 }
 
 #[test]

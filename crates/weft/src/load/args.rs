@@ -81,7 +81,10 @@ fn http() -> Command {
             file("body-file").help("The file whose content is the body of every request"),
             switch("close").help("A new connection for every request"),
             text("requests-per-connection", "N")
-                .help("Close a connection after this many requests")
+                .help(
+                    "Close a connection after this many requests; the first ones after fewer, so \
+                     that they do not all end at once",
+                )
                 .conflicts_with("close"),
             file("paths").help(
                 "Ask for the paths of this list, or of this access log, in turn, below the \

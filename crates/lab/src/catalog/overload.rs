@@ -426,7 +426,7 @@ mod tests {
             let figures = [(GOODPUT.name, goodput_percent), (KNEE.name, 9000.0)];
             let row = rows.find_mut(NO_HERD, "weft").unwrap();
             row.samples.push(Sample::of(figures));
-            let good = rows.spread(&GOOD, NO_HERD, "weft").unwrap().median;
+            let good = rows.spread(&super::GOOD, NO_HERD, "weft").unwrap().median;
             let made = keeps_its_knee(&rows, NO_HERD, "weft").unwrap();
             (made.verdict, made.because, good.round())
         };

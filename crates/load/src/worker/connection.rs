@@ -110,7 +110,7 @@ impl Worker<'_> {
 
     /// Closes those that the kernel is done with.
     pub(super) fn leave(&mut self) {
-        let mut leaving = std::mem::take(&mut self.leaving);
+        let mut leaving = mem::take(&mut self.leaving);
         let mut kept = 0;
         for index in 0..leaving.len() {
             let slot = leaving[index];

@@ -20,7 +20,7 @@ use crate::sched::idle::{Idle, Notified};
 use crate::sched::mail::Mail;
 use crate::sched::ready_queue::ReadyQueue;
 use crate::sched::roster::Roster;
-use crate::spawn::processors::ProcessorThreads;
+use crate::sched::threads::ProcessorThreads;
 
 /// Processors that work together, and the fibers that live on them.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `timer`, `idle`, `mail`, `ready_queue` | a wheel, sleepers, inboxes, lanes: without a clock, without fibers |
+//! | `threads` | the kernel threads of a cluster's processors |
 //! | `spans`, `watch` | parts of a fiber's control block |
 //! | `fiber` | the control block |
 //! | `roster`, `cluster` | all fibers; what processors share |
@@ -15,6 +16,7 @@
 pub(crate) mod idle;
 pub(crate) mod mail;
 pub(crate) mod ready_queue;
+pub(crate) mod threads;
 pub(crate) mod timer;
 
 #[cfg(feature = "tracing")]

@@ -27,32 +27,17 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use crate::base::lock::lock;
 use crate::sched::cluster::{Cluster, FREE, Message, ProcessorShared, RETIRING, RUNNING, stopped};
 use crate::sched::processor::Processor;
+use crate::sched::threads::ProcessorThread;
 use crate::switch::resources;
 use crate::sync::Event;
 use crate::turn::retire_here;
-
-/// The threads of a cluster's processors, by place. A call that adds or removes one holds the lock,
-/// so they come and go one after the other.
-#[derive(Debug)]
-pub(crate) struct ProcessorThreads {
-    members: Mutex<Vec<Option<Member>>>,
-}
-
-#[derive(Debug)]
-struct Member {
-    thread: thread::JoinHandle<()>,
-    /// The processor has gone.
-    gone: Arc<Event>,
-    /// Told if the thread does not end then: see [`stay`].
-    stays: mpsc::Receiver<()>,
-}
 
 /// One processor, as [`Runtime::processors`](crate::Runtime::processors) lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,11 +100,12 @@ impl fmt::Debug for Retirement {
     }
 }
 
-impl ProcessorThreads {
-    pub(crate) fn new(processors_max: usize) -> ProcessorThreads {
-        ProcessorThreads {
-            members: Mutex::new((0..processors_max).map(|_| None).collect()),
-        }
+/// Says that a processor has gone, when that drops it.
+struct Farewell(Arc<Event>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.0.set();
     }
 }
 
@@ -174,11 +160,10 @@ impl Cluster {
 
     /// Starts a processor's thread, and waits until its back end stands: a ring belongs to the
     /// thread that made it.
-    fn start(self: &Arc<Self>, place: &ProcessorShared) -> io::Result<Member> {
+    fn start(self: &Arc<Self>, place: &ProcessorShared) -> io::Result<ProcessorThread> {
         let (cluster, index) = (Arc::clone(self), place.index);
         let (ready, is_ready) = mpsc::sync_channel(1);
-        let gone = Arc::new(Event::new());
-        let tell = Arc::clone(&gone);
+        let (gone, told_of_end) = mpsc::channel();
         let (stayed, stays) = mpsc::channel();
         let wake_fd = place.open()?;
         let body = move || {
@@ -186,8 +171,8 @@ impl Cluster {
             let place = &cluster.processors[index];
             place.close();
             place.stage.enter(FREE);
-            tell.set();
-            drop((cluster, tell, ready));
+            drop(told_of_end);
+            drop((cluster, ready));
             if frames_left > 0 {
                 stay(stayed);
             }
@@ -201,7 +186,7 @@ impl Cluster {
             let _ = thread.join();
             return Err(error);
         }
-        Ok(Member {
+        Ok(ProcessorThread {
             thread,
             gone,
             stays,
@@ -234,6 +219,9 @@ impl Cluster {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
+        let gone = Arc::new(Event::new());
+        // One that has gone, because the cluster stops meanwhile, drops this at once.
+        let _ = member.gone.send(Box::new(Farewell(Arc::clone(&gone))));
         self.running.fetch_sub(1, Ordering::AcqRel);
         place.stage.enter(RETIRING);
         self.queue.shut(index);
@@ -241,7 +229,7 @@ impl Cluster {
         Ok(Retirement {
             cluster: Arc::clone(self),
             index,
-            gone: Arc::clone(&member.gone),
+            gone,
         })
     }
 
@@ -255,7 +243,7 @@ impl Cluster {
             .flatten()
             .collect();
         let this = thread::current().id();
-        for Member { thread, stays, .. } in members {
+        for ProcessorThread { thread, stays, .. } in members {
             // One of its own fibers stops it: this processor ends when that fiber suspends or
             // finishes.
             if thread.thread().id() == this {

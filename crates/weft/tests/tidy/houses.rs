@@ -125,7 +125,7 @@ const HOUSES: &[House] = &[
             switch/stack
             switch/look switch/resources
             backend
-            sched/timer sched/idle sched/mail sched/ready_queue
+            sched/timer sched/idle sched/mail sched/ready_queue sched/threads
             sched/spans sched/spans_off
             sched/watch
             sched/fiber
@@ -168,12 +168,6 @@ const HOUSES: &[House] = &[
                 "io/accept",
                 "the listeners that its fibers wait on lie in the processor, as a field that it \
                  makes and does not look into",
-            ),
-            (
-                "sched/cluster",
-                "spawn/processors",
-                "the threads of its processors lie in the cluster, as a field that it makes and \
-                 does not look into: every handle to the cluster may add and remove some",
             ),
         ],
     },

@@ -171,8 +171,8 @@ cmd_system() {
     run pyflakes3 tests/system
     # The release binary in all but one thing: see the profile.
     run cargo build --profile checked --package weftwork
-    # A host on the devices of crate netstack.
-    run cargo build --profile checked --package weftwork-netstack --example answer
+    # Hosts on the devices of crate netstack.
+    run cargo build --profile checked --package weftwork-netstack --example answer --example ask
     cmd_site
     run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }

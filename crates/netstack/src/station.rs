@@ -8,9 +8,8 @@
 //! ```
 //!
 //! All shards are one host: the same addresses, the same station's address. A flow is on the shard
-//! whose queue its segments come to; what is about the link is for all
-//! ([`siblings`](crate::device::siblings)). Which queue that is, the kernel decides when the first
-//! segment of a peer comes, so only a host of one shard can open connections itself.
+//! whose queue its segments come to, and a shard that opens a connection chooses a port for which
+//! that is its own queue. What is about the link is for all ([`siblings`](crate::device::siblings)).
 
 use std::collections::HashSet;
 use std::fmt;

@@ -50,7 +50,8 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`; `NetworkUnreachable` if no address of
     /// the host's and no gateway leads there, `AddrNotAvailable` if no port is free,
     /// `QuotaExceeded` if the host has as many connections as it may, `Unsupported` on one of
-    /// several shards.
+    /// several shards whose device does not say which frames come to it: AF_XDP, and TAP without
+    /// `CAP_BPF`.
     pub fn connect(host: &SocketHost<D>, peer: SocketAddr) -> io::Result<TcpStream<D>> {
         fiber::checkpoint()?;
         let shared = &host.shared;

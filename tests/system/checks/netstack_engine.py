@@ -396,6 +396,25 @@ def hosts_on_one_interface_have_their_own_frames(world):
                 expect_equal("what comes back", client.recv(4, socket.MSG_WAITALL), b"echo")
 
 
+@check_over("packet", "tap")
+def each_of_two_shards_opens_connections(world, kind):
+    """Seen (in review): of the connections that two shards opened, half were reset. Cause: the kernel dealt the answers by a hash that the
+    host did not know. Cure: by their ports, and a shard takes ports whose answers come to it."""
+    with own_network(), socket.socket() as listener:
+        if kind == "packet":
+            make_veth()
+        device = f"{kind}:{INTERFACE if kind == 'tap' else 'stack'}"
+        host = world.start(netstack.example_of(world, "ask"), device, f"{SERVER}/24", f"{KERNEL}:{PORT}", 100, stdin=subprocess.PIPE)
+        expect_equal("what it says", host.stdout.readline(), b"ready\n")
+        if kind == "tap":
+            ip("address", "add", f"{KERNEL}/24", "dev", INTERFACE)
+            ip("link", "set", INTERFACE, "txqueuelen", str(QUEUE), "up")
+        listener.bind((KERNEL, PORT))
+        listener.listen(1000)
+        said, _ = host.communicate(b"\n", timeout=20)
+        expect_equal("what it says at last", said, b"opened 200 ended 0\n")
+
+
 @check("netstack", limit_s=60)
 def a_long_frame_that_comes_before_the_link_goes_down_is_taken_all_the_same(world):
     """Seen (in review): the loop slept no more (180,000 waits a second), and each long frame came when the next one did. Cause: a frame

@@ -53,6 +53,8 @@ pub(super) mod code {
     /// Of a socket's frame into r0, as the network has it; outside of it the program returns 0.
     pub(in super::super) const LOAD_FRAME_HALF: u8 = 0x28;
     pub(in super::super) const LOAD_FRAME_BYTE: u8 = 0x30;
+    /// The same at a register's sum with the immediate.
+    pub(in super::super) const LOAD_FRAME_HALF_BEHIND: u8 = 0x48;
     pub(in super::super) const STORE: u8 = 0x7b;
     pub(in super::super) const STORE_WORD: u8 = 0x63;
     pub(in super::super) const STORE_IMMEDIATE_WORD: u8 = 0x62;
@@ -60,6 +62,12 @@ pub(super) mod code {
     pub(in super::super) const MOVE: u8 = 0xbf;
     pub(in super::super) const MOVE_IMMEDIATE: u8 = 0xb7;
     pub(in super::super) const ADD_IMMEDIATE: u8 = 0x07;
+    pub(in super::super) const AND_IMMEDIATE: u8 = 0x57;
+    pub(in super::super) const SHIFT_LEFT_IMMEDIATE: u8 = 0x67;
+    pub(in super::super) const EXCLUSIVE_OR: u8 = 0xaf;
+    /// By the immediate; words are of 32 bits, and the upper half is zero then.
+    pub(in super::super) const MULTIPLY_WORD: u8 = 0x24;
+    pub(in super::super) const SHIFT_RIGHT_WORD: u8 = 0x74;
     pub(in super::super) const JUMP: u8 = 0x05;
     pub(in super::super) const JUMP_IF_EQUAL: u8 = 0x15;
     pub(in super::super) const JUMP_UNLESS_EQUAL: u8 = 0x55;

@@ -24,6 +24,7 @@ mod others;
 pub mod packet;
 pub mod pcap;
 pub mod siblings;
+mod steering;
 mod sys;
 pub mod tap;
 mod vnet;

@@ -133,6 +133,10 @@ impl Device for NamedDevice {
         each!(self, device => device.flush(now))
     }
 
+    fn takes(&self, local_port: u16, remote_port: u16) -> Option<bool> {
+        each!(self, device => device.takes(local_port, remote_port))
+    }
+
     fn losses(&mut self) -> Losses {
         each!(self, device => device.losses())
     }

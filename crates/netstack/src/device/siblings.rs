@@ -216,10 +216,7 @@ impl<D: Device> Device for Sibling<D> {
     }
 
     fn takes(&self, local_port: u16, remote_port: u16) -> Option<bool> {
-        match self.family {
-            None => self.device.takes(local_port, remote_port),
-            Some(_) => None,
-        }
+        self.device.takes(local_port, remote_port)
     }
 
     fn losses(&mut self) -> Losses {

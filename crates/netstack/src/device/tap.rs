@@ -14,9 +14,11 @@
 //! that frames are long: with the virtio-net header, one `writev` carries up to 64 KiB of a TCP
 //! stream, which the kernel cuts only if it has to, and one `readv` brings as much.
 //!
-//! With several queues the kernel sends a flow to the queue that has last sent a frame of it within
-//! three seconds, and others by their hash: so a connection that a peer has opened stays on the
-//! queue that its first frame has come to, and one that this end opens may not.
+//! With several queues the kernel deals frames by their ports (`steering.rs`), so that a connection
+//! stays on its shard, whichever end has opened it. Without `CAP_BPF` the kernel sends a flow to the
+//! queue that has last sent a frame of it within three seconds, and others by a hash: then a
+//! connection that a peer has opened stays on its queue, and one that this end opens would not. The
+//! rule stays with an interface that stays.
 
 use std::fs;
 use std::io;
@@ -25,7 +27,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 use super::others::Lag;
-use super::{Capabilities, Device, Losses, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
+use super::steering::{self, Share};
+use super::{
+    Capabilities, Device, Losses, OutgoingFrame, ReceiveBurst, TransmitError, bpf, sys, vnet,
+};
 use crate::time::Instant;
 use crate::wire::vnet::HEADER_LEN;
 
@@ -37,6 +42,7 @@ pub struct Tap {
     fd: OwnedFd,
     capabilities: Capabilities,
     lag: Lag,
+    share: Share,
     losses: Losses,
     /// What the kernel counts of all queues is the first one's to tell.
     overflows: Option<Overflows>,
@@ -67,10 +73,12 @@ impl Tap {
             true => Capabilities::offloading(mtu),
             false => Capabilities::plain(mtu),
         };
+        let is_steered = queues > 1 && steer(attached[0].as_fd()).is_ok();
         let tap = |(queue, fd)| Tap {
             fd,
             capabilities,
             lag: Lag::default(),
+            share: Share::of(queue, queues, is_steered),
             losses: Losses::default(),
             overflows: (queue == 0).then(|| Overflows::of(name)),
         };
@@ -128,6 +136,12 @@ fn attach(name: &str, queues: usize, offloads: bool) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// The kernel deals frames by the rule of [`steering`] from now on.
+fn steer(tun: BorrowedFd<'_>) -> io::Result<()> {
+    let loaded = bpf::load(bpf::PROGRAM_SOCKET_FILTER, &steering::program())?;
+    sys::set_tun_steering(tun, loaded.as_fd())
+}
+
 impl Device for Tap {
     fn capabilities(&self) -> Capabilities {
         self.capabilities
@@ -147,6 +161,10 @@ impl Device for Tap {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.fd.as_fd())
+    }
+
+    fn takes(&self, local_port: u16, remote_port: u16) -> Option<bool> {
+        self.share.takes(local_port, remote_port)
     }
 
     fn losses(&mut self) -> Losses {

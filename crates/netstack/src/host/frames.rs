@@ -168,10 +168,12 @@ impl<D: Device> Netstack<D> {
         if !is_one_host || !self.interface.has_route(now, remote.ip()) {
             return Err(ConnectError::NoAddress);
         }
-        if self.device.takes(0, remote.port()).is_none() {
+        let (device, remote_port) = (&self.device, remote.port());
+        if device.takes(0, remote_port).is_none() {
             return Err(ConnectError::NotAlone);
         }
-        self.shard.connect(now, local, remote)
+        let comes_here = |local_port| device.takes(local_port, remote_port) == Some(true);
+        self.shard.connect_from_any(now, local, remote, comes_here)
     }
 
     /// Does what is due by now, and takes in a burst of frames. Returns how many there were: if it

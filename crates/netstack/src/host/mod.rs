@@ -148,7 +148,8 @@ pub enum ConnectError {
     InUse,
     /// There is no way to the peer: no gateway leads there, or no address of ours.
     NoAddress,
-    /// The host has several shards, and the peer's answers could come to any of them.
+    /// The host has several shards, and the peer's answers could come to any of them: over AF_XDP,
+    /// and over TAP without `CAP_BPF`.
     NotAlone,
 }
 
@@ -341,6 +342,21 @@ impl Shard {
         local: IpAddr,
         remote: SocketAddr,
     ) -> Result<FlowId, ConnectError> {
+        self.connect_from_any(now, local, remote, |_| true)
+    }
+
+    /// As [`Shard::connect`], from a port that `may_use` agrees to.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]
+    pub fn connect_from_any(
+        &mut self,
+        now: Instant,
+        local: IpAddr,
+        remote: SocketAddr,
+        may_use: impl Fn(u16) -> bool,
+    ) -> Result<FlowId, ConnectError> {
         let tuple = FourTuple {
             local,
             local_port: 0,
@@ -353,7 +369,11 @@ impl Shard {
         for _ in 0..count {
             let step = offset.wrapping_add(self.next_port) % count;
             self.next_port = self.next_port.wrapping_add(1);
-            match self.connect_from(now, first + step as u16, tuple) {
+            let port = first + step as u16;
+            if !may_use(port) {
+                continue;
+            }
+            match self.connect_from(now, port, tuple) {
                 Err(ConnectError::InUse) => {}
                 other => return other,
             }

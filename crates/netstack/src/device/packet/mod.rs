@@ -5,7 +5,7 @@
 //!                         ┌─ the kernel's own TCP/IP (which should have no address here)
 //!   interface "eth0" ──┬──┘
 //!                      └───── Packet, member 0 ── netstack
-//!                      └───── Packet, member 1 ── its other shard      by the hash of the flow
+//!                      └───── Packet, member 1 ── its other shard      by ports: steering.rs
 //! ```
 //!
 //! The socket sees every frame beside the kernel, not in its place; but none with a VLAN tag, which
@@ -27,6 +27,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::others::Limit;
+use super::steering::Share;
 use super::{Capabilities, Device, Losses, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
 use crate::time::Instant;
 use crate::wire::ethernet;
@@ -42,12 +43,13 @@ pub struct Packet {
     others: Option<Limit>,
     interface: String,
     capabilities: Capabilities,
+    share: Share,
     losses: Losses,
 }
 
 impl Packet {
     /// Opens `members` sockets of the interface `name`, one device for each. With several, the
-    /// kernel deals frames by the hash of their flow, in both directions the same.
+    /// kernel deals frames by their ports: `steering.rs`.
     ///
     /// # Errors
     ///
@@ -61,7 +63,7 @@ impl Packet {
         let index = sys::index_of(name)?;
         let mtu = sys::mtu_of(name)?;
         let mut group = sys::NEW_GROUP;
-        let open = |_| {
+        let open = |own| {
             let fd = sys::packet_socket()?;
             let others = filter::attach(fd.as_fd())?;
             let ring = Ring::open(fd.as_fd(), ethernet::HEADER_LEN + mtu)?;
@@ -75,10 +77,15 @@ impl Packet {
                 others,
                 interface: name.to_owned(),
                 capabilities: Capabilities::offloading(mtu),
+                share: Share::of(own, members, true),
                 losses: Losses::default(),
             })
         };
-        (0..members).map(open).collect()
+        let opened: Vec<Packet> = (0..members).map(open).collect::<io::Result<_>>()?;
+        if members > 1 {
+            sys::steer_group(opened[0].fd.as_fd())?;
+        }
+        Ok(opened)
     }
 }
 
@@ -136,6 +143,10 @@ impl Device for Packet {
             }
             transmitted => transmitted,
         }
+    }
+
+    fn takes(&self, local_port: u16, remote_port: u16) -> Option<bool> {
+        self.share.takes(local_port, remote_port)
     }
 
     fn losses(&mut self) -> Losses {

@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::steering::Share;
 use super::{
     Capabilities, Device, Losses, OutgoingFrame, ReceiveBurst, TransmitError, Verified, sys,
 };
@@ -78,6 +79,7 @@ pub struct Xdp {
     /// When it is told of them, if nothing else leaves before.
     kick_at: Option<Instant>,
     capabilities: Capabilities,
+    share: Share,
     /// It is in the way of the interface's frames until the last queue goes.
     program: Arc<Program>,
 }
@@ -135,6 +137,8 @@ impl Xdp {
                 has_untold: false,
                 kick_at: None,
                 capabilities,
+                // The card deals the frames.
+                share: Share::of(queue as usize, queues, false),
                 program: Arc::clone(&program),
             };
             for chunk in 0..CHUNKS / 2 {
@@ -230,6 +234,10 @@ impl Device for Xdp {
 
     fn wakes_at(&self) -> Option<Instant> {
         self.kick_at
+    }
+
+    fn takes(&self, local_port: u16, remote_port: u16) -> Option<bool> {
+        self.share.takes(local_port, remote_port)
     }
 
     fn losses(&mut self) -> Losses {

@@ -1,0 +1,60 @@
+//! A host of two shards that opens connections, so many from each, to one peer. It begins when a
+//! line comes, and says how many have opened.
+//!
+//! ```text
+//! ask KIND:INTERFACE ADDRESS/LEN PEER:PORT COUNT      as root, KIND as in weft serve --device
+//!
+//! cargo build --example ask
+//! sudo target/debug/examples/ask packet:eth0 10.9.0.2/24 10.9.0.1:22 50
+//! ```
+
+use std::env;
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant as Clock};
+
+use netstack::host::ShardLimits;
+use netstack::station::Station;
+use netstack::tcp::{Happened, TcpConfig};
+use netstack::time::Instant;
+
+/// Longer than a SYN that was lost needs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let [device, address, peer, count] = &words[..] else {
+        return Err("usage: ask KIND:INTERFACE ADDRESS/LEN PEER:PORT COUNT".into());
+    };
+    let station = Station {
+        device: device.parse()?,
+        addresses: vec![address.parse()?],
+        gateways: Vec::new(),
+        mtu: None,
+    };
+    let (peer, count): (SocketAddr, usize) = (peer.parse()?, count.parse()?);
+    let mut shards = station.open(2, TcpConfig::default(), ShardLimits::default())?;
+    println!("ready");
+    io::stdin().read_line(&mut String::new())?;
+    let began = Clock::now();
+    for shard in &mut shards {
+        for _ in 0..count {
+            shard.connect(Instant::START + began.elapsed(), peer)?;
+        }
+    }
+    let (mut opened, mut ended) = (0, 0);
+    while opened + ended < 2 * count && began.elapsed() < PATIENCE {
+        for shard in &mut shards {
+            let now = Instant::START + began.elapsed();
+            shard.receive(now)?;
+            while let Some((_, happened)) = shard.shard().next_event() {
+                opened += usize::from(happened.contains(Happened::CONNECTED));
+                ended += usize::from(happened.contains(Happened::ENDED));
+            }
+            shard.transmit(now, &())?;
+        }
+    }
+    println!("opened {opened} ended {ended}");
+    Ok(())
+}

@@ -59,6 +59,17 @@ impl<'a> Pieces<'a> {
         &self.slices[..self.count]
     }
 
+    /// The first `len` bytes of them.
+    pub(super) fn first(&self, len: usize) -> Pieces<'a> {
+        let (mut first, mut left) = (Pieces::default(), len);
+        for piece in self.as_slice() {
+            let taken = piece.len().min(left);
+            first.push(&piece[..taken]);
+            left -= taken;
+        }
+        first
+    }
+
     /// Their length.
     pub fn len(&self) -> usize {
         self.as_slice().iter().map(|piece| piece.len()).sum()

@@ -35,7 +35,7 @@ use crate::tcp::secret::FourTuple;
 use crate::tcp::{Happened, TcpConfig};
 use crate::time::Instant;
 use crate::wire::checksum::Sum;
-use crate::wire::tcp::{self, Flags, HEADER_LEN_MAX};
+use crate::wire::tcp::{self, Flags, HEADER_LEN_MAX, Segment};
 
 /// Frames that are taken from the device in one turn.
 pub const BURST_FRAMES_MAX: usize = 64;
@@ -336,6 +336,21 @@ impl<D: Device> Line<'_, D> {
             *self.unroutable += 1;
             return Ok(true);
         };
+        if !written.is_resolved && payload_len > usize::from(departure.mss) {
+            // What waits for a neighbour leaves as it is: the first segment waits, and the others
+            // are sent again.
+            let flags = departure.segment.flags.without(Flags::PSH | Flags::FIN);
+            let segment = Segment {
+                flags,
+                ..*departure.segment
+            };
+            let first = Departure {
+                segment: &segment,
+                pieces: &departure.pieces.first(departure.mss.into()),
+                ..*departure
+            };
+            return self.send(now, &first);
+        }
         let len = written.len + departure.segment.emit(&mut headers[written.len..]);
         let header = &mut headers[written.len..len];
         let offload = match written.is_resolved {

@@ -29,7 +29,7 @@ pub(crate) use doors::{Accepted, Doors, Sockets, all_sockets, sockets};
 pub(crate) use entrance::Entrance;
 pub(crate) use gate::Gate;
 pub(crate) use house::{House, OpenDispatcher, drop_session};
-pub(crate) use lookout::{BELL, DOORS, Heard, Lookout};
+pub(crate) use lookout::{BELL, DOORS, Lookout, Watch};
 pub(crate) use output::{output, tell};
 pub(crate) use steps::{STEPS_MAX, take_steps};
 pub(crate) use threads::LoopThreads;

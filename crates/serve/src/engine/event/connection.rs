@@ -11,7 +11,7 @@ use super::mailbox::{Letter, Mailbox};
 use crate::carriage::{Carriage, Want};
 use crate::clock;
 use crate::engine::admission::{Admission, Opens};
-use crate::engine::loops::{Heard, Waits, Wire, output, take_steps, tell};
+use crate::engine::loops::{Waits, Watch, Wire, output, take_steps, tell};
 use crate::file::DiskRead;
 use crate::jobs::Jobs;
 
@@ -24,7 +24,7 @@ pub(super) struct Connection<S> {
     /// Which of the server's listeners it came from.
     pub(super) listener: usize,
     /// What the loop has told its dispatcher and its timers of it.
-    pub(super) heard: Heard,
+    pub(super) watch: Watch,
     /// It stands in the queue of those that have a turn coming.
     pub(super) is_queued: bool,
 }
@@ -73,7 +73,7 @@ impl<S: Session + 'static> Connection<S> {
         let Connection {
             carriage,
             wire,
-            heard,
+            watch,
             ..
         } = self;
         match carriage.want() {
@@ -93,7 +93,7 @@ impl<S: Session + 'static> Connection<S> {
             }
             Want::Work => {
                 let (job, mailbox, name) =
-                    (carriage.begin_work(), desk.mailbox.clone(), heard.name);
+                    (carriage.begin_work(), desk.mailbox.clone(), watch.name);
                 let done = move |job| mailbox.post(Letter::Worked(name, job));
                 if let Err(error) = desk.jobs.work(job, desk.now, done) {
                     carriage.failed(&error, desk.now);
@@ -106,7 +106,7 @@ impl<S: Session + 'static> Connection<S> {
             }
             Want::Close(closed) => return Break(Waits::End(closed)),
             _ => {
-                let slow = slow(&desk.mailbox, &desk.jobs, heard.name);
+                let slow = slow(&desk.mailbox, &desk.jobs, watch.name);
                 let slow = desk.has_file_threads.then_some(slow);
                 return output(carriage, wire, &mut desk.now, slow);
             }

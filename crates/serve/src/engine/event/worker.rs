@@ -221,7 +221,7 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
             };
             let connection = &mut self.connections[at];
             let until = connection.waits.until();
-            if self.lookout.is_over(&mut connection.heard, until) {
+            if self.lookout.is_over(&mut connection.watch, until) {
                 // If a report was lost, this finds what it was about.
                 connection.wire.try_again();
                 self.go_on(at);
@@ -234,7 +234,7 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
     fn place_of(&self, name: u64) -> Option<usize> {
         let at = (name & u64::from(u32::MAX)) as usize;
         let connection = self.connections.get(at)?;
-        (connection.heard.name == name).then_some(at)
+        (connection.watch.name == name).then_some(at)
     }
 
     /// Goes on with a connection until it waits, and sees to it that it is heard of then.
@@ -260,7 +260,7 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
             }
             Waits::Room { until } => {
                 self.arm(at, until);
-                let was_watched = self.connections[at].heard.is_watched();
+                let was_watched = self.connections[at].watch.is_watched();
                 let is_heard_of = self.watch(at, Interest::WRITE);
                 if !was_watched && self.lookout.misses_room() {
                     self.connections[at].wire.try_again();
@@ -289,21 +289,21 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
     fn queue(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         if !mem::replace(&mut connection.is_queued, true) {
-            self.turns.push_back(connection.heard.name);
+            self.turns.push_back(connection.watch.name);
         }
     }
 
     fn watch(&mut self, at: usize, wanted: Interest) -> io::Result<()> {
-        let Connection { heard, wire, .. } = &mut *self.connections[at];
-        self.lookout.watch(heard, wire.as_fd(), wanted)
+        let Connection { watch, wire, .. } = &mut *self.connections[at];
+        self.lookout.watch(watch, wire.as_fd(), wanted)
     }
 
     fn unwatch(&mut self, at: usize) {
-        let Connection { heard, wire, .. } = &mut *self.connections[at];
-        self.lookout.unwatch(heard, wire.as_fd());
+        let Connection { watch, wire, .. } = &mut *self.connections[at];
+        self.lookout.unwatch(watch, wire.as_fd());
     }
 
     fn arm(&mut self, at: usize, until: Instant) {
-        self.lookout.arm(&mut self.connections[at].heard, until);
+        self.lookout.arm(&mut self.connections[at].watch, until);
     }
 }

@@ -28,7 +28,7 @@ const ERROR_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a loop has told its dispatcher and its timers of a connection.
 #[derive(Debug)]
-pub(crate) struct Heard {
+pub(crate) struct Watch {
     /// Its name in letters and reports. No other connection of the loop has had it.
     pub(crate) name: u64,
     /// What the dispatcher watches it for.
@@ -39,7 +39,7 @@ pub(crate) struct Heard {
     timer: Option<(TimerKey, Tick)>,
 }
 
-impl Heard {
+impl Watch {
     pub(crate) fn is_watched(&self) -> bool {
         self.watched.is_some()
     }
@@ -90,9 +90,9 @@ impl Lookout {
     }
 
     /// A connection that comes to this place.
-    pub(crate) fn meet(&mut self, place: usize) -> Heard {
+    pub(crate) fn meet(&mut self, place: usize) -> Watch {
         self.serial = (self.serial + 1) & (u32::MAX >> 1);
-        Heard {
+        Watch {
             name: u64::from(self.serial) << 32 | place as u64,
             watched: None,
             due: 0,
@@ -142,30 +142,30 @@ impl Lookout {
     /// What the dispatcher says. The connection would never be heard of.
     pub(crate) fn watch(
         &mut self,
-        heard: &mut Heard,
+        watch: &mut Watch,
         fd: BorrowedFd<'_>,
         wanted: Interest,
     ) -> io::Result<()> {
-        let interest = match heard.watched {
+        let interest = match watch.watched {
             Some(watched) if watched == wanted || watched == Interest::BOTH => return Ok(()),
             Some(_) if !self.is_level => Interest::BOTH,
             _ => wanted,
         };
         self.own.counters.changes.add(1);
-        let token = Token(heard.name);
-        let changed = match heard.watched {
+        let token = Token(watch.name);
+        let changed = match watch.watched {
             None => self.dispatcher.add(fd, token, interest),
             Some(_) => self.dispatcher.modify(fd, token, interest),
         };
         match changed {
-            Ok(()) => heard.watched = Some(interest),
+            Ok(()) => watch.watched = Some(interest),
             Err(_) => self.own.counters.errors.add(1),
         }
         changed
     }
 
-    pub(crate) fn unwatch(&mut self, heard: &mut Heard, fd: BorrowedFd<'_>) {
-        if heard.watched.take().is_some() {
+    pub(crate) fn unwatch(&mut self, watch: &mut Watch, fd: BorrowedFd<'_>) {
+        if watch.watched.take().is_some() {
             self.own.counters.changes.add(1);
             // It is watched, and that is all that can be wrong.
             let _ = self.dispatcher.remove(fd);
@@ -173,15 +173,15 @@ impl Lookout {
     }
 
     /// The connection leaves the loop.
-    pub(crate) fn part(&mut self, heard: &mut Heard, fd: BorrowedFd<'_>) {
-        self.disarm(heard);
-        self.unwatch(heard, fd);
+    pub(crate) fn part(&mut self, watch: &mut Watch, fd: BorrowedFd<'_>) {
+        self.disarm(watch);
+        self.unwatch(watch, fd);
     }
 
     /// The connection is closed next.
-    pub(crate) fn forget(&mut self, heard: &Heard, fd: BorrowedFd<'_>) {
-        self.disarm(heard);
-        if heard.watched.is_some() {
+    pub(crate) fn forget(&mut self, watch: &Watch, fd: BorrowedFd<'_>) {
+        self.disarm(watch);
+        if watch.watched.is_some() {
             // That it is watched is all that can be wrong.
             let _ = self.dispatcher.forget(fd);
         }
@@ -189,10 +189,10 @@ impl Lookout {
 
     /// Sees to it that a timer comes when the wait ends, or before: when reports have been relied on
     /// for as long as they are.
-    pub(crate) fn arm(&mut self, heard: &mut Heard, until: Instant) {
+    pub(crate) fn arm(&mut self, watch: &mut Watch, until: Instant) {
         let looks_at = self.timers.now() + self.relies_for.1;
         let due = self.due_at(until).min(looks_at);
-        self.set_timer(heard, due);
+        self.set_timer(watch, due);
     }
 
     /// Up: never early.
@@ -200,26 +200,26 @@ impl Lookout {
         self.tick_of(until) + 1
     }
 
-    fn set_timer(&mut self, heard: &mut Heard, due: Tick) {
-        heard.due = due;
-        if let Some((timer, set_for)) = heard.timer {
+    fn set_timer(&mut self, watch: &mut Watch, due: Tick) {
+        watch.due = due;
+        if let Some((timer, set_for)) = watch.timer {
             if set_for <= due {
                 return;
             }
             self.timers.cancel(timer);
         }
-        heard.timer = Some((self.timers.insert(due, heard.name), due));
+        watch.timer = Some((self.timers.insert(due, watch.name), due));
     }
 
-    fn disarm(&mut self, heard: &Heard) {
-        if let Some((timer, _)) = heard.timer {
+    fn disarm(&mut self, watch: &Watch) {
+        if let Some((timer, _)) = watch.timer {
             self.timers.cancel(timer);
         }
     }
 
     /// When the timer of a connection comes, if it is watched and has one.
-    pub(crate) fn comes_at(&self, heard: &Heard) -> Option<Instant> {
-        let (_, set_for) = heard.timer.filter(|_| heard.is_watched())?;
+    pub(crate) fn comes_at(&self, watch: &Watch) -> Option<Instant> {
+        let (_, set_for) = watch.timer.filter(|_| watch.is_watched())?;
         Some(self.time_of(set_for))
     }
 
@@ -241,12 +241,12 @@ impl Lookout {
 
     /// Whether the wait of a connection whose timer has come is over, or has lasted for as long as
     /// reports are relied on. If not, another timer is set; `None` if it does not wait for a time.
-    pub(crate) fn is_over(&mut self, heard: &mut Heard, until: Option<Instant>) -> bool {
-        heard.timer = None;
+    pub(crate) fn is_over(&mut self, watch: &mut Watch, until: Option<Instant>) -> bool {
+        watch.timer = None;
         match until {
-            Some(until) if heard.due > self.timers.now() => {
-                let due = heard.due.min(self.due_at(until));
-                self.set_timer(heard, due);
+            Some(until) if watch.due > self.timers.now() => {
+                let due = watch.due.min(self.due_at(until));
+                self.set_timer(watch, due);
                 false
             }
             until => until.is_some(),

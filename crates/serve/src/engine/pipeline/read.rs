@@ -31,7 +31,7 @@ use super::stages::Stages;
 use crate::carriage::Want;
 use crate::clock;
 use crate::counters::Closed;
-use crate::engine::loops::{BELL, Heard, House, Lookout, Loop, ROOM_LEN, Waits};
+use crate::engine::loops::{BELL, House, Lookout, Loop, ROOM_LEN, Waits, Watch};
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
@@ -69,7 +69,7 @@ pub(super) struct Reader<S, O> {
 
 /// The seat of a connection.
 struct Seat<S> {
-    heard: Heard,
+    watch: Watch,
     /// `None` while it is with another stage.
     connection: Option<Box<Connection<S>>>,
     /// What was reported of it meanwhile.
@@ -179,7 +179,7 @@ where
             if self.lookout.is_level {
                 // It would be reported again and again until the session stage has room for it.
                 self.lookout
-                    .unwatch(&mut seat.heard, connection.wire.as_fd());
+                    .unwatch(&mut seat.watch, connection.wire.as_fd());
             }
             if readiness.is_readable() {
                 self.queue(at);
@@ -224,12 +224,12 @@ where
                 continue;
             };
             let Seat {
-                heard, connection, ..
+                watch, connection, ..
             } = &mut self.seats[at];
             let until = connection
                 .as_ref()
                 .map(|connection| connection.carriage.deadline());
-            if self.lookout.is_over(heard, until)
+            if self.lookout.is_over(watch, until)
                 && let Some(connection) = connection
             {
                 // If a report was lost, this finds what it was about.
@@ -265,7 +265,7 @@ where
     /// Goes on with a connection until it waits or leaves.
     fn go_on(&mut self, at: usize) {
         let Seat {
-            heard, connection, ..
+            watch, connection, ..
         } = &mut self.seats[at];
         let Some(there) = connection else {
             return; // It is with another stage.
@@ -274,20 +274,20 @@ where
         let driven = guard(there, |connection| connection.read(room, now));
         let is_heard_of = match driven.unwrap_or(Outcome::Waits(Waits::End(Closed::Error))) {
             Outcome::Waits(Waits::Input { until }) => {
-                self.lookout.arm(heard, until);
+                self.lookout.arm(watch, until);
                 self.lookout
-                    .watch(heard, there.wire.as_fd(), Interest::READ)
+                    .watch(watch, there.wire.as_fd(), Interest::READ)
             }
             Outcome::Waits(Waits::End(closed)) => return self.end(at, closed),
             // For work.
             Outcome::Waits(_) => Ok(()),
             Outcome::Leaves => {
                 there.is_heard_by = match self.keeps_watch {
-                    true => self.lookout.comes_at(heard),
+                    true => self.lookout.comes_at(watch),
                     false => None,
                 };
                 if !self.keeps_watch {
-                    self.lookout.unwatch(heard, there.wire.as_fd());
+                    self.lookout.unwatch(watch, there.wire.as_fd());
                 }
                 self.session.line.extend(connection.take());
                 Ok(())
@@ -309,7 +309,7 @@ where
     fn queue(&mut self, at: usize) {
         let seat = &mut self.seats[at];
         if !mem::replace(&mut seat.is_queued, true) {
-            self.ready.push_back(seat.heard.name);
+            self.ready.push_back(seat.watch.name);
         }
     }
 
@@ -317,7 +317,7 @@ where
     fn place_of(&self, name: u64) -> Option<usize> {
         let at = (name & u64::from(u32::MAX)) as usize;
         let seat = self.seats.get(at)?;
-        (seat.heard.name == name).then_some(at)
+        (seat.watch.name == name).then_some(at)
     }
 }
 

@@ -26,7 +26,7 @@ use super::queue::{Outlet, Queue};
 use super::rest::Rest;
 use super::stages::Stages;
 use crate::clock;
-use crate::engine::loops::{BELL, Heard, House, Lookout, Loop, Waits, output, take_steps};
+use crate::engine::loops::{BELL, House, Lookout, Loop, Waits, Watch, output, take_steps};
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
@@ -55,7 +55,7 @@ pub(super) struct Writer<S, O> {
 
 /// The seat of a connection that waits.
 struct Seat<S> {
-    heard: Heard,
+    watch: Watch,
     connection: Box<Connection<S>>,
     waits: Waits,
     /// It stands in the queue of those that have a turn coming.
@@ -147,7 +147,7 @@ where
                 // It would be reported again and again, for as long as it waits for something else.
                 _ if self.lookout.is_level => {
                     self.lookout
-                        .unwatch(&mut seat.heard, seat.connection.wire.as_fd());
+                        .unwatch(&mut seat.watch, seat.connection.wire.as_fd());
                 }
                 _ => {}
             }
@@ -185,9 +185,9 @@ where
                 Outcome::Leaves(stop) => self.dispatch(connection, stop),
                 Outcome::Waits(waits) => {
                     let seat = self.seats.vacant_entry();
-                    let (at, heard) = (seat.key(), self.lookout.meet(seat.key()));
+                    let (at, watch) = (seat.key(), self.lookout.meet(seat.key()));
                     seat.insert(Seat {
-                        heard,
+                        watch,
                         connection,
                         waits,
                         is_queued: false,
@@ -207,7 +207,7 @@ where
                 continue;
             };
             let seat = &mut self.seats[at];
-            if self.lookout.is_over(&mut seat.heard, seat.waits.until()) {
+            if self.lookout.is_over(&mut seat.watch, seat.waits.until()) {
                 // If a report was lost, this finds what it was about.
                 seat.connection.wire.try_again();
                 self.go_on(at);
@@ -231,13 +231,13 @@ where
     /// Sees to it that a connection is heard of when its wait is over.
     fn wait_for(&mut self, at: usize, waits: Waits) {
         let Seat {
-            heard, connection, ..
+            watch, connection, ..
         } = &mut self.seats[at];
         match waits {
             Waits::Room { until } => {
-                self.lookout.arm(heard, until);
-                let (fd, was_watched) = (connection.wire.as_fd(), heard.is_watched());
-                if self.lookout.watch(heard, fd, Interest::WRITE).is_err() {
+                self.lookout.arm(watch, until);
+                let (fd, was_watched) = (connection.wire.as_fd(), watch.is_watched());
+                if self.lookout.watch(watch, fd, Interest::WRITE).is_err() {
                     // The kernel has no memory to watch it: better an end that is counted than a
                     // connection that is never heard of.
                     connection.cargo = Cargo::Ruin;
@@ -247,7 +247,7 @@ where
                     self.queue(at);
                 }
             }
-            Waits::Time { until } => self.lookout.arm(heard, until),
+            Waits::Time { until } => self.lookout.arm(watch, until),
             _ => self.queue(at),
         }
     }
@@ -255,18 +255,18 @@ where
     fn queue(&mut self, at: usize) {
         let seat = &mut self.seats[at];
         if !mem::replace(&mut seat.is_queued, true) {
-            self.turns.push_back(seat.heard.name);
+            self.turns.push_back(seat.watch.name);
         }
     }
 
     /// A connection gives up its seat.
     fn leave(&mut self, at: usize, stop: Stop) {
         let Seat {
-            mut heard,
+            mut watch,
             connection,
             ..
         } = self.seats.remove(at);
-        self.lookout.part(&mut heard, connection.wire.as_fd());
+        self.lookout.part(&mut watch, connection.wire.as_fd());
         self.dispatch(connection, stop);
     }
 
@@ -289,7 +289,7 @@ where
     fn place_of(&self, name: u64) -> Option<usize> {
         let at = (name & u64::from(u32::MAX)) as usize;
         let seat = self.seats.get(at)?;
-        (seat.heard.name == name).then_some(at)
+        (seat.watch.name == name).then_some(at)
     }
 
     /// The server is over. What is with another stage ends there, or finds this queue closed.

@@ -52,7 +52,7 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
             waits: Waits::Turn,
             peer: accepted.peer,
             listener: accepted.listener,
-            heard: self.lookout.meet(at),
+            watch: self.lookout.meet(at),
             is_queued: false,
         }));
         self.own.counters.accepted.add(1);
@@ -63,7 +63,7 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
     pub(super) fn end(&mut self, at: usize, closed: Closed) {
         let connection = self.connections.remove(at);
         self.lookout
-            .forget(&connection.heard, connection.wire.as_fd());
+            .forget(&connection.watch, connection.wire.as_fd());
         self.own.open.fetch_sub(1, Ordering::Relaxed);
         self.house.end(connection, closed);
     }

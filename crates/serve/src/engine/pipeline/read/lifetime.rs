@@ -52,20 +52,20 @@ where
             return;
         };
         let seat = self.seats.vacant_entry();
-        let (at, heard) = (seat.key(), self.lookout.meet(seat.key()));
+        let (at, watch) = (seat.key(), self.lookout.meet(seat.key()));
         let connection = Box::new(Connection {
             carriage,
             wire: Wire::new(accepted.socket, self.lookout.trusts_short_reads()),
             peer: accepted.peer,
             listener: accepted.listener,
             reader: self.number,
-            name: heard.name,
+            name: watch.name,
             is_heard_by: None,
             writer: at % self.writers,
             cargo: Cargo::Nothing,
         });
         seat.insert(Seat {
-            heard,
+            watch,
             connection: Some(connection),
             missed: Readiness::default(),
             is_expected: false,
@@ -141,10 +141,10 @@ where
     /// Closes a connection and counts why.
     pub(super) fn end(&mut self, at: usize, closed: Closed) {
         let Seat {
-            heard, connection, ..
+            watch, connection, ..
         } = self.seats.remove(at);
         if let Some(connection) = connection {
-            self.lookout.forget(&heard, connection.wire.as_fd());
+            self.lookout.forget(&watch, connection.wire.as_fd());
             self.house.end(connection, closed);
         }
     }

@@ -80,7 +80,6 @@ pub(crate) fn run_over(
         started: OnceLock::new(),
     };
     let (sender, receiver) = mpsc::channel();
-    let began = SystemTime::now();
     let (results, mut intervals) = thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.threads)
             .map(|thread| {
@@ -98,6 +97,9 @@ pub(crate) fn run_over(
         (results, intervals)
     });
     let threads = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    // Keys are stored and connections opened before the clock starts.
+    let lasted = stage.started.get().map(Instant::elapsed);
+    let began = SystemTime::now() - lasted.unwrap_or_default();
     let warm_up = Duration::from_nanos(times.warm_up_ns);
     intervals.retain(|record| record.begins >= warm_up);
     Ok(finish(plan, &times, began, io(), &threads, intervals))

@@ -3,6 +3,8 @@
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 use load::plan::{Arrivals, CacheProtocol};
 use load::verdict::VerdictRow;
@@ -50,6 +52,27 @@ fn keys_that_nobody_stored_are_misses() {
             assert!(total.replies() > 0);
         });
     }
+}
+
+/// Seen: caches that answered 60,000 requests per second over 15,360 connections used 2 % of their
+/// core. Cause: who reads their CPU time while it is measured was told of a beginning before keys
+/// were stored and connections opened. Cure: measuring begins when the run's clock does.
+#[test]
+fn measuring_begins_when_the_keys_are_stored() {
+    let last = Arc::new(Mutex::new(SystemTime::UNIX_EPOCH));
+    let stored = Arc::clone(&last);
+    let server = cache_server(move |_| *stored.lock().unwrap() = SystemTime::now());
+    let mut plan = Plan {
+        warm_up: Duration::ZERO,
+        ..cache_plan(server.address)
+    };
+    // So all that is stored is stored before.
+    cache_of(&mut plan).set_percent = 0.0;
+    over_both(&plan, |outcome| {
+        expect_no_error(outcome);
+        let last = *last.lock().unwrap();
+        assert!(last > SystemTime::UNIX_EPOCH && outcome.began >= last);
+    });
 }
 
 #[test]

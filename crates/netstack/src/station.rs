@@ -9,7 +9,8 @@
 //!
 //! All shards are one host: the same addresses, the same station's address. A flow is on the shard
 //! whose queue its segments come to, and a shard that opens a connection chooses a port for which
-//! that is its own queue. What is about the link is for all ([`siblings`](crate::device::siblings)).
+//! that is its own queue. What is about the link is for all
+//! ([`siblings`](crate::device::siblings)).
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The Internet checksum, fast, incremental and in pieces, beside the one that RFC 1071 writes down.
+//! The Internet checksum, fast, incremental and in pieces, beside the one of RFC 1071.
 
 use netstack::wire::checksum::{Sum, update};
 use proptest::collection::vec;

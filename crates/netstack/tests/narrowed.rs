@@ -109,7 +109,7 @@ fn a_device_that_takes_less_by_now_gets_shorter_segments() {
 }
 
 /// Seen: each connection over a narrow path lost its first full segments again. Cause: what routers
-/// had said was kept, and read by nobody. Cure: a connection that opens looks.
+/// had said was kept, and never read. Cure: a connection that opens looks.
 #[test]
 fn the_next_connection_knows_that_the_path_is_narrow() {
     // By its own SYN, by the peer's, and by a cookie.

@@ -204,8 +204,8 @@ fn whole(intervals: &[Interval]) -> Vec<Interval> {
 
 /// The most good replies that a server keeps up for a while as the rate rises, over the same
 /// connections as the overload. A closed loop over fewer is no measure: the fewer connections there
-/// are the less does each reply cost. Nor is a moment: what a machine does best for half a second is
-/// more than it can do, so that the calm would have no calm.
+/// are the less does each reply cost. Nor is a moment: what a machine does best for half a second
+/// is more than it can do, so that the calm would have no calm.
 fn knee_per_s(rising: &[Interval]) -> f64 {
     let rising = whole(rising);
     let steps = (rising.len() as f64 * KNEE_SHARE).ceil().max(1.0);
@@ -338,12 +338,12 @@ mod tests {
         intervals.collect()
     }
 
-    const CALMS: Of = (4, 700.0, 700.0, 0, 0, 1000.0);
+    const CALMS: Of = (3, 700.0, 700.0, 0, 0, 1000.0);
     const OVERLOADS: Of = (10, 2000.0, 900.0, 10, 200, 900_000.0);
     const GOOD: Of = (1, 700.0, 700.0, 0, 0, 2900.0);
     const SLOW: Of = (1, 700.0, 700.0, 0, 0, 3100.0);
 
-    /// With a sample's time of one step: 4 of calm, 10 of overload, then these.
+    /// With a sample's time of one step: 3 of calm, 10 of overload, then these.
     fn seen(after: &[Of]) -> Seen {
         let all = intervals(&[&[CALMS, OVERLOADS], after].concat());
         Seen::of(&all, STEP_S, 1000.0)
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(seen.goodput_percent.round(), 90.0);
         // 400 were asked for in an interval, 200 of them sent.
         assert_eq!(seen.error_percent.round(), 5.0);
-        assert_eq!(seen.course.figures.len(), 19);
+        assert_eq!(seen.course.figures.len(), 18);
         assert_eq!(seen.course.figures[4].round(), 90.0);
         assert_eq!(seen.p99_us.figures[4], 900_000.0);
     }
@@ -441,8 +441,8 @@ mod tests {
     /// 256 connections, in a third of a second, and the overload came over 2,000. Cure: the knee is
     /// the most that comes over those 2,000 while the rate rises.
     ///
-    /// Seen: no server recovered, bare ones and nginx as little as ours. Cause: the knee was the best
-    /// 0.6 s of the rise, a third above what any of them kept up. Cure: a third of the rise.
+    /// Seen: no server recovered, bare ones and nginx as little as ours. Cause: the knee was the
+    /// best 0.6 s of the rise, a third above what any of them kept up. Cure: a third of the rise.
     #[test]
     fn the_knee_is_the_most_that_is_kept_up_while_the_rate_rises() {
         let rising = |good: &[f64]| {

@@ -163,7 +163,7 @@ mod tests {
             header,
             turns: vec![
                 turn("weft", 0, sample(20.0)),
-                turn("weft", 1, sample(40.0)),
+                turn("weft", 1, sample(60.0)),
                 turn("weft", 1, Came::Discarded(Sample::default())),
                 turn("go", 0, Came::Failed("it died".to_owned())),
             ],
@@ -185,7 +185,7 @@ mod tests {
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = Report::new(experiment, &recorded).to_string();
         for line in [
-            "| 1 processor, many | 40.0 (20.0–40.0) |       failed |",
+            "| 1 processor, many | 40.0 (20.0–60.0) |       failed |",
             "not measured: weft, 1 processor, many: ahead of go in time per operation and \
              processor (40.0 ns; go failed)",
             "| 1 processor, few  |     not measured | not measured |",

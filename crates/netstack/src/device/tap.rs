@@ -15,8 +15,8 @@
 //! stream, which the kernel cuts only if it has to, and one `readv` brings as much.
 //!
 //! With several queues the kernel deals frames by their ports (`steering.rs`), so that a connection
-//! stays on its shard, whichever end has opened it. Without `CAP_BPF` the kernel sends a flow to the
-//! queue that has last sent a frame of it within three seconds, and others by a hash: then a
+//! stays on its shard, whichever end has opened it. Without `CAP_BPF` the kernel sends a flow to
+//! the queue that has last sent a frame of it within three seconds, and others by a hash: then a
 //! connection that a peer has opened stays on its queue, and one that this end opens would not. The
 //! rule stays with an interface that stays.
 

@@ -379,9 +379,9 @@ fn what_cannot_be_split_is_dealt() {
     }
 }
 
-/// Seen (in review): of two processes with one inherited socket, as at a restart, each with one loop
-/// on real-time signals, only the one that had started last heard of clients, and none when that
-/// had ended. Cause: the kernel signals one thread what happens to a file, whoever else has it.
+/// Seen (in review): of two processes with one inherited socket, as at a restart, each with one
+/// loop on real-time signals, only the one that had started last heard of clients, and none when
+/// that had ended. Cause: the kernel signals what happens to a file to one thread only.
 /// Cure: what is inherited is dealt by a thread that asks for no signals.
 #[test]
 fn processes_that_share_an_inherited_socket_take_no_signals_from_each_other() {

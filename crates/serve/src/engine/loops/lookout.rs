@@ -116,8 +116,8 @@ impl Lookout {
         !self.is_level && !self.dispatcher.tells_end()
     }
 
-    /// Waits until something is reported, for at most so long; and no longer than reports are relied
-    /// on, because that of the bell may be lost.
+    /// Waits until something is reported, for at most so long; and no longer than reports are
+    /// relied on, because that of the bell may be lost.
     pub(crate) fn wait(&mut self, reports: &mut Vec<Ready>, timeout: Option<Duration>) {
         let relied_on = (!self.is_level).then_some(self.relies_for.0);
         let timeout = [timeout, relied_on].into_iter().flatten().min();
@@ -187,8 +187,8 @@ impl Lookout {
         }
     }
 
-    /// Sees to it that a timer comes when the wait ends, or before: when reports have been relied on
-    /// for as long as they are.
+    /// Sees to it that a timer comes when the wait ends, or before: when reports have been relied
+    /// on for as long as they are.
     pub(crate) fn arm(&mut self, watch: &mut Watch, until: Instant) {
         let looks_at = self.timers.now() + self.relies_for.1;
         let due = self.due_at(until).min(looks_at);

@@ -33,8 +33,14 @@ impl Experiment {
             "## What may be wrong with it".to_owned(),
             self.threats.to_owned(),
             "## Subjects, measures, cells".to_owned(),
-            format!("Subjects:\n\n{}", list(subjects.into_iter())),
+            format!(
+                "Subjects:\n\n{}",
+                list(subjects.iter().map(|kind| in_tables(kind)))
+            ),
             format!("Measures:\n\n{}", list(measures)),
+            "The first two, and those that are judged, have tables below. All of them are in\n\
+             [report.html](../../results/report.html)."
+                .to_owned(),
             format!(
                 "Cells:\n\n{}",
                 list(cells.into_iter().map(|cell| cell.label))
@@ -46,6 +52,18 @@ impl Experiment {
         .join("\n\n")
             + "\n"
     }
+}
+
+/// A subject by the name that tables have, and what weft's kinds of fibers are: other runtimes have
+/// one kind.
+fn in_tables(kind: &str) -> String {
+    match kind {
+        "pinned" => "weft: pinned fibers, the default, each of which stays on its processor",
+        "steps" => "weft steps: fibers made of steps, which hold no stack while they wait",
+        "migratable" => "weft migratable: fibers with a stack that may move between processors",
+        other => other,
+    }
+    .to_owned()
 }
 
 fn reasons(known: &str) -> String {

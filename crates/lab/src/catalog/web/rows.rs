@@ -14,12 +14,12 @@ time per request, not requests per second: where the generator is the slower of 
 answer equally fast and differ in how much of their core is left. On the loopback the sender's call
 also runs the receiver's half of TCP, so some of the generator's work is in it, the same for all.
 
-The line on a bar goes from the least to the greatest sample. \"weft\" runs
-fibers on io_uring, \"weft epoll\" the same on epoll, \"weft event\" event loops, \"weft thread\" a kernel
-thread for each connection. nginx sends files by sendfile, or by copying; it is configured both ways,
-because for small files copying is cheaper. A \"ceiling\" serves from memory and does
-nothing else that a server does: no time-outs, no limits, no checks of what it is sent. It copies
-all bodies, so large ones can be cheaper elsewhere.",
+The line on a bar goes from the least to the greatest sample. \"weft\" runs fibers on io_uring,
+\"weft epoll\" the same on epoll, \"weft event\" event loops, \"weft thread\" a kernel thread for
+each connection. nginx sends files by sendfile, or by copying; it is configured both ways, because
+for small files copying is cheaper. A \"ceiling\" serves from memory and does nothing else that a
+server does: no time-outs, no limits, no checks of what it is sent. It copies all bodies, so for 64
+KiB and 1 MiB it is no limit: servers that let the kernel send the file can be cheaper.",
     found: "\
 The thesis and Liu and Chen give rates of whole servers, not costs of requests. The author of
 Rusty finds a minimal server with epoll far ahead of lwan, and that ahead of lighttpd, with a

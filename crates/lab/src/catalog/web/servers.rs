@@ -26,7 +26,7 @@ spent outside of the kernel. nginx was wanted and could not be built.",
     threats: "\
 The 500 pages are drawn, not his. A core for the generator is little for bodies of this size: where
 it is the limit, only CPU per request tells servers apart. A ceiling copies its bodies, where others
-let the kernel send the file.",
+let the kernel send the file, so it is no limit of what a server can do here.",
     reasons: "\
 nginx with sendfile takes half of what it takes with copying here: not copying pays for bodies of
 this size. So weft has the kernel send what is longer than 64 KiB, which is half of these pages. A

@@ -17,7 +17,8 @@ Lower bars are better.",
     found: "\
 Not among the thesis's benchmarks.",
     threats: "\
-An interrupt between virtual cores goes through the host and takes most of the time.",
+Both processors are awake, so no interrupt is sent. What is measured is the way of a cache line
+between two cores, and a turn of the other processor's ready queue, which has other fibers in it.",
     reasons: "",
     measures: &[Measure::NANOS],
     cells: |_| vec![cell(1)],
@@ -37,11 +38,13 @@ Two fibers on two processors wake each other in turn, and each holds the ball lo
 other processor to fall asleep. Beside it are the bare ways in which a kernel thread wakes another
 one: a futex, an eventfd, a message from ring to ring.
 
-Lower bars are better; a runtime cannot be faster than the fastest bare way.",
+Lower bars are better. A runtime cannot be faster than the fastest bare way, but for the noise,
+which is several times the difference between any two of them here.",
     found: "\
 Not among the thesis's benchmarks.",
     threats: "\
-An interrupt between virtual cores goes through the host and takes most of the time.",
+An interrupt between virtual cores goes through the host and takes most of the time. How long the
+host takes depends on what else it does.",
     reasons: "",
     measures: &[Measure::NANOS],
     cells: |_| vec![cell(0)],

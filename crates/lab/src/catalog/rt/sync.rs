@@ -12,11 +12,14 @@ What do locks and channels cost?
 A lock that no other fiber wants is taken and released; numbers go through channels of 128 places,
 from one fiber to one and from four to four.
 
-Lower bars are better. tokio has no channel with many receivers.",
+On two processors sender and receiver of weft are on different ones, and of the eight each processor
+has half. Lower bars are better. tokio has no channel with many receivers.",
     found: "\
 Not among the thesis's benchmarks.",
     threats: "\
-An uncontended lock says nothing of a contended one; channels of 128 places rarely fill.",
+An uncontended lock says nothing of a contended one; channels of 128 places rarely fill. weft's
+fibers are pinned, so on two processors each number crosses between them. The schedulers of others
+may run sender and receiver on one processor, where nothing crosses.",
     reasons: "\
 Not established. At one processor the channel is ahead of Go's by more than two.",
     measures: &[Measure::NANOS],

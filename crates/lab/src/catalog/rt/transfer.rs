@@ -20,10 +20,11 @@ the next leader. With \"exhaust\" the others wait after that; with \"no exhaust\
 so no processor is ever idle, and a runtime that helps other processors only when it is idle never
 reaches the fibers behind the leader.
 
-Lower bars are better, and no bar is a runtime that never came to the end. Pinned fibers of weft
-belong to one processor, so they stay behind the leader by design. A task of tokio that spins inside
-one poll keeps its processor as well; it may say so (block_in_place), which moves the processor's
-other tasks away, and that is the subject \"tokio block\".",
+Lower bars are better. No bar, and \"never\" in the table, is a runtime that did not come to the end
+within 5 s, or within one second in a quick look. Pinned fibers of weft belong to one processor, so
+they stay behind the leader by design. A task of tokio that spins inside one poll keeps its
+processor as well; it may say so (block_in_place), which moves the processor's other tasks away, and
+that is the subject \"tokio block\".",
     found: "\
 Most runtimes never finish without exhaust: a fiber behind a busy processor is not found. C∀ does,
 because its processors help each other's oldest fibers.",

@@ -9,17 +9,17 @@ pub(in crate::catalog) const YIELD: Experiment = Experiment {
     page: "\
 What does it cost to give way: to go to the end of the ready queue and to be run again?
 
-Every fiber yields in a loop. \"Many\" are 100 fibers per processor, as in the thesis; \"few\" is one
-per processor, where a yield finds nothing else to run. The thesis has up to 48 processors; here
-there are one and two.
+Every fiber yields in a loop. \"Many\" are 100 fibers per processor, as in the thesis; \"few\" is
+one per processor, where a yield finds nothing else to run. The thesis has machines of up to 256
+hardware threads; here there are one and two processors.
 
 Lower bars are better, and a perfect runtime has equal bars for one and two processors. A runtime
 can be fast here by doing nothing when the queue is empty; rt-cycle does not allow that.",
     found: "\
 C∀ performs as well as less fair schedulers.",
     threats: "\
-Two cores instead of 256: what a scheduler costs when many processors share its queue is not seen.
-A host with other guests has fast and slow minutes.",
+Two cores instead of 256 hardware threads: what a scheduler costs when many processors share its
+queue is not seen. A host with other guests has fast and slow minutes.",
     reasons: "\
 Each turn through the ready queue stamps it, so that other processors can help the oldest fiber, and
 notes what the fiber does. libfibre has neither and takes 14 ns. A task of tokio is polled where it

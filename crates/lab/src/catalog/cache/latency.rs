@@ -12,9 +12,9 @@ How many requests per second does a cache follow, and how long do clients wait m
 The thesis compares memcached (event loops, connections dealt out to threads) with versions that run
 a fiber for each connection, at target rates up to 800,000 per second from other machines. Here the
 server has one core and the generator the other, so the rates are parts of what memcached reaches in
-a closed loop on this machine. Requests arrive at random (Poisson) over 256 connections, 3 of 100
-are sets. Latency counts from the time at which a request was due, whether or not the generator or a
-connection was free then.
+a closed loop on this machine. Requests arrive at random (Poisson) over 256 connections, where the
+thesis has 15,360 (cache-rows has such a cell); 3 of 100 are sets. Latency counts from the time at
+which a request was due, whether or not the generator or a connection was free then.
 
 In the first figure a server that follows lies on the dotted diagonal; where its line leaves the
 diagonal it is saturated. In the second, lower is better; the axis is logarithmic. Bands go from the

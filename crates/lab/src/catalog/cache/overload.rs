@@ -17,12 +17,13 @@ before each sample, while the rate rises from half to twice of what a closed loo
 reaches. Keys, values and 3 % of sets are those of cache-latency; up to 2,000 requests are under
 way, one on each connection, in the search for the knee as in the overload. The cache has a quarter
 of its core, and a request that is not answered within a second has failed. The overload lasts ten
-times a sample's time: 8 s, and 30 s with --paper.
+times a sample's time: 4 s with --quick, 8 s, 30 s with --paper.
 
 The first figure shows good replies over time, in percent of the cache's own knee: a good cache goes
-up to 100 and stays there until the overload ends. Errors are those of requests that were sent;
-what found no connection free was not. Recovery lasts until nothing fails and the p99 is as before,
-as in web-overload. Of the first figure more is better, of the others less.",
+up to 100 and stays there until the overload ends. Above 100 the knee was found too low. Errors are
+those of requests that were sent; what found no connection free was not. Recovery lasts until
+nothing fails and the p99 is as before, as in web-overload, which also says what \"never\" is. Of
+the first figure more is better, of the others less.",
     found: "\
 Beyond saturation vanilla memcached keeps the highest throughput of the thesis's three servers.
 What happens when the load falls again is not shown.",

@@ -10,12 +10,12 @@ pub(in crate::catalog) const CORES: Experiment = Experiment {
     page: "\
 What does a second shard cost?
 
-Rusty's claim is that a TCP/IP whose cores share nothing scales: in the paper it grows with each core
-to 12 Gbit/s on 35 of them, where Linux stops at seven. Two cores, of which the generator has one,
-cannot show scaling, and this experiment does not pretend to. It shows the other half of the claim:
-that one and the same core serves as cheaply when the host is divided. The server has one or two
-shards on a TAP with as many queues, or one or two event loops on the kernel's TCP/IP; all of them
-share one core. 3.5 KB are fetched over a connection each.
+Rusty's claim is that a TCP/IP whose cores share nothing scales: in the paper it grows with each
+core to 12 Gbit/s on 35 of them, where Linux stops at seven. Two cores, of which the generator has
+one, cannot show scaling, and this experiment does not pretend to: it has no figure over cores. It
+shows the other half of the claim: that one and the same core serves as cheaply when the host is
+divided. The server has one or two shards on a TAP with as many queues, or one or two event loops on
+the kernel's TCP/IP; all of them share one core. 3.5 KB are fetched over a connection each.
 
 Of the CPU per request less is better. A shard that took locks, or that got the other one's segments,
 would make two dearer than one; and a connection that came to the wrong shard would fail, which fails

@@ -13,13 +13,13 @@ clients that ask for what is in memory wait for the disk?
 
 The thesis planned this run, with 2.5 GB of memory instead of 25, and gave it up: its runtime had no
 way to read a file that is not in memory without a kernel thread for each. Here the file set has the
-same shares of sizes and requests, scaled to 6,480 files of 690 MB, and the server and the page cache
-that it fills live in a memory group of 70 MB. 64 connections ask for files by Zipf's law, and 4 for
-16 files of 4 KiB that are always in memory. Before each sample the page cache is emptied and then
-warmed for three times a sample's time; three times a sample's time is measured. In the second cell
-the control group allows 1,000 reads of the disk per second, as many as a hard disk or a small
-machine in a cloud has; there the warming takes 6.5 s at least, as long as reading each file once:
-only then it shows which of them a server keeps.
+same shares of sizes and requests, scaled to 6,480 files of 690 MB, and the server and the page
+cache that it fills live in a memory group of 70 MB. 64 connections ask for files by Zipf's law, and
+4 for 16 files of 4 KiB that are always in memory. Before each sample the page cache is emptied and
+then warmed for three times a sample's time, where the thesis warms by three runs; three times a
+sample's time is measured. In the second cell the control group allows 1,000 reads of the disk per
+second, as many as a hard disk or a small machine in a cloud has; there the warming takes 6.5 s at
+least, as long as reading each file once: only then it shows which of them a server keeps.
 
 Of replies more is better, of the p99 less. \"nginx\" reads a file inside its only loop, so whatever
 is in memory waits for the disk; \"nginx threads\" and \"weft event\" have auxiliary threads for files,

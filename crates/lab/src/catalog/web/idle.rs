@@ -14,10 +14,11 @@ pub(in crate::catalog) const WEB_IDLE: Experiment = Experiment {
     page: "\
 How much memory does a connection cost that waits for its next request?
 
-Every connection asks once and is then held open. The figure is the growth of the server's resident
-memory, page tables included, from one connection to all of them, divided by their number. All are
-asked a second time afterwards, so a connection that the server gave up would be noticed. Memory of
-the kernel's sockets (about 8 KiB for both ends) is not in it.
+Every connection, of 10,000 or in a quick look of 1,000, asks once and is then held open. The figure
+is the growth of the server's resident memory, page tables included, from one connection to all of
+them, divided by their number. All are asked a second time afterwards, so a connection that the
+server gave up would be noticed. Memory of the kernel's sockets (about 8 KiB for both ends) is not
+in it.
 
 Lower bars are better. nginx allocates for its connections at the start, so compare \"resident
 before\" as well. A thread for each connection costs its stack and what the kernel keeps for it.",

@@ -13,9 +13,10 @@ The thesis serves 21,600 files of 2.2 GB, asked for by Zipf's law, to 16 copies 
 to 70,000 requests per second, and compares NGINX with a server that has a fiber for each
 connection. Here a set with the same shares of sizes and requests, scaled to 432 files, lies in
 memory; the server has one core and the generator the other. Connections are used for five requests,
-as the sessions of the thesis are on average for a few. Rates are parts of what nginx reaches in a
-closed loop on this machine. A request that is not answered within a second has failed: with httperf
-it was ten, and runs of five minutes.
+as the sessions of the thesis are on average for a few; the thesis's think times and logs of
+sessions are left out. Rates are parts of what nginx reaches in a closed loop on this machine. A
+request that is not answered within a second has failed: with httperf it was ten, and runs of five
+minutes.
 
 In the first figure a server that follows lies on the dotted diagonal; where its line leaves the
 diagonal it is saturated, and the second figure says what part of the requests failed then. Bands go

@@ -38,7 +38,7 @@ impl Experiment {
                 list(subjects.iter().map(|kind| in_tables(kind)))
             ),
             format!("Measures:\n\n{}", list(measures)),
-            "The first two, and those that are judged, have tables below. All of them are in\n\
+            "Those that matter most have tables below, and all of them are in\n\
              [report.html](../../results/report.html)."
                 .to_owned(),
             format!(

@@ -29,10 +29,20 @@ Both ends share the kernel's TCP code, so a server that makes the kernel do more
 pays here for what would be another machine's. Nine tenths of the time is in the kernel: small
 ratios are the rule, and another kernel version moves them.",
     reasons: "\
-Over 1,000 connections the kernel's work on sockets that are no longer in the processor's cache is
-nearly all that there is. The ceilings, which do nothing else, pay it as well: there they were 1.4
-(ring) and 1.5 times (event) as good as the better nginx in the full run of 2026-11-23, so no server
-on this kernel can be 1.9 times as good.",
+1,000 connections, and a connection for every request: nearly all is the kernel's work, on sockets
+that are no longer in the processor's cache, and on opening and closing. The ceilings do nothing
+else and pay it as well. In the full run of 2026-11-23 they were 1.3 to 1.6 times as good as the
+better nginx with 1,000 connections, and no more than 1.1 times with a connection for every request,
+where weft is cheaper than both. So the goals of 1.9 and 1.3 are not to be had from this kernel's
+sockets.
+
+4 KiB: cause not found. The samples of weft on io_uring lie between 6.8 and 11.9 µs, those of its
+other forms but threads between 6.9 and 8.9. The generator had reserve in all of weft's. By the best
+samples the goal of 1.6 is reached, that of 2 is not.
+
+1 MiB: cause not found. It is not the calls: by strace weft makes one sendfile for each reply, as
+nginx does, and weft's own forms, which share that code, differ among themselves by more than from
+nginx.",
     measures: &[
         Measure::CPU_US,
         Measure::RATE,

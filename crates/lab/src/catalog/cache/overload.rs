@@ -12,12 +12,13 @@ again?
 
 The thesis goes with its target rates beyond saturation, one rate for each run, and shows throughput
 and tail latency there. Here the rate goes up and down again: 0.7 of the knee, then twice the knee,
-then 0.7 again, as in web-overload. The knee is the cache's own: the most good replies that come,
-before each sample, while the rate rises from half to twice of what a closed loop of 256 connections
-reaches. Keys, values and 3 % of sets are those of cache-latency; up to 2,000 requests are under
-way, one on each connection, in the search for the knee as in the overload. The cache has a quarter
-of its core, and a request that is not answered within a second has failed. The overload lasts ten
-times a sample's time: 4 s with --quick, 8 s, 30 s with --paper.
+then 0.7 again, as in web-overload. The knee is the cache's own: before each sample the rate rises
+from half to twice of what a closed loop of 256 connections reaches, and the knee is the most good
+replies that are kept up for a third of that time. Keys, values and 3 % of sets are those of
+cache-latency; up to 2,000 requests are under way, one on each connection, in the search for the
+knee as in the overload. The cache has a quarter of its core, and a request that is not answered
+within a second has failed. The overload lasts ten times a sample's time: 4 s with --quick, 8 s, 30
+s with --paper.
 
 The first figure shows good replies over time, in percent of the cache's own knee: a good cache goes
 up to 100 and stays there until the overload ends. Above 100 the knee was found too low. Errors are

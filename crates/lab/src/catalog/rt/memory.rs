@@ -13,8 +13,8 @@ How much memory does a fiber cost that waits?
 
 So many fibers are started, each waits, and the growth of resident memory, page tables included, is
 divided by their number. A fiber of weft has a stack of its own, of which one page of 4 KiB is
-touched; 4.3 KiB (4403.2 bytes) is that page and some for the rest. Steps hold no stack. may fails
-at 100,000: it maps each stack by itself, and a process may have 65,530 mappings (vm.max_map_count),
+touched; 4.3 KiB (4,403 bytes) is that page and some for the rest. Steps hold no stack. may fails at
+100,000: it maps each stack by itself, and a process may have 65,530 mappings (vm.max_map_count),
 which is a limit of the kernel.
 
 Lower bars are better.",

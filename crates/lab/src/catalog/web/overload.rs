@@ -14,13 +14,14 @@ The thesis shows errors over the request rate and finds that a server with a fib
 connection has fewer of them beyond saturation, because no client waits much longer than another.
 Its runs hold one rate for five minutes. Here the rate goes up and down again: 0.7 of the knee, then
 twice the knee, then 0.7 again. The knee is the server's own, so a fast server is asked for more:
-the most good replies that come, before each sample, while the rate rises from half to twice of what
-a closed loop of 256 connections reaches. Files and requests per connection are those of
-web-throughput. The server has a quarter of its core, so that the generator on the other core can
-ask for twice as much; up to 2,000 requests are under way at once, and a request that is not
-answered within a second has failed. The overload lasts ten times a sample's time: 4 s with --quick,
-8 s, 30 s with --paper. In one of the cells 6,000 more connections stay idle all the while, as in
-Liu and Chen's paper; the ceilings and \"weft epoll\" are left out there.
+before each sample the rate rises from half to twice of what a closed loop of 256 connections
+reaches, and the knee is the most good replies that are kept up for a third of that time. Files and
+requests per connection are those of web-throughput. The server has a quarter of its core, so that
+the generator on the other core can ask for twice as much; up to 2,000 requests are under way at
+once, and a request that is not answered within a second has failed. The overload lasts ten times a
+sample's time: 4 s with --quick, 8 s, 30 s with --paper. In one of the cells 6,000 more connections
+stay idle all the while, as in Liu and Chen's paper; the ceilings and \"weft epoll\" are left out
+there.
 
 The first figure shows good replies over time, in percent of the server's own knee: a good server
 goes up to 100 and stays there until the overload ends. Above 100 the knee was found too low. Errors
@@ -38,18 +39,7 @@ The quota of a control group stops the server for some milliseconds at a time, w
 machine does; it is the same for all. Clients that find all connections busy go away at once,
 where people would come back. Each server is asked for twice its own knee, so a faster one has
 more to do.",
-    reasons: "\
-The load comes in waves, which the experiment did not mean. Its 2,000 connections take turns and
-each is used for five requests, so after each 10,000 requests all of them are used up together, and
-the server has 2,000 to close and 2,000 to accept at once. The wave is in every sample of every
-server: in the calm about a second after its start, 10,000 by the rate. The knee is the best 0.6 s
-of the rise, which lie between two waves, so no server keeps it up, nor 0.7 of it: the p99 of all
-climbs to 100 ms and more in the calm already, and what comes after the overload is as uneasy, so
-next to no sample recovers, of nginx one in two. These verdicts tell of the load, not of weft.
-
-By good replies per second, the percentage of the knee times the knee, weft does under overload what
-nginx does, and its event loops a fifth to a third more. Of the p99 two samples decide, which differ
-by as much as the servers.",
+    reasons: "",
     measures: overload::MEASURES,
     cells: overload::cells,
     subjects: &[

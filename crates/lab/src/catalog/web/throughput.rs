@@ -29,8 +29,7 @@ The file set lies in memory and has a fiftieth of the thesis's files. A sample l
 the thesis took five minutes, so slow drifts stay unseen, and errors begin later: within 1.7 s,
 warming included, few requests become a second late unless the server answers less than half of what
 it is asked for. Above the peak the generator's own core may be the limit: such samples are counted
-in the report. The 2,000 connections take turns, so after each 10,000 requests all of them are used
-up together and are opened anew, a wave that many clients would spread (see web-overload).",
+in the report.",
     reasons: "",
     measures: &[
         Measure::RATE,

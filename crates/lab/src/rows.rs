@@ -55,6 +55,7 @@ impl Row {
     pub(crate) fn why_nothing(&self, measure: &Measure) -> &'static str {
         match self.tells_of(measure) {
             true if self.failures.is_empty() => "never",
+            true if self.missing(measure).0 > self.failures.len() => "failed or never",
             false if self.failures.is_empty() => "not measured",
             _ => "failed",
         }

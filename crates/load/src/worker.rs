@@ -539,7 +539,11 @@ impl Slot {
             reading: Reading::Nothing,
             reader: Reader::new(plan),
             served: 0,
-            head_start: limit.map_or(0, |limit| number % limit),
+            // Evenly over a connection's life, however few there are and whatever their targets.
+            head_start: limit.map_or(0, |limit| {
+                let whole = u64::from(number) * u64::from(limit);
+                (whole / u64::from(plan.connections.max(1)) % u64::from(limit)) as u32
+            }),
             is_listed: false,
             has_failed: false,
             wake_ns: 0,

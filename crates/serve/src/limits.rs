@@ -65,7 +65,7 @@ pub struct Limits {
     /// How long a thread that serves many connections relies on being told, where readiness is
     /// reported once and not for as long as it lasts: 60 s. A report may be lost, as a real-time
     /// signal may be, and the time-outs above may be far longer, as those of a cache are. So after
-    /// this time it tries what it waits for.
+    /// this time, or in a busy pipeline twice as long, it tries what it waits for.
     pub look_again: Duration,
 
     /// From the order to stop until the connections that are still open are cut: 25 s. Kubernetes

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
+use std::time::Instant;
 
 use fiber::{ProcessorCounters, Runtime};
 use session::{Opening, Session};
@@ -180,7 +181,7 @@ impl fmt::Debug for Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stage.drain();
-        self.stop_listening();
+        self.stop_listening(Instant::now() + self.shared.limits.drain_deadline);
         self.shared.stage.cut();
         self.running.cut();
     }

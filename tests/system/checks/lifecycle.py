@@ -145,7 +145,7 @@ def a_second_signal_ends_at_once(world):
         expect_equal("exit status (128 + SIGINT)", server.wait_end(10), 130)
 
 
-@check(*COMBINATIONS, limit_s=60)
+@check(*ALL, limit_s=60)
 def sighup_under_load_drops_no_connection(world):
     config = world.scratch / "weft.toml"
     config.write_text('[headers]\n"X-Turn" = "0"\n')

@@ -46,6 +46,9 @@ struct Family {
     inboxes: Arc<[Inbox]>,
     /// Readable when the queue or the inbox has something.
     either: OwnedFd,
+    /// Of all of them, so that no queue leaves before the last sibling ends: the kernel deals
+    /// frames by how many queues there are, and by their order.
+    _queues: Arc<[OwnedFd]>,
 }
 
 /// Apart from the others by two cache lines, which processors fetch together: each shard looks at
@@ -71,10 +74,16 @@ impl<D: Device> Sibling<D> {
         let inboxes = queues.iter().map(|_| Inbox::new());
         let inboxes: Arc<[Inbox]> = inboxes.collect::<io::Result<_>>()?;
         let count = queues.len();
+        let descriptors = queues.iter().filter_map(Device::descriptor);
+        let descriptors = descriptors.map(|fd| fd.try_clone_to_owned());
+        let descriptors: Arc<[OwnedFd]> = descriptors.collect::<io::Result<_>>()?;
         let member = |(own, device): (usize, D)| {
             let family = match count {
                 1 => None,
-                _ => Some(Family::new(own, Arc::clone(&inboxes), &device)?),
+                _ => Some(Family {
+                    _queues: Arc::clone(&descriptors),
+                    ..Family::new(own, Arc::clone(&inboxes), &device)?
+                }),
             };
             Ok(Sibling { device, family })
         };
@@ -94,6 +103,7 @@ impl Family {
             own,
             inboxes,
             either,
+            _queues: Arc::default(),
         })
     }
 

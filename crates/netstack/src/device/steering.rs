@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A client's ports lie side by side, and Linux takes every second one; the product spreads them.
-//! Knuth, The Art of Computer Programming 3, 6.4. The kernel's own hashes have a secret.
+//! Knuth, The Art of Computer Programming 3, 6.4. The kernel's own hashes have a secret, and
+//! this rule has none: a peer can choose the shard that it comes to, and a flood can be for one.
 //!
 //! What is not TCP comes to the first queue, and so does TCP behind an extension header of IPv6.
 //!

@@ -57,8 +57,9 @@ impl Tap {
     /// # Errors
     ///
     /// `InvalidInput` for a name or a number of queues that cannot be; `EPERM` without
-    /// `CAP_NET_ADMIN`, unless it was made for this user; `EBUSY` if it is in use; `EINVAL` if it
-    /// is there and has another number of queues; `ENOENT` without `/dev/net/tun`.
+    /// `CAP_NET_ADMIN`, unless it was made for this user; `EBUSY` if it is in use and has one queue
+    /// (with several, two programs would each have a part of its frames); `EINVAL` if it is there
+    /// and has another number of queues; `ENOENT` without `/dev/net/tun`.
     pub fn open(name: &str, queues: usize, offloads: bool) -> io::Result<Vec<Tap>> {
         if !(1..=QUEUES_MAX).contains(&queues) {
             let why =

@@ -28,16 +28,17 @@ const CUT_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Server {
     /// Ends gracefully. For a quarter of a second all goes on, but every reply says that it is the
-    /// last one of its connection: a client that has a request on its way gets its reply. Then
-    /// takes no more connections, closes those that are idle, lets the others finish, and cuts what
-    /// is left at the [deadline](crate::limits::Limits::drain_deadline). Returns how many were cut.
+    /// last one of its connection: a client that has a request on its way gets its reply. Then no
+    /// more handshakes begin, and those under way have a quarter of a second as well (20 ms if all
+    /// clients are on this machine). Then closes connections that are idle, lets the others finish,
+    /// and cuts what is left at the [deadline](crate::limits::Limits::drain_deadline). Returns how many were cut.
     pub fn drain(&self) -> usize {
         let start = Instant::now();
         let deadline = start + self.shared.limits.drain_deadline;
         self.shared.stage.drain();
         self.running.drain();
         thread::sleep(DRAIN_GRACE.min(self.shared.limits.drain_deadline));
-        self.stop_listening();
+        self.stop_listening(deadline);
         self.running.close_idle(self.shared.start.elapsed());
         while self.connection_count() > 0 && Instant::now() < deadline {
             thread::sleep(DRAIN_STEP);
@@ -56,7 +57,9 @@ impl Server {
     /// Ends all waits for connections, and the listening of sockets that are ours alone: clients
     /// that connect from now on are refused, not left to wait. An inherited socket goes on
     /// listening for the process that gets it next.
-    pub(super) fn stop_listening(&self) {
+    ///
+    /// Clients that are about to connect, or wait in the queue, are waited for until the deadline.
+    pub(super) fn stop_listening(&self, deadline: Instant) {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return; // Drained already.
         }
@@ -68,9 +71,9 @@ impl Server {
         // Then those in it have time to be accepted.
         ours().for_each(Bound::stop_queueing);
         let queues = || ours().flat_map(Bound::sockets);
-        let deadline = Instant::now() + QUEUE_PATIENCE_MAX.min(self.shared.limits.drain_deadline);
-        let patience = handshake_patience(ours());
-        thread::sleep(patience.min(self.shared.limits.drain_deadline));
+        let deadline = deadline.min(Instant::now() + QUEUE_PATIENCE_MAX);
+        let left = deadline.saturating_duration_since(Instant::now());
+        thread::sleep(handshake_patience(ours()).min(left));
         while queues().any(has_connections) && Instant::now() < deadline {
             // At the limit of connections those in the queue wait for these to end.
             self.running.close_idle(self.shared.start.elapsed());

@@ -44,7 +44,7 @@ times that without, for weft and for nginx threads.",
     reasons: "\
 On the disk as it is the server's only core is never idle, with weft as with nginx's threads. A
 request for a file in memory waits there among the 64 others, whatever the disk does: 68 requests at
-a time take 2 ms each on average at 34,000 replies per second (Little's law), and a fifth of the
+a time take 2 ms each on average at 33,000 replies per second (Little's law), and a fifth of the
 other's p99 is less than that. It would take a server that prefers some requests. On the slow disk,
 where the core is not the limit, the goal is reached many times over.",
     measures: &[

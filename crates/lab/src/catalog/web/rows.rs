@@ -29,6 +29,10 @@ Both ends share the kernel's TCP code, so a server that makes the kernel do more
 pays here for what would be another machine's. Nine tenths of the time is in the kernel: small
 ratios are the rule, and another kernel version moves them.",
     reasons: "\
+400 B over 64 connections beside nginx with sendfile, and pipelining: each misses its goal by a
+tenth, by medians of four samples that differ among themselves by more than half. In the full run of
+five samples on the same day, some hours before, both were reached or nearly so.
+
 1,000 connections, and a connection for every request: nearly all is the kernel's work, on sockets
 that are no longer in the processor's cache, and on opening and closing. The ceilings do nothing
 else and pay it as well. In the full run of 2026-11-23 they were 1.3 to 1.6 times as good as the

@@ -27,8 +27,8 @@ Not measured by itself, only as a part of a server: see dispatch-rate.",
 Descriptors are socket pairs of one process: no network, no accept, no close. epoll of today's
 kernel is not in the paper, and real-time signals have changed since.",
     reasons: "\
-Of epoll beside the bare call: not established. In a quick run it is a tenth of a microsecond an
-event, of samples that differ by as much.",
+Of epoll beside the bare call: cause not found. The difference is a tenth of a microsecond for an
+event, and the samples of the bare call differ by as much.",
     measures: &[Measure::NANOS],
     cells,
     subjects: KINDS,

@@ -24,15 +24,14 @@ the limit for both.",
     found: "\
 No difference between Cubic and Reno, in a network without loss.",
     threats: "\
-A sample with loss lasts ten seconds or more and sees a hundred losses or a few hundred, so its figure
-varies by a tenth. A netstack is a process: on a busy machine it waits for its core, which makes its
-round trips longer, and the kernel's TCP/IP does not. The kernel's
-Reno and CUBIC run with RACK, and so do ours. Frames leave the relay in bursts that a real path would
-spread.",
-    reasons: "\
-Chance, with few losses in a sample. By hand, in samples of 20 to 30 s, the netstack's goodput by the
-kernel's was 1.07 to 1.11 with CUBIC and 1.00 with NewReno at 1 % of loss, 1.18 and 0.97 at 5 %.
-With CUBIC at 0.1 % it was 0.85, for a cause that is not known.",
+A sample with loss lasts ten seconds or more and sees a hundred losses or a few hundred, so its
+figure varies by a tenth. A netstack is a process: on a busy machine it waits for its core, which
+makes its round trips longer, and the kernel's TCP/IP does not. The kernel's Reno and CUBIC run with
+RACK, and so do ours. Frames leave the relay in bursts that a real path would spread. By hand, in
+samples of 20 to 30 s, the netstack's goodput by the kernel's was 1.07 to 1.11 with CUBIC and 1.00
+with NewReno at 1 % of loss, 1.18 and 0.97 at 5 %. With CUBIC at 0.1 % it was 0.85, for a cause that
+is not known.",
+    reasons: "",
     measures: &[Measure::GBIT, Measure::BUSY],
     cells,
     subjects: &[KERNEL, PACKET],

@@ -25,7 +25,10 @@ Rusty grows linearly to 12 Gbit/s with 35 workers. Linux stops to grow at 7 core
     threats: "\
 Two threads on one core never touch a line of memory at the same time, so false sharing stays unseen
 here. That no line is shared is argued in the code and not shown by this.",
-    reasons: "",
+    reasons: "\
+Samples of two shards failed, because the server had used no CPU time. Most likely it was read too
+early: until 2026-11-23 the generator told as the beginning of measuring a moment before its
+connections were open.",
     measures: &[
         Measure::CPU_US,
         Measure::MACHINE_US,

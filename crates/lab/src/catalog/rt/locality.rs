@@ -22,7 +22,8 @@ C∀ performs as well as less fair schedulers.",
 Two cores that share their last cache have little locality to lose.",
     reasons: "\
 Samples of one subject differ by two to three times: a wake-up of the other virtual CPU goes through
-the host. A woken task of tokio stays with the worker that woke it, so fewer of them cross.",
+the host. A woken task of tokio stays with the worker that woke it, so fewer of them cross. Why Go
+and may are ahead as well with sharing was not found.",
     measures: &[Measure::NANOS_PER_OPERATION],
     cells,
     subjects: &["pinned", "migratable", "go", "tokio", "may"],

@@ -22,9 +22,9 @@ Two cores instead of 256 hardware threads: what a scheduler costs when many proc
 queue is not seen. A host with other guests has fast and slow minutes.",
     reasons: "\
 Each turn through the ready queue stamps it, so that other processors can help the oldest fiber, and
-notes what the fiber does. libfibre has neither and takes 14 ns. A task of tokio is polled where it
-lies: there is no stack to switch to. With few tasks it is behind, because a yield there waits for a
-look at its driver.",
+notes what the fiber does. libfibre has neither and takes 14 ns, by hand on another day. A task of
+tokio is polled where it lies: there is no stack to switch to. With few tasks it is behind, because
+a yield there waits for a look at its driver. Why may is ahead with one fiber was not found.",
     measures: &[Measure::NANOS_PER_OPERATION],
     cells: |breadth| four_cells("yield", breadth),
     subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],

@@ -301,8 +301,8 @@ pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectat
     each.into_iter().flatten().collect()
 }
 
-/// An expectation of servers that were overloaded. One that does more than at its knee was asked for
-/// too little, so that what it did then says nothing.
+/// An expectation of servers that were overloaded. One that does more than at its knee was asked
+/// for too little, so that what it did then says nothing.
 fn if_overloaded(
     rows: &Rows,
     cell: &str,

@@ -31,7 +31,8 @@ impl Server {
     /// last one of its connection: a client that has a request on its way gets its reply. Then no
     /// more handshakes begin, and those under way have a quarter of a second as well (20 ms if all
     /// clients are on this machine). Then closes connections that are idle, lets the others finish,
-    /// and cuts what is left at the [deadline](crate::limits::Limits::drain_deadline). Returns how many were cut.
+    /// and cuts what is left at the [deadline](crate::limits::Limits::drain_deadline). Returns how
+    /// many were cut.
     pub fn drain(&self) -> usize {
         let start = Instant::now();
         let deadline = start + self.shared.limits.drain_deadline;

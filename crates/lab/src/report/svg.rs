@@ -409,11 +409,17 @@ impl Chart<'_> {
             r#"<text class="label" x="{middle:.1}" y="{y:.1}" text-anchor="middle">{axis}</text>"#
         );
         if is_first {
-            let (x, middle) = (panel.left - 52.0, panel.top + panel.height / 2.0);
-            let (title, unit) = (escape(self.measure.title), escape(self.scale.unit));
+            // Where it would be longer than the panel the unit has to do: the title says the rest.
+            let whole = format!("{}, {}", self.measure.title, self.scale.unit);
+            let text = match widest([whole.clone()].into_iter()) > panel.height + 40.0 {
+                true => self.scale.unit,
+                false => &whole,
+            };
+            let middle = panel.top + panel.height / 2.0;
+            let (x, text) = (panel.left - 52.0, escape(text));
             let _ = write!(
                 body,
-                r#"<text class="label" x="{x:.1}" y="{middle:.1}" text-anchor="middle" transform="rotate(-90 {x:.1} {middle:.1})">{title}, {unit}</text>"#
+                r#"<text class="label" x="{x:.1}" y="{middle:.1}" text-anchor="middle" transform="rotate(-90 {x:.1} {middle:.1})">{text}</text>"#
             );
         }
         if self.diagonal {

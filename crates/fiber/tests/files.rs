@@ -265,7 +265,8 @@ fn a_direct_read_does_not_keep_the_processor() {
         let builder = fiber::Runtime::builder().processors(1).backend(choice);
         let runtime = builder.start().unwrap();
         runtime.run(|| {
-            let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            // On a disk, which the folder of temporary files need not be.
+            let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
             let (file, is_direct) = direct_file(directory.path());
             let mut buffer = AlignedBuffer::new(8192).unwrap();
             file.write_at(&buffer, 0).unwrap();

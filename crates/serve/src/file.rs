@@ -177,22 +177,33 @@ static DIRECT_READS: Semaphore = Semaphore::new(32);
 const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::env;
     use std::io::Write;
     use std::sync::Arc;
 
     use session::SharedFile;
+    use tempfile::NamedTempFile;
 
     use super::*;
+
+    /// A file on a disk, which the folder of temporary files need not be. Beside the tests' program
+    /// one can be written, and beside its sources perhaps not.
+    pub(crate) fn file_on_disk(content: &[u8]) -> NamedTempFile {
+        let program = env::current_exe().unwrap();
+        let folder = program.parent().expect("a program is in a folder");
+        let mut file = NamedTempFile::new_in(folder).unwrap();
+        file.write_all(content).unwrap();
+        file.as_file().sync_all().unwrap();
+        file
+    }
 
     /// Seen: on a disk that allows 1,000 reads a second, files that are not in memory took 2.9
     /// reads each. Cause: pieces of 256 KiB. Cure: a file of up to 1 MiB is one read.
     #[test]
     fn a_rare_file_of_up_to_a_mebibyte_is_one_read() {
-        let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let content: Vec<u8> = (0..921_600_u32).map(|at| (at / 7) as u8).collect();
-        file.write_all(&content).unwrap();
-        file.as_file().sync_all().unwrap();
+        let file = file_on_disk(&content);
         let shared = SharedFile::try_from(file.reopen().unwrap()).unwrap();
         let mut range = FileRange {
             file: Arc::new(shared),

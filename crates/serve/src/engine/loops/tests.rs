@@ -23,6 +23,7 @@ use crate::engine::admission::{Admission, Start};
 use crate::engine::event::Events;
 use crate::engine::pipeline::Pipeline;
 use crate::engine::{Accept, Engine, EventOptions, PipelineOptions, Running};
+use crate::file::tests::file_on_disk;
 use crate::limits::Limits;
 use crate::listen::{Address, bind};
 use crate::metrics::MetricsWriter;
@@ -535,10 +536,8 @@ fn evict(file: &File) {
 
 #[test]
 fn a_file_that_is_not_in_memory_is_read_beside_the_loops_and_arrives_whole() {
-    let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let content: Vec<u8> = (0..3_000_000_u32).map(|at| (at / 7) as u8).collect();
-    file.write_all(&content).unwrap();
-    file.as_file().sync_all().unwrap();
+    let file = file_on_disk(&content);
     let [on, pipeline] = engines(Mechanism::EpollEdge);
     let off = Engine::Event(EventOptions {
         has_file_threads: false,

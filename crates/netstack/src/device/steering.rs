@@ -23,7 +23,7 @@ use crate::wire::ethernet::EtherType;
 use crate::wire::{Protocol, ethernet, ipv6};
 
 /// The golden ratio's part of 2^32, as a prime.
-pub(super) const MULTIPLIER: u32 = 0x9e37_79b1;
+const MULTIPLIER: u32 = 0x9e37_79b1;
 
 /// What comes to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +122,69 @@ pub(super) fn program() -> [Instruction; 23] {
         instruction(code::EXIT, 0, 0, 0, 0),
         instruction(code::MOVE_IMMEDIATE, 0, 0, 0, 0),
         instruction(code::EXIT, 0, 0, 0, 0),
+    ]
+}
+
+/// The same for the members of a group of packet sockets, as a classic program: it sees a frame
+/// from IP's header on.
+///
+/// ```text
+///    0   a = ethertype
+///    1   if a != IPv4 goto 6
+///    2   a = IPv4's protocol
+///    3   if a != TCP goto 18
+///    4   x = the length of IPv4's header; goto 10
+///    6   if a != IPv6 goto 18
+///    7   a = IPv6's next header
+///    8   if a != TCP goto 18
+///    9   x = 40
+///   10   m[0] = the port at x
+///   12   a = the port at x + 2; x = m[0]
+///   14   a ^= x; a *= MULTIPLIER; a >>= 16
+///   17   return a
+///   18   return 0
+/// ```
+pub(super) fn group_program() -> [libc::sock_filter; 19] {
+    use libc::{
+        BPF_A, BPF_ABS, BPF_ALU, BPF_B, BPF_H, BPF_IMM, BPF_IND, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K,
+        BPF_LD, BPF_LDX, BPF_MEM, BPF_MSH, BPF_MUL, BPF_RET, BPF_RSH, BPF_ST, BPF_W, BPF_X,
+        BPF_XOR,
+    };
+    const ETHERTYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
+    const TCP: u32 = Protocol::TCP.0 as u32;
+    let jump = |code: u32, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let step = |code, k| jump(code, 0, k);
+    [
+        step(BPF_LD | BPF_W | BPF_ABS, ETHERTYPE),
+        jump(BPF_JMP | BPF_JEQ | BPF_K, 4, EtherType::IPV4.0.into()),
+        step(
+            BPF_LD | BPF_B | BPF_ABS,
+            (PROTOCOL_V4_AT - ethernet::HEADER_LEN) as u32,
+        ),
+        jump(BPF_JMP | BPF_JEQ | BPF_K, 14, TCP),
+        step(BPF_LDX | BPF_B | BPF_MSH, 0),
+        step(BPF_JMP | BPF_JA, 4),
+        jump(BPF_JMP | BPF_JEQ | BPF_K, 11, EtherType::IPV6.0.into()),
+        step(
+            BPF_LD | BPF_B | BPF_ABS,
+            (PROTOCOL_V6_AT - ethernet::HEADER_LEN) as u32,
+        ),
+        jump(BPF_JMP | BPF_JEQ | BPF_K, 9, TCP),
+        step(BPF_LDX | BPF_W | BPF_IMM, ipv6::HEADER_LEN as u32),
+        step(BPF_LD | BPF_H | BPF_IND, 0),
+        step(BPF_ST, 0),
+        step(BPF_LD | BPF_H | BPF_IND, 2),
+        step(BPF_LDX | BPF_W | BPF_MEM, 0),
+        step(BPF_ALU | BPF_XOR | BPF_X, 0),
+        step(BPF_ALU | BPF_MUL | BPF_K, MULTIPLIER),
+        step(BPF_ALU | BPF_RSH | BPF_K, 16),
+        step(BPF_RET | BPF_A, 0),
+        step(BPF_RET | BPF_K, 0),
     ]
 }
 

@@ -8,9 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libc::ifreq;
 
-use super::steering::MULTIPLIER;
-use crate::wire::Protocol;
-use crate::wire::ethernet::{EtherType, EthernetAddress};
+use crate::wire::ethernet::EthernetAddress;
 
 /// An interface's name as the kernel takes it: NUL-terminated, in 16 bytes. netdevice(7)
 pub(super) fn interface_name(name: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
@@ -276,67 +274,17 @@ pub(super) fn join_group(socket: BorrowedFd<'_>, group: c_int) -> io::Result<c_i
     get_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, 0)
 }
 
-/// The kernel deals frames to the members of a socket's group by the rule of
-/// [`steering`](super::steering) from now on: by its remainder, the first that joined has 0. The
-/// program sees a frame from IP's header on.
-///
-/// ```text
-///    0   a = ethertype
-///    1   if a != IPv4 goto 6
-///    2   a = IPv4's protocol
-///    3   if a != TCP goto 18
-///    4   x = the length of IPv4's header; goto 10
-///    6   if a != IPv6 goto 18
-///    7   a = IPv6's next header
-///    8   if a != TCP goto 18
-///    9   x = 40
-///   10   m[0] = the port at x
-///   12   a = the port at x + 2; x = m[0]
-///   14   a ^= x; a *= MULTIPLIER; a >>= 16
-///   17   return a
-///   18   return 0
-/// ```
-pub(super) fn steer_group(socket: BorrowedFd<'_>) -> io::Result<()> {
-    use libc::{
-        BPF_A, BPF_ABS, BPF_ALU, BPF_B, BPF_H, BPF_IMM, BPF_IND, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K,
-        BPF_LD, BPF_LDX, BPF_MEM, BPF_MSH, BPF_MUL, BPF_RET, BPF_RSH, BPF_ST, BPF_W, BPF_X,
-        BPF_XOR,
-    };
+/// A classic program picks the member of a socket's group for each frame from now on: by the
+/// remainder of what it returns, the first that joined has 0.
+pub(super) fn set_group_program(
+    socket: BorrowedFd<'_>,
+    rule: &mut [libc::sock_filter],
+) -> io::Result<()> {
     /// An option that libc lacks.
     const PACKET_FANOUT_DATA: c_int = 22;
-    const ETHERTYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
-    const TCP: u32 = Protocol::TCP.0 as u32;
-    let jump = |code: u32, jf, k| libc::sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf,
-        k,
-    };
-    let step = |code, k| jump(code, 0, k);
-    let mut rule = [
-        step(BPF_LD | BPF_W | BPF_ABS, ETHERTYPE),
-        jump(BPF_JMP | BPF_JEQ | BPF_K, 4, EtherType::IPV4.0.into()),
-        step(BPF_LD | BPF_B | BPF_ABS, 9),
-        jump(BPF_JMP | BPF_JEQ | BPF_K, 14, TCP),
-        step(BPF_LDX | BPF_B | BPF_MSH, 0),
-        step(BPF_JMP | BPF_JA, 4),
-        jump(BPF_JMP | BPF_JEQ | BPF_K, 11, EtherType::IPV6.0.into()),
-        step(BPF_LD | BPF_B | BPF_ABS, 6),
-        jump(BPF_JMP | BPF_JEQ | BPF_K, 9, TCP),
-        step(BPF_LDX | BPF_W | BPF_IMM, 40),
-        step(BPF_LD | BPF_H | BPF_IND, 0),
-        step(BPF_ST, 0),
-        step(BPF_LD | BPF_H | BPF_IND, 2),
-        step(BPF_LDX | BPF_W | BPF_MEM, 0),
-        step(BPF_ALU | BPF_XOR | BPF_X, 0),
-        step(BPF_ALU | BPF_MUL | BPF_K, MULTIPLIER),
-        step(BPF_ALU | BPF_RSH | BPF_K, 16),
-        step(BPF_RET | BPF_A, 0),
-        step(BPF_RET | BPF_K, 0),
-    ];
     let program = libc::sock_fprog {
         len: rule.len() as u16,
-        // It lives until the kernel has checked and copied it, in the call below.
+        // It is borrowed until the kernel has checked and copied it, in the call below.
         filter: rule.as_mut_ptr(),
     };
     set_option(socket, libc::SOL_PACKET, PACKET_FANOUT_DATA, &program)

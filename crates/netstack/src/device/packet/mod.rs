@@ -27,7 +27,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::others::Limit;
-use super::steering::Share;
+use super::steering::{self, Share};
 use super::{Capabilities, Device, Losses, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
 use crate::time::Instant;
 use crate::wire::ethernet;
@@ -83,7 +83,7 @@ impl Packet {
         };
         let opened: Vec<Packet> = (0..members).map(open).collect::<io::Result<_>>()?;
         if members > 1 {
-            sys::steer_group(opened[0].fd.as_fd())?;
+            sys::set_group_program(opened[0].fd.as_fd(), &mut steering::group_program())?;
         }
         Ok(opened)
     }

@@ -80,10 +80,12 @@ impl<D: Device> Sibling<D> {
         let member = |(own, device): (usize, D)| {
             let family = match count {
                 1 => None,
-                _ => Some(Family {
-                    _queues: Arc::clone(&descriptors),
-                    ..Family::new(own, Arc::clone(&inboxes), &device)?
-                }),
+                _ => Some(Family::new(
+                    own,
+                    Arc::clone(&inboxes),
+                    Arc::clone(&descriptors),
+                    &device,
+                )?),
             };
             Ok(Sibling { device, family })
         };
@@ -92,7 +94,12 @@ impl<D: Device> Sibling<D> {
 }
 
 impl Family {
-    fn new(own: usize, inboxes: Arc<[Inbox]>, device: &impl Device) -> io::Result<Family> {
+    fn new(
+        own: usize,
+        inboxes: Arc<[Inbox]>,
+        queues: Arc<[OwnedFd]>,
+        device: &impl Device,
+    ) -> io::Result<Family> {
         let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = inboxes[own].bell.as_fd();
         for fd in device.descriptor().into_iter().chain([bell]) {
@@ -103,7 +110,7 @@ impl Family {
             own,
             inboxes,
             either,
-            _queues: Arc::default(),
+            _queues: queues,
         })
     }
 

@@ -198,12 +198,6 @@ impl<D: Device> Netstack<D> {
             match self.interface.receive(now, self.burst.frame(index)) {
                 Delivery::Segment(arrived) => {
                     let (ours, peer) = (arrived.dst, arrived.src);
-                    let tuple = FourTuple {
-                        local: ours,
-                        local_port: arrived.segment.dst_port,
-                        remote: peer,
-                        remote_port: arrived.segment.src_port,
-                    };
                     let happened =
                         self.shard
                             .receive(now, ours, peer, &arrived.segment, arrived.ecn);
@@ -212,6 +206,12 @@ impl<D: Device> Netstack<D> {
                         self.interface.confirm(now, peer);
                     }
                     if happened.contains(Happened::CONNECTED) {
+                        let tuple = FourTuple {
+                            local: ours,
+                            local_port: arrived.segment.dst_port,
+                            remote: peer,
+                            remote_port: arrived.segment.src_port,
+                        };
                         self.opened(now, &tuple);
                     }
                 }

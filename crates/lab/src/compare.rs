@@ -12,7 +12,7 @@ use std::fmt;
 use crate::experiment::{Better, Measure};
 use crate::numbers::{counted, with_unit};
 use crate::report::Report;
-use crate::rows::{Row, Rows};
+use crate::rows::{Row, Rows, Spread};
 pub use crate::subject::{NEW, OLD};
 
 /// What is weft's begins so; other subjects are there for comparison.
@@ -267,10 +267,8 @@ fn bootstrap(old: &[f64], new: &[f64], dearer: impl Fn(f64, f64) -> f64) -> (f64
     (ratio, ratios[DRAWS / 40], ratios[DRAWS - 1 - DRAWS / 40])
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    let [low, high] = [(figures.len() - 1) / 2, figures.len() / 2].map(|at| figures[at]);
-    (low + high) / 2.0
+fn median(figures: Vec<f64>) -> f64 {
+    Spread::of(figures).map_or(f64::NAN, |spread| spread.median)
 }
 
 impl fmt::Display for Comparison {

@@ -380,6 +380,10 @@ pub(crate) mod tests {
         let rates = [Some(9.0), Some(10.0)];
         assert_eq!(shown(&MORE, &rates, 1), "9.00 (failed–10.0)");
         assert_eq!(shown(&MORE, &rates, 3), "failed (failed–10.0)");
+        assert_eq!(
+            shown(&LESS, &[Some(0.8), None], 1),
+            "failed or never (0.800–failed or never)"
+        );
         // What was not taken says nothing.
         let older = [Some(2.0), Some(3.0), None];
         assert_eq!(shown(&Measure::CPU_US, &older, 0), "2.50 (2.00–3.00)");

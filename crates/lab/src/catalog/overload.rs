@@ -311,10 +311,10 @@ fn if_overloaded(
 ) -> Option<Expectation> {
     let made = made?;
     let most = 100.0 * (1.0 + MARGIN);
-    let spreads = subjects
+    let mut spreads = subjects
         .iter()
         .filter_map(|subject| rows.spread(&GOODPUT, cell, subject));
-    match { spreads }.any(|spread| spread.median > most) {
+    match spreads.any(|spread| spread.median > most) {
         true => Some(Expectation {
             verdict: Judgement::NotMeasured,
             because: made.because + ": the knee was found too low",

@@ -167,6 +167,16 @@ pub enum Workload {
     Idle,
 }
 
+impl Workload {
+    /// [`Http::requests_per_connection`]; of other workloads `None`.
+    pub(crate) fn requests_per_connection(&self) -> Option<u32> {
+        match self {
+            Workload::Http(http) => http.requests_per_connection,
+            _ => None,
+        }
+    }
+}
+
 /// HTTP requests.
 #[derive(Clone, Debug)]
 pub struct Http {

@@ -525,10 +525,7 @@ impl<'p> Worker<'p> {
 impl Slot {
     fn new(plan: &Plan, number: u32) -> Slot {
         let pick = |count: usize| number as usize % count;
-        let limit = match &plan.workload {
-            Workload::Http(http) => http.requests_per_connection,
-            _ => None,
-        };
+        let limit = plan.workload.requests_per_connection();
         Slot {
             state: State::Closed,
             since_ns: 0,

@@ -245,8 +245,8 @@ fn at_the_limit_others_wait_until_one_ends() {
     world.until_count(1);
 }
 
-#[test]
-fn one_too_many_is_told_so_where_the_limits_say_it() {
+/// A server with room for one connection, which is there, that says so to the next.
+fn full_house() -> (World<Echo>, FlowId) {
     let limits = Limits {
         connections_max: 1,
         refusal: Some("too many\n"),
@@ -255,6 +255,12 @@ fn one_too_many_is_told_so_where_the_limits_say_it() {
     let mut world = World::new(limits, || Echo);
     let first = world.connect();
     world.ask(first, "first\n");
+    (world, first)
+}
+
+#[test]
+fn one_too_many_is_told_so_where_the_limits_say_it() {
+    let (mut world, first) = full_house();
     let second = world.connect();
     assert_eq!(world.read(second, 9), b"too many\n");
     world.read_end(second);
@@ -269,14 +275,7 @@ fn one_too_many_is_told_so_where_the_limits_say_it() {
 /// connection whose reply is under way. Cure: a second, as with fibers.
 #[test]
 fn one_too_many_that_acknowledges_nothing_does_not_keep_its_place() {
-    let limits = Limits {
-        connections_max: 1,
-        refusal: Some("too many\n"),
-        ..Limits::default()
-    };
-    let mut world = World::new(limits, || Echo);
-    let first = world.connect();
-    world.ask(first, "first\n");
+    let (mut world, first) = full_house();
     let mute = world.connect();
     world.step_client(); // Its SYN is under way.
     world.worker.turn(); // It is half open.

@@ -115,9 +115,7 @@ def the_lab_measures_a_netstack_and_the_kernel_on_a_link(world):
 @check(limit_s=150)
 def gos_seats_are_made_once_and_leave_nothing_to_collect(world):
     """Seen: rt-locality made a seat for every operation on Go, which no other runtime had to do, and counted the collector."""
-    if not shutil.which("go"):
-        world.note = "there is no Go"
-        return
+    expect(shutil.which("go"), "there is no Go: apt-get install golang-go")
     peers = world.scratch / "peers"
     words = ["run", "rt-locality", "--quick", "--repeat", "1", "--sample", "50ms", "--peers", "go", "--subjects", "go", "--folder", peers]
     world.output_of(*lab(world, *words), seconds=120)

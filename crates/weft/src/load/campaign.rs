@@ -11,7 +11,7 @@ use clap::ArgMatches;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
 use super::live::View;
-use super::options;
+use super::options::{self, count, count_up_to, one, optional, time};
 use super::output::{Output, width};
 use super::tui::Screen;
 use crate::Failure;
@@ -41,17 +41,8 @@ const KNEE_PRECISION: f64 = 0.02;
 /// When flags or environment contradict each other.
 pub(super) fn place(matches: &ArgMatches) -> Result<Option<Place>, Failure> {
     let rendezvous = matches.get_one::<String>("rendezvous").cloned();
-    let number = |name: &str| -> Result<Option<u32>, String> {
-        matches
-            .get_one::<String>(name)
-            .map(|_| options::count(matches, name))
-            .transpose()
-    };
-    let (size, rank) = (
-        number("agents").map_err(Failure::Usage)?,
-        number("rank").map_err(Failure::Usage)?,
-    );
-    let place = match (size, rank, rendezvous) {
+    let number = |name| optional(matches, name, count).map_err(Failure::Usage);
+    let place = match (number("agents")?, number("rank")?, rendezvous) {
         (Some(size), Some(rank), Some(at)) => {
             Place::by_hand(rank, size, at).map(|place| Some(place).filter(|p| p.size > 1))
         }
@@ -205,10 +196,11 @@ impl RunKind {
 
 /// The options of a sweep, as they were typed.
 fn manner(matches: &ArgMatches) -> Result<Manner, String> {
-    let p99 = options::time(matches, "knee-p99")?;
+    let p99 = one(matches, "knee-p99", time)?;
+    let repetitions = one(matches, "repeat", |text| count_up_to(text, REPETITIONS_MAX))?;
     Ok(Manner {
-        repetitions: options::count_up_to(matches, "repeat", REPETITIONS_MAX)?.max(1) as u32,
-        pause: options::time(matches, "pause")?,
+        repetitions: repetitions.max(1) as u32,
+        pause: one(matches, "pause", time)?,
         bound: Goal {
             p99,
             ..Goal::default()

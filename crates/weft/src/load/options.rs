@@ -45,16 +45,13 @@ pub(crate) fn plan(
             (targets, Workload::Idle, name)
         }
     };
-    let connections = count(matches, "connections")?;
+    let connections = one(matches, "connections", count)?;
     let is_idle = matches!(workload, Workload::Idle);
-    let requests_max = match matches.get_one::<String>("requests") {
-        Some(_) => Some(count_up_to(matches, "requests", REQUESTS_MAX)?),
-        None => None,
-    };
+    let requests_max = optional(matches, "requests", |text| count_up_to(text, REQUESTS_MAX))?;
     let network = network(matches)?;
     let plan = Plan {
         sources: match &network {
-            Network::Kernel => sources(matches)?,
+            Network::Kernel => all(matches, "source", ip)?,
             Network::Netstack(station) => sources_of(station, &targets),
         },
         targets,
@@ -62,27 +59,27 @@ pub(crate) fn plan(
         workload,
         arrivals: arrivals(matches)?,
         connections: if is_idle { 0 } else { connections },
-        depth: count(matches, "depth")?,
+        depth: one(matches, "depth", count)?,
         connect_rate_per_s: optional(matches, "connect-rate", sweep::rate)?,
         idle: Idle {
             connections: if is_idle {
                 connections
             } else {
-                count(matches, "idle")?
+                one(matches, "idle", count)?
             },
             byte_every: optional(matches, "idle-byte-every", value::duration)?,
         },
-        threads: count(matches, "threads")?,
-        warm_up: time(matches, "warm-up")?,
-        duration: optional(matches, "duration", time_of)?.unwrap_or(match requests_max {
+        threads: one(matches, "threads", count)?,
+        warm_up: one(matches, "warm-up", time)?,
+        duration: optional(matches, "duration", time)?.unwrap_or(match requests_max {
             Some(_) => REQUESTS_LAST_MAX,
             None => Duration::from_secs(10),
         }),
         requests_max,
-        interval: time(matches, "interval")?,
-        connect_timeout: time(matches, "connect-timeout")?,
-        request_timeout: time(matches, "timeout")?,
-        backlog_max: count(matches, "backlog")?,
+        interval: one(matches, "interval", time)?,
+        connect_timeout: one(matches, "connect-timeout", time)?,
+        request_timeout: one(matches, "timeout", time)?,
+        backlog_max: one(matches, "backlog", count)?,
         io: match said(matches, "io") {
             "uring" => Io::Uring,
             "epoll" => Io::Epoll,
@@ -90,7 +87,7 @@ pub(crate) fn plan(
         },
         expect: expect(matches)?,
         verify: matches.get_flag("verify"),
-        seed: number(matches, "seed")?,
+        seed: one(matches, "seed", number)?,
     };
     Ok((plan, name))
 }
@@ -116,7 +113,7 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
         pages = below(folder, fileset(Path::new(path))?);
         choice = Choice::Weighted;
     }
-    if let Some(law) = optional(matches, "popularity", |text| text.parse().map_err(say))? {
+    if let Some(law) = optional(matches, "popularity", parse)? {
         choice = Choice::ByRank(law);
     }
     let mut http = Http {
@@ -133,7 +130,7 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
             })?,
         },
     };
-    let think = time(matches, "think")?;
+    let think = one(matches, "think", time)?;
     let targets = resolve(authority, 80)?;
     let name = format!("{} {}", http.method, urls[0]);
     let workload = match matches.get_one::<String>("sessions") {
@@ -342,25 +339,19 @@ fn body(matches: &ArgMatches) -> Result<Vec<u8>, String> {
 
 fn cache(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, Workload, String), String> {
     let (targets, name) = addresses(matches)?;
-    let percent = |text: &str| match text.trim_end_matches('%').parse::<f64>() {
-        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
-        _ => Err(format!(
-            "'{text}' is not a share; write a number from 0 to 100"
-        )),
-    };
     let workload = Workload::Cache(Cache {
         protocol: match said(matches, "protocol") {
             "meta" => CacheProtocol::Meta,
             _ => CacheProtocol::Text,
         },
-        set_percent: percent(said(matches, "sets")).map_err(of("sets"))?,
-        keys: u64::from(count(matches, "keys")?),
+        set_percent: one(matches, "sets", percent)?,
+        keys: u64::from(one(matches, "keys", count)?),
         key_prefix: said(matches, "key-prefix").to_owned(),
-        key_bytes: parsed(matches, "key-size")?,
-        value_bytes: parsed(matches, "value-size")?,
-        popularity: parsed(matches, "popularity")?,
-        keys_per_get: count(matches, "multi-get")?,
-        exptime_s: count(matches, "exptime")?,
+        key_bytes: one(matches, "key-size", parse)?,
+        value_bytes: one(matches, "value-size", parse)?,
+        popularity: one(matches, "popularity", parse)?,
+        keys_per_get: one(matches, "multi-get", count)?,
+        exptime_s: one(matches, "exptime", count)?,
         populate: matches.get_flag("populate"),
     });
     Ok((targets, workload, format!("memcached at {name}")))
@@ -408,11 +399,6 @@ fn rate_or_0(text: &str) -> Result<f64, String> {
     }
 }
 
-fn sources(matches: &ArgMatches) -> Result<Vec<IpAddr>, String> {
-    let given = matches.get_many::<String>("source").into_iter().flatten();
-    given.map(|text| ip(text).map_err(of("source"))).collect()
-}
-
 fn ip(text: &str) -> Result<IpAddr, String> {
     let read = text.parse();
     read.map_err(|_| format!("'{text}' is not an IP address"))
@@ -442,14 +428,11 @@ fn network(matches: &ArgMatches) -> Result<Network, String> {
             "--{name} does not go with --network netstack: {why}"
         ));
     }
-    let all = |name| matches.get_many::<String>(name).into_iter().flatten();
-    let addresses = all("address").map(|text| address_range(text).map_err(of("address")));
-    let gateways = all("gateway").map(|text| ip(text).map_err(of("gateway")));
-    let device = optional(matches, "device", |text| text.parse().map_err(say))?;
+    let device = optional(matches, "device", parse)?;
     let station = Station {
         device: device.ok_or("--network netstack needs a --device, such as tap:weft0")?,
-        addresses: addresses.collect::<Result<Vec<_>, _>>()?.concat(),
-        gateways: gateways.collect::<Result<_, _>>()?,
+        addresses: all(matches, "address", address_range)?.concat(),
+        gateways: all(matches, "gateway", ip)?,
         mtu: optional(matches, "mtu", |text| value::count(text, 1..=MTU_MAX))?,
     };
     Ok(Network::Netstack(station))
@@ -494,70 +477,84 @@ fn sources_of(station: &Station, targets: &[SocketAddr]) -> Vec<IpAddr> {
 
 // ---- values, with the flag's name in what is wrong with them
 
-fn said<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
-    matches.get_one::<String>(name).expect("it has a default")
+/// A reader of what was typed.
+type Reader<T> = fn(&str) -> Result<T, String>;
+
+/// The value of a flag that has a default.
+pub(crate) fn one<T>(matches: &ArgMatches, name: &str, read: Reader<T>) -> Result<T, String> {
+    read(said(matches, name)).map_err(of(name))
 }
 
-fn parsed<T: FromStr<Err: Display>>(matches: &ArgMatches, name: &str) -> Result<T, String> {
-    let read = said(matches, name).parse();
-    read.map_err(say).map_err(of(name))
+/// The value of a flag that may be left out.
+pub(crate) fn optional<T>(
+    matches: &ArgMatches,
+    name: &str,
+    read: Reader<T>,
+) -> Result<Option<T>, String> {
+    let text = matches.get_one::<String>(name);
+    text.map(|text| read(text).map_err(of(name))).transpose()
+}
+
+/// The values of a flag that may be repeated.
+fn all<T>(matches: &ArgMatches, name: &str, read: Reader<T>) -> Result<Vec<T>, String> {
+    let texts = matches.get_many::<String>(name).into_iter().flatten();
+    texts.map(|text| read(text).map_err(of(name))).collect()
+}
+
+fn said<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
+    matches.get_one::<String>(name).expect("it has a default")
 }
 
 fn of(name: &str) -> impl Fn(String) -> String {
     move |sentence| format!("--{name}: {sentence}")
 }
 
+fn parse<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(say)
+}
+
 fn say(error: impl Display) -> String {
     error.to_string()
 }
 
-fn optional<T>(
-    matches: &ArgMatches,
-    name: &str,
-    read: impl Fn(&str) -> Result<T, String>,
-) -> Result<Option<T>, String> {
-    let text = matches.get_one::<String>(name);
-    text.map(|text| read(text).map_err(of(name))).transpose()
-}
-
-pub(crate) fn time(matches: &ArgMatches, name: &str) -> Result<Duration, String> {
-    time_of(said(matches, name)).map_err(of(name))
-}
-
-fn time_of(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     match text {
         "0" | "0s" => Ok(Duration::ZERO),
         text => value::duration(text),
     }
 }
 
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err(format!(
+            "'{text}' is not a share; write a number from 0 to 100"
+        )),
+    }
+}
+
 /// A count: `64`, `10k`, `1M`.
-pub(crate) fn count(matches: &ArgMatches, name: &str) -> Result<u32, String> {
-    count_up_to(matches, name, u64::from(u32::MAX)).map(|count| count as u32)
+pub(crate) fn count(text: &str) -> Result<u32, String> {
+    count_up_to(text, u64::from(u32::MAX)).map(|count| count as u32)
 }
 
 /// More is not told apart in 64 bits of a floating-point number.
 const REQUESTS_MAX: u64 = 1_000_000_000_000_000;
 
-pub(crate) fn count_up_to(matches: &ArgMatches, name: &str, most: u64) -> Result<u64, String> {
-    let text = said(matches, name);
+pub(crate) fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
     let whole = rate_or_0(text).ok().filter(|count| count.fract() == 0.0);
     match whole {
         Some(count) if count <= most as f64 => Ok(count as u64),
-        Some(_) => Err(format!(
-            "--{name}: '{text}' is too many; at most {}",
-            count_of(most)
-        )),
+        Some(_) => Err(format!("'{text}' is too many; at most {}", count_of(most))),
         None => Err(format!(
-            "--{name}: '{text}' is not a number; write one such as 64, 10k or 1M"
+            "'{text}' is not a number; write one such as 64, 10k or 1M"
         )),
     }
 }
 
-pub(crate) fn number(matches: &ArgMatches, name: &str) -> Result<u64, String> {
-    let text = said(matches, name);
-    text.parse()
-        .map_err(|_| format!("--{name}: '{text}' is not a whole number"))
+fn number(text: &str) -> Result<u64, String> {
+    let read = text.parse();
+    read.map_err(|_| format!("'{text}' is not a whole number"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ::load::Plan;
@@ -139,7 +138,8 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
             // Each of many agents has a log of its own.
             let path = path.replace("{rank}", &format!("{rank:02}"));
             let (pages, scripts) = sessions(Path::new(&path), think)?;
-            http.pages = below(folder, pages.to_vec()).into();
+            http.pages = below(folder, pages).into();
+            let scripts = scripts.into();
             Workload::Sessions(Sessions { http, scripts })
         }
     };
@@ -277,10 +277,8 @@ fn fileset(path: &Path) -> Result<Vec<Page>, String> {
     Ok(pages.collect())
 }
 
-/// The requests of a session log, in their order.
-type Played = (Arc<[Page]>, Arc<[SessionPlan]>);
-
-fn sessions(path: &Path, think: Duration) -> Result<Played, String> {
+/// What the sessions of a log request, each request once, and the sessions in their order.
+fn sessions(path: &Path, think: Duration) -> Result<(Vec<Page>, Vec<SessionPlan>), String> {
     let sessions = ::load::sessions::read(path).map_err(say)?;
     let mut numbers = std::collections::HashMap::new();
     let mut pages = Vec::new();
@@ -307,7 +305,7 @@ fn sessions(path: &Path, think: Duration) -> Result<Played, String> {
         }
         scripts.push(SessionPlan { bursts });
     }
-    Ok((pages.into(), scripts.into()))
+    Ok((pages, scripts))
 }
 
 fn headers(matches: &ArgMatches) -> Result<Vec<(String, String)>, String> {

@@ -229,7 +229,8 @@ impl Bench<'_> {
             outcomes.push(outcome);
             intervals.push(its_intervals);
         }
-        let window = Window::of(&readings, &outcomes[0])?;
+        let window = Window::of(&readings, outcomes[0].began, outcomes[0].elapsed);
+        let window = window.ok_or("the clock was set while a sample was taken")?;
         let replies = outcomes.iter().map(|one| one.total.replies()).sum();
         window.check(replies)?;
         let generators_delay: f64 = outcomes.iter().map(generator_delay_percent).sum();
@@ -574,18 +575,23 @@ struct Window {
 }
 
 impl Window {
-    fn of(readings: &[Reading], outcome: &Outcome) -> Result<Window, Fault> {
-        let (begin, end) = (outcome.began, outcome.began + outcome.elapsed);
-        let moments = read_at(readings, begin).zip(read_at(readings, end));
-        let (before, after) = moments.ok_or("the clock was set while a sample was taken")?;
-        Ok(Window {
-            lasts: outcome.elapsed,
-            cpu_s: after[0] - before[0],
-            delay_s: after[1] - before[1],
-            machine_s: after[2] - before[2],
-            disk_read_bytes: after[3] - before[3],
-            disk_reads: after[4] - before[4],
-            ticks: [after[5] - before[5], after[6] - before[6]],
+    /// `None` if not all of it lies between the readings.
+    fn of(readings: &[Reading], begin: SystemTime, lasts: Duration) -> Option<Window> {
+        let end = begin + lasts;
+        let used = |meter: fn(&Reading) -> f64| {
+            Some(read_at(readings, end, meter)? - read_at(readings, begin, meter)?)
+        };
+        Some(Window {
+            lasts,
+            cpu_s: used(|reading| reading.cpu.as_secs_f64())?,
+            delay_s: used(|reading| reading.delay_ns as f64 / 1e9)?,
+            machine_s: used(|reading| reading.machine.as_secs_f64())?,
+            disk_read_bytes: used(|reading| reading.disk_read_bytes as f64)?,
+            disk_reads: used(|reading| reading.disk_reads as f64)?,
+            ticks: [
+                used(|reading| reading.ticks[0] as f64)?,
+                used(|reading| reading.ticks[1] as f64)?,
+            ],
         })
     }
 
@@ -609,24 +615,13 @@ impl Window {
     }
 }
 
-/// CPU time, delay and the machine's CPU time at a moment, in seconds, the bytes and the reads of
-/// the disk until then, and ticks outside of the kernel and in it: on the line between the readings
-/// around it.
-fn read_at(readings: &[Reading], at: SystemTime) -> Option<[f64; 7]> {
+/// What a meter showed at a moment: on the line between the readings around it.
+fn read_at(readings: &[Reading], at: SystemTime, meter: fn(&Reading) -> f64) -> Option<f64> {
     let after = readings.iter().position(|reading| reading.at >= at)?;
-    let (before, after) = (readings[after.checked_sub(1)?], readings[after]);
+    let (before, after) = (&readings[after.checked_sub(1)?], &readings[after]);
     let between = after.at.duration_since(before.at).ok()?.as_secs_f64();
     let part = at.duration_since(before.at).ok()?.as_secs_f64() / between.max(1e-9);
-    let on_line = |of: fn(&Reading) -> f64| of(&before) + (of(&after) - of(&before)) * part;
-    Some([
-        on_line(|reading| reading.cpu.as_secs_f64()),
-        on_line(|reading| reading.delay_ns as f64 / 1e9),
-        on_line(|reading| reading.machine.as_secs_f64()),
-        on_line(|reading| reading.disk_read_bytes as f64),
-        on_line(|reading| reading.disk_reads as f64),
-        on_line(|reading| reading.ticks[0] as f64),
-        on_line(|reading| reading.ticks[1] as f64),
-    ])
+    Some(meter(before) + (meter(after) - meter(before)) * part)
 }
 
 /// What generators and meters say.
@@ -751,31 +746,39 @@ mod tests {
     #[test]
     fn what_lies_between_two_readings_is_on_the_line_between_them() {
         let start = SystemTime::UNIX_EPOCH;
+        let at = |ms: u64| start + Duration::from_millis(ms);
         let reading = |ms: u64, cpu_ms: u64| Reading {
-            at: start + Duration::from_millis(ms),
+            at: at(ms),
             cpu: Duration::from_millis(cpu_ms),
-            delay_ns: cpu_ms * 1_000_000,
+            delay_ns: 2_000_000 * cpu_ms,
             relay: Duration::ZERO,
-            machine: Duration::from_millis(cpu_ms),
-            disk_read_bytes: cpu_ms * 1000,
-            disk_reads: cpu_ms,
-            ticks: [cpu_ms, cpu_ms],
+            machine: Duration::from_millis(3 * cpu_ms),
+            disk_read_bytes: 1000 * cpu_ms,
+            disk_reads: 4 * cpu_ms,
+            ticks: [5 * cpu_ms, 6 * cpu_ms],
         };
         let readings = [reading(0, 100), reading(20, 120), reading(40, 130)];
-        let cpu_at = |ms| {
-            let at = start + Duration::from_millis(ms);
-            let [cpu, delay, machine, from_disk, reads, user, kernel] = read_at(&readings, at)?;
-            assert_eq!([user, kernel], [reads, reads]);
-            assert_eq!([cpu, cpu], [delay, machine]);
-            assert_eq!((cpu * 1e3).round(), reads.round());
-            assert_eq!((cpu * 1e6).round(), from_disk.round());
-            Some((cpu * 1e6).round() / 1e3)
+        let cpu_ms_at = |ms| {
+            let cpu_s = read_at(&readings, at(ms), |reading| reading.cpu.as_secs_f64())?;
+            Some((cpu_s * 1e6).round() / 1e3)
         };
-        assert_eq!(cpu_at(10), Some(110.0));
-        assert_eq!(cpu_at(20), Some(120.0));
-        assert_eq!(cpu_at(30), Some(125.0));
+        assert_eq!(cpu_ms_at(10), Some(110.0));
+        assert_eq!(cpu_ms_at(20), Some(120.0));
+        assert_eq!(cpu_ms_at(30), Some(125.0));
         // Outside of what was read.
-        assert_eq!((cpu_at(0), cpu_at(41)), (None, None));
+        assert_eq!((cpu_ms_at(0), cpu_ms_at(41)), (None, None));
+
+        let from_10_to = |ms: u64| Window::of(&readings, at(10), Duration::from_millis(ms - 10));
+        let used = from_10_to(30).unwrap();
+        let times_s = [used.cpu_s, used.delay_s, used.machine_s];
+        assert_eq!(
+            times_s.map(|time_s| (1e3 * time_s).round()),
+            [15.0, 30.0, 45.0]
+        );
+        let disk = [used.disk_read_bytes, used.disk_reads];
+        assert_eq!(disk.map(f64::round), [15_000.0, 60.0]);
+        assert_eq!(used.ticks.map(f64::round), [75.0, 90.0]);
+        assert!(from_10_to(41).is_none());
     }
 
     #[test]

@@ -67,9 +67,8 @@ fn http() -> Command {
                 ),
         )
         .args([
-            text("method", "NAME")
+            preset("method", "NAME", "GET")
                 .help("The request method")
-                .default_value("GET")
                 .short('m'),
             text("header", "FIELD")
                 .help("A header field: 'Accept: text/html'. May be repeated")
@@ -109,9 +108,7 @@ fn http() -> Command {
                     "close",
                     "requests-per-connection",
                 ]),
-            text("think", "TIME")
-                .help("The pause between bursts where the log has none")
-                .default_value("0s"),
+            preset("think", "TIME", "0s").help("The pause between bursts where the log has none"),
             text("popularity", "LAW")
                 .help("Which of the paths: uniform, zipf:0.99, hot:0.2, sequential"),
             text("expect", "STATUSES").help(
@@ -127,33 +124,17 @@ fn cache() -> Command {
         .about("Send memcached commands")
         .arg(address())
         .args([
-            choice("protocol", &["text", "meta"])
-                .help("Which of memcached's protocols")
-                .default_value("text"),
-            text("sets", "PERCENT")
-                .help("Share of sets among the commands, in percent")
-                .default_value("3"),
-            text("keys", "N")
-                .help("How many different keys there are")
-                .default_value("100k"),
-            text("key-prefix", "TEXT")
-                .help("Prefix of every key")
-                .default_value("weft-"),
-            text("key-size", "SIZES")
-                .help("How long keys are: 30, uniform:20-40, etc-key")
-                .default_value("30"),
-            text("value-size", "SIZES")
-                .help("How long values are: 100, uniform:10-1000, etc-value")
-                .default_value("100"),
-            text("popularity", "LAW")
-                .help("Which keys: uniform, zipf:0.99, hot:0.2, sequential")
-                .default_value("uniform"),
-            text("multi-get", "N")
-                .help("Keys in one get")
-                .default_value("1"),
-            text("exptime", "SECONDS")
-                .help("The expiry time of what is set; 0: never")
-                .default_value("0"),
+            choice("protocol", &["text", "meta"]).help("Which of memcached's protocols"),
+            preset("sets", "PERCENT", "3").help("Share of sets among the commands, in percent"),
+            preset("keys", "N", "100k").help("How many different keys there are"),
+            preset("key-prefix", "TEXT", "weft-").help("Prefix of every key"),
+            preset("key-size", "SIZES", "30").help("How long keys are: 30, uniform:20-40, etc-key"),
+            preset("value-size", "SIZES", "100")
+                .help("How long values are: 100, uniform:10-1000, etc-value"),
+            preset("popularity", "LAW", "uniform")
+                .help("Which keys: uniform, zipf:0.99, hot:0.2, sequential"),
+            preset("multi-get", "N", "1").help("Keys in one get"),
+            preset("exptime", "SECONDS", "0").help("The expiry time of what is set; 0: never"),
             switch("populate").help("Set every key once before the run"),
         ]);
     common(command)
@@ -187,8 +168,7 @@ fn when() -> Vec<Arg> {
             .help("Open loop with a course: '0..10k:30s,10k:1m,20k:10s'")
             .conflicts_with("sweep"),
         choice("arrivals", &["fixed", "poisson"])
-            .help("Times between the requests of an open loop")
-            .default_value("fixed"),
+            .help("Times between the requests of an open loop"),
         text("duration", "TIME")
             .help(
                 "How long to measure; with --requests, at most [default: 10s, with --requests \
@@ -198,9 +178,8 @@ fn when() -> Vec<Arg> {
         text("requests", "N")
             .help("End after this many requests")
             .short('n'),
-        text("warm-up", "TIME")
-            .help("Run the same load for this time first, without measuring")
-            .default_value("0s"),
+        preset("warm-up", "TIME", "0s")
+            .help("Run the same load for this time first, without measuring"),
     ];
     heading(args, "When")
 }
@@ -215,18 +194,12 @@ pub(super) fn many() -> Vec<Arg> {
                  on",
             )
             .conflicts_with_all(["sweep", "course"]),
-        text("knee-p99", "TIME")
-            .help("Keeping up also means a p99 of this at most")
-            .default_value("10ms"),
+        preset("knee-p99", "TIME", "10ms").help("Keeping up also means a p99 of this at most"),
         switch("overload")
             .help("After --knee, run at twice that rate")
             .requires("knee"),
-        text("pause", "TIME")
-            .help("Pause between two runs")
-            .default_value("1s"),
-        text("repeat", "N")
-            .help("How many times each rate is run")
-            .default_value("1"),
+        preset("pause", "TIME", "1s").help("Pause between two runs"),
+        preset("repeat", "N", "1").help("How many times each rate is run"),
     ];
     heading(args, "Many runs")
 }
@@ -249,9 +222,7 @@ pub(super) fn agents() -> Vec<Arg> {
 
 fn watch() -> Vec<Arg> {
     let args = vec![
-        text("interval", "TIME")
-            .help("Length of an interval")
-            .default_value("1s"),
+        preset("interval", "TIME", "1s").help("Length of an interval"),
         switch("tui").help("Show rate and latency over time while it runs; only on a terminal"),
         switch("quiet")
             .help("No progress while it runs")
@@ -263,47 +234,33 @@ fn watch() -> Vec<Arg> {
 
 fn how() -> Vec<Arg> {
     let args = vec![
-        text("connections", "N")
+        preset("connections", "N", "64")
             .help("Connections open at the same time")
-            .default_value("64")
             .short('c'),
-        text("depth", "N")
-            .help("Requests under way on one connection")
-            .default_value("1"),
-        text("threads", "N")
+        preset("depth", "N", "1").help("Requests under way on one connection"),
+        preset("threads", "N", "1")
             .help("Kernel threads")
-            .default_value("1")
             .short('t'),
         text("connect-rate", "R")
             .help("Connections opened per second before the run [default: all at once]"),
-        text("idle", "N")
-            .help("Additional connections that stay idle")
-            .default_value("0"),
+        preset("idle", "N", "0").help("Additional connections that stay idle"),
         text("idle-byte-every", "TIME").help("How often each idle connection sends a byte"),
         text("source", "ADDRESS")
             .help("An address to connect from. May be repeated: each has its own ports")
             .action(ArgAction::Append),
-        text("timeout", "TIME")
+        preset("timeout", "TIME", "10s")
             .help("How long a reply may take")
-            .default_value("10s")
             .short('T'),
-        text("connect-timeout", "TIME")
-            .help("How long a connection may take to open")
-            .default_value("10s"),
-        text("backlog", "N")
-            .help("Requests that may wait for a connection; more are missed")
-            .default_value("1M"),
-        choice("io", &["auto", "uring", "epoll"])
-            .help("What carries the bytes")
-            .default_value("auto"),
+        preset("connect-timeout", "TIME", "10s").help("How long a connection may take to open"),
+        preset("backlog", "N", "1M")
+            .help("Requests that may wait for a connection; more are missed"),
+        choice("io", &["auto", "uring", "epoll"]).help("What carries the bytes"),
         switch("verify").help(
             "Compare every body with the first one, or with the file set's list; of a \
              cache: every value with its key (that it comes under the key of its get is \
              always compared), and with --populate a key that is not found is an error",
         ),
-        text("seed", "N")
-            .help("Seed of all random choices")
-            .default_value("1"),
+        preset("seed", "N", "1").help("Seed of all random choices"),
     ];
     heading(args, "How")
 }
@@ -311,12 +268,10 @@ fn how() -> Vec<Arg> {
 /// The network that the load goes through.
 fn network() -> Vec<Arg> {
     let args = vec![
-        choice("network", &["kernel", "netstack"])
-            .help(
-                "Whose TCP/IP: the kernel's, or our own, which makes this a host of its own on \
-                 --device. Not for servers that run on the same netstack: it would measure itself",
-            )
-            .default_value("kernel"),
+        choice("network", &["kernel", "netstack"]).help(
+            "Whose TCP/IP: the kernel's, or our own, which makes this a host of its own on \
+             --device. Not for servers that run on the same netstack: it would measure itself",
+        ),
         text("device", "DEVICE")
             .help("Of the netstack: tap:NAME, packet:INTERFACE or xdp:INTERFACE"),
         text("address", "ADDRESS/PREFIX")
@@ -343,9 +298,7 @@ pub(super) fn output() -> Vec<Arg> {
         text("fail-if", "CONDITION")
             .help("Exit with 1 if this holds: 'p99>5ms', 'errors>0.1%', 'achieved<99%'")
             .action(ArgAction::Append),
-        choice("color", &["auto", "always", "never"])
-            .help("Colour")
-            .default_value("auto"),
+        choice("color", &["auto", "always", "never"]).help("Colour"),
     ];
     heading(args, "Output")
 }
@@ -368,13 +321,20 @@ fn text(name: &'static str, value: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(value)
 }
 
+/// A value with a default.
+fn preset(name: &'static str, value: &'static str, default: &'static str) -> Arg {
+    text(name, value).default_value(default)
+}
+
 fn file(name: &'static str) -> Arg {
     text(name, "FILE").value_hint(ValueHint::AnyPath)
 }
 
+/// One of some words; the first is the default.
 fn choice(name: &'static str, choices: &[&'static str]) -> Arg {
     let parser = PossibleValuesParser::new(choices.iter().copied());
-    Arg::new(name).long(name).value_parser(parser)
+    let arg = Arg::new(name).long(name).value_parser(parser);
+    arg.default_value(choices[0])
 }
 
 fn switch(name: &'static str) -> Arg {

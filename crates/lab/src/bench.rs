@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -55,21 +56,9 @@ pub enum Fault {
     Stopped,
 }
 
-impl From<io::Error> for Fault {
-    fn from(error: io::Error) -> Fault {
-        Fault::Failed(error.to_string())
-    }
-}
-
-impl From<String> for Fault {
-    fn from(why: String) -> Fault {
-        Fault::Failed(why)
-    }
-}
-
-impl From<&str> for Fault {
-    fn from(why: &str) -> Fault {
-        Fault::Failed(why.to_owned())
+impl<E: Display> From<E> for Fault {
+    fn from(why: E) -> Fault {
+        Fault::Failed(why.to_string())
     }
 }
 

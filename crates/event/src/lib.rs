@@ -165,4 +165,13 @@ pub trait Dispatcher {
     fn tells_end(&self) -> bool {
         true
     }
+
+    /// Whether the report of something that has become ready may be lost for good, so that a caller
+    /// has to try now and then what it waits for. By level what is lost is reported again, and
+    /// `epoll` loses nothing. RT signals of a file go to one thread, and another process with the
+    /// same file may ask for them. io_uring drops completions that its queue has no room for if the
+    /// kernel has no memory for them either (`EBADR` in io_uring_enter(2)).
+    fn may_lose_reports(&self) -> bool {
+        false
+    }
 }

@@ -366,6 +366,12 @@ impl Dispatcher for RtSig {
     fn tells_end(&self) -> bool {
         false
     }
+
+    /// `F_SETOWN` is of the file, and not of the descriptor: whichever process or thread sets it
+    /// last gets the signals. fcntl(2)
+    fn may_lose_reports(&self) -> bool {
+        true
+    }
 }
 
 impl Drop for RtSig {

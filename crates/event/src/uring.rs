@@ -274,4 +274,11 @@ impl Dispatcher for Uring {
     fn trigger(&self) -> Trigger {
         Trigger::Edge
     }
+
+    /// More descriptors may become ready between two waits than the queue of completions has room
+    /// for. The kernel keeps the rest, and drops it if it has no memory for that: see
+    /// `IORING_FEAT_NODROP` in io_uring_setup(2).
+    fn may_lose_reports(&self) -> bool {
+        true
+    }
 }

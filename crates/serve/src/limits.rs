@@ -62,10 +62,10 @@ pub struct Limits {
     /// a dead one.
     pub send_rate_window: Duration,
 
-    /// How long a thread that serves many connections relies on being told, where readiness is
-    /// reported once and not for as long as it lasts: 60 s. A report may be lost, as a real-time
-    /// signal may be, and the time-outs above may be far longer, as those of a cache are. So after
-    /// this time, or in a busy pipeline twice as long, it tries what it waits for.
+    /// How long a thread that serves many connections relies on being told, where a report may be
+    /// lost, as real-time signals and completions of io_uring may be: 60 s. The time-outs above may
+    /// be far longer, as those of a cache are. So after this time, or in a busy pipeline twice as
+    /// long, it tries what it waits for. Where no report is lost (epoll, poll) it never does.
     pub look_again: Duration,
 
     /// From the order to stop until the connections that are still open are cut: 25 s. Kubernetes

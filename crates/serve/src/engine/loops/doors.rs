@@ -21,6 +21,8 @@ pub(crate) struct Doors {
     doors: Vec<Door>,
     state: State,
     is_level: bool,
+    /// A report may be lost.
+    may_lose: bool,
 }
 
 struct Door {
@@ -97,6 +99,7 @@ impl Doors {
             doors: doors.collect(),
             state,
             is_level: false,
+            may_lose: false,
         }
     }
 
@@ -106,6 +109,7 @@ impl Doors {
     /// What the dispatcher says.
     pub(crate) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
         self.is_level = dispatcher.trigger() == Trigger::Level;
+        self.may_lose = dispatcher.may_lose_reports();
         self.doors
             .iter_mut()
             .try_for_each(|door| door.watch(dispatcher))
@@ -136,9 +140,9 @@ impl Doors {
         self.doors[at].has_some
     }
 
-    /// Whether what waits may not be known, because a report was lost. By level it comes again.
+    /// Whether what waits may not be known, because a report was lost.
     pub(crate) fn may_have_missed(&self) -> bool {
-        !self.is_level && self.is_open()
+        self.may_lose && self.is_open()
     }
 
     /// Takes it that something waits at each.

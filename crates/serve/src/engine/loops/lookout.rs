@@ -53,9 +53,8 @@ pub(crate) struct Lookout {
     timers: Wheel<u64>,
     /// What ticks are counted from.
     start: Instant,
-    /// How long reports are relied on, and in ticks. For ever if they come by level: one that is
-    /// lost comes again.
-    relies_for: (Duration, Tick),
+    /// How long reports are relied on, and in ticks. `None` is for ever: none can be lost.
+    relies_for: (Option<Duration>, Tick),
     /// How many connections there have been: the half of a name that tells it from others at the
     /// same place.
     serial: u32,
@@ -74,17 +73,15 @@ impl Lookout {
         };
         dispatcher.add(own.bell.as_fd(), Token(BELL), Interest::READ.pinned())?;
         let shared = &house.admission.shared;
-        let relies_for = match is_level {
-            true => Duration::MAX,
-            false => shared.limits.look_again,
-        };
+        let may_lose = dispatcher.may_lose_reports();
+        let relies_for = may_lose.then_some(shared.limits.look_again);
         Ok(Lookout {
             own,
             is_level,
             dispatcher,
             timers: Wheel::new(),
             start: shared.start,
-            relies_for: (relies_for, ticks(relies_for) + 1),
+            relies_for: (relies_for, ticks(relies_for.unwrap_or(Duration::MAX)) + 1),
             serial: 0,
         })
     }
@@ -119,8 +116,7 @@ impl Lookout {
     /// Waits until something is reported, for at most so long; and no longer than reports are
     /// relied on, because that of the bell may be lost.
     pub(crate) fn wait(&mut self, reports: &mut Vec<Ready>, timeout: Option<Duration>) {
-        let relied_on = (!self.is_level).then_some(self.relies_for.0);
-        let timeout = [timeout, relied_on].into_iter().flatten().min();
+        let timeout = [timeout, self.relies_for.0].into_iter().flatten().min();
         let Lookout {
             own, dispatcher, ..
         } = self;

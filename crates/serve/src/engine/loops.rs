@@ -1,10 +1,10 @@
 //! What the engines share whose kernel threads wait for many connections at once.
 //!
 //! `house` (what all threads have in common) · `entrance`, `doors`, `gate`, `dealer` (how
-//! connections come in) · `lookout` (what a loop hears: its dispatcher and its timers) · `steps`
-//! (how far a connection goes) · `wire`, `output` (its socket, and what goes out on it) · `bell`
-//! (what others know of a loop) · `at_work` (what the server has of all of them) · `threads` ·
-//! `counters`.
+//! connections come in) · `lookout` (what a loop hears: its dispatcher, its timers, and whose
+//! turn it is) · `steps` (how far a connection goes) · `wire`, `output` (its socket, and what goes
+//! out on it) · `bell` (what others know of a loop) · `at_work` (what the server has of all of
+//! them) · `threads` · `counters`.
 
 mod at_work;
 mod bell;
@@ -29,7 +29,7 @@ pub(crate) use doors::{Accepted, Doors, Sockets, all_sockets, sockets};
 pub(crate) use entrance::Entrance;
 pub(crate) use gate::Gate;
 pub(crate) use house::{House, OpenDispatcher, drop_session};
-pub(crate) use lookout::{BELL, DOORS, Lookout, Watch};
+pub(crate) use lookout::{DOORS, Lookout, Seated, Watch, place_of};
 pub(crate) use output::{output, tell};
 pub(crate) use steps::{STEPS_MAX, take_steps};
 pub(crate) use threads::LoopThreads;

@@ -11,7 +11,7 @@ use super::mailbox::{Letter, Mailbox};
 use crate::carriage::{Carriage, Want};
 use crate::clock;
 use crate::engine::admission::{Admission, Opens};
-use crate::engine::loops::{Waits, Watch, Wire, output, take_steps, tell};
+use crate::engine::loops::{Seated, Waits, Watch, Wire, output, take_steps, tell};
 use crate::file::DiskRead;
 use crate::jobs::Jobs;
 
@@ -25,8 +25,12 @@ pub(super) struct Connection<S> {
     pub(super) listener: usize,
     /// What the loop has told its dispatcher and its timers of it.
     pub(super) watch: Watch,
-    /// It stands in the queue of those that have a turn coming.
-    pub(super) is_queued: bool,
+}
+
+impl<S> Seated for Box<Connection<S>> {
+    fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
+    }
 }
 
 /// What the connections of a loop share.

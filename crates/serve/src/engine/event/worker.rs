@@ -8,7 +8,6 @@
 
 mod lifetime;
 
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::os::fd::AsFd;
@@ -26,7 +25,7 @@ use crate::clock;
 use crate::counters::Closed;
 use crate::engine::admission::Opens;
 use crate::engine::loops::{
-    BELL, DOORS, Doors, Entrance, House, Lookout, Loop, ROOM_LEN, Waits, drop_session,
+    DOORS, Doors, Entrance, House, Lookout, Loop, ROOM_LEN, Waits, drop_session, place_of,
 };
 use crate::shared::{CUTTING, SERVING};
 
@@ -41,14 +40,10 @@ pub(super) struct Worker<S, O> {
     number: usize,
     connections: Slab<Box<Connection<S>>>,
     desk: Desk<S>,
-    /// Those that have a turn coming.
-    turns: VecDeque<u64>,
     /// What the server was doing at the last look.
     stage: u8,
     // Empty between two turns, and kept for their memory.
-    reports: Vec<Ready>,
     letters: Vec<Letter<S>>,
-    expired: Vec<u64>,
 }
 
 impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
@@ -81,11 +76,8 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
             number,
             connections: Slab::new(),
             desk,
-            turns: VecDeque::new(),
             stage: SERVING,
-            reports: Vec::new(),
             letters: Vec::new(),
-            expired: Vec::new(),
         })
     }
 
@@ -105,13 +97,13 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
 
     fn wait(&mut self) {
         let timeout = self.patience();
-        self.lookout.wait(&mut self.reports, timeout);
+        self.lookout.wait(timeout);
         self.desk.look_at_clock();
     }
 
     /// For how long nothing happens unless something is reported.
     fn patience(&self) -> Option<Duration> {
-        if !self.turns.is_empty() || self.entrance.has_some() {
+        if self.lookout.turns() > 0 || self.entrance.has_some() {
             return Some(Duration::ZERO);
         }
         let next = [self.lookout.next_expiry(), self.entrance.wakes_at()]
@@ -142,13 +134,11 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
     }
 
     fn hear_reports(&mut self) {
-        let mut reports = mem::take(&mut self.reports);
-        for Ready { token, readiness } in reports.drain(..) {
+        while let Some(Ready { token, readiness }) = self.lookout.next_report() {
             match token.0 {
-                BELL => self.own.bell.is_heard(),
                 name @ DOORS.. => self.entrance.is_ready(name),
                 name => {
-                    let Some(at) = self.place_of(name) else {
+                    let Some(at) = place_of(&mut self.connections, name) else {
                         continue; // It has ended in this turn.
                     };
                     let connection = &mut self.connections[at];
@@ -164,7 +154,6 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
                 }
             }
         }
-        self.reports = reports;
     }
 
     fn read_letters(&mut self) {
@@ -174,7 +163,7 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
             match letter {
                 Letter::Accepted(accepted) => self.welcome(accepted),
                 Letter::Worked(name, job) => {
-                    let Some(at) = self.place_of(name) else {
+                    let Some(at) = place_of(&mut self.connections, name) else {
                         // The connection was cut meanwhile.
                         drop_session(job);
                         continue;
@@ -187,7 +176,7 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
                     }
                 }
                 Letter::Read(name, piece) => {
-                    let Some(at) = self.place_of(name) else {
+                    let Some(at) = place_of(&mut self.connections, name) else {
                         continue;
                     };
                     self.tell(at, |connection, now| {
@@ -203,22 +192,16 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
 
     /// A turn for each that waits for one now.
     fn give_turns(&mut self) {
-        for _ in 0..self.turns.len() {
-            let Some(at) = self.turns.pop_front().and_then(|name| self.place_of(name)) else {
-                continue;
-            };
-            self.connections[at].is_queued = false;
-            self.go_on(at);
+        for _ in 0..self.lookout.turns() {
+            if let Some(at) = self.lookout.take_turn(&mut self.connections) {
+                self.go_on(at);
+            }
         }
     }
 
     fn look_at_timers(&mut self) {
-        let mut expired = mem::take(&mut self.expired);
-        self.lookout.expire(self.desk.now.monotonic, &mut expired);
-        for name in expired.drain(..) {
-            let Some(at) = self.place_of(name) else {
-                continue;
-            };
+        self.lookout.expire(self.desk.now.monotonic);
+        while let Some(at) = self.lookout.next_expired(&mut self.connections) {
             let connection = &mut self.connections[at];
             let until = connection.waits.until();
             if self.lookout.is_over(&mut connection.watch, until) {
@@ -227,14 +210,6 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
                 self.go_on(at);
             }
         }
-        self.expired = expired;
-    }
-
-    /// Where the connection of this name is, unless it has ended.
-    fn place_of(&self, name: u64) -> Option<usize> {
-        let at = (name & u64::from(u32::MAX)) as usize;
-        let connection = self.connections.get(at)?;
-        (connection.watch.name == name).then_some(at)
     }
 
     /// Goes on with a connection until it waits, and sees to it that it is heard of then.
@@ -287,10 +262,7 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
     }
 
     fn queue(&mut self, at: usize) {
-        let connection = &mut self.connections[at];
-        if !mem::replace(&mut connection.is_queued, true) {
-            self.turns.push_back(connection.watch.name);
-        }
+        self.lookout.queue(&mut self.connections[at].watch);
     }
 
     fn watch(&mut self, at: usize, wanted: Interest) -> io::Result<()> {

@@ -1,6 +1,9 @@
-//! What a loop hears of its connections: reports of its dispatcher, and timers.
+//! What a loop hears of its connections: reports of its dispatcher, timers, and whose turn it is.
 
+use std::collections::VecDeque;
 use std::io;
+use std::iter;
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread;
@@ -8,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use event::{Dispatcher, Interest, Ready, Token, Trigger};
 use fiber::{Tick, TimerKey, Wheel};
+use slab::Slab;
 
 use super::bell::Loop;
 use super::house::House;
 
 /// The name of the bell in reports.
-pub(crate) const BELL: u64 = u64::MAX;
+const BELL: u64 = u64::MAX;
 
 /// The name of the first listener. Connections have smaller names: their place, and a number that
 /// grows.
@@ -26,7 +30,8 @@ const TICK_SHIFT: u32 = 17;
 /// After an error of the dispatcher, which would come back at once.
 const ERROR_PAUSE: Duration = Duration::from_millis(5);
 
-/// What a loop has told its dispatcher and its timers of a connection.
+/// What a loop has told its dispatcher and its timers of a connection, and whether it has a turn
+/// coming.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// Its name in letters and reports. No other connection of the loop has had it.
@@ -37,6 +42,8 @@ pub(crate) struct Watch {
     /// ends later than the one before, so a timer is set anew when it comes and not before.
     due: Tick,
     timer: Option<(TimerKey, Tick)>,
+    /// It stands in the queue of those that have a turn coming.
+    is_queued: bool,
 }
 
 impl Watch {
@@ -45,12 +52,31 @@ impl Watch {
     }
 }
 
+/// What has a place in the slab of a loop: a connection, or its seat.
+pub(crate) trait Seated {
+    fn watch(&mut self) -> &mut Watch;
+}
+
+/// Where the connection of this name is, unless it has left.
+#[inline]
+pub(crate) fn place_of<T: Seated>(seats: &mut Slab<T>, name: u64) -> Option<usize> {
+    let at = (name & u64::from(u32::MAX)) as usize;
+    let seated = seats.get_mut(at)?;
+    (seated.watch().name == name).then_some(at)
+}
+
 /// See the [module page](self).
 pub(crate) struct Lookout {
     own: Arc<Loop>,
     dispatcher: Box<dyn Dispatcher>,
     pub(crate) is_level: bool,
+    /// What the last wait has reported, and how much of it was heard.
+    reports: Vec<Ready>,
+    heard: usize,
     timers: Wheel<u64>,
+    /// The names of those whose timer has come, and of those that have a turn coming.
+    expired: VecDeque<u64>,
+    turns: VecDeque<u64>,
     /// What ticks are counted from.
     start: Instant,
     /// How long reports are relied on, and in ticks. `None` is for ever: none can be lost.
@@ -79,7 +105,11 @@ impl Lookout {
             own,
             is_level,
             dispatcher,
+            reports: Vec::new(),
+            heard: 0,
             timers: Wheel::new(),
+            expired: VecDeque::new(),
+            turns: VecDeque::new(),
             start: shared.start,
             relies_for: (relies_for, ticks(relies_for.unwrap_or(Duration::MAX)) + 1),
             serial: 0,
@@ -94,6 +124,7 @@ impl Lookout {
             watched: None,
             due: 0,
             timer: None,
+            is_queued: false,
         }
     }
 
@@ -115,10 +146,13 @@ impl Lookout {
 
     /// Waits until something is reported, for at most so long; and no longer than reports are
     /// relied on, because that of the bell may be lost.
-    pub(crate) fn wait(&mut self, reports: &mut Vec<Ready>, timeout: Option<Duration>) {
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
         let timeout = [timeout, self.relies_for.0].into_iter().flatten().min();
         let Lookout {
-            own, dispatcher, ..
+            own,
+            dispatcher,
+            reports,
+            ..
         } = self;
         let waited = (own.bell).wait(timeout, |timeout| dispatcher.wait(reports, timeout));
         if waited.is_err() {
@@ -127,7 +161,43 @@ impl Lookout {
             thread::sleep(ERROR_PAUSE);
         }
         self.own.counters.waits.add(1);
-        self.own.counters.reports.add(reports.len() as u64);
+        self.own.counters.reports.add(self.reports.len() as u64);
+        self.heard = 0;
+    }
+
+    /// The next report of the last wait. That of the bell is heard here.
+    #[inline]
+    pub(crate) fn next_report(&mut self) -> Option<Ready> {
+        loop {
+            let report = *self.reports.get(self.heard)?;
+            self.heard += 1;
+            match report.token.0 {
+                BELL => self.own.bell.is_heard(),
+                _ => return Some(report),
+            }
+        }
+    }
+
+    /// Gives a connection a turn behind the others, unless it has one coming.
+    #[inline]
+    pub(crate) fn queue(&mut self, watch: &mut Watch) {
+        if !mem::replace(&mut watch.is_queued, true) {
+            self.turns.push_back(watch.name);
+        }
+    }
+
+    /// How many turns are coming.
+    #[inline]
+    pub(crate) fn turns(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// Where the connection is that has the next turn, unless it has left.
+    #[inline]
+    pub(crate) fn take_turn<T: Seated>(&mut self, seats: &mut Slab<T>) -> Option<usize> {
+        let at = place_of(seats, self.turns.pop_front()?)?;
+        seats[at].watch().is_queued = false;
+        Some(at)
     }
 
     /// Has the dispatcher report what a connection waits for. By edge it is watched for that from
@@ -229,10 +299,19 @@ impl Lookout {
         self.start + Duration::from_nanos(tick << TICK_SHIFT)
     }
 
-    /// The names of those whose timer has come.
-    pub(crate) fn expire(&mut self, now: Instant, expired: &mut Vec<u64>) {
+    /// Finds those whose timer has come.
+    pub(crate) fn expire(&mut self, now: Instant) {
         let now = self.tick_of(now);
-        self.timers.advance(now, |name| expired.push(name));
+        let Lookout {
+            timers, expired, ..
+        } = self;
+        timers.advance(now, |name| expired.push_back(name));
+    }
+
+    /// Where the next one of them is.
+    #[inline]
+    pub(crate) fn next_expired<T: Seated>(&mut self, seats: &mut Slab<T>) -> Option<usize> {
+        iter::from_fn(|| self.expired.pop_front()).find_map(|name| place_of(seats, name))
     }
 
     /// Whether the wait of a connection whose timer has come is over, or has lasted for as long as
@@ -256,4 +335,49 @@ impl Lookout {
 
 fn ticks(duration: Duration) -> Tick {
     u64::try_from(duration.as_nanos() >> TICK_SHIFT).unwrap_or(Tick::MAX >> 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use event::Mechanism;
+    use session::Echo;
+
+    use super::*;
+    use crate::engine::loops::tests::start_at;
+    use crate::limits::Limits;
+
+    impl Seated for Watch {
+        fn watch(&mut self) -> &mut Watch {
+            self
+        }
+    }
+
+    #[test]
+    fn what_was_for_one_that_has_left_is_not_for_the_next_at_its_place() {
+        let (start, _shared, _) = start_at(&[], Limits::default(), || Echo);
+        let (house, _) = House::new(start, Box::new(|| Mechanism::Poll.open()), (1, true));
+        let mut lookout = Lookout::new(&house, Loop::new().unwrap()).unwrap();
+        let mut seats = Slab::new();
+        let first = seats.insert(lookout.meet(0));
+        let name = seats[first].name;
+        lookout.queue(&mut seats[first]);
+        lookout.queue(&mut seats[first]);
+        assert_eq!(lookout.turns(), 1, "one has one turn at a time");
+        lookout.arm(&mut seats[first], Instant::now());
+        assert_eq!(place_of(&mut seats, name), Some(first));
+
+        // Its timer has come, and in the same turn of the loop it leaves.
+        lookout.expire(Instant::now() + Duration::from_secs(1));
+        seats.remove(first);
+        let next = seats.insert(lookout.meet(first));
+        assert_eq!(next, first);
+        assert_eq!(place_of(&mut seats, name), None);
+        assert_eq!(lookout.take_turn(&mut seats), None);
+        assert_eq!(lookout.next_expired(&mut seats), None);
+
+        lookout.queue(&mut seats[next]);
+        assert_eq!(lookout.take_turn(&mut seats), Some(next));
+        lookout.queue(&mut seats[next]);
+        assert_eq!(lookout.take_turn(&mut seats), Some(next));
+    }
 }

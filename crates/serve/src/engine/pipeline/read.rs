@@ -12,7 +12,6 @@
 
 mod lifetime;
 
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::ops::ControlFlow::{Break, Continue};
@@ -31,7 +30,7 @@ use super::stages::Stages;
 use crate::carriage::Want;
 use crate::clock;
 use crate::counters::Closed;
-use crate::engine::loops::{BELL, House, Lookout, Loop, ROOM_LEN, Waits, Watch};
+use crate::engine::loops::{House, Lookout, Loop, ROOM_LEN, Seated, Waits, Watch, place_of};
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
@@ -47,13 +46,13 @@ pub(super) struct Reader<S, O> {
     lookout: Lookout,
     /// Whether connections stay watched while they are with another stage.
     keeps_watch: bool,
+    /// Those that may have something for the session have a turn coming, in the order in which that
+    /// came.
     seats: Slab<Seat<S>>,
     /// Those that came back and have nothing to do.
     rest: Arc<Rest<S>>,
     /// How many it has something for that are not back yet.
     expected: usize,
-    /// Those that may have something for the session, in the order in which that came.
-    ready: VecDeque<u64>,
     /// More has come than a batch.
     has_more: bool,
     now: Now,
@@ -61,10 +60,8 @@ pub(super) struct Reader<S, O> {
     stage: u8,
     room: Vec<u8>,
     // Empty between two turns, and kept for their memory.
-    reports: Vec<Ready>,
     arrivals: Vec<Arrival<S>>,
     rested: Vec<Box<Connection<S>>>,
-    expired: Vec<u64>,
 }
 
 /// The seat of a connection.
@@ -76,8 +73,12 @@ struct Seat<S> {
     missed: Readiness,
     /// Something happened meanwhile.
     is_expected: bool,
-    /// It stands in the queue of those that are ready.
-    is_queued: bool,
+}
+
+impl<S> Seated for Seat<S> {
+    fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
+    }
 }
 
 /// What became of a connection that was ready.
@@ -114,15 +115,12 @@ where
             seats: Slab::new(),
             rest: Arc::clone(&stages.rests[number]),
             expected: 0,
-            ready: VecDeque::new(),
             has_more: false,
             now: clock::now(),
             stage: SERVING,
             room: vec![0; ROOM_LEN],
-            reports: Vec::new(),
             arrivals: Vec::new(),
             rested: Vec::new(),
-            expired: Vec::new(),
         })
     }
 
@@ -130,7 +128,7 @@ where
     pub(super) fn run(mut self) {
         while self.stage != CUTTING {
             let timeout = self.patience();
-            self.lookout.wait(&mut self.reports, timeout);
+            self.lookout.wait(timeout);
             self.now = clock::now();
             self.take_rested(false);
             self.hear_reports();
@@ -147,7 +145,7 @@ where
 
     /// For how long nothing happens unless something is reported.
     fn patience(&self) -> Option<Duration> {
-        if self.has_more || (!self.ready.is_empty() && !self.is_stuck()) {
+        if self.has_more || (self.lookout.turns() > 0 && !self.is_stuck()) {
             return Some(Duration::ZERO);
         }
         let next = self.lookout.next_expiry()?;
@@ -160,13 +158,8 @@ where
     }
 
     fn hear_reports(&mut self) {
-        let mut reports = mem::take(&mut self.reports);
-        for Ready { token, readiness } in reports.drain(..) {
-            if token.0 == BELL {
-                self.own.bell.is_heard();
-                continue;
-            }
-            let Some(at) = self.place_of(token.0) else {
+        while let Some(Ready { token, readiness }) = self.lookout.next_report() {
+            let Some(at) = place_of(&mut self.seats, token.0) else {
                 continue; // It has ended in this turn.
             };
             let seat = &mut self.seats[at];
@@ -182,10 +175,9 @@ where
                     .unwatch(&mut seat.watch, connection.wire.as_fd());
             }
             if readiness.is_readable() {
-                self.queue(at);
+                self.lookout.queue(&mut seat.watch);
             }
         }
-        self.reports = reports;
     }
 
     /// Whether the server drains or is over.
@@ -217,12 +209,8 @@ where
     }
 
     fn look_at_timers(&mut self) {
-        let mut expired = mem::take(&mut self.expired);
-        self.lookout.expire(self.now.monotonic, &mut expired);
-        for name in expired.drain(..) {
-            let Some(at) = self.place_of(name) else {
-                continue;
-            };
+        self.lookout.expire(self.now.monotonic);
+        while let Some(at) = self.lookout.next_expired(&mut self.seats) {
             let Seat {
                 watch, connection, ..
             } = &mut self.seats[at];
@@ -234,30 +222,27 @@ where
             {
                 // If a report was lost, this finds what it was about.
                 connection.wire.try_again();
-                self.queue(at);
+                self.lookout.queue(watch);
             } else if connection.is_none() {
                 self.expect_back(at);
                 // Once more, to be woken for it.
                 self.has_more = true;
             }
         }
-        self.expired = expired;
     }
 
     /// Receives for those that are ready, as far as that can be handed over.
     fn serve_ready(&mut self) {
-        for _ in 0..self.ready.len() {
+        for _ in 0..self.lookout.turns() {
             if self.is_stuck() {
                 self.session.hand_over();
                 if self.is_stuck() {
                     return;
                 }
             }
-            let Some(at) = self.ready.pop_front().and_then(|name| self.place_of(name)) else {
-                continue;
-            };
-            self.seats[at].is_queued = false;
-            self.go_on(at);
+            if let Some(at) = self.lookout.take_turn(&mut self.seats) {
+                self.go_on(at);
+            }
         }
         self.session.hand_over();
     }
@@ -300,24 +285,14 @@ where
         }
     }
 
+    fn queue(&mut self, at: usize) {
+        self.lookout.queue(&mut self.seats[at].watch);
+    }
+
     /// Something has happened to a connection that is with another stage.
     fn expect_back(&mut self, at: usize) {
         let is_new = !mem::replace(&mut self.seats[at].is_expected, true);
         self.expected += usize::from(is_new);
-    }
-
-    fn queue(&mut self, at: usize) {
-        let seat = &mut self.seats[at];
-        if !mem::replace(&mut seat.is_queued, true) {
-            self.ready.push_back(seat.watch.name);
-        }
-    }
-
-    /// Where the connection of this name sits, unless it has ended.
-    fn place_of(&self, name: u64) -> Option<usize> {
-        let at = (name & u64::from(u32::MAX)) as usize;
-        let seat = self.seats.get(at)?;
-        (seat.watch.name == name).then_some(at)
     }
 }
 

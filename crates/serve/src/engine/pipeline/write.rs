@@ -9,7 +9,6 @@
 //! loop waits but its dispatcher: a connection for which another stage has no room waits in line
 //! here, so that what comes from the session stage always finds room soon.
 
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::ops::ControlFlow::{Break, Continue};
@@ -26,7 +25,9 @@ use super::queue::{Outlet, Queue};
 use super::rest::Rest;
 use super::stages::Stages;
 use crate::clock;
-use crate::engine::loops::{BELL, House, Lookout, Loop, Waits, Watch, output, take_steps};
+use crate::engine::loops::{
+    House, Lookout, Loop, Seated, Waits, Watch, output, place_of, take_steps,
+};
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
@@ -40,17 +41,13 @@ pub(super) struct Writer<S, O> {
     batch_max: usize,
     lookout: Lookout,
     seats: Slab<Seat<S>>,
-    /// Those that have a turn coming.
-    turns: VecDeque<u64>,
     /// More has come than a batch.
     has_more: bool,
     now: Now,
     /// What the server was doing at the last look.
     stage: u8,
     // Empty between two turns, and kept for their memory.
-    reports: Vec<Ready>,
     arrivals: Vec<Box<Connection<S>>>,
-    expired: Vec<u64>,
 }
 
 /// The seat of a connection that waits.
@@ -58,8 +55,12 @@ struct Seat<S> {
     watch: Watch,
     connection: Box<Connection<S>>,
     waits: Waits,
-    /// It stands in the queue of those that have a turn coming.
-    is_queued: bool,
+}
+
+impl<S> Seated for Seat<S> {
+    fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
+    }
 }
 
 /// What became of a connection.
@@ -94,13 +95,10 @@ where
             own,
             batch_max: stages.batch_max,
             seats: Slab::new(),
-            turns: VecDeque::new(),
             has_more: false,
             now: clock::now(),
             stage: SERVING,
-            reports: Vec::new(),
             arrivals: Vec::new(),
-            expired: Vec::new(),
         })
     }
 
@@ -108,7 +106,7 @@ where
     pub(super) fn run(mut self) {
         while self.stage != CUTTING {
             let timeout = self.patience();
-            self.lookout.wait(&mut self.reports, timeout);
+            self.lookout.wait(timeout);
             self.now = clock::now();
             self.hear_reports();
             self.hear_news();
@@ -123,7 +121,7 @@ where
 
     /// For how long nothing happens unless something is reported.
     fn patience(&self) -> Option<Duration> {
-        if self.has_more || !self.turns.is_empty() {
+        if self.has_more || self.lookout.turns() > 0 {
             return Some(Duration::ZERO);
         }
         let next = self.lookout.next_expiry()?;
@@ -131,13 +129,8 @@ where
     }
 
     fn hear_reports(&mut self) {
-        let mut reports = mem::take(&mut self.reports);
-        for Ready { token, readiness } in reports.drain(..) {
-            if token.0 == BELL {
-                self.own.bell.is_heard();
-                continue;
-            }
-            let Some(at) = self.place_of(token.0) else {
+        while let Some(Ready { token, readiness }) = self.lookout.next_report() {
+            let Some(at) = place_of(&mut self.seats, token.0) else {
                 continue; // It has left in this turn.
             };
             let seat = &mut self.seats[at];
@@ -152,7 +145,6 @@ where
                 _ => {}
             }
         }
-        self.reports = reports;
     }
 
     /// Whether the server drains or is over.
@@ -167,12 +159,10 @@ where
 
     /// A turn for each that waits for one now.
     fn give_turns(&mut self) {
-        for _ in 0..self.turns.len() {
-            let Some(at) = self.turns.pop_front().and_then(|name| self.place_of(name)) else {
-                continue;
-            };
-            self.seats[at].is_queued = false;
-            self.go_on(at);
+        for _ in 0..self.lookout.turns() {
+            if let Some(at) = self.lookout.take_turn(&mut self.seats) {
+                self.go_on(at);
+            }
         }
     }
 
@@ -190,7 +180,6 @@ where
                         watch,
                         connection,
                         waits,
-                        is_queued: false,
                     });
                     self.wait_for(at, waits);
                 }
@@ -200,12 +189,8 @@ where
     }
 
     fn look_at_timers(&mut self) {
-        let mut expired = mem::take(&mut self.expired);
-        self.lookout.expire(self.now.monotonic, &mut expired);
-        for name in expired.drain(..) {
-            let Some(at) = self.place_of(name) else {
-                continue;
-            };
+        self.lookout.expire(self.now.monotonic);
+        while let Some(at) = self.lookout.next_expired(&mut self.seats) {
             let seat = &mut self.seats[at];
             if self.lookout.is_over(&mut seat.watch, seat.waits.until()) {
                 // If a report was lost, this finds what it was about.
@@ -213,7 +198,6 @@ where
                 self.go_on(at);
             }
         }
-        self.expired = expired;
     }
 
     /// Goes on with a connection that has a seat.
@@ -244,18 +228,11 @@ where
                     self.leave(at, Stop::Read);
                 } else if !was_watched && self.lookout.misses_room() {
                     connection.wire.try_again();
-                    self.queue(at);
+                    self.lookout.queue(watch);
                 }
             }
             Waits::Time { until } => self.lookout.arm(watch, until),
-            _ => self.queue(at),
-        }
-    }
-
-    fn queue(&mut self, at: usize) {
-        let seat = &mut self.seats[at];
-        if !mem::replace(&mut seat.is_queued, true) {
-            self.turns.push_back(seat.watch.name);
+            _ => self.lookout.queue(watch),
         }
     }
 
@@ -283,13 +260,6 @@ where
             }
             _ => self.session.line.push_back(connection),
         }
-    }
-
-    /// Where the connection of this name sits, unless it has left.
-    fn place_of(&self, name: u64) -> Option<usize> {
-        let at = (name & u64::from(u32::MAX)) as usize;
-        let seat = self.seats.get(at)?;
-        (seat.watch.name == name).then_some(at)
     }
 
     /// The server is over. What is with another stage ends there, or finds this queue closed.

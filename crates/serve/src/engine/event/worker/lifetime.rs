@@ -53,7 +53,6 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
             peer: accepted.peer,
             listener: accepted.listener,
             watch: self.lookout.meet(at),
-            is_queued: false,
         }));
         self.own.counters.accepted.add(1);
         self.go_on(at);

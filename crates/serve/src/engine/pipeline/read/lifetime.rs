@@ -12,7 +12,7 @@ use super::{Reader, Seat};
 use crate::carriage::Want;
 use crate::clock;
 use crate::counters::Closed;
-use crate::engine::loops::{Accepted, Wire, drop_session};
+use crate::engine::loops::{Accepted, Wire, drop_session, place_of};
 use crate::engine::pipeline::connection::{Arrival, Cargo, Connection, cut, cut_arrival, guard};
 use crate::shared::SERVING;
 
@@ -29,7 +29,7 @@ where
                 Arrival::Accepted(accepted) => self.welcome(accepted),
                 Arrival::Back(connection) => self.take_back(connection),
                 Arrival::Worked(name, job) => {
-                    let Some(at) = self.place_of(name) else {
+                    let Some(at) = place_of(&mut self.seats, name) else {
                         drop_session(job);
                         continue;
                     };
@@ -69,7 +69,6 @@ where
             connection: Some(connection),
             missed: Readiness::default(),
             is_expected: false,
-            is_queued: false,
         });
         self.own.counters.accepted.add(1);
         match self.stage {
@@ -91,7 +90,7 @@ where
     /// A connection is back at its seat.
     fn take_back(&mut self, mut connection: Box<Connection<S>>) {
         let name = connection.name;
-        let at = self.place_of(name).expect("a seat is kept until the end");
+        let at = place_of(&mut self.seats, name).expect("a seat is kept until the end");
         let seat = &mut self.seats[at];
         connection.wire.is_ready(mem::take(&mut seat.missed));
         self.expected -= usize::from(mem::take(&mut seat.is_expected));

@@ -368,11 +368,26 @@ const NETSTACK_PACKET: &str = "--engine netstack --device packet:{interface} --a
 const NETSTACK_TAP: &str = "--engine netstack --device tap:{interface} --address {host}/24";
 
 /// weft's fibers: their names, and the kinds by which experiments ask for them.
-pub const FIBERS: &[(&str, &str)] = &[
+const FIBERS: &[(&str, &str)] = &[
     ("weft", "pinned"),
     ("weft steps", "steps"),
     ("weft migratable", "migratable"),
 ];
+
+/// weft's fibers, of the program `weft-programs`. `prefix` as for [`weft_forms`].
+pub fn weft_fibers(programs: &Path, prefix: &str, version: &str) -> Vec<Subject> {
+    let fibers = FIBERS.iter().map(|&(name, kind)| Subject {
+        name: format!("{prefix}{name}"),
+        kind: kind.to_owned(),
+        version: version.to_owned(),
+        start: Start::Program {
+            program: programs.to_owned(),
+            arguments: Vec::new(),
+            parameters: vec![format!("mode={kind}").into()],
+        },
+    });
+    fibers.collect()
+}
 
 /// The name of a kind: but for weft's fibers they are the same.
 pub(crate) fn name_of(kind: &str) -> &str {

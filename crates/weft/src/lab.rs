@@ -438,14 +438,29 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
         Some(names) => chosen(names)?,
         None => chosen(&EXPERIMENTS.map(str::to_owned))?,
     };
+    let has = |kind: fn(&Work) -> bool| experiments.iter().any(|one| kind(&one.work));
+    let has_servers = has(|work| matches!(work, Work::Server(_)));
+    let has_programs = has(|work| matches!(work, Work::Program));
     let mut subjects = Vec::new();
     for (build, prefix) in [(&compare.old, OLD), (&compare.new, NEW)] {
-        let mut forms = ::lab::weft_forms(&build_at(build)?, prefix);
-        forms.retain(|form| compare.forms.contains(&form.kind));
+        let build = build_at(build)?;
+        let mut forms: Vec<Subject> = Vec::new();
+        if has_servers {
+            forms.extend(::lab::weft_forms(&build, prefix));
+        }
+        if has_programs {
+            let version = ::lab::version_of(&build, "--version");
+            let programs = programs_beside(&build)?;
+            forms.extend(::lab::weft_fibers(&programs, prefix, &version));
+        }
+        forms.retain(|form| {
+            let name = form.name.strip_prefix(prefix).unwrap_or(&form.name);
+            compare.forms.iter().any(|asked| asked == name)
+        });
         subjects.extend(forms);
     }
     let generator = fs::canonicalize(&compare.new)?;
-    let mut lab = Laboratory::new(&compare.measuring, generator, true)?;
+    let mut lab = Laboratory::new(&compare.measuring, generator, has_servers)?;
     let mut comparison = Comparison::new(Compares::Builds, compare.limit.unwrap_or(LIMIT));
     for experiment in experiments {
         if let Some(recorded) = lab.measure(experiment, &subjects, compare.effort())? {
@@ -506,24 +521,20 @@ fn only(subjects: &mut Vec<Subject>, names: &[String]) -> Result<(), Failure> {
 
 /// weft's fibers and dispatchers, and runtimes of others that build here.
 fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
-    let program = programs()?;
-    let fibers = ::lab::FIBERS.iter();
-    let fibers = fibers.map(|&(name, mode)| (name, mode, format!("mode={mode}")));
+    let (program, version) = (programs()?, env!("CARGO_PKG_VERSION"));
     let dispatch = catalog::find("dispatch-cost").expect("it is in the catalogue");
-    let kinds = dispatch.subjects.iter();
-    let dispatchers = kinds.map(|&name| (name, name, format!("dispatcher={name}")));
-    let own = fibers.chain(dispatchers);
-    let subject = |(name, kind, parameter): (&str, &str, String)| Subject {
+    let dispatchers = dispatch.subjects.iter().map(|&name| Subject {
         name: name.to_owned(),
-        kind: kind.to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        kind: name.to_owned(),
+        version: version.to_owned(),
         start: Start::Program {
             program: program.clone(),
             arguments: Vec::new(),
-            parameters: vec![parameter.into()],
+            parameters: vec![format!("dispatcher={name}").into()],
         },
-    };
-    let mut subjects: Vec<_> = own.map(subject).collect();
+    });
+    let mut subjects = ::lab::weft_fibers(&program, "", version);
+    subjects.extend(dispatchers);
     let folder = match &run.folder {
         Some(folder) => folder.clone(),
         None => peers_folder()?,
@@ -552,7 +563,11 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
 
 /// weft's own programs lie beside weft: it is a product, and they are measured and nothing else.
 fn programs() -> Result<PathBuf, Failure> {
-    let program = std::env::current_exe()?.with_file_name("weft-programs");
+    programs_beside(&std::env::current_exe()?)
+}
+
+fn programs_beside(weft: &Path) -> Result<PathBuf, Failure> {
+    let program = weft.with_file_name("weft-programs");
     match program.is_file() {
         true => Ok(program),
         false => Err(Failure::Running(format!(

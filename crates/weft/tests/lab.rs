@@ -380,6 +380,20 @@ fn programs_on_fibers_are_measured_and_are_no_part_of_weft() {
     assert!(output.status.success(), "{output:?}");
     assert!(text.contains("weft steps"), "{text}");
 
+    // Seen (in review): builds could be compared as servers and not as runtimes.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    command.args(["lab", "compare"]);
+    command.args([env!("CARGO_BIN_EXE_weft"); 2]);
+    command.args(["--experiments", "rt-yield", "--quick"]);
+    command.args(["--repeat", "1", "--sample", "10ms"]);
+    let output = command.arg("--out").arg(lab.home.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for fibers in ["weft", "weft steps", "weft migratable"] {
+        let line = format!("rt-yield, {fibers}: 1 processor, many ");
+        assert!(text.contains(&line), "{output:?}");
+    }
+    assert!(!text.contains("failed\n"), "{text}");
+
     // The same weft, alone in a folder.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let alone = folder.path().join("weft");

@@ -164,7 +164,10 @@ fn compare() -> Command {
                 .help("The build after, which makes the load; or its folder of results"),
             names_of("experiments")
                 .help("Which experiments' cells [default: web-rows,cache-rows; of results all]"),
-            names_of("forms").help("Which forms of weft [default: weft,weft epoll,weft cache]"),
+            names_of("forms").help(
+                "Which forms of weft, and which of its fibers [default: weft,weft epoll,weft \
+                 cache,weft steps,weft migratable]",
+            ),
             option("limit", "RATIO")
                 .help("The greatest ratio of the best samples [default: 1.02; of results 1.2]")
                 .value_parser(value_parser!(f64)),
@@ -265,7 +268,14 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
 const RESULTS: &str = "weft-lab";
 /// Not among the results of runs.
 const COMPARISONS: &str = "weft-lab/compare";
-const FORMS: [&str; 3] = ["weft", "weft epoll", "weft cache"];
+/// As servers, and as fibers; one name is of both.
+const FORMS: [&str; 5] = [
+    "weft",
+    "weft epoll",
+    "weft cache",
+    "weft steps",
+    "weft migratable",
+];
 
 fn many(matches: &ArgMatches, id: &str) -> Option<Vec<String>> {
     let values = matches.get_many::<String>(id);

@@ -59,5 +59,5 @@ pub use rows::{Ratio, Row, Rows, Spread};
 pub use sample::{Course, Noise, Output, Sample};
 pub use store::{Came, Header, Record, Recorded, RunEnd, SubjectLine, samples_file};
 pub use subject::{DISPATCHERS, KNOWN, Known, ServerForm, Speaks, Start};
-pub use subject::{Subject, WEFT_FORMS};
+pub use subject::{ON_REQUEST, Subject, WEFT_FORMS};
 pub use subject::{ceilings, custom, generators, in_path, version_of, weft_fibers, weft_forms};

@@ -13,7 +13,8 @@ pub struct Subject {
     /// For tables: `weft`, `weft steps`, `nginx copy`.
     pub name: String,
     /// By which experiments ask for it. `pinned`, `steps` and `migratable` are weft's fibers; other
-    /// people's go by their names, the user's by `CUSTOM_SERVER` and `CUSTOM_PROGRAM`.
+    /// people's go by their names, the user's by `CUSTOM_SERVER` and `CUSTOM_PROGRAM`. Two may be
+    /// of one kind.
     pub kind: String,
     /// What it says of itself; empty if it was not asked.
     pub version: String,
@@ -363,6 +364,10 @@ pub const WEFT_FORMS: &[(&str, Speaks, &str)] = &[
     ),
 ];
 
+/// The form that is measured only if it is named, wherever `weft event` is: the others take as long
+/// as a run may.
+pub const ON_REQUEST: &str = "weft pipeline";
+
 const NETSTACK_XDP: &str = "--engine netstack --device xdp:{interface} --address {host}/24";
 const NETSTACK_PACKET: &str = "--engine netstack --device packet:{interface} --address {host}/24";
 const NETSTACK_TAP: &str = "--engine netstack --device tap:{interface} --address {host}/24";
@@ -451,7 +456,12 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
     };
     let dispatchers = DISPATCHERS.iter().map(|name| event(name, name));
     let queues = QUEUES.iter().map(|(name, words)| event(name, words));
-    forms.chain(dispatchers).chain(queues).collect()
+    let on_request = Subject {
+        kind: "weft event".to_owned(),
+        ..form(ON_REQUEST, Speaks::Web, "--engine pipeline")
+    };
+    let forms = forms.chain(dispatchers).chain(queues);
+    forms.chain([on_request]).collect()
 }
 
 /// A server of the user, `NAME=COMMAND {port} {root}`, or a threading runtime, `NAME=COMMAND

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use ::lab::catalog::{self, CATALOG, OTHER_NAMES};
 use ::lab::compare::{Compares, Comparison, NEW, OLD};
 use ::lab::{
-    Effort, Experiment, KNOWN, LabPlace, PeerRuntime, Progress, Recorded, Report, RunError,
-    Setting, Start, Subject, Thoroughness, Work, samples_file,
+    Effort, Experiment, KNOWN, LabPlace, ON_REQUEST, PeerRuntime, Progress, Recorded, Report,
+    RunError, Setting, Start, Subject, Thoroughness, Work, samples_file,
 };
 use ::serve::signals::exit_at_second;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
@@ -138,9 +138,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     for custom in &run.custom {
         subjects.push(::lab::custom(custom).map_err(Failure::Usage)?);
     }
-    if let Some(names) = &run.subjects {
-        only(&mut subjects, names)?;
-    }
+    only(&mut subjects, run.subjects.as_deref())?;
     let mut lab = Laboratory::new(&run.measuring, weft, has_servers)?;
     let each = experiments.iter().map(|experiment| {
         let part = ::lab::taking_part(experiment, &subjects);
@@ -506,8 +504,13 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
     Ok(chosen)
 }
 
-/// Keeps the subjects of these names, in the names' order of the catalogue.
-fn only(subjects: &mut Vec<Subject>, names: &[String]) -> Result<(), Failure> {
+/// Keeps the subjects of these names, in the names' order of the catalogue. Without names that is
+/// all but what is measured on request.
+fn only(subjects: &mut Vec<Subject>, names: Option<&[String]>) -> Result<(), Failure> {
+    let Some(names) = names else {
+        subjects.retain(|subject| subject.name != ON_REQUEST);
+        return Ok(());
+    };
     let there: Vec<_> = subjects.iter().map(|subject| &*subject.name).collect();
     if let Some(unknown) = names.iter().find(|name| !there.contains(&name.as_str())) {
         let there = there.join(", ");
@@ -647,6 +650,20 @@ mod tests {
         let filled = "a\n<!-- begin: lab x -->\nnew\n<!-- end: lab x -->\nb\n";
         assert_eq!(fill(text, "x", "new").as_deref(), Some(filled));
         assert_eq!(fill(text, "y", "new"), None);
+    }
+
+    #[test]
+    fn what_is_measured_on_request_is_left_out_unless_it_is_named() {
+        let left = |names: Option<&[String]>| {
+            let mut subjects = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
+            assert!(only(&mut subjects, names).is_ok());
+            let names = subjects.into_iter().map(|subject| subject.name);
+            names.collect::<Vec<_>>()
+        };
+        let all = left(None);
+        assert!(all.len() > 1 && !all.iter().any(|name| name == ON_REQUEST));
+        let named = [ON_REQUEST.to_owned()];
+        assert_eq!(left(Some(&named)), named);
     }
 
     /// `weft lab run all --budget 20m` could take twelve hours: each experiment had 20 minutes.

@@ -91,9 +91,10 @@ mod tests {
 
     use super::*;
     use crate::experiment::{Breadth, Figure, Work};
-    use crate::method::{Effort, Thoroughness, estimate};
+    use crate::method::{Effort, Thoroughness, estimate, taking_part};
     use crate::place::Controller;
     use crate::rows::Rows;
+    use crate::subject::{ON_REQUEST, weft_forms};
 
     #[test]
     fn every_experiment_can_be_read_run_and_drawn() {
@@ -269,6 +270,20 @@ mod tests {
             let is_told = measures.any(|one| one.name == asked && one.is_told);
             assert!(is_told, "{experiment}: {asked}");
         }
+    }
+
+    /// Seen (in review): of weft's engines the pipeline was in no experiment.
+    #[test]
+    fn what_is_measured_on_request_takes_part_where_its_like_does() {
+        let forms = weft_forms(std::path::Path::new("/nowhere/weft"), "");
+        let takes_part = |name| {
+            let part = taking_part(find(name).unwrap(), &forms);
+            part.iter().any(|subject| subject.name == ON_REQUEST)
+        };
+        for name in ["web-rows", "web-servers", "web-idle", "web-overload"] {
+            assert!(takes_part(name), "{name}");
+        }
+        assert!(!takes_part("cache-rows") && !takes_part("dispatch-rate"));
     }
 
     /// Seen: `weft lab servers` found caddy, and no experiment measured it.

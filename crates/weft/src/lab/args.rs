@@ -109,7 +109,8 @@ fn run() -> Command {
                      long they take; each has one round at least",
                 )
                 .value_parser(value::duration),
-            names_of("subjects").help("Measure only these [default: all that are there]"),
+            names_of("subjects")
+                .help("Measure only these [default: all that are there but weft pipeline]"),
             option("subject", "NAME=COMMAND").action(ArgAction::Append).help(
                 "Measure this server as well; {port} and {root} stand for its port and folder. Or \
                  this threading runtime; {program} stands for the program to run. May be repeated",

@@ -153,6 +153,24 @@ impl Parameters {
         handle.expect("memory for a stack").fiber().clone()
     }
 
+    /// Starts a fiber of the kind that is asked for.
+    fn start(&self, runtime: &Runtime, mut it: impl Looks) -> Fiber {
+        if self.mode == Mode::Steps {
+            let handle = runtime.spawn_steps_with(Builder::new(), InSteps(it));
+            return handle.fiber().clone();
+        }
+        self.spawn(runtime, move || {
+            it.begin();
+            while let Some(had_work) = it.look() {
+                match it.idle() {
+                    _ if had_work => {}
+                    Flow::Park => fiber::park(),
+                    _ => fiber::yield_now(),
+                }
+            }
+        })
+    }
+
     /// Lets the fibers run for a while and counts what they did. They are left behind: the process
     /// ends.
     fn time(&self, start: Instant, total: &Total) -> Output {
@@ -160,6 +178,41 @@ impl Parameters {
         let (ops, elapsed) = (total.ops.load(Ordering::Relaxed), start.elapsed());
         total.is_over.store(true, Ordering::Relaxed);
         sample(ops, elapsed)
+    }
+}
+
+/// What a fiber does, with frames or in steps: it looks again and again whether there is something
+/// to do for it.
+trait Looks: Send + 'static {
+    /// What comes before the first look, or in steps before the first wait.
+    fn begin(&mut self) {}
+
+    /// Does what there is to do; `None` when it is over, else whether there was something.
+    fn look(&mut self) -> Option<bool>;
+
+    /// How it waits when there was nothing: [`Flow::Yield`] or [`Flow::Park`].
+    fn idle(&self) -> Flow;
+
+    /// What follows a step in which there was something.
+    fn busy(&self) -> Flow {
+        self.idle()
+    }
+}
+
+struct InSteps<L>(L);
+
+impl<L: Looks> Steps for InSteps<L> {
+    fn begin(&mut self) -> Flow {
+        self.0.begin();
+        self.0.idle()
+    }
+
+    fn resumed(&mut self) -> Flow {
+        match self.0.look() {
+            None => Flow::Done,
+            Some(true) => self.0.busy(),
+            Some(false) => self.0.idle(),
+        }
     }
 }
 
@@ -217,32 +270,21 @@ impl Random {
     }
 }
 
-fn yields(parameters: &Parameters) -> Result<Output, String> {
-    struct Yielding(Batch);
-    impl Steps for Yielding {
-        fn begin(&mut self) -> Flow {
-            Flow::Yield
-        }
-        fn resumed(&mut self) -> Flow {
-            match self.0.count() {
-                true => Flow::Yield,
-                false => Flow::Done,
-            }
-        }
+impl Looks for Batch {
+    fn look(&mut self) -> Option<bool> {
+        self.count().then_some(false)
     }
+
+    fn idle(&self) -> Flow {
+        Flow::Yield
+    }
+}
+
+fn yields(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let start = Instant::now();
     for _ in 0..parameters.threads() {
-        let mut batch = Batch::of(&total);
-        if parameters.mode == Mode::Steps {
-            runtime.spawn_steps_with(Builder::new(), Yielding(batch));
-            continue;
-        }
-        parameters.spawn(&runtime, move || {
-            while batch.count() {
-                fiber::yield_now();
-            }
-        });
+        parameters.start(&runtime, Batch::of(&total));
     }
     Ok(parameters.time(start, &total))
 }
@@ -276,20 +318,17 @@ impl Place {
     }
 }
 
-impl Steps for Place {
-    fn begin(&mut self) -> Flow {
-        Flow::Park
-    }
-
-    fn resumed(&mut self) -> Flow {
+impl Looks for Place {
+    fn look(&mut self) -> Option<bool> {
         if !self.takes_token() {
-            return Flow::Park;
+            return Some(false);
         }
         self.pass_on();
-        match self.batch.count() {
-            true => Flow::Park,
-            false => Flow::Done,
-        }
+        self.batch.count().then_some(true)
+    }
+
+    fn idle(&self) -> Flow {
+        Flow::Park
     }
 }
 
@@ -300,27 +339,12 @@ fn cycle(parameters: &Parameters) -> Result<Output, String> {
     let start = Instant::now();
     for ring in &rings {
         for at in 0..RING {
-            let (ring, batch) = (Arc::clone(ring), Batch::of(&total));
-            let mut place = Place { ring, at, batch };
-            let links = Arc::clone(&place.ring);
-            let fiber = match parameters.mode {
-                Mode::Steps => {
-                    let handle = runtime.spawn_steps_with(Builder::new(), place);
-                    handle.fiber().clone()
-                }
-                _ => parameters.spawn(&runtime, move || {
-                    loop {
-                        while !place.takes_token() {
-                            fiber::park();
-                        }
-                        place.pass_on();
-                        if !place.batch.count() {
-                            return;
-                        }
-                    }
-                }),
+            let place = Place {
+                ring: Arc::clone(ring),
+                at,
+                batch: Batch::of(&total),
             };
-            let _ = links[at].fiber.set(fiber);
+            let _ = ring[at].fiber.set(parameters.start(&runtime, place));
         }
         ring[0].has_token.store(true, Ordering::Release);
         ring[0].fiber.get().expect("just set").unpark();
@@ -473,8 +497,7 @@ struct Member {
     random: Random,
 }
 
-impl Member {
-    /// One look; `None` when it is over, else whether there was something to do.
+impl Looks for Member {
     fn look(&mut self) -> Option<bool> {
         let round = &self.round;
         if round.is_over.load(Ordering::Relaxed) {
@@ -492,6 +515,19 @@ impl Member {
         Some(true)
     }
 
+    fn idle(&self) -> Flow {
+        match self.round.exhausts {
+            true => Flow::Park,
+            false => Flow::Yield,
+        }
+    }
+
+    fn busy(&self) -> Flow {
+        Flow::Yield
+    }
+}
+
+impl Member {
     /// Keeps the processor until all have acknowledged, then lets another lead.
     fn lead(&mut self, epoch: u64) {
         let round = &self.round;
@@ -513,27 +549,6 @@ impl Member {
             round.wake_all();
         }
     }
-
-    fn idle_flow(&self) -> Flow {
-        match self.round.exhausts {
-            true => Flow::Park,
-            false => Flow::Yield,
-        }
-    }
-}
-
-impl Steps for Member {
-    fn begin(&mut self) -> Flow {
-        self.idle_flow()
-    }
-
-    fn resumed(&mut self) -> Flow {
-        match self.look() {
-            None => Flow::Done,
-            Some(true) => Flow::Yield,
-            Some(false) => self.idle_flow(),
-        }
-    }
 }
 
 fn transfer(parameters: &Parameters) -> Result<Output, String> {
@@ -547,28 +562,13 @@ fn transfer(parameters: &Parameters) -> Result<Output, String> {
         ..Round::default()
     });
     for me in 0..count {
-        let mut member = Member {
+        let member = Member {
             round: Arc::clone(&round),
             me,
             seen: 0,
             random: Random::new(me as u64),
         };
-        let fiber = match parameters.mode {
-            Mode::Steps => {
-                let handle = runtime.spawn_steps_with(Builder::new(), member);
-                handle.fiber().clone()
-            }
-            _ => parameters.spawn(&runtime, move || {
-                while let Some(had_work) = member.look() {
-                    match member.idle_flow() {
-                        _ if had_work => {}
-                        Flow::Park => fiber::park(),
-                        _ => fiber::yield_now(),
-                    }
-                }
-            }),
-        };
-        let _ = round.fibers[me].set(fiber);
+        let _ = round.fibers[me].set(parameters.start(&runtime, member));
     }
     let start = Instant::now();
     round.epoch.store(1, Ordering::Release);
@@ -586,16 +586,15 @@ fn transfer(parameters: &Parameters) -> Result<Output, String> {
 
 fn memory(parameters: &Parameters) -> Result<Output, String> {
     struct Parked(Arc<AtomicU64>, Arc<AtomicBool>);
-    impl Steps for Parked {
-        fn begin(&mut self) -> Flow {
+    impl Looks for Parked {
+        fn begin(&mut self) {
             self.0.fetch_add(1, Ordering::Relaxed);
-            Flow::Park
         }
-        fn resumed(&mut self) -> Flow {
-            match self.1.load(Ordering::Acquire) {
-                true => Flow::Done,
-                false => Flow::Park,
-            }
+        fn look(&mut self) -> Option<bool> {
+            (!self.1.load(Ordering::Acquire)).then_some(false)
+        }
+        fn idle(&self) -> Flow {
+            Flow::Park
         }
     }
     let runtime = parameters.runtime()?;
@@ -606,19 +605,8 @@ fn memory(parameters: &Parameters) -> Result<Output, String> {
     let start = Instant::now();
     let mut fibers = Vec::with_capacity(count as usize);
     for _ in 0..count {
-        let (parked, is_over) = (Arc::clone(&parked), Arc::clone(&is_over));
-        fibers.push(match parameters.mode {
-            Mode::Steps => {
-                let handle = runtime.spawn_steps_with(Builder::new(), Parked(parked, is_over));
-                handle.fiber().clone()
-            }
-            _ => parameters.spawn(&runtime, move || {
-                parked.fetch_add(1, Ordering::Relaxed);
-                while !is_over.load(Ordering::Acquire) {
-                    fiber::park();
-                }
-            }),
-        });
+        let it = Parked(Arc::clone(&parked), Arc::clone(&is_over));
+        fibers.push(parameters.start(&runtime, it));
     }
     while parked.load(Ordering::Relaxed) < count {
         thread::sleep(Duration::from_millis(1));

@@ -16,7 +16,7 @@ use super::super::congestion::RateReduction;
 use super::super::flight::{Arrival, DUP_THRESH, Detection, Echoed};
 use super::super::state::{End, TcpState};
 use super::receive::Arriving;
-use super::{Connection, Happened, Phase, Probe, Receipt, Trial, Undo};
+use super::{Connection, Happened, Phase, Probe, Receipt, Trial, Undo, WindowProbe};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, SeqNumber};
 
@@ -55,6 +55,9 @@ impl Connection {
             || (self.snd_wl1 == arriving.seq && self.snd_wl2 <= ack);
         if ack < self.flight.start() || !is_latest {
             return false;
+        }
+        if self.window_probe == WindowProbe::Out {
+            self.window_probe = WindowProbe::Idle;
         }
         let window = u64::from(arriving.segment.window) << self.snd_shift;
         let is_changed = window != self.snd_wnd;

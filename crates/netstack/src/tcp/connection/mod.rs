@@ -146,7 +146,7 @@ pub struct Connection {
     user_timeout_s: u16,
     /// Of late: progress ends it.
     trouble: Option<Trouble>,
-    is_window_probe_due: bool,
+    window_probe: WindowProbe,
     /// snd_una moved last, the flight began, or a window that holds everything back was met.
     progress_at: Instant,
     /// When the last of what was sent would have left at the rate of [`super::pacing`]; without a
@@ -235,6 +235,17 @@ enum Probe {
         end: u64,
         is_retransmission: bool,
     },
+}
+
+/// The probe of a closed window. RFC 9293 3.8.6.1
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WindowProbe {
+    /// None has left, or the peer has been heard since the last one did.
+    Idle,
+    /// It leaves with the next transmission.
+    Due,
+    /// It has left, and nothing has come since.
+    Out,
 }
 
 /// What became of a segment. A set: see the constants.
@@ -520,7 +531,7 @@ impl Connection {
             has_keep_alive: None,
             user_timeout_s: 0,
             trouble: None,
-            is_window_probe_due: false,
+            window_probe: WindowProbe::Idle,
             progress_at: now,
             spread_until: now,
             is_paced: false,
@@ -623,14 +634,24 @@ impl Connection {
     }
 
     /// After how long without an acknowledgement it ends (R2), once it is open: whole seconds, up
-    /// to 18 hours. Until then the settings' patience for handshakes holds. RFC 9293 3.8.3, MUST-21
+    /// to 18 hours. Until then the settings' patience for handshakes holds. It counts from the last
+    /// progress; between two probes of a closed window, from now. RFC 9293 3.8.3, MUST-21
     pub fn set_user_timeout(&mut self, config: &TcpConfig, now: Instant, timeout: Duration) {
         self.user_timeout_s = timeout.as_secs().clamp(1, u16::MAX.into()) as u16;
-        let given_up_at = (self.progress_at + self.patience(config)).max(now);
-        for timer in [&mut self.rto_at, &mut self.persist_at] {
-            if *timer != Instant::NEVER {
-                *timer = given_up_at.min(*timer);
-            }
+        let is_waiting = self.persist_at != Instant::NEVER;
+        if is_waiting && !self.is_read_shut && self.window_probe != WindowProbe::Out {
+            // The peer has answered all that it was asked: patience begins now. MUST-37
+            self.progress_at = now;
+        }
+        let patience = self.patience(config);
+        let given_up_at = (self.progress_at + patience).max(now);
+        if self.rto_at != Instant::NEVER {
+            self.rto_at = self.rto_at.min(given_up_at);
+        }
+        if is_waiting {
+            // The next probe leaves time for its answer, as those after it do.
+            let probe_at = now + patience / 2;
+            self.persist_at = self.persist_at.min(probe_at).min(given_up_at);
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::config::{KeepAlive, TcpConfig};
 use super::super::state::{End, TcpState};
-use super::{Connection, Happened, Phase, Probe, Trial, Trouble};
+use super::{Connection, Happened, Phase, Probe, Trial, Trouble, WindowProbe};
 use crate::time::Instant;
 
 /// Before the first sample. RFC 8985 7.2
@@ -238,7 +238,7 @@ impl Connection {
         if self.is_given_up(config, now) {
             return;
         }
-        self.is_window_probe_due = true;
+        self.window_probe = WindowProbe::Due;
         self.persist_backoff = self.persist_backoff.saturating_add(1);
         self.arm_persist(config, now);
     }

@@ -11,7 +11,7 @@
 use super::super::config::TcpConfig;
 use super::super::place::{DATA_AT, SYN_AT};
 use super::super::state::TcpState;
-use super::{Connection, Outgoing, Phase, Probe, Trial};
+use super::{Connection, Outgoing, Phase, Probe, Trial, WindowProbe};
 use crate::time::Instant;
 use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, TcpOptions};
@@ -354,10 +354,10 @@ impl Connection {
     /// RFC 9293 3.8.6.1: one byte, new or again; or what fits, if silly window avoidance has held
     /// it back for long enough (3.8.6.2.1, 4).
     fn transmit_window_probe(&mut self, now: Instant) -> Option<Outgoing> {
-        if !self.is_window_probe_due {
+        if self.window_probe != WindowProbe::Due {
             return None;
         }
-        self.is_window_probe_due = false;
+        self.window_probe = WindowProbe::Out;
         self.counters.window_probes += 1;
         if !self.flight.is_empty() {
             self.flight.first_is_lost(1);

@@ -22,6 +22,7 @@ from . import clients, crowds, lifecycle, load, netstack
 from .cache_commands import tls_client
 
 KERNEL, SERVER, PORT = "10.9.0.1", "10.9.0.2", 8080
+KERNEL_V6, SERVER_V6 = "fd00:9::1", "fd00:9::2"
 INTERFACE = "weft0"
 CLONE_NEWNET = 0x4000_0000
 # A crowd that asks at once fits into the interface's queue.
@@ -37,7 +38,7 @@ class OnLink:
         self.log = world.scratch / f"{log}-{len(world.servers)}.log"
         self.nofile, self.before_exec, self.expect_ready, self.process = None, None, True, None
         device = f"{kind}:{'stack' if kind != 'tap' else INTERFACE}"
-        return ["--engine", "netstack", "--device", device, "--address", f"{SERVER}/24", "--address", "fd00:9::2/64",
+        return ["--engine", "netstack", "--device", device, "--address", f"{SERVER}/24", "--address", f"{SERVER_V6}/64",
                 "--admin", f"127.0.0.1:{self.admin_port}"]
 
     def start(self):
@@ -156,9 +157,9 @@ def curl_gets_ranges(world, kind):
 def curl_gets_files_over_ipv6(world, kind):
     with own_link(world, kind):
         world.server()
-        ip("address", "add", "fd00:9::1/64", "dev", kernels_end(kind), "nodad")
+        ip("address", "add", f"{KERNEL_V6}/64", "dev", kernels_end(kind), "nodad")
         for path in ("style.css", "data/loom.wav"):
-            got = world.output_of("curl", "-sf", f"http://[fd00:9::2]:{PORT}/{path}")
+            got = world.output_of("curl", "-sf", f"http://[{SERVER_V6}]:{PORT}/{path}")
             expect(got == (world.site / path).read_bytes(), f"{path} has other bytes")
 
 
@@ -400,16 +401,27 @@ def hosts_on_one_interface_have_their_own_frames(world):
 def each_of_two_shards_opens_connections(world, kind):
     """Seen (in review): of the connections that two shards opened, half were reset. Cause: the kernel dealt the answers by a hash that the
     host did not know. Cure: by their ports, and a shard takes ports whose answers come to it."""
-    with own_network(), socket.socket() as listener:
+    expect_each_of_two_shards_to_open(world, kind, socket.AF_INET, f"{SERVER}/24", f"{KERNEL}:{PORT}")
+
+
+@check_over("packet", "tap")
+def each_of_two_shards_opens_connections_over_ipv6(world, kind):
+    """The programs that deal frames find the ports behind IPv6's header by instructions of their own."""
+    expect_each_of_two_shards_to_open(world, kind, socket.AF_INET6, f"{SERVER_V6}/64", f"[{KERNEL_V6}]:{PORT}")
+
+
+def expect_each_of_two_shards_to_open(world, kind, family, own, peer):
+    with own_network(), socket.socket(family) as listener:
         if kind == "packet":
             make_veth()
         device = f"{kind}:{INTERFACE if kind == 'tap' else 'stack'}"
-        host = world.start(netstack.example_of(world, "ask"), device, f"{SERVER}/24", f"{KERNEL}:{PORT}", 100, stdin=subprocess.PIPE)
+        host = world.start(netstack.example_of(world, "ask"), device, own, peer, 100, stdin=subprocess.PIPE)
         expect_equal("what it says", host.stdout.readline(), b"ready\n")
         if kind == "tap":
             ip("address", "add", f"{KERNEL}/24", "dev", INTERFACE)
             ip("link", "set", INTERFACE, "txqueuelen", str(QUEUE), "up")
-        listener.bind((KERNEL, PORT))
+        ip("address", "add", f"{KERNEL_V6}/64", "dev", kernels_end(kind), "nodad")
+        listener.bind((KERNEL if family == socket.AF_INET else KERNEL_V6, PORT))
         listener.listen(1000)
         said, _ = host.communicate(b"\n", timeout=20)
         expect_equal("what it says at last", said, b"opened 200 ended 0\n")

@@ -188,7 +188,8 @@ fn tests_of(crates: &[&str]) -> HashSet<String> {
 
 /// A table for each folder, which is an RFC.
 fn listing(scripts: &[script::Script]) -> String {
-    let mut listing = format!("\n{} scripts.\n", scripts.len());
+    let count = scripts.len();
+    let mut listing = format!("\n{count} scripts, each played over IPv4 and over IPv6.\n");
     let mut last = "";
     for script in scripts {
         let (folder, name) = script.name.split_once('/').expect("a folder and a name");

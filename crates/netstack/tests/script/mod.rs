@@ -24,15 +24,30 @@
 //! `<+` is a segment that comes in one burst with the next one: the shard sends nothing between.
 //!
 //! Whatever the shard sends and the script does not expect, at that very time, is a failure.
+//!
+//! Each script is played over IPv4 and over IPv6, with the same settings.
 
 mod line;
 mod world;
 
 use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 pub(crate) use line::Line;
 use world::World;
+
+/// The shard's address and that of its peers, in each family. RFC 5737, RFC 3849
+const ENDS: [(IpAddr, IpAddr); 2] = [
+    (
+        IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+        IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)),
+    ),
+    (
+        IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+        IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2)),
+    ),
+];
 
 /// A script as it lies in its file.
 pub(crate) struct Script {
@@ -59,9 +74,14 @@ impl Script {
         }
     }
 
-    /// Plays it. The error says where it failed, what came in place of what, and what went before.
+    /// Plays it over each family. The error says where it failed, what came in place of what, and
+    /// what went before.
     pub(crate) fn run(&self) -> Result<(), String> {
-        let mut world = World::new();
+        ENDS.into_iter().try_for_each(|ends| self.run_between(ends))
+    }
+
+    fn run_between(&self, ends: (IpAddr, IpAddr)) -> Result<(), String> {
+        let mut world = World::new(ends);
         for (number, text) in &self.lines {
             let step = Line::parse(text).and_then(|line| world.step(&line));
             step.map_err(|error| self.failure(&world, *number, text, &error))?;
@@ -72,7 +92,8 @@ impl Script {
 
     fn failure(&self, world: &World, number: usize, text: &str, error: &str) -> String {
         let mut report = format!("{}.txt:{number}: {text}\n    {error}\n", self.name);
-        let _ = writeln!(report, "    # {}\n    what went before:", self.title);
+        let _ = writeln!(report, "    # {}", self.title);
+        let _ = writeln!(report, "    what went before, over {}:", world.family());
         for line in world.trace() {
             let _ = writeln!(report, "      {line}");
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
@@ -14,8 +14,6 @@ use netstack::wire::tcp::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, TcpO
 
 use super::line::{Line, Pattern, What, duration, number};
 
-const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const PORT: u16 = 80;
 
 /// The port of the first peer; the others have the next ones.
@@ -25,6 +23,9 @@ const PEER_PORT: u16 = 10_000;
 const SEGMENTS_MAX: usize = 10_000;
 
 pub(crate) struct World {
+    /// The shard's address, and that of all peers.
+    local: IpAddr,
+    remote: IpAddr,
     config: TcpConfig,
     limits: ShardLimits,
     backlog: Backlog,
@@ -75,8 +76,10 @@ fn bytes(from: u64, len: usize) -> Vec<u8> {
 }
 
 impl World {
-    pub(crate) fn new() -> World {
+    pub(crate) fn new((local, remote): (IpAddr, IpAddr)) -> World {
         World {
+            local,
+            remote,
             config: TcpConfig {
                 mss: 1000,
                 quick_acks: 0,
@@ -96,6 +99,14 @@ impl World {
             peer_iss: 1_000_000,
             happened: Happened::NOTHING,
             trace: Vec::new(),
+        }
+    }
+
+    /// What it is played over.
+    pub(crate) fn family(&self) -> &'static str {
+        match self.remote {
+            IpAddr::V4(_) => "IPv4",
+            IpAddr::V6(_) => "IPv6",
         }
     }
 
@@ -192,7 +203,7 @@ impl World {
     }
 
     fn send(&mut self, pattern: &Pattern) {
-        let now = self.now;
+        let (now, local, remote) = (self.now, self.local, self.remote);
         let src_port = self.peer;
         let peer = self.peer();
         let irs = peer.irs.unwrap_or(0);
@@ -229,7 +240,8 @@ impl World {
         let line = format!("{}  < {:?}", self.clock(), Brief(pattern));
         self.trace.push(line);
         let ecn = pattern.ecn.unwrap_or_default();
-        self.shard_mut().receive(now, LOCAL, REMOTE, &segment, ecn);
+        let shard = self.shard_mut();
+        shard.receive(now, local, remote, &segment, ecn);
     }
 
     /// What the shard has to say.
@@ -472,18 +484,18 @@ impl World {
 
     fn connect(&mut self, value: Option<&str>) -> Result<(), String> {
         let (now, port) = (self.now, self.peer);
-        let remote = SocketAddr::new(REMOTE, port);
+        let (local, remote) = (self.local, self.remote);
         let id = match value {
-            None => self.shard_mut().connect(now, LOCAL, remote),
-            Some(local) => {
+            None => (self.shard_mut()).connect(now, local, SocketAddr::new(remote, port)),
+            Some(local_port) => {
                 let tuple = FourTuple {
-                    local: LOCAL,
+                    local,
                     local_port: 0,
-                    remote: REMOTE,
+                    remote,
                     remote_port: port,
                 };
-                let local = number(Some(local), "connect")?;
-                self.shard_mut().connect_from(now, local, tuple)
+                let local_port = number(Some(local_port), "connect")?;
+                self.shard_mut().connect_from(now, local_port, tuple)
             }
         };
         let id = id.map_err(|error| error.to_string())?;
@@ -537,9 +549,9 @@ impl World {
     /// The name of the current peer's connection.
     fn tuple(&mut self) -> FourTuple {
         FourTuple {
-            local: LOCAL,
+            local: self.local,
             local_port: self.peer().local_port,
-            remote: REMOTE,
+            remote: self.remote,
             remote_port: self.peer,
         }
     }
@@ -630,7 +642,7 @@ impl World {
                 same("it is beyond", ahead > used, true)
             }
             "silent" => {
-                let is_silent = self.shard_mut().next_silent() == Some(REMOTE);
+                let is_silent = self.shard_mut().next_silent() == Some(self.remote);
                 same("silent", is_silent, true)
             }
             "event" => {

@@ -1,5 +1,6 @@
 //! How fast two shards are that talk to each other in memory, on one core, without a wire: the cost
-//! of TCP itself. Both ends' work is in each number.
+//! of TCP itself. Both ends' work is in each number. Whole netstacks on a pair of devices in memory
+//! are the laboratory's `netstack-no-wire`.
 //!
 //! ```sh
 //! cargo run --release -p weftwork-netstack --example rate

@@ -551,6 +551,7 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
             "no peer is called '{unknown}'; there are go, tokio, may, threads, and none"
         )));
     }
+    subjects.extend(netstacks(&program));
     for peer in PeerRuntime::ALL.into_iter().filter(is_wanted) {
         match peer.build(&folder) {
             Ok(peers) => subjects.extend(peers),
@@ -579,6 +580,21 @@ fn programs_beside(weft: &Path) -> Result<PathBuf, Failure> {
             program.display()
         ))),
     }
+}
+
+/// Two hosts in memory, in one of weft's programs.
+fn netstacks(program: &Path) -> impl Iterator<Item = Subject> {
+    let experiment = catalog::find("netstack-no-wire").expect("it is in the catalogue");
+    experiment.subjects.iter().map(move |&name| Subject {
+        name: name.to_owned(),
+        kind: name.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        start: Start::Program {
+            program: program.to_owned(),
+            arguments: Vec::new(),
+            parameters: Vec::new(),
+        },
+    })
 }
 
 fn unknown_peer(run: &Run) -> Option<&String> {

@@ -35,6 +35,7 @@ pub const CATALOG: &[&Experiment] = &[
     &netstack::congestion::CONGESTION,
     &netstack::cores::CORES,
     &netstack::profile::PROFILE,
+    &netstack::no_wire::NO_WIRE,
     &generator::cpu::CPU,
     &generator::lag::LAG,
     &generator::truth::TRUTH,

@@ -3,6 +3,7 @@
 pub(super) mod congestion;
 pub(super) mod cores;
 pub(super) mod mtu;
+pub(super) mod no_wire;
 pub(super) mod offload;
 pub(super) mod profile;
 

@@ -2,11 +2,12 @@
 //! of its own.
 //!
 //! `weft-programs NAME key=value...` prints one JSON line, a [`lab::Output`]. The same programs on
-//! other runtimes lie in `crates/lab/peers`. Two are of another kind: `ceiling`, a server that does
-//! next to nothing, and `relay`, a bad link.
+//! other runtimes lie in `crates/lab/peers`. `dispatch` and `no-wire` have no fibers. Two are of
+//! another kind: `ceiling`, a server that does next to nothing, and `relay`, a bad link.
 
 mod ceiling;
 mod dispatch;
+mod no_wire;
 mod primitives;
 mod relay;
 
@@ -74,6 +75,7 @@ fn run(name: &str, parameters: impl Iterator<Item = String>) -> Result<Output, S
         "crowd" => primitives::crowd(&parameters),
         "hand-over" => primitives::hand_over(&parameters),
         "dispatch" => dispatch::run(&parameters),
+        "no-wire" => no_wire::run(&parameters),
         "idle" => primitives::idle(&parameters),
         "imbalance" => primitives::imbalance(&parameters),
         other => Err(format!("no program '{other}'")),

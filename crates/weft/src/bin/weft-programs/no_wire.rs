@@ -1,0 +1,259 @@
+//! What TCP/IP costs by itself: two netstacks in one thread, each on an end of a pair of devices in
+//! memory. All that a netstack does with a frame is in it: neighbours, IP, checksums, TCP, timers,
+//! the copies in and out of the pair. No system call is made for a frame, and both ends' work is in
+//! each figure.
+//!
+//! ```text
+//!   near: 64 bytes on each of 100 connections ──▶ far: the same 64 bytes back      a turn
+//!
+//!   idle=N    beside N others that are open and say nothing
+//!   close=1   each connection is opened, carries one such pair, and is closed by the near end
+//! ```
+//!
+//! Shards alone, which hand segments to each other, are in the netstack's example `rate`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant as Clock};
+
+use lab::Output;
+use netstack::Netstack;
+use netstack::device::{Capabilities, mem};
+use netstack::host::frames::BURST_FRAMES_MAX;
+use netstack::host::{Backlog, FlowId, ShardLimits};
+use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::tcp::{Connection, Happened, TcpConfig};
+use netstack::time::Instant;
+use netstack::wire::ethernet::EthernetAddress;
+
+use super::{Parameters, sample, status};
+
+/// Connections that talk at once, and that are opened at once.
+const AT_ONCE: usize = 100;
+const MESSAGE_LEN: usize = 64;
+const MTU: usize = 1500;
+/// Two frames of each connection fit into each direction of the pair.
+const FRAMES_MAX: usize = 4 * AT_ONCE;
+const NEAR: u8 = 1;
+const FAR: u8 = 2;
+/// The far end's ports. The near end has one address, so each of them takes 64,512 connections.
+const PORTS: [u16; 4] = [80, 81, 82, 83];
+const CONNECTIONS_PER_PORT: usize = 50_000;
+
+pub(super) fn run(parameters: &Parameters) -> Result<Output, String> {
+    measure(parameters).map_err(|error| error.to_string())
+}
+
+fn measure(parameters: &Parameters) -> io::Result<Output> {
+    let time = Duration::from_millis(parameters.get("ms", 1000));
+    let mut hosts = Hosts::new()?;
+    if parameters.get("close", 0) != 0 {
+        return repeat(time, || hosts.visit());
+    }
+    let flows = hosts.open(AT_ONCE)?;
+    let before = status("VmRSS:");
+    hosts.open(parameters.get("idle", 0) as usize)?;
+    let grown = status("VmRSS:").saturating_sub(before);
+    Ok(Output {
+        resident_bytes: Some(grown),
+        ..repeat(time, || hosts.ask(&flows))?
+    })
+}
+
+/// Does it until the time is over. Each time says how many were done.
+fn repeat(time: Duration, mut once: impl FnMut() -> io::Result<usize>) -> io::Result<Output> {
+    let (mut done, began) = (0, Clock::now());
+    while began.elapsed() < time {
+        done += once()? as u64;
+    }
+    Ok(sample(done, began.elapsed()))
+}
+
+struct Hosts {
+    near: Netstack<mem::Mem>,
+    far: Netstack<mem::Mem>,
+    began: Clock,
+    /// Of this turn: the clock is read once in each.
+    now: Instant,
+    /// Connections, so far.
+    opened: usize,
+}
+
+impl Hosts {
+    fn new() -> io::Result<Hosts> {
+        let (near, far) = mem::pair(Capabilities::plain(MTU), FRAMES_MAX);
+        let (near, mut far) = (host(near, NEAR), host(far, FAR));
+        for port in PORTS {
+            far.shard().listen(port, Backlog::default());
+        }
+        let mut hosts = Hosts {
+            near,
+            far,
+            began: Clock::now(),
+            now: Instant::START,
+            opened: 0,
+        };
+        // One alone, which finds the neighbour: of several SYNs that wait for it, one is kept.
+        hosts.open(1)?;
+        Ok(hosts)
+    }
+
+    /// So many more, open on both ends.
+    fn open(&mut self, count: usize) -> io::Result<Vec<FlowId>> {
+        let mut flows = Vec::with_capacity(count);
+        while flows.len() < count {
+            let batch = (count - flows.len()).min(AT_ONCE);
+            for _ in 0..batch {
+                flows.push(self.connect()?);
+            }
+            let mut opened = 0;
+            while self.turn()? > 0 {
+                while let Some((_, happened)) = self.near.shard().next_event() {
+                    opened += usize::from(happened.contains(Happened::CONNECTED));
+                }
+            }
+            expect_all("connections opened", opened, batch)?;
+        }
+        Ok(flows)
+    }
+
+    /// A request on each, and its answer. Returns how many were answered: all.
+    fn ask(&mut self, flows: &[FlowId]) -> io::Result<usize> {
+        for &id in flows {
+            self.near.shard().write(id, &[7; MESSAGE_LEN]);
+        }
+        self.turn()?;
+        let (mut room, mut answered) = ([0; MESSAGE_LEN], 0);
+        let shard = self.near.shard();
+        while let Some((id, _)) = shard.next_event() {
+            answered += usize::from(shard.read(id, &mut room) > 0);
+        }
+        expect_all("requests were answered", answered, flows.len())
+    }
+
+    /// Connections that are opened, carry a request and its answer, and are closed. Returns how
+    /// many there were: all, and nothing of them is left but names in TIME-WAIT.
+    fn visit(&mut self) -> io::Result<usize> {
+        let before = self.flows_len();
+        for _ in 0..AT_ONCE {
+            let id = self.connect()?;
+            self.near.shard().write(id, &[7; MESSAGE_LEN]);
+        }
+        let (mut room, mut answered) = ([0; MESSAGE_LEN], 0);
+        while self.turn()? > 0 {
+            let (shard, now) = (self.near.shard(), self.now);
+            while let Some((id, _)) = shard.next_event() {
+                if shard.read(id, &mut room) > 0 {
+                    shard.close(now, id);
+                    answered += 1;
+                }
+            }
+        }
+        let closed = (before + 2 * AT_ONCE).saturating_sub(self.flows_len());
+        expect_all("ends were closed", closed, 2 * AT_ONCE)?;
+        expect_all("visits were answered", answered, AT_ONCE)
+    }
+
+    fn connect(&mut self) -> io::Result<FlowId> {
+        let port = PORTS[self.opened / CONNECTIONS_PER_PORT % PORTS.len()];
+        self.opened += 1;
+        let remote = SocketAddr::new(address(FAR), port);
+        (self.near.connect(self.now, remote)).map_err(io::Error::other)
+    }
+
+    /// What the near end has to send goes there, is answered, and what the far end has to send
+    /// comes back. Returns how many frames moved.
+    fn turn(&mut self) -> io::Result<usize> {
+        self.now = Instant::START + self.began.elapsed();
+        self.near.transmit(self.now, &())?;
+        let there = receive(&mut self.far, self.now)?;
+        self.serve();
+        self.far.transmit(self.now, &())?;
+        Ok(there + receive(&mut self.near, self.now)?)
+    }
+
+    /// The far end sends back what has come, and closes what its peer has closed.
+    fn serve(&mut self) {
+        let (shard, now) = (self.far.shard(), self.now);
+        for port in PORTS {
+            while shard.accept(port).is_some() {}
+        }
+        let mut room = [0; MESSAGE_LEN];
+        while let Some((id, _)) = shard.next_event() {
+            let len = shard.read(id, &mut room);
+            if len > 0 {
+                shard.write(id, &room[..len]);
+            }
+            if shard.connection(id).is_some_and(Connection::is_peer_closed) {
+                shard.close(now, id);
+            }
+        }
+    }
+
+    /// Of both ends.
+    fn flows_len(&mut self) -> usize {
+        self.near.shard().flows_len() + self.far.shard().flows_len()
+    }
+}
+
+fn host(device: mem::Mem, number: u8) -> Netstack<mem::Mem> {
+    let interface = InterfaceConfig {
+        mac: EthernetAddress([2, 0, 0, 0, 0, number]),
+        mtu: MTU,
+        addresses: vec![Prefix {
+            address: address(number),
+            len: 24,
+        }],
+        gateway_v4: None,
+        gateway_v6: None,
+    };
+    let limits = ShardLimits {
+        ephemeral_ports: (1024, u16::MAX),
+        ..ShardLimits::default()
+    };
+    let (tcp, key) = (TcpConfig::default(), [number; 16]);
+    Netstack::new(device, interface, tcp, limits, key)
+}
+
+fn address(number: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, number).into()
+}
+
+/// All that has come. Returns how many frames that were.
+fn receive(host: &mut Netstack<mem::Mem>, now: Instant) -> io::Result<usize> {
+    let mut all = 0;
+    loop {
+        let came = host.receive(now)?;
+        all += came;
+        if came < BURST_FRAMES_MAX {
+            return Ok(all);
+        }
+    }
+}
+
+/// A rate of what was done in part would be none.
+fn expect_all(what: &str, count: usize, of: usize) -> io::Result<usize> {
+    match count == of {
+        true => Ok(count),
+        false => Err(io::Error::other(format!("{count} of {of} {what}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_request_is_answered_and_a_visit_leaves_nothing_open() {
+        let mut hosts = Hosts::new().unwrap();
+        let flows = hosts.open(AT_ONCE).unwrap();
+        assert_eq!(hosts.open(250).unwrap().len(), 250);
+        let open = 2 * (1 + AT_ONCE + 250);
+        assert_eq!(hosts.flows_len(), open);
+        for _ in 0..50 {
+            assert_eq!(hosts.ask(&flows).unwrap(), AT_ONCE);
+            assert_eq!(hosts.visit().unwrap(), AT_ONCE);
+            assert_eq!(hosts.flows_len(), open);
+        }
+    }
+}

@@ -87,13 +87,16 @@ impl Connection {
 
     fn on_retransmission_timeout(&mut self, config: &TcpConfig, now: Instant) -> Happened {
         self.rto_at = Instant::NEVER;
-        if self.flight.is_empty() || self.is_given_up(config, now) {
+        if self.flight.is_empty() {
             return Happened::NOTHING;
         }
         if self.snd_wnd == 0 && self.state.is_synchronized() {
-            // The peer has closed its window over what is under way. It is probed, as if nothing
-            // were: RFC 9293 3.8.6, MUST-35.
-            self.arm_persist(config, now);
+            // The peer has closed its window over what is under way, which is an answer. It is
+            // probed, as if nothing were: RFC 9293 3.8.6, MUST-35.
+            self.wait_for_window(config, now);
+            return Happened::NOTHING;
+        }
+        if self.is_given_up(config, now) {
             return Happened::NOTHING;
         }
         self.counters.timeouts += 1;
@@ -208,8 +211,9 @@ impl Connection {
 
     // ---- closed windows: RFC 9293 3.8.6.1
 
-    /// The window holds back what comes first. Until now nothing was missing, so patience begins. A
-    /// peer must not begin it again and again once the application has left: that began it then.
+    /// The window holds back what comes first. Until now nothing was missing, or the peer has said
+    /// that it has no room, so patience begins. A peer must not begin it again and again once the
+    /// application has left: that began it then.
     pub(super) fn wait_for_window(&mut self, config: &TcpConfig, now: Instant) {
         if self.persist_at == Instant::NEVER && !self.is_read_shut {
             self.progress_at = now;

@@ -113,6 +113,9 @@ pub(crate) struct FilePiece<'a> {
     /// What it is read into.
     pub(crate) buffers: &'a Arc<Buffers>,
     pub(crate) until: Instant,
+    /// Nothing follows this piece. An engine may end its side of the stream together with the last
+    /// byte, if it sends all of it at once.
+    pub(crate) is_last: bool,
 }
 
 /// How far a piece of a file has come.

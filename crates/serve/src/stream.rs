@@ -7,7 +7,7 @@ pub(crate) mod untaken;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use fiber::net::{TcpStream, UnixStream};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_cork};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use session::Outbox;
 
@@ -138,6 +138,39 @@ pub(crate) fn send_out<T: Stream>(
     (sent.map(|len| len as u64), is_all)
 }
 
+/// Sends the last bytes of all by `send`, which leaves with the end of the stream if `is_all` says
+/// of its result that it has sent them: that saves a packet, and the peer the work with it.
+pub(crate) fn send_last<R>(
+    socket: BorrowedFd<'_>,
+    send: impl FnOnce() -> R,
+    is_all: impl FnOnce(&R) -> bool,
+) -> R {
+    // A packet that is not full waits for more, or for the end. tcp(7). Sockets of other kinds have
+    // no packets, and refuse this.
+    let _ = set_tcp_cork(socket, true);
+    let sent = send();
+    // The peer may be gone already; that is nothing new to what comes next.
+    let _ = match is_all(&sent) {
+        true => rustix::net::shutdown(socket, rustix::net::Shutdown::Write),
+        false => set_tcp_cork(socket, false),
+    };
+    sent
+}
+
+/// As [`send_last`], of a piece of a file if it is the last one.
+fn send_piece(
+    socket: BorrowedFd<'_>,
+    piece: &FilePiece<'_>,
+    send: impl FnOnce() -> io::Result<u64>,
+) -> io::Result<Carried> {
+    let is_all = |sent: &io::Result<u64>| matches!(sent, Ok(len) if *len == piece.len);
+    let sent = match piece.is_last {
+        true => send_last(socket, send, is_all),
+        false => send(),
+    };
+    sent.map(Carried::Sent)
+}
+
 /// A connection that a fiber carries.
 #[derive(Debug)]
 pub(crate) enum FiberStream {
@@ -177,7 +210,10 @@ impl Stream for FiberStream {
     fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<Carried> {
         let (range, len) = (piece.range, piece.len.min(PIECE_LEN_MAX));
         let (file, start, until) = (range.file.as_fd(), range.range.start, Some(piece.until));
-        either!(self, stream => stream.send_cached_file(file, start, len, until)).map(Carried::Sent)
+        either!(self, stream => {
+            let send = || stream.send_cached_file(file, start, len, until);
+            send_piece(stream.as_fd(), piece, send)
+        })
     }
 
     fn wait_for_room(&self, deadline: Instant) -> io::Result<()> {
@@ -303,10 +339,10 @@ impl Stream for ThreadStream {
         let range = piece.range;
         let len = piece.len.min(PIECE_LEN_MAX) as usize;
         let mut at = range.range.start;
-        let sent = ThreadStream::call(|| {
-            rustix::fs::sendfile(&self.fd, range.file.as_fd(), Some(&mut at), len)
-        })?;
-        Ok(Carried::Sent(sent as u64))
+        send_piece(self.fd.as_fd(), piece, || {
+            let call = || rustix::fs::sendfile(&self.fd, range.file.as_fd(), Some(&mut at), len);
+            ThreadStream::call(call).map(|len| len as u64)
+        })
     }
 
     fn wait_for_room(&self, deadline: Instant) -> io::Result<()> {
@@ -338,5 +374,37 @@ impl Stream for ThreadStream {
 
     fn peer(&self) -> Option<SocketAddr> {
         rustix::net::getpeername(&self.fd).ok()??.try_into().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use rustix::net::sockopt::tcp_cork;
+
+    use super::*;
+
+    #[test]
+    fn the_last_bytes_leave_with_the_end_and_none_are_held_back_without_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for all in [true, false] {
+            let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (near, _) = listener.accept().unwrap();
+            let send = || (&near).write(b"last").unwrap();
+            let sent = send_last(near.as_fd(), send, |_| all);
+            assert_eq!(sent, 4);
+            assert_eq!(tcp_cork(&near).unwrap(), all, "it holds back while it ends");
+            let mut got = Vec::new();
+            match all {
+                true => assert_eq!(peer.read_to_end(&mut got).unwrap(), 4),
+                false => {
+                    (&near).write_all(b" and more").unwrap();
+                    drop(near);
+                    assert_eq!(peer.read_to_end(&mut got).unwrap(), 13);
+                }
+            }
+        }
     }
 }

@@ -226,6 +226,7 @@ impl Outgoing {
             share: self.share,
             buffers,
             until,
+            is_last: is_last && len == out.queued_len() && len <= PIECE_LEN_MAX,
         };
         let pages = |len, look| Want::File(piece(len, look));
         let copy = |len| Want::Read(piece(len, false));

@@ -314,6 +314,16 @@ impl World {
         self.run()
     }
 
+    /// The stream has ended together with what was sent last.
+    fn note_end(&mut self) {
+        self.ends += 1;
+        let want = self.carriage.want();
+        assert!(
+            matches!(want, Want::Finish | Want::Close(_)),
+            "the stream ended"
+        );
+    }
+
     /// Does what the carriage wants as far as the peer need not do anything.
     pub(super) fn run(&mut self) -> Blocked {
         for _ in 0..1_000_000 {
@@ -354,12 +364,7 @@ impl World {
                 self.got.extend_from_slice(&taken);
                 self.carriage.sent(taken.len() as u64, now);
                 if ends {
-                    self.ends += 1;
-                    let want = self.carriage.want();
-                    assert!(
-                        matches!(want, Want::Finish | Want::Close(_)),
-                        "the stream ended"
-                    );
+                    self.note_end();
                 }
             }
             Want::File(FilePiece {
@@ -367,9 +372,11 @@ impl World {
                 len,
                 look,
                 share,
+                is_last,
                 ..
             }) => {
                 self.asked.push(OutputWant::Pages { len, look });
+                let piece_len = len;
                 let len = if look && self.has_changed { 0 } else { len };
                 let carried = if self.is_on_disk {
                     let bytes = read(range, len.min(share).min(PIECE_LEN_MAX), self.file_len);
@@ -380,7 +387,11 @@ impl World {
                     self.got.extend_from_slice(&bytes);
                     Carried::Sent(bytes.len() as u64)
                 };
+                let is_all = matches!(carried, Carried::Sent(len) if len == piece_len);
                 self.carriage.carried(carried, now);
+                if is_last && is_all {
+                    self.note_end();
+                }
             }
             Want::Read(FilePiece {
                 range, len, share, ..

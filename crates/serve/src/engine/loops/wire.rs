@@ -182,7 +182,13 @@ impl Wire {
         let (socket, mut at) = (&self.socket, range.range.start);
         let len = piece.len.min(PIECE_LEN_MAX) as usize;
         let call = || rustix::fs::sendfile(socket, range.file.as_fd(), Some(&mut at), len);
-        let sent = attempt(&mut self.may_send, waits, call)?;
+        let may_send = &mut self.may_send;
+        let send = || attempt(may_send, waits, call);
+        let is_all = |sent: &Attempt<usize>| matches!(sent, Continue(Ok(sent)) if *sent == len);
+        let sent = match piece.is_last {
+            true => stream::send_last(socket.as_fd(), send, is_all)?,
+            false => send()?,
+        };
         Continue(sent.map(|len| Carried::Sent(len as u64)))
     }
 

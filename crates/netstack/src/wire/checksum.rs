@@ -4,7 +4,7 @@
 //! in either byte order, at different times, and what is known need not be summed again.
 //!
 //! ```text
-//!   Sum::of(bytes)              64 bytes at a time
+//!   Sum::of(bytes)              8 bytes at a time, of many 64
 //!   a + b                       pieces that lie behind one another at even offsets
 //!   a + b.swapped()             b begins at an odd offset: its bytes have changed places
 //!   update(checksum, old, new)  a field has changed: RFC 1624, equation 3
@@ -22,29 +22,30 @@ impl Sum {
     pub const ZERO: Sum = Sum(0);
 
     /// The sum of `bytes`; an odd one is filled up with a zero.
+    #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
         // Words are added as this machine reads them, and the result is brought into network order
-        // in the end: RFC 1071 2 (B). Each 32-bit word goes into a 64-bit lane, which so can take
-        // 2^32 of them, and lanes have no carries between them, so the compiler uses vectors.
-        let mut lanes = [0u64; LANES];
-        let mut blocks = bytes.chunks_exact(4 * LANES);
-        for block in &mut blocks {
-            for (lane, word) in lanes.iter_mut().zip(block.chunks_exact(4)) {
-                *lane += u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
-            }
+        // in the end: RFC 1071 2 (B).
+        let (mut sum, bytes) = match bytes.len() < BLOCKS_LEN_MIN {
+            true => (0, bytes),
+            false => sum_of_blocks(bytes),
+        };
+        let (words, rest) = bytes.as_chunks();
+        for word in words {
+            sum += halves(u64::from_ne_bytes(*word));
         }
-        let mut words = blocks.remainder().chunks_exact(4);
-        let mut sum = 0;
-        for word in &mut words {
-            sum += u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+        let (words, rest) = rest.as_chunks();
+        for word in words {
+            sum += u64::from(u32::from_ne_bytes(*word));
         }
-        let mut last = [0; 4];
-        let rest = words.remainder();
-        last[..rest.len()].copy_from_slice(rest);
-        sum += u64::from(u32::from_ne_bytes(last));
-        // A lane is below 2^32 times the number of blocks, and a slice is below 2^63 bytes.
-        let halves = lanes.iter().map(|lane| (lane & 0xffff_ffff) + (lane >> 32));
-        Sum(u16::from_be(fold(sum + halves.sum::<u64>())))
+        let (words, rest) = rest.as_chunks();
+        for word in words {
+            sum += u64::from(u16::from_ne_bytes(*word));
+        }
+        if let &[last] = rest {
+            sum += u64::from(u16::from_ne_bytes([last, 0]));
+        }
+        Sum(u16::from_be(fold(sum)))
     }
 
     /// The sum of pieces that lie behind one another, each of any length.
@@ -61,13 +62,19 @@ impl Sum {
 
     /// The sum of the fields of IPv4 that TCP's and UDP's checksums include. RFC 9293 3.1
     pub fn pseudo_header_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) -> Sum {
-        Sum::of(&src.octets()) + Sum::of(&dst.octets()) + Sum(u16::from(protocol)) + Sum(len)
+        let addresses = u64::from(src.to_bits()) + u64::from(dst.to_bits());
+        Sum(fold(addresses + u64::from(protocol) + u64::from(len)))
     }
 
     /// The same of IPv6. RFC 8200 8.1
     pub fn pseudo_header_v6(src: Ipv6Addr, dst: Ipv6Addr, next_header: u8, len: u32) -> Sum {
-        let len = Sum::of(&len.to_be_bytes());
-        Sum::of(&src.octets()) + Sum::of(&dst.octets()) + Sum(u16::from(next_header)) + len
+        let of = |address: Ipv6Addr| {
+            let bits = address.to_bits();
+            halves(bits as u64) + halves((bits >> 64) as u64)
+        };
+        Sum(fold(
+            of(src) + of(dst) + u64::from(next_header) + u64::from(len),
+        ))
     }
 
     /// The sum of one word.
@@ -99,9 +106,32 @@ impl Sum {
 /// 64 bytes a round.
 const LANES: usize = 16;
 
+/// Fewer bytes are summed before the lanes are: headers, and short text.
+const BLOCKS_LEN_MIN: usize = 256;
+
+/// The sum of as many whole blocks as there are, and the bytes behind them.
+fn sum_of_blocks(bytes: &[u8]) -> (u64, &[u8]) {
+    // Each 32-bit word goes into a 64-bit lane, which so can take 2^32 of them, and lanes have no
+    // carries between them, so the compiler uses vectors.
+    let mut lanes = [0u64; LANES];
+    let (blocks, rest) = bytes.as_chunks::<{ 4 * LANES }>();
+    for block in blocks {
+        for (lane, word) in lanes.iter_mut().zip(block.as_chunks().0) {
+            *lane += u64::from(u32::from_ne_bytes(*word));
+        }
+    }
+    // A lane is below 2^32 times the number of blocks, and a slice is below 2^63 bytes.
+    (lanes.into_iter().map(halves).sum(), rest)
+}
+
+/// The sum of both halves, which is the same sum.
+const fn halves(word: u64) -> u64 {
+    (word & 0xffff_ffff) + (word >> 32)
+}
+
 /// Adds the carries back in. RFC 1071 1
 const fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = halves(sum);
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);

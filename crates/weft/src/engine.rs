@@ -2,6 +2,7 @@
 //! cache`.
 
 use std::io;
+use std::sync::LazyLock;
 
 use ::serve::engine::netstack::Handlers;
 use ::serve::engine::{Accept, EventOptions, PipelineOptions, THREADS_MAX};
@@ -258,20 +259,26 @@ impl EngineChoice {
         &self,
         flag: &str,
         connections: usize,
+        workers: usize,
         machine: &Machine,
     ) -> Result<(), String> {
-        let max = self.connections_max(machine);
+        let max = self.connections_max(workers, machine);
         if connections <= max {
             return Ok(());
         }
         let connections = show_count(connections as u64);
-        Err(format!("{flag} {connections}: {}", self.holds(max)))
+        let held = self.holds(max, workers, machine);
+        Err(format!("{flag} {connections}: {held}"))
     }
 
     /// Says that this engine holds `max` connections, and how it holds more.
-    pub(crate) fn holds(&self, max: usize) -> String {
+    pub(crate) fn holds(&self, max: usize, workers: usize, machine: &Machine) -> String {
+        let watched_max = self.watched_max(workers, machine);
         let cure = match self.kind {
             Kind::Thread => format!("{RAISE_THREADS}, or use --engine fiber or event"),
+            Kind::Fiber if watched_max < fibers_max(machine) => {
+                format!("raise {WATCHES} for more, or use --io uring")
+            }
             Kind::Fiber | Kind::Netstack => "raise vm.max_map_count for more".to_owned(),
             Kind::Event | Kind::Pipeline => {
                 format!("raise {WATCHES} for more, or use --dispatcher uring")
@@ -290,16 +297,34 @@ impl EngineChoice {
     }
 
     /// How many connections it can have on this machine, descriptors apart.
-    pub(crate) fn connections_max(&self, machine: &Machine) -> usize {
-        match (self.kind, self.dispatcher.unwrap_or(DISPATCHER)) {
-            (Kind::Fiber, _) => fibers_max(machine),
-            (Kind::Netstack, _) if self.netstack.handlers == Handlers::Fiber => fibers_max(machine),
-            (Kind::Thread, _) => threads_max(machine),
-            (Kind::Event, Mechanism::Epoll | Mechanism::EpollEdge) => watches_max(machine),
+    pub(crate) fn connections_max(&self, workers: usize, machine: &Machine) -> usize {
+        let carried = match self.kind {
+            Kind::Fiber => fibers_max(machine),
+            Kind::Netstack if self.netstack.handlers == Handlers::Fiber => fibers_max(machine),
+            Kind::Thread => threads_max(machine),
+            Kind::Event | Kind::Pipeline | Kind::Netstack => usize::MAX,
+        };
+        carried.min(self.watched_max(workers, machine))
+    }
+
+    /// How many connections it can have epoll watch, if it does so.
+    fn watched_max(&self, workers: usize, machine: &Machine) -> usize {
+        let dispatcher = self.dispatcher.unwrap_or(DISPATCHER);
+        let has_epoll = matches!(dispatcher, Mechanism::Epoll | Mechanism::EpollEdge);
+        let watches_each = match self.kind {
+            // Each processor on which it has waited watches it until it is closed.
+            Kind::Fiber if waits_with_epoll(self.io) => workers.max(1),
+            Kind::Event if has_epoll => 1,
             // One that waits for room is watched by its reader and by its writer.
-            (Kind::Pipeline, Mechanism::Epoll | Mechanism::EpollEdge) => watches_max(machine) / 2,
-            (Kind::Event | Kind::Pipeline | Kind::Netstack, _) => usize::MAX,
-        }
+            Kind::Pipeline if has_epoll => 2,
+            _ => return usize::MAX,
+        };
+        let watches = machine.number("proc/sys/fs/epoll/max_user_watches");
+        let connections = |watches: u64| {
+            let for_connections = watches.saturating_sub(WATCHES_RESERVED) as usize;
+            (for_connections / watches_each).max(1)
+        };
+        watches.map_or(usize::MAX, connections)
     }
 
     /// The engine with so many workers.
@@ -368,16 +393,8 @@ fn stage_threads(text: &str) -> Result<StageThreads, String> {
     Ok(threads)
 }
 
-// What epoll watches beside connections: each loop's bell and its listeners.
+// What epoll watches beside connections: the bell and the listeners of each loop or processor.
 const WATCHES_RESERVED: u64 = 64;
-
-fn watches_max(machine: &Machine) -> usize {
-    let watches = machine.number("proc/sys/fs/epoll/max_user_watches");
-    // At least two: a pipeline takes two for a connection.
-    let for_connections = |watches: u64| watches.saturating_sub(WATCHES_RESERVED).max(2) as usize;
-    watches.map_or(usize::MAX, for_connections)
-}
-
 const WATCHES: &str = "fs.epoll.max_user_watches";
 
 impl Kind {
@@ -389,6 +406,17 @@ impl Kind {
             Kind::Pipeline => "--engine pipeline",
             Kind::Netstack => "--engine netstack",
         }
+    }
+}
+
+/// Whether fibers that are started in this way wait with epoll.
+fn waits_with_epoll(io: BackendChoice) -> bool {
+    // Asked once: the answer takes a ring and a thread.
+    static IS_DENIED: LazyLock<bool> = LazyLock::new(|| fiber::probe().is_err());
+    match io {
+        BackendChoice::Epoll => true,
+        BackendChoice::Uring => false,
+        BackendChoice::Auto => *IS_DENIED,
     }
 }
 
@@ -532,7 +560,7 @@ mod tests {
         std::fs::write(watches.join("max_user_watches"), "9000\n").unwrap();
         let machine = Machine::at(root.path());
         let check = |flags: &[(&str, &str)]| {
-            choice(flags).check_holds("--max-connections", 10_000, &machine)
+            choice(flags).check_holds("--max-connections", 10_000, 2, &machine)
         };
         let why = check(&[("engine", "thread")]).unwrap_err();
         assert!(
@@ -545,12 +573,36 @@ mod tests {
         assert!(why.contains("4,468") && why.contains(WATCHES), "{why}");
         // Each watch but those of bells and listeners.
         let event = choice(&[("engine", "event")]);
-        event.check_holds("-c", 8_936, &machine).unwrap();
-        event.check_holds("-c", 8_937, &machine).unwrap_err();
+        event.check_holds("-c", 8_936, 2, &machine).unwrap();
+        event.check_holds("-c", 8_937, 2, &machine).unwrap_err();
         for (name, _) in DISPATCHERS.iter().filter(|it| !it.0.starts_with("epoll")) {
             for engine in ["event", "pipeline"] {
                 check(&[("engine", engine), ("dispatcher", name)]).unwrap();
             }
         }
+    }
+
+    /// Seen (in review): `--engine fiber --io epoll` took any limit. Cause: only loops were held to
+    /// what epoll watches. Cure: fibers are, for each processor that a connection may wait on.
+    #[test]
+    fn fibers_hold_what_epoll_watches_on_all_their_processors() {
+        let root = tempfile::tempdir().unwrap();
+        let watches = root.path().join("proc/sys/fs/epoll");
+        std::fs::create_dir_all(&watches).unwrap();
+        std::fs::write(watches.join("max_user_watches"), "9000\n").unwrap();
+        let machine = Machine::at(root.path());
+        let on_epoll = choice(&[("io", "epoll")]);
+        for (workers, held) in [(1, 8_936), (2, 4_468), (4, 2_234)] {
+            on_epoll.check_holds("-c", held, workers, &machine).unwrap();
+            let why = on_epoll.check_holds("-c", held + 1, workers, &machine);
+            let why = why.unwrap_err();
+            assert!(why.contains(WATCHES) && why.contains("--io uring"), "{why}");
+        }
+        // A ring watches nothing with epoll.
+        let on_uring = choice(&[("io", "uring")]);
+        on_uring.check_holds("-c", 10_000, 2, &machine).unwrap();
+        // Where the machine does not say.
+        let silent = Machine::at(&root.path().join("nowhere"));
+        on_epoll.check_holds("-c", 10_000, 2, &silent).unwrap();
     }
 }

@@ -134,8 +134,8 @@ const DESCRIPTORS_RESERVED: u64 = 64;
 
 fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
     let machine = Machine::this();
-    let engine = &config.common.engine;
-    let held = engine.check_holds("-c", config.connections_max, &machine);
+    let (engine, workers) = (&config.common.engine, config.common.workers());
+    let held = engine.check_holds("-c", config.connections_max, workers, &machine);
     held.map_err(Failure::Usage)?;
     make_room(
         "-c",

@@ -53,7 +53,8 @@ pub(crate) fn prepare(
         Some(connections) => {
             let (flag, machine) = ("--max-connections", Machine::this());
             let engine = &config.common.engine;
-            let held = engine.check_holds(flag, connections.get(), &machine);
+            let workers = config.common.workers();
+            let held = engine.check_holds(flag, connections.get(), workers, &machine);
             held.map_err(Failure::Usage)?;
             let others = descriptors_for_others(config) + 2 * OPEN_FILES_MIN;
             make_room(flag, engine.descriptors_of(connections.get()), others)?
@@ -120,9 +121,9 @@ pub(super) fn few_connections(
 ) -> Option<String> {
     let connections = limits.connections.connections_max;
     let is_few = config.max_connections.is_none() && connections < CONNECTIONS_FEW;
-    let engine = &config.common.engine;
-    is_few.then(|| match engine.connections_max(machine) {
-        carried if carried <= connections => engine.holds(connections),
+    let (engine, workers) = (&config.common.engine, config.common.workers());
+    is_few.then(|| match engine.connections_max(workers, machine) {
+        carried if carried <= connections => engine.holds(connections, workers, machine),
         _ => {
             let connections = show_counted(connections as u64, "connection");
             format!("the limit on open files leaves room for {connections}: {RAISE_NOFILE}")
@@ -218,7 +219,8 @@ impl Limits {
     fn derive(config: &ServeConfig, machine: &Machine, nofile: u64) -> Limits {
         let by_descriptors = ::serve::limits::Limits::for_descriptors(nofile);
         let for_files_and_connections = nofile.saturating_sub(descriptors_for_others(config));
-        let carried = config.common.engine.connections_max(machine);
+        let workers = config.common.workers();
+        let carried = config.common.engine.connections_max(workers, machine);
         let for_connections = for_files_and_connections.saturating_sub(2 * OPEN_FILES_MIN);
         let derived = by_descriptors
             .connections_max
@@ -236,7 +238,7 @@ impl Limits {
         let memory = part(4, MEMORY_BUDGET_MAX_BYTES);
         let buffers = part(12, FILE_BUFFERS_MAX_BYTES);
         Limits {
-            workers: config.common.workers(),
+            workers,
             open_files_max: open_files.clamp(OPEN_FILES_MIN, FILES_MAX) as usize,
             memory_budget_bytes: config
                 .memory_budget_bytes

@@ -324,7 +324,7 @@ WRONG = [
     [*HTTP, "-c", "1.5"], [*HTTP, "-c", "5000000000"], [*HTTP, "-c", "-1"], [*HTTP, "-t", "0"], [*HTTP, "-t", "2", "-c", "1"],
     [*HTTP, "-t", "100k", "-c", "100k"], [*HTTP, "--depth", "0"], [*HTTP, "--idle", "many"], [*HTTP, "--idle-byte-every", "0s"],
     [*HTTP, "--connect-rate", "0"], [*HTTP, "--backlog", "x"], [*HTTP, "--io", "dpdk"], [*HTTP, "--seed", "-1"],
-    [*HTTP, "--source", "here"], [*HTTP, "--source", "::1"], [*HTTP, "--arrivals", "pareto"], [*HTTP, "--course", "10k"],
+    [*HTTP, "--source", "here"], [*HTTP, "--source", "::1"], [*HTTP, "--connect-to", "127.0.0.1:0"], [*HTTP, "--arrivals", "pareto"], [*HTTP, "--course", "10k"],
     [*HTTP, "--course", "10k:0s"], [*HTTP, "--course", ""], [*HTTP, "--course", "5..:1s"], [*HTTP, "--course", "1:1s", "--rate", "5"],
     [*HTTP, "--sweep", "1k..2k"], [*HTTP, "--sweep", "2k..1k:1"], [*HTTP, "--sweep", "1..1M:1"], [*HTTP, "--sweep", "0"],
     [*HTTP, "--sweep", "1k", "--rate", "1k"], [*HTTP, "--sweep", "1k", "--knee"], [*HTTP, "--overload"],

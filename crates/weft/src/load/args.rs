@@ -67,6 +67,12 @@ fn http() -> Command {
                 ),
         )
         .args([
+            text("connect-to", "HOST:PORT")
+                .help(
+                    "Connect to this server in place of the URL's. May be repeated: connections \
+                     go to each in turn",
+                )
+                .action(ArgAction::Append),
             preset("method", "NAME", "GET")
                 .help("The request method")
                 .short('m'),

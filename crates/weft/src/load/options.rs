@@ -130,7 +130,11 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
         },
     };
     let think = one(matches, "think", time)?;
-    let targets = resolve(authority, 80)?;
+    let named = all(matches, "connect-to", |server| resolve(server, 80))?;
+    let targets = match named.is_empty() {
+        true => resolve(authority, 80)?,
+        false => named.concat(),
+    };
     let name = format!("{} {}", http.method, urls[0]);
     let workload = match matches.get_one::<String>("sessions") {
         None => Workload::Http(http),
@@ -586,5 +590,24 @@ mod tests {
             let said = address_range(text).unwrap_err();
             assert!(said.contains(why), "{text}: {said}");
         }
+    }
+    #[test]
+    fn a_url_may_be_asked_of_several_servers() {
+        let targets = |flags: &str| {
+            let line = format!("load http http://127.0.0.1:1/a {flags}");
+            let command = crate::load::args::command(String::new());
+            let matches = command
+                .try_get_matches_from(line.split_whitespace())
+                .unwrap();
+            let (name, matches) = matches.subcommand().unwrap();
+            let (plan, _) = plan(name, matches, 0)?;
+            let targets = plan.targets.iter().map(SocketAddr::to_string);
+            Ok::<_, String>(targets.collect::<Vec<_>>())
+        };
+        assert_eq!(targets("").unwrap(), ["127.0.0.1:1"]);
+        let two = targets("--connect-to 127.0.0.2:3 --connect-to 127.0.0.3").unwrap();
+        assert_eq!(two, ["127.0.0.2:3", "127.0.0.3:80"]);
+        let why = targets("--connect-to 127.0.0.2:0").unwrap_err();
+        assert!(why.starts_with("--connect-to: "), "{why}");
     }
 }

@@ -14,21 +14,29 @@ off, so what is left is the dispatcher alone, with what it adds to the sender. B
 pairs up to 6,000 idle ones are watched, as in Liu and Chen's paper.
 
 Lower is better; the axis is logarithmic. A flat line does not notice idle connections. \"bare\" is
-epoll_wait(2) without this crate. poll and select ask about every descriptor each time. FDM (as
-published; \"fdm-8\" with N = 8 instead of 3) and LAP (our repair of it) use poll as well. LAP asks
-about the idle ones rarely. FDM does so only if the same descriptors are ready at one look after
-another, as with 100 at a time: with one or ten, all of them end in its idle set, each event waits
-for a look at all, and FDM costs what poll does.
+epoll_wait(2) by edge, without this crate. poll and select ask about every descriptor each time. FDM
+(as published; \"fdm-8\" with N = 8 instead of 3) and LAP (our repair of it) use poll as well. LAP
+asks about the idle ones rarely. FDM does so only if the same descriptors are ready at one look
+after another, as with 100 at a time: with one or ten, all of them end in its idle set, each event
+waits for a look at all, and FDM costs what poll does.
 
-A quick look has 0 and 3,000 idle descriptors, and one or ten ready at a time.",
+A quick look has 0 and 3,000 idle descriptors with one ready at a time, and 3,000 with ten.",
     found: "\
 Not measured by itself, only as a part of a server: see dispatch-rate.",
     threats: "\
 Descriptors are socket pairs of one process: no network, no accept, no close. epoll of today's
 kernel is not in the paper, and real-time signals have changed since.",
     reasons: "\
-Of epoll beside the bare call: cause not found. The difference is a tenth of a microsecond for an
-event, and the samples of the bare call differ by as much.",
+LAP beside FDM's best, and beside signals, with 100 at a time: its bound on the delay has a price.
+It looks at 6,000 idle descriptors once in 5 ms, which at 90 ns each is a tenth of the time, and 100
+events with their writes and reads take about a millisecond. FDM with N = 8 looks at them with every
+64th call, however long that takes. The table from which the order comes had a LAP without a bound.
+
+Of poll, select and FDM beside each other: samples of one mechanism differ by up to three times, so
+the order of the three is chance.
+
+Of a tenth of a microsecond more or less, as between epoll-edge and the bare call: what the writes
+and reads cost is taken off, and that is ten times as much.",
     measures: &[Measure::NANOS],
     cells,
     subjects: KINDS,
@@ -57,10 +65,13 @@ const KINDS: &[&str] = &[
     "select",
 ];
 
+/// How many are ready at a time, and beside how many idle ones.
+const ALL: &[(u64, &[u64])] = &[(1, IDLE), (10, IDLE), (100, IDLE)];
+const IDLE: &[u64] = &[0, 1000, 3000, 6000];
+const QUICK: &[(u64, &[u64])] = &[(1, &[0, 3000]), (10, &[3000])];
+
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let idle = breadth.pick(&[0, 3000][..], &[0, 1000, 3000, 6000]);
-    let ready = breadth.pick(&[1, 10][..], &[1, 10, 100]);
-    let cells = ready.iter().flat_map(|&ready| {
+    let cells = breadth.pick(QUICK, ALL).iter().flat_map(|&(ready, idle)| {
         idle.iter().map(move |&idle| {
             let sizes = [("idle", idle), ("ready", ready), ("processors", 1)];
             Cell::new(label(idle, ready), "dispatch", sizes)
@@ -73,16 +84,102 @@ fn label(idle: u64, ready: u64) -> String {
     format!("{idle} idle, {ready} at a time")
 }
 
+/// What LAP is to reach, what this crate may cost over the bare call, and the order in which the
+/// mechanisms were before they were wrapped in anything. All of it beside the most idle descriptors
+/// that are measured.
+///
+/// Seen: epoll by level was held to the bare call, which is by edge, and was dearer by a third, for
+/// the kernel looks once more at what it has reported.
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS);
-    // 3,000 are those of a quick look.
-    let each = [6000, 3000].map(|idle| {
+    let has_most = rows.has_cell(&label(6000, 1));
+    let at = |ready| label(if has_most { 6000 } else { 3000 }, ready);
+    let few = [1, 10].map(at);
+    let few = few.iter().flat_map(|cell| {
         [
-            judge.beats(&label(idle, 1), "lap", &["poll"], 10.0),
-            judge.beats(&label(idle, 10), "lap", &["poll"], 10.0),
-            judge.near(&label(idle, 100), "lap", 2.0, "fdm"),
-            judge.near(&label(idle, 10), "epoll", 1.1, "bare"),
+            judge.near(cell, "epoll-edge", 1.1, "bare"),
+            judge.beats(cell, "uring", &["epoll-edge"], 1.0),
+            judge.near(cell, "epoll-edge", 1.0, "epoll"),
+            judge.beats(cell, "epoll", &["rtsig"], 1.0),
+            judge.beats(cell, "rtsig", &["lap"], 1.0),
+            judge.beats(cell, "lap", &["poll", "select", "fdm"], 10.0),
+            judge.same(cell, "fdm", "poll"),
+            judge.same(cell, "select", "poll"),
         ]
     });
-    each.into_iter().flatten().collect()
+    let many = &at(100);
+    let many = [
+        judge.near(many, "epoll-edge", 1.1, "bare"),
+        judge.near(many, "uring", 1.0, "fdm-8"),
+        judge.near(many, "epoll", 1.0, "fdm-8"),
+        judge.beats(many, "fdm-8", &["lap"], 1.0),
+        // Within twice the better one's.
+        judge.beats(many, "lap", &["fdm", "fdm-8"], 0.5),
+        judge.beats(many, "lap", &["rtsig"], 1.0),
+        judge.beats(many, "rtsig", &["poll"], 1.0),
+        judge.same(many, "select", "poll"),
+    ];
+    few.chain(many).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expect::Judgement;
+
+    /// The table from which the order comes: nanoseconds for each ready event beside 6,000 idle
+    /// descriptors, with what it costs the sender, as measured on a virtual machine of two cores.
+    /// But for the bare call, which was epoll by edge itself then, and is put a little below it.
+    const KNOWN: &[(&str, [f64; 3])] = &[
+        ("bare", [750.0, 350.0, 260.0]),
+        ("epoll", [930.0, 470.0, 260.0]),
+        ("epoll-edge", [790.0, 360.0, 270.0]),
+        ("uring", [640.0, 240.0, 160.0]),
+        ("lap", [41e3, 3900.0, 590.0]),
+        ("fdm", [540e3, 54.3e3, 750.0]),
+        ("fdm-8", [550e3, 56e3, 200.0]),
+        ("rtsig", [1250.0, 1200.0, 1160.0]),
+        ("poll", [530e3, 53.1e3, 5400.0]),
+        ("select", [541e3, 54.3e3, 5800.0]),
+    ];
+
+    /// The expectations that a table does not meet.
+    fn not_met(table: &[(&str, [f64; 3])]) -> Vec<String> {
+        let cells = cells(&Breadth::default());
+        let subjects: Vec<String> = KINDS.iter().map(|&kind| kind.to_owned()).collect();
+        let mut rows = Rows::new(&cells, &subjects);
+        for (subject, nanos) in table {
+            for (ready, nanos) in [1, 10, 100].into_iter().zip(nanos) {
+                let sample = Sample::of([("ops", 1.0), ("seconds", nanos / 1e9)]);
+                let row = rows.find_mut(&label(6000, ready), subject).unwrap();
+                row.samples.push(sample);
+            }
+        }
+        let judged = expectations(&rows).into_iter().flatten();
+        let not_met = judged.filter(|one| one.verdict == Judgement::Failed);
+        not_met.map(|one| one.says).collect()
+    }
+
+    /// What was measured first does not all agree with what is wanted: LAP was 2.95 times FDM's
+    /// best, and epoll beside FDM was behind by a third, where the summary had them about equal.
+    #[test]
+    fn the_order_that_is_expected_is_the_one_that_was_measured() {
+        let not_met = not_met(KNOWN);
+        let expected = [
+            "epoll, 6000 idle, 100 at a time: time per operation of at most that of fdm-8",
+            "lap, 6000 idle, 100 at a time: 0.5 times as good as fdm, fdm-8 in time per operation",
+        ];
+        assert_eq!(not_met, expected);
+    }
+
+    #[test]
+    fn a_mechanism_that_is_out_of_order_is_noticed() {
+        for (at, (name, nanos)) in KNOWN.iter().enumerate() {
+            // Nothing is wanted of the bare call, but others are held to it.
+            let factor = if *name == "bare" { 1e-3 } else { 1e3 };
+            let mut table = KNOWN.to_vec();
+            table[at].1 = nanos.map(|nanos| factor * nanos);
+            assert_ne!(not_met(&table), not_met(KNOWN), "{name}");
+        }
+    }
 }

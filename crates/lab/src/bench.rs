@@ -34,7 +34,7 @@ use crate::place::{
     LabPlace, Launched, Link, LinkPlan, SERVER, ServerLimits, Side, processes, sys,
 };
 use crate::sample::{LASTED_S, Noise, Sample};
-use crate::subject::{Speaks, Stand, Start, Subject};
+use crate::subject::{Speaks, Stand, Start, Subject, words};
 
 /// How long a server may take until it answers.
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -42,6 +42,8 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 const REPLY_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a generator may take beyond its time.
 const END_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server that answers may take until it has all its processes.
+const SETTLE: Duration = Duration::from_millis(50);
 /// How often clocks are read.
 const READ_EVERY: Duration = Duration::from_millis(20);
 
@@ -114,6 +116,30 @@ impl Bench<'_> {
         self.start_at(subject, root, limits, Some(link), workers, words)
     }
 
+    /// Starts so many servers with so many workers each, all on both cores, and takes them for one.
+    /// [Their generators](Bench::drive_among) have what they leave of the cores.
+    pub(crate) fn start_on_both_cores(
+        &mut self,
+        subject: &Subject,
+        root: &Path,
+        servers: u64,
+        workers: u64,
+    ) -> Result<Running, Fault> {
+        let limits = ServerLimits {
+            has_both_cores: true,
+            ..ServerLimits::default()
+        };
+        let mut start = || self.start_at(subject, root, limits, None, workers, &[]);
+        let mut first = start()?;
+        for _ in 1..servers {
+            first.beside.push(start()?);
+        }
+        // What answers may have been about to start its other workers.
+        thread::sleep(SETTLE);
+        first.pids = first.family();
+        Ok(first)
+    }
+
     fn start_at(
         &mut self,
         subject: &Subject,
@@ -154,6 +180,7 @@ impl Bench<'_> {
             port,
             log,
             pids: Vec::new(),
+            beside: Vec::new(),
             link,
         };
         let greeting: &[u8] = match server.protocol {
@@ -185,10 +212,31 @@ impl Bench<'_> {
         server: &mut Running,
         loads: &[Vec<String>],
     ) -> Result<Driven, Fault> {
+        self.drive_from(&|_| Side::Generator, server, loads)
+    }
+
+    /// The same by two generators, one on each core, where the server has both. What they say is
+    /// one outcome.
+    pub(crate) fn drive_among(
+        &mut self,
+        server: &mut Running,
+        load: &[String],
+    ) -> Result<Driven, Fault> {
+        // With one seed both would ask at the same moments.
+        let loads = ["--seed 1", "--seed 2"].map(|seed| [load, &words(seed)[..]].concat());
+        self.drive_from(&Side::Among, server, &loads)?.merged()
+    }
+
+    fn drive_from(
+        &mut self,
+        side: &dyn Fn(usize) -> Side,
+        server: &mut Running,
+        loads: &[Vec<String>],
+    ) -> Result<Driven, Fault> {
         let mut generators = Vec::new();
         let (mut readings, usage) = (vec![server.read()?], Usage::now());
         for (at, words) in loads.iter().enumerate() {
-            generators.push(self.generate(at, words)?);
+            generators.push(self.generate(at, side(at), words)?);
         }
         let deadline = Instant::now() + Duration::from_secs_f64(self.seconds + 5.0) + END_PATIENCE;
         loop {
@@ -232,7 +280,7 @@ impl Bench<'_> {
         })
     }
 
-    fn generate(&mut self, at: usize, words: &[String]) -> Result<Generator, Fault> {
+    fn generate(&mut self, at: usize, side: Side, words: &[String]) -> Result<Generator, Fault> {
         let scratch = self.place.scratch();
         let [log, json] = ["log", "json"].map(|kind| scratch.join(format!("load-{at}.{kind}")));
         let _ = fs::remove_file(&json);
@@ -241,7 +289,8 @@ impl Bench<'_> {
         argv.extend(words.iter().map(OsString::from));
         argv.extend(["--quiet", "--color", "never", "--duration"].map(OsString::from));
         argv.extend([duration.into(), "--json".into(), json.clone().into()]);
-        let launched = self.place.launch_beside(&argv, &log)?;
+        let limits = ServerLimits::default();
+        let launched = self.place.launch(side, &argv, &log, limits, None)?;
         Ok(Generator {
             launched,
             log,
@@ -336,7 +385,10 @@ pub(crate) struct Running {
     host: Ipv4Addr,
     pub(crate) port: u16,
     log: PathBuf,
+    /// Of those beside it as well.
     pids: Vec<u32>,
+    /// Others that are taken for one with it.
+    beside: Vec<Running>,
     /// It goes when the server has gone.
     link: Option<Link>,
 }
@@ -370,6 +422,13 @@ impl Running {
         self.link.as_ref().map_or("", |link| &link.near)
     }
 
+    /// `HOST:PORT` of it and of those beside it.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let all = [self].into_iter().chain(&self.beside);
+        all.map(|one| format!("{}:{}", one.host, one.port))
+            .collect()
+    }
+
     /// `http://HOST:PORT/PATH`
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}:{}{path}", self.host, self.port)
@@ -395,7 +454,9 @@ impl Running {
     pub(crate) fn verify(&self, path: &str, body: &[u8]) -> Result<(), Fault> {
         let mut stream = self.connect()?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")?;
-        read_reply(&mut BufReader::new(stream), path, body)
+        read_reply(&mut BufReader::new(stream), path, body)?;
+        let mut beside = self.beside.iter();
+        beside.try_for_each(|one| one.verify(path, body))
     }
 
     /// Resident memory of all its processes, page tables included.
@@ -418,7 +479,9 @@ impl Running {
     }
 
     fn family(&self) -> Vec<u32> {
-        let members = processes::of_sessions(&[self.launched.pid()]);
+        let all = [self].into_iter().chain(&self.beside);
+        let sessions: Vec<u32> = all.map(|one| one.launched.pid()).collect();
+        let members = processes::of_sessions(&sessions);
         let alive = members.iter().filter(|process| !process.is_zombie);
         alive.map(|process| process.pid).collect()
     }
@@ -631,6 +694,19 @@ impl Driven {
     /// How many reads that were; none if no group counts them.
     pub(crate) fn disk_reads(&self) -> f64 {
         self.window.disk_reads
+    }
+
+    /// The same, with the outcomes of all generators as one.
+    fn merged(mut self) -> Result<Driven, Fault> {
+        let mut outcomes = self.outcomes.drain(..);
+        let mut whole = outcomes.next().ok_or("there was no generator")?;
+        for outcome in outcomes {
+            whole.merge(&outcome)?;
+        }
+        Ok(Driven {
+            outcomes: vec![whole],
+            ..self
+        })
     }
 
     /// A fault if anything at all went wrong: then the figures are not of the work that was asked.

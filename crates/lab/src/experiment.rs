@@ -50,7 +50,9 @@ pub enum Work {
 impl Work {
     /// Whether only root has what it needs.
     pub fn needs_root(&self) -> bool {
-        matches!(self, Work::Server(work) if work.needs_group.is_some() || work.needs_link)
+        let needs =
+            |work: &ServerWork| work.needs_group.is_some() || work.needs_link || work.shares_cores;
+        matches!(self, Work::Server(work) if needs(work))
     }
 
     /// Why it cannot be done here, if so.
@@ -60,7 +62,13 @@ impl Work {
         };
         let group = work.needs_group.and_then(|group| place.lacks_group(group));
         let link = work.needs_link.then(|| place.lacks_links());
-        group.or(link.flatten())
+        let cores = work.shares_cores.then(|| place.lacks_both_cores());
+        group.or(link.flatten()).or(cores.flatten())
+    }
+
+    /// Whether server and generators share both cores.
+    pub(crate) fn shares_cores(&self) -> bool {
+        matches!(self, Work::Server(work) if work.shares_cores)
     }
 }
 
@@ -87,6 +95,8 @@ pub struct ServerWork {
     pub needs_group: Option<Controller>,
     /// Whether the server is at the far end of a link, in a network of its own, which needs root.
     pub needs_link: bool,
+    /// Whether server and generators share both cores, and the server goes ahead, which needs root.
+    pub shares_cores: bool,
     /// Whether a server is noisy by itself: its own threads wait for the core, so only what
     /// other programs used tells a bad sample.
     pub queues_by_itself: bool,
@@ -110,6 +120,7 @@ impl ServerWork {
             skips: |_, _| false,
             needs_group: None,
             needs_link: false,
+            shares_cores: false,
             queues_by_itself: false,
             scaled_by: None,
         }

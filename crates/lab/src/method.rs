@@ -246,9 +246,8 @@ impl Patience {
 impl Run<'_> {
     fn all(&mut self, setting: &mut Setting<'_>, file: &Path) -> Result<(), RunError> {
         let earlier = match self.effort.resume {
-            true => {
-                Recorded::read(file)?.filter(|earlier| self.continues(earlier, &words_of(setting)))
-            }
+            true => Recorded::read(file)?
+                .filter(|earlier| self.continues(earlier, &self.place(setting))),
             false => None,
         };
         let peak_per_s = match &earlier {
@@ -423,12 +422,18 @@ impl Run<'_> {
             seconds: self.effort.seconds,
             peak_per_s,
             only: self.effort.only.clone(),
-            place: words_of(setting),
+            place: self.place(setting),
             lacks,
             subjects: self.lines(),
             missing: missing.map(|&kind| kind.to_owned()).collect(),
             card: Card::take(),
         }
+    }
+
+    /// Where it is measured.
+    fn place(&self, setting: &Setting<'_>) -> String {
+        let (place, shares_cores) = (setting.place.as_ref(), self.experiment.work.shares_cores());
+        place.map_or("any core".to_owned(), |place| place.words(shares_cores))
     }
 
     /// Whether this run measures what an earlier one did.
@@ -474,12 +479,6 @@ impl Run<'_> {
         });
         self.done += 1;
     }
-}
-
-/// Where it is measured.
-fn words_of(setting: &Setting<'_>) -> String {
-    let place = setting.place.as_ref();
-    place.map_or("any core".to_owned(), |place| place.words())
 }
 
 fn record(cell: &Cell, subject: &Subject, round: u32, came: Came) -> Record {

@@ -199,12 +199,14 @@ pub struct Known {
     protocol: Speaks,
 }
 
-/// Other people's servers, each as well tuned as its manual allows, on one core.
+/// Other people's servers, each as well tuned as its manual allows, with one worker where nothing
+/// else is said.
 pub const KNOWN: &[Known] = &[
     nginx("nginx sendfile", NGINX_SENDFILE),
     nginx("nginx copy", NGINX_COPY),
     nginx("nginx", NGINX_PLAIN),
     nginx("nginx threads", NGINX_THREADS),
+    nginx("nginx reuseport", NGINX_REUSEPORT),
     Known {
         name: "lighttpd",
         program: "lighttpd",
@@ -263,10 +265,10 @@ const fn nginx(name: &'static str, config: &'static str) -> Known {
 }
 
 macro_rules! nginx_conf {
-    ($delivery:literal) => {
+    ($delivery:literal $(, $listen:literal)?) => {
         concat!(
             "daemon off;\nuser root;\npid {scratch}/nginx.pid;\nerror_log stderr warn;\n",
-            "worker_processes 1;\nworker_rlimit_nofile 20000;\n",
+            "worker_processes {workers};\nworker_rlimit_nofile 20000;\n",
             "events { use epoll; worker_connections 16384; multi_accept on; }\n",
             "http {\n access_log off;\n types { text/html html; }\n",
             " client_body_temp_path {scratch}/body;\n proxy_temp_path {scratch}/proxy;\n",
@@ -275,7 +277,9 @@ macro_rules! nginx_conf {
             " open_file_cache max=30000 inactive=1h;\n",
             " keepalive_requests 1000000000;\n keepalive_timeout 1h;\n ",
             $delivery,
-            "\n server { listen {host}:{port} backlog=16384; root {root}; }\n}\n"
+            "\n server { listen {host}:{port} backlog=16384",
+            $($listen,)?
+            "; root {root}; }\n}\n"
         )
     };
 }
@@ -286,6 +290,9 @@ const NGINX_GZIP: &str = nginx_conf!("gzip on; gzip_comp_level 1; gzip_types tex
 /// Without tcp_nopush, which holds one 64 KiB reply in a thousand back for 40 ms (measured).
 const NGINX_PLAIN: &str = nginx_conf!("sendfile on;");
 const NGINX_THREADS: &str = nginx_conf!("sendfile on; aio threads;");
+/// A queue for each worker. With one for all, and multi_accept, the first worker that wakes takes
+/// most connections.
+const NGINX_REUSEPORT: &str = nginx_conf!("sendfile on; tcp_nopush on;", " reuseport");
 
 /// 65,535 is the most that max-keep-alive-requests holds: one reconnection in 65,535 requests.
 /// lighttpd takes no more connections than half its descriptors.
@@ -632,6 +639,32 @@ mod tests {
             without.contains("  port: 2001\nnum-threads: 1\n"),
             "{without}"
         );
+    }
+
+    #[test]
+    fn nginx_has_as_many_workers_as_its_stand_and_a_queue_for_each_where_its_name_says_so() {
+        let scratch = tempfile::tempdir().unwrap();
+        let told = |config| {
+            let server = ServerForm {
+                program: "nginx".into(),
+                arguments: words("-c {config}"),
+                config: Some(config),
+                protocol: Speaks::Web,
+            };
+            let stand = Stand {
+                workers: 2,
+                ..stand(scratch.path(), true)
+            };
+            let argv = server.argv(&stand).unwrap();
+            fs::read_to_string(&argv[2]).unwrap()
+        };
+        let (shared, divided) = (told(NGINX_SENDFILE), told(NGINX_REUSEPORT));
+        assert!(shared.contains("\nworker_processes 2;\n"), "{shared}");
+        assert_eq!(
+            divided.replace("backlog=16384 reuseport;", "backlog=16384;"),
+            shared
+        );
+        assert_ne!(divided, shared);
     }
 
     #[test]

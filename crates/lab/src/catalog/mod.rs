@@ -17,6 +17,7 @@ pub const CATALOG: &[&Experiment] = &[
     &web::throughput::WEB_THROUGHPUT,
     &web::overload::WEB_OVERLOAD,
     &web::servers::WEB_SERVERS,
+    &web::workers::WEB_WORKERS,
     &web::idle::WEB_IDLE,
     &web::cold::WEB_COLD,
     &web::disk::WEB_DISK,

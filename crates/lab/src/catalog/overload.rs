@@ -61,6 +61,7 @@ const GOOD: Measure = Measure {
 
 /// A part of its core: so the generator, on a whole one, can ask for twice as much.
 pub(super) const LIMITS: ServerLimits = ServerLimits {
+    has_both_cores: false,
     memory_bytes: None,
     cpu_percent: Some(25),
     disk_reads_per_s: None,

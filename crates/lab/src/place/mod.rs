@@ -55,11 +55,15 @@ pub enum Side {
     Server,
     /// What asks.
     Generator,
+    /// What asks a server [with both cores](ServerLimits::has_both_cores): this one of them.
+    Among(usize),
 }
 
 /// What a server is not to have in plenty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServerLimits {
+    /// No limit, but both cores: generators have what it leaves of them.
+    pub has_both_cores: bool,
     /// Memory, page cache included.
     pub memory_bytes: Option<u64>,
     /// Its part of the core, in percent.
@@ -154,6 +158,11 @@ impl LabPlace {
         link::lacks(self.is_root)
     }
 
+    /// Why no server can go ahead of generators on its cores here, if so.
+    pub fn lacks_both_cores(&self) -> Option<String> {
+        sys::lacks_real_time()
+    }
+
     /// Makes a link between the generator and a server. `programs` is `weft-programs`.
     ///
     /// # Errors
@@ -205,14 +214,18 @@ impl LabPlace {
         self.swept
     }
 
-    /// What it is, for reports.
-    pub fn words(&self) -> String {
+    /// What it is, for reports; `shares_cores` where servers [have both](ServerLimits).
+    pub fn words(&self, shares_cores: bool) -> String {
         let [server, generator] = self.cores;
+        let cores = match shares_cores {
+            true => format!("server on cores {server} and {generator}, generators behind it"),
+            false => format!("server on core {server}, generator on core {generator}"),
+        };
         let network = match self.is_root {
             true => "a network namespace of its own (loopback, reno)",
             false => "the machine's loopback",
         };
-        format!("server on core {server}, generator on core {generator}, {network}")
+        format!("{cores}, {network}")
     }
 
     /// A folder that goes away again. Other users may read it: servers drop privileges.
@@ -264,9 +277,16 @@ impl LabPlace {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
+        let [server, generator] = self.cores;
         let settling = sys::Settling {
-            cores: vec![self.cores[side as usize]],
+            cores: match side {
+                Side::Server if limits.has_both_cores => vec![server, generator],
+                Side::Server => vec![server],
+                Side::Generator => vec![generator],
+                Side::Among(core) => vec![self.cores[core]],
+            },
             first: self.is_root,
+            real_time: side == Side::Server && limits.has_both_cores,
             groups: joined?,
             signals_max: limits.signals,
             network: network.map(|it| it.try_clone_to_owned()).transpose()?,

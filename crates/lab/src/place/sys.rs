@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -22,6 +23,8 @@ pub(crate) struct Settling {
     pub(crate) cores: Vec<usize>,
     /// It goes ahead of everything else on that core, where this process may ask for that.
     pub(crate) first: bool,
+    /// It runs whenever it can, and all others have what it leaves.
+    pub(crate) real_time: bool,
     /// Opened for writing: `cgroup.procs` of each group that it joins.
     pub(crate) groups: Vec<OwnedFd>,
     /// The number of signals that may be queued for it.
@@ -72,6 +75,9 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
                 let _ = rustix::io::write(&file, b"-20");
             }
         }
+        if settling.real_time {
+            become_real_time()?;
+        }
         for group in &settling.groups {
             // 0 is the process that writes. cgroups(7)
             rustix::io::write(group, b"0")?;
@@ -82,6 +88,35 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
     // thread may have held a lock at the fork. The closure makes system calls on values that were
     // made before; it neither allocates nor locks. (An `ErrorKind` is stored in place.)
     unsafe { command.pre_exec(child) };
+}
+
+/// Lets this thread, and what it starts from now on, run whenever it can. Unlike a nice value this
+/// also holds within another program's slice. sched(7)
+fn become_real_time() -> io::Result<()> {
+    const THIS_THREAD: libc::pid_t = 0;
+    // What the kernel calls `struct sched_param`; that of some C libraries is longer.
+    let least: libc::c_int = 1;
+    // SAFETY: the kernel reads an `int`, which lives until after the call. sched_setscheduler(2)
+    let failed = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            THIS_THREAD,
+            libc::SCHED_FIFO,
+            &raw const least,
+        )
+    };
+    match failed {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Why no program can be started [in real time](Settling::real_time) here, if so.
+pub(super) fn lacks_real_time() -> Option<String> {
+    // In a thread of its own, which ends as what it has become.
+    let tried = thread::spawn(become_real_time).join();
+    let denied = tried.expect("it does not panic").err()?;
+    Some(format!("programs in real time need root: {denied}"))
 }
 
 /// Moves this thread, and the children that it starts, into a network of its own.

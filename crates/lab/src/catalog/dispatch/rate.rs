@@ -19,7 +19,7 @@ The queue of signals has its default size; \"event rtsig 1024\" has room for 1,0
 2048\" for 2,048, as then. What follows when it overflows is poll, and with \"event rtsig 1024 select\"
 it is select. The last two are measured from 60 % of the peak on, where a queue may overflow.
 
-A quick look has 3,000 idle connections, and rates of 20, 60 and 110 % of the peak.
+A quick look has 3,000 idle connections, and rates of 60 and 110 % of the peak.
 
 In the first figure a server that follows lies on the dotted diagonal. In the second, the median
 response time from the intended time, lower is better; the axis is logarithmic. In the third, the
@@ -74,7 +74,7 @@ for it than for the server.",
 const LOADED: [&str; 2] = ["event rtsig 2048", "event rtsig 1024 select"];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let shares = breadth.pick(&[20, 60, 110][..], &[20, 40, 80, 100, 120]);
+    let shares = breadth.pick(&[60, 110][..], &[40, 80, 100, 120]);
     let idle = breadth.pick(&[3000][..], &[1000, 6000]);
     let cells = idle.iter().flat_map(|&idle| {
         shares.iter().map(move |&share| {

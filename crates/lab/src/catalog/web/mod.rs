@@ -10,6 +10,7 @@ pub(super) mod pages;
 pub(super) mod rows;
 pub(super) mod servers;
 pub(super) mod throughput;
+pub(super) mod workers;
 
 use std::fs;
 use std::io;

@@ -1,0 +1,213 @@
+//! `web-workers`: what a second worker costs, and whether a request waits for one worker while the
+//! other is idle.
+
+use crate::catalog::prelude::*;
+
+pub(in crate::catalog) const WEB_WORKERS: Experiment = Experiment {
+    name: "web-workers",
+    about: "CPU per request and p99 of web servers with two workers, beside two servers with one",
+    page: "\
+What does a second worker cost a request, and does a request wait for one worker while the other has
+nothing to do?
+
+Two cores are all there is, so two workers share them with the generators. Beside that stand two
+servers of one worker each, on the same two cores, under the same load from the same generators:
+what the machine does to anybody who uses both of its cores, it does to both. What is left of the
+difference is what two workers of one server have in common: how connections are dealt, what is
+locked or counted together, and which worker a request has to wait for.
+
+A generator runs on each core and asks both workers, or both servers, over 16 connections each. The
+server runs in real time: it has a core as soon as it wants one, and generators, which spin to be
+punctual, have what it leaves. First they ask as fast as the server answers, for a third of a
+sample's time: that is the CPU per request of busy workers. Then they ask for half of what nginx
+with two workers reached so, in an open loop: that is the p99, from the intended time. All are asked
+at the same rate, so a fast server has less to do.
+
+A full run has one server of one worker besides, with half of the connections and of the rate. It
+has both cores to choose from, and generators that ask half as much, so it stands there to be looked
+at and no verdict rests on it: the CPU per request of a server with a core of its own is in
+web-rows.
+
+Of all figures less is better. \"nginx reuseport\" has a listen queue for each worker, as the event
+engine has; where all workers of nginx share one, the first that wakes takes most connections. weft
+thread has no workers: it has a thread for each connection either way.",
+    found: "\
+Not asked. The author of Rusty gives throughput by cores, of a server whose workers share nothing,
+and finds that Linux stops to grow at 7 of them.",
+    threats: "\
+Two cores: what four workers cost is not in it. Half of all requests come from the worker's own
+core, which no network card does, and the generators' work is between those of the server; both are
+the same for two servers of one worker. Of two workers of one server the kernel's hash says which
+gets how many of 64 connections, anew in each sample, unless the server evens it out: look at the
+least and the greatest p99 as well. A generator that has to wait for the server is late, and what it
+is late by is in the p99 of all.",
+    reasons: "",
+    measures: &[
+        BUSY_CPU,
+        P99,
+        Measure {
+            title: "server CPU per request at half load",
+            ..Measure::CPU_US
+        },
+        Measure {
+            title: "median latency at half load",
+            ..Measure::P50
+        },
+        BUSY_RATE,
+        Measure {
+            title: "replies at half load",
+            ..Measure::RATE
+        },
+    ],
+    cells,
+    subjects: &["weft", "weft event", "weft thread", NGINX],
+    work: Work::Server(ServerWork {
+        // Two loads, each of which is warmed up.
+        lasts: 1.0 + BUSY + 0.3,
+        // A p99 decides.
+        seconds_min: 1.0,
+        shares_cores: true,
+        queues_by_itself: true,
+        scaled_by: Some(NGINX),
+        ..ServerWork::new(take)
+    }),
+    figures: &[bars(0), bars(1)],
+    expectations,
+};
+
+const NGINX: &str = "nginx reuseport";
+
+const BUSY_CPU: Measure = Measure {
+    name: "busy_cpu_us",
+    title: "server CPU per request of busy workers",
+    ..Measure::CPU_US
+};
+
+const P99: Measure = Measure {
+    title: "p99 latency at half load",
+    ..Measure::P99
+};
+
+const BUSY_RATE: Measure = Measure {
+    name: "busy_rate_per_s",
+    title: "replies of busy workers",
+    ..Measure::RATE
+};
+
+const SIZE: u64 = 400;
+const PATH: &str = "/400.html";
+/// Of each generator, for each worker that there is.
+const CONNECTIONS: u64 = 16;
+/// It is rounded up to whole intervals.
+const WARM_UP: &str = "--warm-up 300ms --interval 100ms";
+/// How long workers are kept busy, in samples' times.
+const BUSY: f64 = 0.3;
+/// What is half of the load for one of two workers, in percent of what they reach.
+const SHARE: u64 = 25;
+
+const ONE: &str = "1 server, 1 worker";
+const APART: &str = "2 servers, 1 worker each";
+const TOGETHER: &str = "1 server, 2 workers";
+
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let all = [(ONE, 1, 1), (APART, 2, 1), (TOGETHER, 1, 2)];
+    let cells = breadth.pick(&all[1..], &all).iter();
+    let cells = cells.map(|&(label, servers, workers)| {
+        let rate = servers * workers * breadth.rate(SHARE, 80_000.0);
+        let sizes = [("servers", servers), ("workers", workers), ("rate", rate)];
+        Cell::new(label, "http", sizes)
+    });
+    cells.collect()
+}
+
+fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let site = super::site(bench, "small", &[SIZE])?;
+    let body = super::body(SIZE, SIZE as usize);
+    let (servers, workers) = (cell.get("servers", 1), cell.get("workers", 2));
+    let mut server = bench.start_on_both_cores(subject, &site, servers, workers)?;
+    server.verify(PATH, &body)?;
+    let connections = servers * workers * CONNECTIONS;
+    let addresses = server.addresses();
+    let to = addresses.iter().map(|one| format!("--connect-to {one} "));
+    let (url, to) = (server.url(PATH), to.collect::<String>());
+    let ask = format!("http {url} {to} --connections {connections} {WARM_UP}");
+    let Some(rate) = cell.parameter("rate") else {
+        let closed = bench.drive_among(&mut server, &words(&ask))?.sound()?;
+        return Ok(closed.sample());
+    };
+    let seconds = bench.seconds;
+    bench.seconds = BUSY * seconds;
+    let busy = bench.drive_among(&mut server, &words(&ask))?.sound()?;
+    bench.seconds = seconds;
+    // Half of it from each generator.
+    let half = format!("{ask} --arrivals poisson --rate {}", rate / 2);
+    let half = bench.drive_among(&mut server, &words(&half))?.sound()?;
+    server.verify(PATH, &body)?;
+    Ok(both(&busy.sample(), half.sample()))
+}
+
+/// The figures of both loads, and the greater disturbance.
+fn both(busy: &Sample, mut half: Sample) -> Sample {
+    let noise = |sample: &Sample| sample.noise.percent(true, 2);
+    if noise(busy) > noise(&half) {
+        half.noise = busy.noise;
+    }
+    half.add([
+        (BUSY_CPU.name, busy.values["cpu_us"]),
+        (BUSY_RATE.name, busy.values["rate_per_s"]),
+    ]);
+    half
+}
+
+fn expectations(rows: &Rows) -> Expectations {
+    let (cpu, p99) = (rows.by(&BUSY_CPU), rows.by(&P99));
+    let subjects = WEB_WORKERS.subjects.iter();
+    let each = subjects.filter(|subject| rows.has_subject(subject));
+    let each = each.flat_map(|subject| {
+        [
+            cpu.within(TOGETHER, APART, subject, 1.15),
+            p99.within(TOGETHER, APART, subject, 1.3),
+        ]
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Noise;
+
+    #[test]
+    fn workers_have_the_same_load_however_many_servers_they_are_of() {
+        let cells = cells(&Breadth {
+            quick: false,
+            peak_per_s: Some(100_000.0),
+        });
+        let rates = cells.iter().map(|cell| cell.get("rate", 0));
+        assert_eq!(rates.collect::<Vec<_>>(), [25_000, 50_000, 50_000]);
+    }
+
+    #[test]
+    fn a_sample_has_the_figures_of_both_loads_and_the_greater_noise() {
+        let sample = |cpu_us, others_percent| Sample {
+            noise: Noise {
+                others_percent,
+                ..Noise::default()
+            },
+            ..Sample::of([("cpu_us", cpu_us), ("rate_per_s", 10.0 * cpu_us)])
+        };
+        for (busy, half) in [(9.0, 1.0), (1.0, 9.0)] {
+            let whole = both(&sample(3.0, busy), sample(4.0, half));
+            let figures = WEB_WORKERS.measures.iter().map(|measure| {
+                let cell = Cell::new("c", "http", []);
+                measure.figure(&cell, &whole.values)
+            });
+            let figures: Vec<_> = figures.collect();
+            assert_eq!(
+                figures,
+                [Some(3.0), None, Some(4.0), None, Some(30.0), Some(40.0)]
+            );
+            assert_eq!(whole.noise.others_percent, 9.0);
+        }
+    }
+}

@@ -192,9 +192,10 @@ pub struct Http {
     pub headers: Vec<(String, String)>,
     /// The body of every request.
     pub body: Arc<[u8]>,
-    /// After how many requests a connection is closed; `None`: the generator never closes it. One
-    /// is "a connection for every request", asked for with `Connection: close`. The first
-    /// connections are closed after one to so many, by turns, so that they do not all end at once.
+    /// After how many requests a connection is closed, on average; `None`: the generator never
+    /// closes it. One is "a connection for every request", asked for with `Connection: close`. Of
+    /// more, each connection ends after any of its requests by the same chance, so that those which
+    /// began together do not end together.
     pub requests_per_connection: Option<u32>,
 }
 

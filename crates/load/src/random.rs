@@ -51,6 +51,15 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// How many tries it takes until one succeeds of which one in `mean` does, so that `mean` of
+    /// them are needed on average. A geometric distribution: whatever was tried before, the next
+    /// one succeeds as likely as the first.
+    pub fn tries(&mut self, mean: u32) -> u32 {
+        // By inversion. `ln_1p(-1)` is minus infinity, so that a mean of 1 gives 1; `as` saturates.
+        let fails_ln = (-1.0 / f64::from(mean.max(1))).ln_1p();
+        ((self.unit_above_zero().ln() / fails_ln).floor() + 1.0) as u32
+    }
+
     /// Puts `items` into a random order (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
@@ -106,6 +115,27 @@ mod tests {
         }
         assert_eq!(random.below(0), 0);
         assert_eq!(random.below(1), 0);
+    }
+
+    #[test]
+    fn tries_have_their_mean_and_no_memory() {
+        const COUNT: usize = 100_000;
+        let mut random = Random::new(5);
+        for mean in [2, 5, 100] {
+            let drawn: Vec<u32> = (0..COUNT).map(|_| random.tries(mean)).collect();
+            let sum: u64 = drawn.iter().map(|&tries| u64::from(tries)).sum();
+            let ratio = sum as f64 / COUNT as f64 / f64::from(mean);
+            assert!((0.98..1.02).contains(&ratio), "{ratio} of {mean}");
+            // Of those that have come so far, one in `mean` ends there.
+            for at in [1, mean] {
+                let here = drawn.iter().filter(|&&tries| tries == at).count() as f64;
+                let later = drawn.iter().filter(|&&tries| tries >= at).count() as f64;
+                let share = here / later * f64::from(mean);
+                assert!((0.8..1.2).contains(&share), "{share} of {mean} at {at}");
+            }
+        }
+        assert!((0..1000).all(|_| random.tries(1) == 1 && random.tries(0) == 1));
+        assert!((0..1000).all(|_| random.tries(u32::MAX) > 1000));
     }
 
     #[test]

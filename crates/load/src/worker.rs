@@ -91,6 +91,8 @@ pub(crate) struct Worker<'p> {
     left: u64,
     next_script: usize,
     random: Random,
+    /// Of how long connections live: when they open does not change what is asked.
+    lives: Random,
     tally: Tally,
     interval: u64,
     next_scan_ns: u64,
@@ -116,9 +118,8 @@ struct Slot {
     reading: Reading,
     reader: Reader,
     served: u32,
-    /// How many requests fewer its first connection serves, so that connections do not all end at
-    /// once, again and again.
-    head_start: u32,
+    /// How many requests its connection is for.
+    life: u32,
     is_listed: bool,
     has_failed: bool,
     wake_ns: u64,
@@ -238,6 +239,7 @@ impl<'p> Worker<'p> {
             left: plan.requests_max.map_or(u64::MAX, |max| share.of_many(max)),
             next_script: share.thread as usize,
             random: Random::stream(plan.seed, u64::from(share.thread) + 2_000),
+            lives: Random::stream(plan.seed, u64::from(share.thread) + 3_000),
             tally: Tally::new(&plan.classes()),
             interval: 0,
             next_scan_ns: 0,
@@ -525,7 +527,6 @@ impl<'p> Worker<'p> {
 impl Slot {
     fn new(plan: &Plan, number: u32) -> Slot {
         let pick = |count: usize| number as usize % count;
-        let limit = plan.workload.requests_per_connection();
         Slot {
             state: State::Closed,
             since_ns: 0,
@@ -536,11 +537,7 @@ impl Slot {
             reading: Reading::Nothing,
             reader: Reader::new(plan),
             served: 0,
-            // Evenly over a connection's life, however few there are and whatever their targets.
-            head_start: limit.map_or(0, |limit| {
-                let whole = u64::from(number) * u64::from(limit);
-                (whole / u64::from(plan.connections.max(1)) % u64::from(limit)) as u32
-            }),
+            life: u32::MAX,
             is_listed: false,
             has_failed: false,
             wake_ns: 0,

@@ -63,12 +63,7 @@ impl Worker<'_> {
     pub(super) fn has_room(&self, slot: u32) -> bool {
         let place = &self.slots[slot as usize];
         let under_way = place.flights.len() as u32;
-        let limit = self
-            .plan
-            .workload
-            .requests_per_connection()
-            .unwrap_or(u32::MAX);
-        under_way < self.plan.depth && place.served.saturating_add(under_way) < limit
+        under_way < self.plan.depth && place.served.saturating_add(under_way) < place.life
     }
 
     /// Gives a request to a slot that can take it.

@@ -56,10 +56,11 @@ impl Worker<'_> {
         }
         self.connecting -= 1;
         self.tally.opened += 1;
+        let life = self.life();
         let place = &mut self.slots[slot as usize];
         record(&mut self.tally.connect_ns, self.now_ns - place.since_ns);
         place.state = State::Open;
-        place.served = mem::take(&mut place.head_start);
+        (place.served, place.life) = (0, life);
         place.has_failed = false;
         place.reading = Reading::Nothing;
         place.reader.reset();
@@ -70,6 +71,16 @@ impl Worker<'_> {
             if self.slots[slot as usize].state == State::Open {
                 self.listen(slot);
             }
+        }
+    }
+
+    /// After how many requests a new connection is closed. The chance is the same after each one, so
+    /// connections that open together, as after an overload, do not end together: not the first
+    /// time, and not later.
+    fn life(&mut self) -> u32 {
+        match self.plan.workload.requests_per_connection() {
+            Some(mean) => self.lives.tries(mean),
+            None => u32::MAX,
         }
     }
 

@@ -87,8 +87,8 @@ fn http() -> Command {
             switch("close").help("A new connection for every request"),
             text("requests-per-connection", "N")
                 .help(
-                    "Close a connection after this many requests; the first ones after fewer, so \
-                     that they do not all end at once",
+                    "Close a connection after this many requests on average: after each one by \
+                     the same chance, so that those that begin together do not end together",
                 )
                 .conflicts_with("close"),
             file("paths").help(

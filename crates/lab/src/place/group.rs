@@ -11,7 +11,7 @@ use super::ServerLimits;
 
 /// The time in which a server gets its part of the core. The kernel looks at its tick, up to 10 ms
 /// apart, and takes what was too much off the next period.
-const CPU_PERIOD_US: u64 = 20_000;
+pub(crate) const CPU_PERIOD_US: u64 = 20_000;
 
 /// A group goes ahead of what is outside by these alone: nice values count inside of it. The
 /// greatest of version 1 and of version 2.

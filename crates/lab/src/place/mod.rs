@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::Advice;
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions};
 
+pub(crate) use group::CPU_PERIOD_US;
 pub use group::Controller;
 use group::Groups;
 use journal::Journal;

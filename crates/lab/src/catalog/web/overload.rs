@@ -27,10 +27,10 @@ The first figure shows good replies over time, in percent of the server's own kn
 goes up to 100 and stays there until the overload ends. Above 100 the knee was found too low. Errors
 are those of requests that were sent; what found no connection free was not. The p99 is that of good
 replies, all phases together. Recovery lasts from the end of the overload until nothing fails and
-the p99 of 200 ms is at most three times the calm's, whose median step counts: three steps in a row,
-and seven in eight of all that follow, for a virtual machine stalls now and then. \"never\" is not
-within six times a sample's time: 2.4 s with --quick, 4.8 s, 18 s with --paper. Of the first figure
-more is better, of the others less.",
+the p99 of 200 ms is at most three times the calm's, whose median step counts, or 60 ms, which is
+three periods of the quota: three steps in a row, and seven in eight of all that follow, for a
+virtual machine stalls now and then. \"never\" is not within six times a sample's time: 2.4 s with
+--quick, 4.8 s, 18 s with --paper. Of the first figure more is better, of the others less.",
     found: "\
 The thesis has no such course. At fixed rates beyond saturation its server has notably fewer
 errors than NGINX; Liu and Chen hold 6,000 idle connections and see replies fall with poll.",
@@ -41,11 +41,12 @@ where people would come back. Each server is asked for twice its own knee, so a 
 more to do.",
     reasons: "\
 There is one sample of each, so these verdicts are weak. Recovery: in that of weft without idle
-connections the p99 after the overload swings between some 10 and 150 ms, every 1.2 s. That is the
-time in which the 2,000 connections have their five requests each, so likely they end together again
-after an overload that had all of them in use, and are opened anew at once; it was not shown. Beside
-6,000 idle connections weft keeps less of its knee than nginx does. Cause not found: the idle ones
-alone cost next to nothing, for its knee beside them is hardly lower.",
+connections the p99 after the overload swings between some 10 and 150 ms, every 1.2 s, and in the
+overload every server's replies dip as often as 2,000 connections have their five requests each,
+nginx's to a seventh of the knee: they ended together, and were opened anew at once. That was the
+generator's doing. Since these samples were taken a connection ends after any request, by chance.
+Beside 6,000 idle connections weft keeps less of its knee than nginx does. Cause not found: the idle
+ones alone cost next to nothing, for its knee beside them is hardly lower.",
     measures: overload::MEASURES,
     cells: overload::cells,
     subjects: &[

@@ -227,6 +227,21 @@ impl Bench<'_> {
         self.drive_from(&Side::Among, server, &loads)?.merged()
     }
 
+    /// As [`drive`](Bench::drive). Several generators have one core, and number `ahead` goes ahead of
+    /// the others there: else most of its p99 is how long it waits for them.
+    pub(crate) fn drive_ahead(
+        &mut self,
+        server: &mut Running,
+        loads: &[Vec<String>],
+        ahead: usize,
+    ) -> Result<Driven, Fault> {
+        let side = |at| match loads.len() > 1 && at == ahead {
+            true => Side::Ahead,
+            false => Side::Generator,
+        };
+        self.drive_from(&side, server, loads)
+    }
+
     fn drive_from(
         &mut self,
         side: &dyn Fn(usize) -> Side,

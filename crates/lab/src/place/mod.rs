@@ -58,6 +58,8 @@ pub enum Side {
     Generator,
     /// What asks a server [with both cores](ServerLimits::has_both_cores): this one of them.
     Among(usize),
+    /// What asks as well, on the same core, and has it at once when there is something for it.
+    Ahead,
 }
 
 /// What a server is not to have in plenty.
@@ -283,11 +285,15 @@ impl LabPlace {
             cores: match side {
                 Side::Server if limits.has_both_cores => vec![server, generator],
                 Side::Server => vec![server],
-                Side::Generator => vec![generator],
+                Side::Generator | Side::Ahead => vec![generator],
                 Side::Among(core) => vec![self.cores[core]],
             },
             first: self.is_root,
-            real_time: side == Side::Server && limits.has_both_cores,
+            real_time: match side {
+                Side::Server => limits.has_both_cores,
+                Side::Ahead => sys::lacks_real_time().is_none(),
+                Side::Generator | Side::Among(_) => false,
+            },
             groups: joined?,
             signals_max: limits.signals,
             network: network.map(|it| it.try_clone_to_owned()).transpose()?,

@@ -40,7 +40,14 @@ pub enum Malformed {
         /// The client's number for the request.
         id: u16,
     },
+    /// What a server says of a request that was wrong. It is dropped: two servers that answer each
+    /// other's errors do not stop, and one datagram with a forged address makes them begin.
+    Error,
 }
+
+/// What errors begin with. A reply to a reply has one first: no command is called like the first
+/// word of a reply.
+const ERRORS: [&[u8]; 3] = [b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR"];
 
 /// What memcached answers to a request of several datagrams.
 pub const MULTI_PACKET: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
@@ -48,7 +55,7 @@ pub const MULTI_PACKET: &[u8] = b"SERVER_ERROR multi-packet request not supporte
 /// Reads a datagram.
 ///
 /// # Errors
-/// [`Malformed`], when it is too short or a part of a longer request.
+/// [`Malformed`], when it is too short, a part of a longer request, or an error.
 pub fn request(datagram: &[u8]) -> Result<Request<'_>, Malformed> {
     let Some((header, payload)) = datagram.split_first_chunk::<HEADER_LEN>() else {
         return Err(Malformed::Short);
@@ -56,6 +63,7 @@ pub fn request(datagram: &[u8]) -> Result<Request<'_>, Malformed> {
     let [id_hi, id_lo, _, _, total_hi, total_lo, _, _] = *header;
     let id = u16::from_be_bytes([id_hi, id_lo]);
     match u16::from_be_bytes([total_hi, total_lo]) {
+        1 if ERRORS.iter().any(|error| payload.starts_with(error)) => Err(Malformed::Error),
         1 => Ok(Request { id, payload }),
         _ => Err(Malformed::Fragment { id }),
     }
@@ -114,6 +122,16 @@ mod tests {
             request(&header(7, 0, 2)),
             Err(Malformed::Fragment { id: 7 })
         );
+    }
+
+    #[test]
+    fn what_a_server_says_of_a_wrong_request_is_no_request() {
+        for error in ["ERROR\r\n", "CLIENT_ERROR bad\r\n", "ERROR\r\nget a\r\n"] {
+            let datagram = [&header(7, 0, 1)[..], error.as_bytes()].concat();
+            assert_eq!(request(&datagram), Err(Malformed::Error), "{error:?}");
+        }
+        let multi = [&header(7, 0, 1)[..], MULTI_PACKET].concat();
+        assert_eq!(request(&multi), Err(Malformed::Error));
     }
 
     #[test]

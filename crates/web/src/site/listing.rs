@@ -7,6 +7,7 @@ mod show;
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,10 +22,13 @@ use directory::{order, read};
 use page::{html, json};
 pub(super) use show::percent_encoded;
 
-/// The last listings, so that a flood of requests for one does not read the directory each time.
+/// The last listings, so that a flood of requests for one does not read the directory each time,
+/// and so that all who take their time to receive one have the same bytes on their way.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
     kept: Mutex<Vec<Kept>>,
+    held_len: Arc<AtomicU64>,
+    refused: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -36,9 +40,32 @@ struct Kept {
     entry: Arc<Entry>,
 }
 
-/// How many listings are kept, and how long one may be to be kept: 4 MiB in all.
+/// How many listings are kept, and how many bytes they have together: a few of the longest, which
+/// have some 3 MB.
 const KEPT_MAX: usize = 16;
-const KEPT_LEN_MAX: u64 = 256 << 10;
+const KEPT_LEN_MAX: u64 = 16 << 20;
+
+/// How many bytes listings may have that are kept or on their way to clients. Beyond it none is
+/// made: clients that do not receive what they ask for could fill the memory with them.
+pub(super) const HELD_LEN_MAX: u64 = 128 << 20;
+
+/// A page. It is counted as long as there is a reference to it.
+struct Page {
+    text: String,
+    held_len: Arc<AtomicU64>,
+}
+
+impl AsRef<[u8]> for Page {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.held_len.fetch_sub(self.text.len() as u64, Relaxed);
+    }
+}
 
 impl Listings {
     pub(super) fn get(
@@ -53,13 +80,43 @@ impl Listings {
         Some(Arc::clone(&kept.entry))
     }
 
-    pub(super) fn put(&self, lookup: &Lookup<'_>, entry: &Arc<Entry>, made_ns: u64) {
-        if entry.len > KEPT_LEN_MAX {
-            return;
-        }
+    /// Whether another one may be made. If not, that is counted as refused.
+    pub(super) fn have_room(&self) -> bool {
+        let has_room = self.held_len() < HELD_LEN_MAX;
+        self.refused.fetch_add((!has_room).into(), Relaxed);
+        has_room
+    }
+
+    /// How many bytes listings have that are kept or on their way.
+    pub(super) fn held_len(&self) -> u64 {
+        self.held_len.load(Relaxed)
+    }
+
+    /// How many were not made because there was no room.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    /// Counts a page that was made just now.
+    pub(super) fn hold(&self, mut text: String) -> Bytes {
+        text.shrink_to_fit();
+        self.held_len.fetch_add(text.len() as u64, Relaxed);
+        let held_len = Arc::clone(&self.held_len);
+        Bytes::from_owner(Page { text, held_len })
+    }
+
+    /// Keeps a listing that was made just now, and says which to serve: if nothing has changed, the
+    /// one before, whose bytes may be on their way to others.
+    pub(super) fn put(&self, lookup: &Lookup<'_>, made: Arc<Entry>, made_ns: u64) -> Arc<Entry> {
+        // Compared without the lock, for which loops and processors wait.
+        let before = self.get(lookup, |_| true);
+        let entry = before.filter(|it| is_same(it, &made)).unwrap_or(made);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|kept| !kept.answers(lookup));
-        if kept.len() == KEPT_MAX {
+        let kept_len = |kept: &[Kept]| kept.iter().map(|kept| kept.entry.len).sum::<u64>();
+        while kept.len() == KEPT_MAX
+            || (kept_len(&kept) + entry.len > KEPT_LEN_MAX && !kept.is_empty())
+        {
             kept.remove(0);
         }
         kept.push(Kept {
@@ -67,8 +124,9 @@ impl Listings {
             format: lookup.listing,
             sort: lookup.sort,
             made_ns,
-            entry: Arc::clone(entry),
+            entry: Arc::clone(&entry),
         });
+        entry
     }
 
     pub(super) fn clear(&self) {
@@ -85,6 +143,11 @@ impl Kept {
     }
 }
 
+/// Whether two listings have the same bytes.
+fn is_same(a: &Entry, b: &Entry) -> bool {
+    matches!((&a.body, &b.body), (Body::Memory(a), Body::Memory(b)) if a == b)
+}
+
 /// Reads a directory and writes its listing. Blocks.
 pub(super) fn render(root: &Root, lookup: &Lookup<'_>, hidden: bool) -> Result<String, Miss> {
     let path = lookup.path.trim_start_matches('/');
@@ -99,7 +162,7 @@ pub(super) fn render(root: &Root, lookup: &Lookup<'_>, hidden: bool) -> Result<S
 /// Makes a listing's entry. Its ETag is a hash of the page: the directory's own time does not
 /// change when a file in it grows.
 pub(super) fn entry(
-    page: String,
+    page: Bytes,
     rules: &Rules,
     lookup: &Lookup<'_>,
     since_epoch: Duration,
@@ -112,14 +175,14 @@ pub(super) fn entry(
         content_type,
         encoding: None,
         len: page.len() as u64,
-        etag: format!("\"{:x}-{:x}\"", page.len(), fnv1a(page.as_bytes())),
+        etag: format!("\"{:x}-{:x}\"", page.len(), fnv1a(&page)),
         // When it was read: before that, something may have been different.
         modified_s: since_epoch.as_secs(),
         modified_is_strong: false,
         vary: Some("Accept"),
         extra: &rules.lines(lookup.path.trim_start_matches('/')),
     };
-    head::entry(&description, Body::Memory(Bytes::from(page)))
+    head::entry(&description, Body::Memory(page))
 }
 
 /// FNV-1a, 64 bits: the same on every machine. A collision gains a client nothing.

@@ -217,6 +217,8 @@ impl Site {
             "site_rechecks_total" "Looks at whether a known file has changed." of(&counts.rechecks);
             "site_changed_total" "Of these, those that found a change." of(&counts.changed);
             "site_out_of_descriptors_total" "Files that could not be opened because no descriptor was left (EMFILE, ENFILE)." of(&counts.out_of_descriptors);
+            "site_listing_bytes" "Bytes of listings that are kept or on their way." self.listings.held_len();
+            "site_listings_refused_total" "Listings not made because clients have not received too many." self.listings.refused();
             "site_memory_admitted_total" "Files taken into memory." ledger.memory.admitted;
             "site_memory_refused_total" "Files not taken into memory, because others there are asked for more often." ledger.memory.refused;
             "site_memory_evicted_total" "Files that left memory for others." ledger.memory.evicted;

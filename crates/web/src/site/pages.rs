@@ -34,16 +34,15 @@ impl Site {
         if blocking == Blocking::Never {
             return Err(Miss::WouldBlock);
         }
+        if !self.listings.have_room() {
+            let why = "the listings that clients have not received yet are too many".to_owned();
+            return Err(Miss::Failed(503, why));
+        }
         let root = self.current_root(moment, blocking)?;
         let page = self.with_descriptors(|| listing::render(&root, lookup, self.config.hidden))?;
-        let entry = Arc::new(listing::entry(
-            page,
-            &self.rules,
-            lookup,
-            moment.since_epoch,
-        ));
-        self.listings.put(lookup, &entry, moment.ns);
-        Ok(entry)
+        let page = self.listings.hold(page);
+        let made = listing::entry(page, &self.rules, lookup, moment.since_epoch);
+        Ok(self.listings.put(lookup, Arc::new(made), moment.ns))
     }
 
     pub(super) fn check_fallback(&mut self, now: Now) -> Result<(), SiteError> {

@@ -294,22 +294,25 @@ fn a_huge_directory_is_cut_and_says_so() {
 }
 
 #[test]
-fn a_listing_is_kept_unless_it_is_long_and_its_etag_is_of_its_bytes() {
-    let lookup = Lookup {
-        path: "/",
+fn listings_are_kept_up_to_a_length_together_and_their_etags_are_of_their_bytes() {
+    let rules = Rules::new(&[], &[]).unwrap();
+    let listings = Listings::default();
+    let lookup = |path| Lookup {
+        path,
         accepts: Encodings::NONE,
         listing: ListingFormat::Html,
         sort: ListingSort::default(),
     };
-    let rules = Rules::new(&[], &[]).unwrap();
-    for (len, is_kept) in [(256 << 10, true), ((256 << 10) + 1, false)] {
-        let page = entry("x".repeat(len), &rules, &lookup, Duration::ZERO);
-        let listings = Listings::default();
-        listings.put(&lookup, &Arc::new(page), 0);
-        let kept = listings.get(&lookup, |_| true);
-        assert_eq!(kept.is_some(), is_kept, "{len} bytes");
+    let made = |page: String| entry(listings.hold(page), &rules, &lookup("/"), Duration::ZERO);
+    let paths = ["/a/", "/b/", "/c/"];
+    for path in paths {
+        let half = made("x".repeat((KEPT_LEN_MAX / 2) as usize));
+        listings.put(&lookup(path), Arc::new(half), 0);
     }
-    let etag = |page: &str| entry(page.to_owned(), &rules, &lookup, Duration::ZERO).etag;
+    let is_kept = |path| listings.get(&lookup(path), |_| true).is_some();
+    assert_eq!(paths.map(is_kept), [false, true, true], "the oldest goes");
+    assert_eq!(listings.held_len(), KEPT_LEN_MAX);
+    let etag = |page: &str| made(page.to_owned()).etag;
     assert_eq!(etag("old"), etag("old"));
     assert_ne!(etag("old"), etag("new"), "as long as the other");
 }

@@ -283,3 +283,47 @@ fn cost_of_the_ways_to_a_file() {
     cost("nothing there", "/nope", &[]);
     cost("a directory without its slash", "/assets/app", &[]);
 }
+
+fn with_listings() -> World {
+    World::with(&[("folder/a", "a")], |config| config.listing = true)
+}
+
+/// Seen (in review): clients that asked for a listing of 10,000 files and did not receive it held 3
+/// MB each. Cause: what was longer than 256 KiB was made anew for each. Cure: it is kept, and one
+/// in which nothing has changed is the one before.
+#[test]
+fn all_who_receive_a_long_listing_have_the_same_bytes() {
+    let mut world = with_listings();
+    let name = |n: usize| format!("folder/{n:0200}");
+    (0..1000).for_each(|n| world.write(&name(n), ""));
+    let first = bytes_of(&world.entry("/folder/"));
+    assert!(first.len() > 256 << 10, "{} bytes", first.len());
+    for _ in 0..3 {
+        assert_eq!(bytes_of(&world.entry("/folder/")).as_ptr(), first.as_ptr());
+        world.at_s += 10.0;
+    }
+    assert_eq!(world.count("site_listing_bytes"), first.len() as u64);
+    world.write(&name(1000), "");
+    let second = bytes_of(&world.entry("/folder/"));
+    assert!(second.len() > first.len());
+    let both = (first.len() + second.len()) as u64;
+    assert_eq!(world.count("site_listing_bytes"), both);
+    drop(first);
+    assert_eq!(world.count("site_listing_bytes"), second.len() as u64);
+}
+
+#[test]
+fn listings_that_are_not_received_have_a_limit() {
+    let world = with_listings();
+    let len = listing::HELD_LEN_MAX as usize;
+    let page = String::from_utf8(vec![0; len]).unwrap();
+    let on_its_way = world.site.listings.hold(page);
+    let Found::Failed { status, why } = world.ask("/folder/", &[]) else {
+        panic!("it was made");
+    };
+    assert_eq!(status, 503, "{why}");
+    assert_eq!(world.text("/folder/a"), "a", "files are served");
+    assert_eq!(world.count("site_listings_refused_total"), 1);
+    drop(on_its_way);
+    assert!(world.text("/folder/").contains(">a<"));
+}

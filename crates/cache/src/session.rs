@@ -8,7 +8,7 @@ use crate::conversation::{Context, State, Step};
 use crate::service::connections::Connection;
 use crate::service::counters::Count;
 use crate::service::{Access, Binding, ConnEvent, Peer, Service};
-use crate::store::Cursor;
+use crate::store::{Cursor, Seconds};
 use crate::{binary, text};
 
 /// One conversation with a client, in any of memcached's protocols.
@@ -138,17 +138,10 @@ impl session::Session for Session {
             State::Dump(dump) => dump.walk(&self.service, self.service.seconds(now)),
             State::Crawl => {
                 let seconds = self.service.seconds(now);
-                let store = self.service.store();
-                let crawls = &self.service.tuning.client_crawls;
-                crawls.fetch_add(1, Ordering::Relaxed);
-                let mut cursor = Some(Cursor::START);
-                while let Some(at) = cursor {
-                    cursor = store.crawl(at, CRAWL_STEP, seconds, |_| {
-                        std::ops::ControlFlow::Continue(())
-                    });
-                }
-                crawls.fetch_sub(1, Ordering::Relaxed);
-                self.state = State::Crawled;
+                self.state = State::Crawled(match Crawl::begin(&self.service) {
+                    Some(crawl) => crawl.run(seconds),
+                    None => b"BUSY currently processing crawler request\r\n",
+                });
             }
             _ => {}
         }
@@ -200,6 +193,37 @@ impl session::Session for Session {
     }
 }
 
+/// A crawl over all items, for a client. One at a time, as in memcached: each keeps a processor
+/// busy, and what it takes out is gone for the next one.
+struct Crawl<'a> {
+    service: &'a Service,
+}
+
+impl<'a> Crawl<'a> {
+    /// `None` while there is another.
+    fn begin(service: &'a Service) -> Option<Crawl<'a>> {
+        let is_busy = service.tuning.has_client_crawl.swap(true, Ordering::AcqRel);
+        (!is_busy).then(|| Crawl { service })
+    }
+
+    fn run(self, seconds: Seconds) -> &'static [u8] {
+        let mut cursor = Some(Cursor::START);
+        while let Some(at) = cursor {
+            cursor = self.service.store().crawl(at, CRAWL_STEP, seconds, |_| {
+                std::ops::ControlFlow::Continue(())
+            });
+        }
+        b"OK\r\n"
+    }
+}
+
+impl Drop for Crawl<'_> {
+    fn drop(&mut self) {
+        let crawls = &self.service.tuning.has_client_crawl;
+        crawls.store(false, Ordering::Release);
+    }
+}
+
 /// Where a conversation stands, apart from what it shares with others.
 struct Conversation<'a> {
     state: &'a mut State,
@@ -244,8 +268,8 @@ impl Conversation<'_> {
                 Step::used(0)
             }
             State::Crawl => Step::then(Next::Work),
-            State::Crawled => {
-                cx.out.put(b"OK\r\n");
+            State::Crawled(reply) => {
+                cx.out.put(reply);
                 *self.state = State::Command;
                 Step::used(0)
             }
@@ -312,5 +336,39 @@ fn dialect_of(first: u8, service: &Service) -> Dialect {
         (Access::Sasl(_), _) | (_, Binding::Binary) => Dialect::Binary,
         (Access::Open, Binding::Auto) if first == binary::REQUEST_MAGIC => Dialect::Binary,
         (Access::Open, Binding::Auto) => Dialect::Text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use session::Session as _;
+    use session::replay::test_now;
+
+    use super::*;
+    use crate::Settings;
+    use crate::transcript;
+
+    /// Seen: 32 clients that asked for crawls kept 32 threads busy, and others waited. memcached has
+    /// one crawl at a time, and says so.
+    #[test]
+    fn clients_crawl_one_at_a_time() {
+        let service = transcript::service(Settings::default()).expect("a store");
+        let crawl = || {
+            let mut session = Session::new(Arc::clone(&service), Peer::Unix, test_now());
+            let mut out = Outbox::new();
+            let asked = session.receive(b"lru_crawler crawl all\r\n", test_now(), &mut out);
+            assert_eq!(asked.next, Next::Work);
+            session.work(test_now());
+            let answered = session.receive(b"", test_now(), &mut out);
+            assert_eq!(answered.next, Next::Receive(Phase::Idle));
+            let mut slices = [std::io::IoSlice::new(&[])];
+            out.gather(&mut slices);
+            String::from_utf8_lossy(&slices[0]).into_owned()
+        };
+        assert_eq!(crawl(), "OK\r\n");
+        let other = Crawl::begin(&service).expect("it is the only one");
+        assert!(crawl().starts_with("BUSY"));
+        drop(other);
+        assert_eq!(crawl(), "OK\r\n");
     }
 }

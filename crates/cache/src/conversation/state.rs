@@ -23,8 +23,8 @@ pub(crate) enum State {
     Dump(Box<Dump>),
     /// A crawl over all items was asked for: [`Session::work`](session::Session::work) does it.
     Crawl,
-    /// The crawl is done.
-    Crawled,
+    /// The crawl is done, or was not begun. What to say.
+    Crawled(&'static [u8]),
     /// Lines of what happens are on their way out, for ever.
     Watch(Arc<Watcher>),
     /// After the last reply.

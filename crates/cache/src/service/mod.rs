@@ -49,8 +49,8 @@ pub(crate) struct Tuning {
     pub(crate) crawl_pause_us: AtomicU32,
     pub(crate) crawl_items_max: AtomicU32,
     pub(crate) tracks_sizes: AtomicBool,
-    /// Crawls of clients that are under way.
-    pub(crate) client_crawls: AtomicU32,
+    /// Whether a crawl of a client is under way.
+    pub(crate) has_client_crawl: AtomicBool,
 }
 
 /// The store's time when the server starts: below are [`NEVER`] and [`EXPIRED`].
@@ -88,7 +88,7 @@ impl Service {
                 crawl_pause_us: AtomicU32::new(CRAWL_PAUSE_US),
                 crawl_items_max: AtomicU32::new(0),
                 tracks_sizes,
-                client_crawls: AtomicU32::new(0),
+                has_client_crawl: AtomicBool::new(false),
             },
         }
     }

@@ -204,8 +204,8 @@ fn commands(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
 }
 
 fn memory(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
-    let crawls = service.tuning.client_crawls.load(Ordering::Relaxed);
-    let is_crawling = crawls > 0 || service.store().is_sweeping();
+    let has_crawl = service.tuning.has_client_crawl.load(Ordering::Relaxed);
+    let is_crawling = has_crawl || service.store().is_sweeping();
     show!(sink,
         "hash_power_level": stats.hash_power_level,
         "hash_bytes": stats.hash_bytes,

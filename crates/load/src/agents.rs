@@ -325,12 +325,13 @@ impl Leader {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .max(Duration::from_millis(1));
-        // A silent stranger must not keep the others waiting.
-        let wait = left.min(Duration::from_secs(2));
-        let ready = stream
-            .set_nonblocking(false)
-            .and_then(|()| stream.set_read_timeout(Some(wait)));
-        let hello: Hello = match ready.and_then(|()| receive(&mut stream, HELLO_BYTES_MAX)) {
+        // A stranger that is silent, or says a byte now and then, must not keep the others waiting.
+        let mut reader = Until {
+            stream: &stream,
+            deadline: Instant::now() + left.min(HELLO_PATIENCE),
+        };
+        let ready = stream.set_nonblocking(false);
+        let hello: Hello = match ready.and_then(|()| receive(&mut reader, HELLO_BYTES_MAX)) {
             Ok(hello) => hello,
             Err(_) => return Ok(()),
         };
@@ -615,6 +616,8 @@ fn connect(rendezvous: &str) -> io::Result<TcpStream> {
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const HELLO_BYTES_MAX: u32 = 4 << 10;
+/// How long a hello may take, from the accept to its last byte.
+const HELLO_PATIENCE: Duration = Duration::from_secs(2);
 const ORDER_BYTES_MAX: u32 = 64 << 10;
 /// An hour of intervals of a second has about 20 KB each.
 const OUTCOME_BYTES_MAX: u32 = 256 << 20;
@@ -628,7 +631,24 @@ fn send(stream: &mut TcpStream, message: &impl Serialize) -> io::Result<()> {
     stream.write_all(&framed)
 }
 
-fn receive<T: DeserializeOwned>(stream: &mut TcpStream, bytes_max: u32) -> io::Result<T> {
+/// A stream that is read until a deadline, however its bytes are spread.
+struct Until<'a> {
+    stream: &'a TcpStream,
+    deadline: Instant,
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(room)
+    }
+}
+
+fn receive<T: DeserializeOwned>(stream: &mut impl Read, bytes_max: u32) -> io::Result<T> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).map_err(closed)?;
     let length = u32::from_be_bytes(length);

@@ -191,6 +191,29 @@ fn strangers_are_turned_away_and_do_not_disturb() {
     assert!(member.is_ok());
 }
 
+/// Seen (in review): a stranger that said a byte now and then kept all agents from meeting for an
+/// hour. Cause: each byte had the time that the hello should have. Cure: a hello has one deadline.
+#[test]
+fn a_stranger_that_says_a_byte_now_and_then_keeps_nobody_waiting() {
+    let listener = listener();
+    let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stranger.write_all(&HELLO_BYTES_MAX.to_be_bytes()).unwrap();
+    let drips = thread::spawn(move || {
+        while stranger.write_all(b" ").is_ok() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let place_of_1 = place(1, 2, &listener);
+    let member = thread::spawn(move || {
+        // It waits for five seconds more.
+        Member::join(&place_of_1, Duration::from_secs(5))?.work(|_, _| Ok(part(1)))
+    });
+    let leader = Leader::gather(&listener, &place(0, 2, &listener), PATIENCE).unwrap();
+    leader.end(&Ok(()));
+    assert_eq!(member.join().unwrap(), Ok(()));
+    drips.join().unwrap();
+}
+
 fn launcher<'a>(variables: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
     let map: HashMap<_, _> = variables.iter().copied().collect();
     move |name| map.get(name).map(|value| (*value).to_owned())

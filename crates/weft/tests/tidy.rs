@@ -319,6 +319,20 @@ fn relative_links_and_anchors_exist() {
     findings.assert_none();
 }
 
+/// Seen: the pages asked for stable Rust, and a stable Rust that is too old cannot read the
+/// manifests. Cause: the oldest one stands in a manifest alone. Cure: the pages name it.
+#[test]
+fn pages_for_newcomers_name_the_oldest_rust() {
+    let manifest: toml::Table = read(&root().join("Cargo.toml")).parse().unwrap();
+    let package = &manifest["workspace"]["package"];
+    let oldest = package["rust-version"].as_str().unwrap();
+    for page in ["README.md", "docs/your-own-server.md"] {
+        let words = format!("Rust {oldest} or newer");
+        let has_them = read(&root().join(page)).contains(&words);
+        assert!(has_them, "{page} does not say '{words}'");
+    }
+}
+
 /// Seen: seven rows of the cache's manual were shown as a jumble, with their text cut off. Cause: a
 /// `|` ends a cell, in code as well, unless a backslash stands before it. Cure: one does.
 #[test]

@@ -21,7 +21,7 @@ impl Experiment {
             format!("{}.", capital(about)),
             "## Question and method".to_owned(),
             self.page.to_owned(),
-            "What goes for every experiment is in [lab.md](../lab.md#how-it-is-measured)."
+            "What goes for every experiment, and which papers are meant, is in [lab.md](../lab.md)."
                 .to_owned(),
             format!("```console\n$ sudo weft lab run {name}\n```"),
             "## What the papers found".to_owned(),

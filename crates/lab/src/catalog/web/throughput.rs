@@ -9,7 +9,7 @@ pub(in crate::catalog) const WEB_THROUGHPUT: Experiment = Experiment {
     page: "\
 How many requests per second does a web server follow, and what do clients get beyond that?
 
-The thesis serves 21,600 files of 2.2 GB, asked for by Zipf's law, to 16 copies of httperf at 10,000
+The thesis serves 21,600 files of 2.3 GB, asked for by Zipf's law, to 16 copies of httperf at 10,000
 to 70,000 requests per second, and compares NGINX with a server that has a fiber for each
 connection. Here a set with the same shares of sizes and requests, scaled to 432 files, lies in
 memory; the server has one core and the generator the other. Connections are used for five requests,

@@ -228,6 +228,24 @@ mod tests {
         assert_eq!(asked("rt-churn"), [(5, 0.3), (5, 0.5), (15, 10.0)]);
     }
 
+    /// Seen: the page left `web-generators` out.
+    #[test]
+    fn the_page_names_who_takes_longer_samples_in_a_quick_look() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let (_, told) = page.split_once("- **How long, how often.**").unwrap();
+        let (told, _) = told.split_once("\n- **").unwrap();
+        let is_longer = |one: &&&Experiment| {
+            let asked = Effort::default_of(one, Thoroughness::Quick);
+            matches!(one.work, Work::Server(_)) && asked.seconds > 0.3
+        };
+        for one in CATALOG.iter().filter(is_longer) {
+            let name = one.name;
+            let is_told = name.ends_with("-overload") || told.contains(&format!("`{name}`"));
+            assert!(is_told, "{name} is missing there");
+        }
+    }
+
     #[test]
     fn families_are_chosen_by_their_name() {
         assert_eq!(chosen("rt").len(), 12);

@@ -162,8 +162,7 @@ const THESIS: [Group; 8] = [
 const THESIS_DIRECTORIES: f64 = 650.0;
 
 /// Sizes of the 500 front pages: the part of the pages that is at most so many bytes. Between two
-/// points the logarithm grows evenly; these points give the mean of 126 KB that the seed reports as
-/// well.
+/// points the logarithm grows evenly; these points give the published mean of 126 KB as well.
 const PAGES: [(f64, f64); 6] = [
     (0.0, 3_500.0),
     (0.5, 68_000.0),
@@ -222,7 +221,7 @@ impl FileSet {
         Weighted::new(&shares)
     }
 
-    /// The thesis's table for this set: the columns of the seed and, beside each, this set's.
+    /// The thesis's table for this set: its columns and, beside each, this set's.
     pub fn table(&self) -> Vec<(TableColumn, TableColumn)> {
         let weighted = self
             .entries
@@ -501,10 +500,10 @@ fn page_size(at: usize) -> u64 {
     (s0 * (s1 / s0).powf((part - p0) / (p1 - p0))).round() as u64
 }
 
-/// The columns of the seed's table beside those of files that are asked for with these weights.
+/// The columns of the thesis's table beside those of files that are asked for with these weights.
 ///
 /// A column ends where its share of the requests is reached, up to `error(share)`, so that it ends
-/// at the edge of a group, where the seed's does: a sample's share is a little more or less than
+/// at the edge of a group, where the thesis's does: a sample's share is a little more or less than
 /// the set's.
 fn table_of(
     mut weighted: Vec<(u64, f64)>,
@@ -544,24 +543,24 @@ fn table_of(
     THESIS.iter().map(column).collect()
 }
 
-/// The table as text: the seed's cell, this set's, and the difference.
+/// The table as text: this set's cell, the thesis's, and the difference.
 pub fn show_table(table: &[(TableColumn, TableColumn)], scale: f64) -> String {
     let mut text = String::from(
-        "  requests      seed │  memory MB      seed   differs │  file size B     seed   differs\n",
+        "  requests    thesis │  memory MB    thesis   differs │  file size B   thesis   differs\n",
     );
-    for (seed, ours) in table {
-        let memory = seed.memory_mb * scale;
+    for (thesis, ours) in table {
+        let memory = thesis.memory_mb * scale;
         let _ = writeln!(
             text,
             "  {:>6.2} % {:>7} % │ {:>10.2} {:>9.2} {:>7.1} % │ {:>12} {:>8} {:>7.1} %",
             ours.requests_percent,
-            seed.requests_percent,
+            thesis.requests_percent,
             ours.memory_mb,
             memory,
             100.0 * (ours.memory_mb / memory - 1.0),
             ours.size_bytes,
-            seed.size_bytes,
-            100.0 * (ours.size_bytes as f64 / seed.size_bytes as f64 - 1.0),
+            thesis.size_bytes,
+            100.0 * (ours.size_bytes as f64 / thesis.size_bytes as f64 - 1.0),
         );
     }
     text

@@ -18,8 +18,8 @@ pub(super) fn command() -> Command {
         .about("Make the files that a web server is measured with")
         .long_about(
             "Make 21,600 files in 650 directories, 2.3 GB, whose requests by Zipf's law have the cumulative \
-             table of the thesis; or, with --model pages, 500 front pages. The seed decides everything. A \
-             list with sizes and checksums, fileset.tsv, lies beside them, for --fileset and --verify.",
+             table of T. Delisle's thesis (Waterloo 2022); or, with --model pages, 500 front pages. The seed \
+             decides everything. A list with sizes and checksums, fileset.tsv, lies beside them, for --fileset and --verify.",
         )
         .args([
             directory("dir", "DIR", "Where to make them: an empty directory, or a new one").required(true),
@@ -127,8 +127,8 @@ pub(super) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match recipe.model {
         Model::Thesis => out.write_all(show_table(&set.table(), recipe.scale).as_bytes())?,
         Model::Pages => {
-            for (name, seed, ours) in page_figures(&set) {
-                writeln!(out, "  {name:<20} {ours:>9.1}   seed {seed:>7.1}")?;
+            for (name, published, ours) in page_figures(&set) {
+                writeln!(out, "  {name:<20} {ours:>9.1}   published {published:>7.1}")?;
             }
         }
     }

@@ -208,7 +208,7 @@ const SITE: Rows = &[
         .or_table("error_pages")
         .reloads()
         .help("A page of your own for a status, such as 404=404.html; may be repeated")
-        .more("The path is relative to the directory served."),
+        .more("The path is relative to the directory served, unless it begins with a slash."),
 ];
 
 const REPLIES: Rows = &[

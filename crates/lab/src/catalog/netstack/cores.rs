@@ -27,8 +27,8 @@ Two threads on one core never touch a line of memory at the same time, so false 
 here. That no line is shared is argued in the code and not shown by this.",
     reasons: "\
 Samples of two shards failed, because the server had used no CPU time. Most likely it was read too
-early: until 2026-11-23 the generator told as the beginning of measuring a moment before its
-connections were open.",
+early: until 2026-11-23 the generator said that measuring had begun before its connections were
+open.",
     measures: &[
         Measure::CPU_US,
         Measure::MACHINE_US,

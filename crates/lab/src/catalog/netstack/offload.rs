@@ -27,8 +27,7 @@ Not asked by the papers.",
 A TAP costs a system call for each frame and a copy; a veth hands over the buffer. The kernel's
 server sends the 100 MB by sendfile, from the page cache and without a copy. A netstack has no
 sendfile, so its server holds the file in memory (--memory-file-max), which saves the second of two
-copies: from the page cache it carries 10 to 35 % less, by hand on a busy machine. Half of its core
-goes into the copy that is left, a fifth into waking the client for each 64 KiB.
+copies: from the page cache it carries 10 to 35 % less, by hand on a busy machine.
 The 100 MB are a handful of requests in a sample: there the goodput counts, not the CPU per request.",
     reasons: "\
 Of 100 MB over one connection each byte is copied once more than by sendfile, which hands pages of

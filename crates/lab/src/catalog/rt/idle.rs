@@ -10,8 +10,8 @@ pub(in crate::catalog) const IDLE: Experiment = Experiment {
 What does a process cost while it has nothing to do?
 
 Nothing runs, or 100,000 fibers sleep on timers that are spread evenly over a minute or over ten
-seconds. The figure is the CPU time of the whole process;
-a runtime that wakes fewer than nine tenths of those that were due has none.
+seconds. The figure is the CPU time of the whole process; a runtime that wakes fewer than nine
+tenths of those that were due has none.
 
 Lower bars are better: an idle server should let its machine sleep.",
     found: "\

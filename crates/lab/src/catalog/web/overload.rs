@@ -26,11 +26,12 @@ there.
 The first figure shows good replies over time, in percent of the server's own knee: a good server
 goes up to 100 and stays there until the overload ends. Above 100 the knee was found too low. Errors
 are those of requests that were sent; what found no connection free was not. The p99 is that of good
-replies, all phases together. Recovery lasts from the end of the overload until nothing fails and
-the p99 of 200 ms is at most three times the calm's, whose median step counts, or 60 ms, which is
-three periods of the quota: three steps in a row, and seven in eight of all that follow, for a
-virtual machine stalls now and then. \"never\" is not within six times a sample's time: 2.4 s with
---quick, 4.8 s, 18 s with --paper. Of the first figure more is better, of the others less.",
+replies, all phases together. Recovery lasts from the end of the overload until steps of 200 ms are
+good again: nothing fails, and the p99 is at most three times that of the median step before the
+overload, or 60 ms, which is three periods of the quota. Three steps in a row must be good, and
+seven in eight of all that follow, since a virtual machine stalls now and then. \"never\" is longer
+than six times a sample's time: 2.4 s with --quick, 4.8 s, 18 s with --paper. Of the first figure
+more is better, of the others less.",
     found: "\
 The thesis has no such course. At fixed rates beyond saturation its server has notably fewer
 errors than NGINX; Liu and Chen hold 6,000 idle connections and see replies fall with poll.",

@@ -158,7 +158,7 @@ const OPTIONS: Rows = &[
             "num",
             put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
         )
-        .derived("the CPUs there are")
+        .derived("the CPUs that affinity and cgroup quota allow")
         .on_engines(WITH_WORKERS)
         .or_noted()
         .help("Processors: kernel threads that run the connections' fibers"),

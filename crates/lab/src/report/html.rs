@@ -16,6 +16,12 @@ const STYLE: &str = include_str!("page.css");
 /// Lets readers take the raw samples and the figures out of the page, without a server.
 const SCRIPT: &str = include_str!("page.js");
 
+/// The works that the words of experiments speak of.
+const PAPERS: &str = "The papers: the thesis is T. Delisle, User-Level Threading for Fairness \
+    (C∀), Waterloo 2022; Liu and Chen is Improving the performance of event dispatching with \
+    temporal locality (FDM), IEE Proceedings Software 151(3), 2004; Rusty is the TCP/IP in user \
+    space of a master's thesis, Liège 2015.";
+
 /// All reports as one page.
 pub fn html(reports: &[Report<'_>]) -> String {
     let mut page = format!(
@@ -48,9 +54,11 @@ fn summary(reports: &[Report<'_>]) -> String {
         "<p class=\"about\">{} {}.</p>\n\
          <p class=\"soft\">A figure is the median of its samples, with the least and the greatest in \
          parentheses; a sample without a figure is worse than any. Below it stands what part of the first subject's figure that is, or how many \
-         times as much; that of the best samples is steadier on a machine with neighbours.</p>",
+         times as much; that of the best samples is steadier on a machine with neighbours.</p>\n\
+         <p class=\"soft\">{}</p>",
         came_out(&verdicts),
-        escape(machine)
+        escape(machine),
+        escape(PAPERS)
     )
 }
 
@@ -79,9 +87,7 @@ fn section(page: &mut String, report: &Report<'_>) {
         page,
         "<section id=\"{name}\"><h2>{name}</h2><p class=\"about\">{about}</p>"
     );
-    for paragraph in experiment.page.split("\n\n") {
-        let _ = write!(page, "<p>{}</p>", escape(paragraph));
-    }
+    paragraphs(page, experiment.page);
     let warnings = report.warnings();
     if !warnings.is_empty() {
         page.push_str("<div class=\"notes\">");
@@ -103,7 +109,8 @@ fn section(page: &mut String, report: &Report<'_>) {
         ("What the papers found", experiment.found),
         ("What may be wrong with it", experiment.threats),
     ] {
-        let _ = write!(page, "<h3>{title}</h3><p>{}</p>", escape(text));
+        let _ = write!(page, "<h3>{title}</h3>");
+        paragraphs(page, text);
     }
     let [first, others @ ..] = experiment.measures else {
         unreachable!("an experiment measures something");
@@ -141,7 +148,14 @@ fn verdicts(page: &mut String, report: &Report<'_>) {
     }
     page.push_str("</ul>");
     if !report.is_as_expected() && !report.experiment.reasons.is_empty() {
-        let _ = write!(page, "<p>{}</p>", escape(report.experiment.reasons));
+        paragraphs(page, report.experiment.reasons);
+    }
+}
+
+/// What an empty line separates.
+fn paragraphs(page: &mut String, text: &str) {
+    for paragraph in text.split("\n\n") {
+        let _ = write!(page, "<p>{}</p>", escape(paragraph));
     }
 }
 
@@ -257,6 +271,14 @@ mod tests {
             came_out(&[met, failed, Judgement::Equal]),
             "1 of 3 expectations came out as expected, 1 about equal, 1 failed."
         );
+    }
+
+    /// Seen: four reasons of web-rows, an empty line between them, ran into one paragraph.
+    #[test]
+    fn an_empty_line_ends_a_paragraph() {
+        let mut page = String::new();
+        paragraphs(&mut page, "a < b\nand c\n\nd");
+        assert_eq!(page, "<p>a &lt; b\nand c</p><p>d</p>");
     }
 
     /// Seen: "× 0.65, of the best 1.59", and nothing said of what.

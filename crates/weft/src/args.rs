@@ -340,7 +340,7 @@ fn path_argument(id: &'static str, value: &'static str) -> Arg {
 /// What users of other servers type, and what it is here.
 const THEIR_FLAGS: &[(&[&str], &str)] = &[
     (
-        &["-p", "--port", "-b", "--bind", "--address", "--host"],
+        &["-p", "--port", "-b", "--bind", "--host"],
         "address and port are one: --listen 127.0.0.1:8080, or --listen :8080 for every interface",
     ),
     (
@@ -462,6 +462,24 @@ mod tests {
             let find = settings::find::<ServeConfig>;
             let row = find(name).or_else(|| find(name.strip_prefix("no-")?));
             assert!(row.is_some(), "--{name} is not in the table");
+        }
+    }
+
+    /// Seen: `--address` was given a tip for strangers after it had become a flag here.
+    #[test]
+    fn what_others_call_it_is_no_flag_of_ours() {
+        let command = command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let of_one = |arg: &Arg| {
+            let (short, long) = (arg.get_short(), arg.get_long());
+            let short = short.map(|letter| format!("-{letter}"));
+            let long = long.map(|name| format!("--{name}"));
+            short.into_iter().chain(long)
+        };
+        let ours: Vec<String> = serve.get_arguments().flat_map(of_one).collect();
+        assert!(ours.contains(&"-l".to_owned()), "{ours:?}");
+        for flag in THEIR_FLAGS.iter().flat_map(|(flags, _)| *flags) {
+            assert!(!ours.iter().any(|name| name == flag), "{flag} is ours");
         }
     }
 

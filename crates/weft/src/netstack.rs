@@ -63,7 +63,7 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                     .engine
                     .netstack
                     .addresses
-                    .push(text.parse()?);
+                    .push(own_address(text)?);
                 Ok(())
             })
             .on_engines(&["netstack"])
@@ -125,6 +125,15 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
 
 /// What IPv4's length field can say.
 const MTU_MAX: usize = 0xffff;
+
+/// An address and its prefix. With other servers the flag says where to listen.
+fn own_address(text: &str) -> Result<Prefix, String> {
+    let read: Result<Prefix, String> = text.parse();
+    read.map_err(|why| match text.contains('/') {
+        true => why,
+        false => format!("{why}; to say where the server listens, use --listen"),
+    })
+}
 
 fn gateway(text: &str) -> Result<IpAddr, String> {
     let wrong = |_| format!("'{text}' is not an IP address; write one such as 10.9.0.1 or fe80::1");
@@ -277,6 +286,21 @@ mod tests {
         assert!(missing(&NETSTACK[..2]).contains("needs --address"));
         let why = refused(&[NETSTACK, &[("gateway", "10.8.0.1")]].concat());
         assert!(why.contains("10.8.0.1"), "{why}");
+    }
+
+    /// Seen: `--address 127.0.0.1:8080` was answered with a prefix to write. Cause: the flag had been
+    /// another server's, with a tip, until it became one of ours.
+    #[test]
+    fn an_address_to_listen_at_leads_to_the_flag_for_it() {
+        for text in ["127.0.0.1:8080", "0.0.0.0"] {
+            let why = own_address(text).unwrap_err();
+            assert!(why.ends_with("use --listen"), "{why}");
+        }
+        let why = own_address("10.9.0.2/77").unwrap_err();
+        assert!(
+            why.contains("10.9.0.2/24") && !why.contains("--listen"),
+            "{why}"
+        );
     }
 
     /// Seen: `--listen 80 --listen 10.9.0.2:80` served, and the second one never had a connection,

@@ -1,6 +1,8 @@
 //! How TLS is spoken: certificates and rules, by rustls, that can be read again while the server
 //! runs. The records are made and opened in the carriage of each connection (`carriage/secure.rs`).
 
+mod held;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -262,8 +264,9 @@ fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match read {
         Ok(chain) if chain.is_empty() => Err(format!(
-            "{what} {} has no certificate in PEM",
-            file.display()
+            "{what} {} has no certificate in PEM{}",
+            file.display(),
+            held::instead(file)
         )),
         Ok(chain) => Ok(chain),
         Err(error) => Err(unreadable(what, file, &error)),
@@ -273,12 +276,18 @@ fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 fn key(certificate: &Certificate, options: &TlsOptions) -> Result<PrivateKeyDer<'static>, String> {
     let file = certificate.key_file();
     let unreadable_pem = |error| match (error, &certificate.key) {
+        _ if held::is_encrypted_key(file) => format!(
+            "the private key in {0} is encrypted; write it without a passphrase: openssl pkey -in \
+             {0} -out KEY.pem",
+            file.display()
+        ),
         (pem::Error::NoItemsFound, None) => {
             let option = options.key_option;
             format!("{} holds no private key: add {option}", file.display())
         }
         (pem::Error::NoItemsFound, Some(_)) => {
-            format!("{} holds no private key in PEM", file.display())
+            let instead = held::instead(file);
+            format!("{} holds no private key in PEM{instead}", file.display())
         }
         (error, _) => unreadable("the private key", file, &error),
     };

@@ -369,6 +369,27 @@ fn what_is_wrong_with_the_files_is_said() {
     assert!(refusal(no_key).ends_with("server.pem holds no private key: add --key"));
     let others_key = shows(authority.certificate("server", "other"));
     assert!(refusal(others_key).ends_with("other.key do not belong together"));
+    // Seen: a key with a passphrase was no private key, and files that were exchanged or DER had
+    // nothing in PEM. Cause: the file was not looked at again. Cure: what it holds is said.
+    let server = authority.certificate("server", "server");
+    let key = server.key.clone().unwrap();
+    let holds = |chain: &PathBuf, key: &PathBuf| {
+        refusal(shows(Certificate {
+            chain: chain.clone(),
+            key: Some(key.clone()),
+        }))
+    };
+    let exchanged = holds(&key, &server.chain);
+    assert!(exchanged.ends_with("server.key has no certificate in PEM: it holds a private key"));
+    let twice = holds(&server.chain, &server.chain);
+    assert!(twice.ends_with("holds no private key in PEM: it holds a certificate"));
+    let der = authority.file("server.der");
+    fs::write(&der, b"\x30\x82\x01\x02").unwrap();
+    assert!(holds(&der, &key).contains("no certificate in PEM: it is DER; openssl"));
+    let encrypted = authority.file("encrypted.key");
+    let plain = fs::read_to_string(&key).unwrap();
+    fs::write(&encrypted, plain.replace("PRIVATE", "ENCRYPTED PRIVATE")).unwrap();
+    assert!(holds(&server.chain, &encrypted).contains("is encrypted; write it without"));
     let no_cipher = TlsOptions {
         ciphers: vec!["RC4-MD5".to_owned()],
         ..authority.options()

@@ -1,6 +1,7 @@
 //! The pid file.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::{Failure, whole};
@@ -20,8 +21,12 @@ impl PidFile {
     pub(crate) fn write(path: &Path) -> Result<PidFile, Failure> {
         let text = format!("{}\n", std::process::id());
         whole::write_bytes(path, &text).map_err(|error| {
+            let remedy = match error.kind() {
+                io::ErrorKind::NotFound => "; create its directory first",
+                _ => "",
+            };
             Failure::Running(format!(
-                "cannot write the pid file {}: {error}",
+                "cannot write the pid file {}: {error}{remedy}",
                 path.display()
             ))
         })?;

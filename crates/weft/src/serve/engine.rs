@@ -166,9 +166,22 @@ fn open_log(config: &ServeConfig, terminal: Arc<Terminal>) -> Result<Option<Acce
     log.map(Some).map_err(|error| {
         Failure::Running(match error.kind() {
             io::ErrorKind::WouldBlock => why_no_threads("the access log's thread", &error),
-            _ => format!("cannot open the access log {name}: {error}"),
+            kind => {
+                let remedy = remedy_for_log(config, kind);
+                format!("cannot open the access log {name}: {error}{remedy}")
+            }
         })
     })
+}
+
+fn remedy_for_log(config: &ServeConfig, kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::NotFound => "; create its directory first",
+        io::ErrorKind::PermissionDenied if config.common.user.is_some() => {
+            "; the user of --user opens it, and needs to be able to write there"
+        }
+        _ => "",
+    }
 }
 
 fn open_site(config: &ServeConfig, limits: &Limits) -> Result<Arc<Site>, String> {
@@ -248,6 +261,17 @@ mod tests {
     fn a_label_is_a_name_and_a_value() {
         assert_eq!(label("status=\"200\""), Some(("status", "200")));
         assert_eq!(label(""), None);
+    }
+
+    /// Seen: root's log folder and `--user nobody` gave "Permission denied" and nothing else, where
+    /// root had typed it.
+    #[test]
+    fn a_log_that_another_user_may_not_write_says_who_opens_it() {
+        let mut config = ServeConfig::default();
+        let denied = |config: &ServeConfig| remedy_for_log(config, io::ErrorKind::PermissionDenied);
+        assert_eq!(denied(&config), "");
+        config.common.user = crate::value::account("nobody").ok();
+        assert!(denied(&config).contains("the user of --user opens it"));
     }
 
     /// Seen: 500 front pages, half of them above 64 KiB, cost 1.22 times what they cost nginx.

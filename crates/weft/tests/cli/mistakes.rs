@@ -36,6 +36,17 @@ fn a_root_that_is_not_there_exits_with_2_and_names_it() {
 }
 
 #[test]
+fn a_file_in_a_folder_that_is_not_there_exits_with_1_and_says_what_to_create() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    let path = format!("{root}/none/file");
+    for flag in ["--access-log", "--pid-file"] {
+        let words = ["serve", root, "--listen", "127.0.0.1:0", flag, &path];
+        check(&mut weft(&words), 1, "create its directory first");
+    }
+}
+
+#[test]
 fn a_port_in_use_exits_with_1_and_names_the_holder() {
     let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = holder.local_addr().unwrap().to_string();

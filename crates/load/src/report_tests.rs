@@ -140,6 +140,27 @@ fn the_screen_names_everything_on_one_page() {
     );
 }
 
+/// Seen: seven lines of the screen that its page did not explain.
+#[test]
+fn each_line_of_the_screen_is_explained_by_its_page() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, told) = page.split_once("\n## What the screen says\n").unwrap();
+    let (told, _) = told.split_once("\n## ").unwrap();
+    let cells = told
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    let names: Vec<&str> = cells.flat_map(|cell| cell.split(", ")).collect();
+    let mut outcome = sample(&["get", "set"], 100, 10_000);
+    outcome.asked.idle_connections = 6_000;
+    for line in screen(&outcome, &heading(), PLAIN).lines() {
+        let name: String = line.chars().skip(2).take(10).collect();
+        let name = name.trim();
+        let is_told = name.is_empty() || names.contains(&name);
+        assert!(is_told, "{name} is not in {names:?}");
+    }
+}
+
 /// Issue 10 B. Seen: lines of 130 columns on a terminal of 80, broken by it in the middle of words;
 /// a closed loop showed the same latency twice; idle connections had a table of zeros and a verdict
 /// about replies.

@@ -46,16 +46,17 @@ pub(crate) fn read(
     words: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> Result<Invocation, clap::Error> {
     let mut words: Vec<_> = words.into_iter().collect();
-    if words.get(1).is_some_and(|word| word == "cache") {
+    let is = |command: &str| words.get(1).is_some_and(|word| word == command);
+    let (is_serve, is_cache) = (is("serve"), is("cache"));
+    if is_cache {
         words.iter_mut().skip(2).for_each(cache::spell_out);
     }
-    let is_serve = words.get(1).is_some_and(|word| word == "serve");
-    let mut matches = command()
-        .try_get_matches_from(words)
-        .map_err(|error| match is_serve {
-            true => with_our_name_for_it(error),
-            false => with_a_tip(error),
-        })?;
+    let read = command().try_get_matches_from(words);
+    let mut matches = read.map_err(|error| match (is_serve, is_cache) {
+        (true, _) => with_our_name_for_it(error),
+        (_, true) => with_the_way_to_the_options(error),
+        _ => with_a_tip(error),
+    })?;
     let (name, mut matches) = matches.remove_subcommand().expect("clap demands a command");
     let matches = &mut matches;
     let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();
@@ -389,9 +390,25 @@ fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
     let ours = THEIR_FLAGS
         .iter()
         .find(|(flags, _)| flags.contains(&typed.as_str()));
-    if let Some((_, tip)) = ours {
-        let tip = ContextValue::StyledStrs(vec![(*tip).into()]);
-        error.insert(ContextKind::Suggested, tip);
+    let second = (!typed.starts_with('-')).then_some("one directory is served: weft serve DIR");
+    if let Some(tip) = ours.map(|(_, tip)| *tip).or(second) {
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![tip.into()]),
+        );
+    }
+    error
+}
+
+/// clap leads to a help of its own only, and the cache has memcached's.
+fn with_the_way_to_the_options(mut error: clap::Error) -> clap::Error {
+    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
+    if is_unknown && error.get(ContextKind::SuggestedArg).is_none() {
+        let tip = "weft cache -h lists the options";
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![tip.into()]),
+        );
     }
     error
 }

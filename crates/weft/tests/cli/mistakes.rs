@@ -22,7 +22,9 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
         "serve --engine event --io uring",
         "error: --io: no effect with --engine event: it is for --engine fiber",
     );
+    refused("serve a b", "tip: one directory is served");
     refused("cache --engine fibre", "fiber, thread");
+    refused("cache --nosuch", "tip: weft cache -h lists the options");
     refused("server", "'serve'");
     refused("man nothing", "no command 'nothing'");
 }

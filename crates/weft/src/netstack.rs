@@ -288,8 +288,8 @@ mod tests {
         assert!(why.contains("10.8.0.1"), "{why}");
     }
 
-    /// Seen: `--address 127.0.0.1:8080` was answered with a prefix to write. Cause: the flag had been
-    /// another server's, with a tip, until it became one of ours.
+    /// Seen: `--address 127.0.0.1:8080` was answered with a prefix to write. Cause: the flag had
+    /// been another server's, with a tip, until it became one of ours.
     #[test]
     fn an_address_to_listen_at_leads_to_the_flag_for_it() {
         for text in ["127.0.0.1:8080", "0.0.0.0"] {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Whether the key in a file needs a passphrase, which nobody can type at a start.
+/// Whether the key in a file needs a passphrase, for which a start cannot ask.
 pub(super) fn is_encrypted_key(file: &Path) -> bool {
     has(&bytes_of(file), "ENCRYPTED")
 }

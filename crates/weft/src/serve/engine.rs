@@ -263,14 +263,14 @@ mod tests {
         assert_eq!(label(""), None);
     }
 
-    /// Seen: root's log folder and `--user nobody` gave "Permission denied" and nothing else, where
-    /// root had typed it.
+    /// Seen: a log in root's folder gave "Permission denied" and nothing else, although root had
+    /// typed it. Cause: the user of `--user` opens it. Cure: the message says so.
     #[test]
     fn a_log_that_another_user_may_not_write_says_who_opens_it() {
         let mut config = ServeConfig::default();
         let denied = |config: &ServeConfig| remedy_for_log(config, io::ErrorKind::PermissionDenied);
         assert_eq!(denied(&config), "");
-        config.common.user = crate::value::account("nobody").ok();
+        config.common.user = crate::value::account("www-data").ok();
         assert!(denied(&config).contains("the user of --user opens it"));
     }
 

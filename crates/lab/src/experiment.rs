@@ -15,15 +15,8 @@ pub struct Experiment {
     pub name: &'static str,
     /// One line: what it does.
     pub about: &'static str,
-    /// What a reader should know who has not read the papers: the question, the papers' set-up,
-    /// what is scaled here and why, and how to read the figure. Paragraphs, without markup.
+    /// Its page in `docs/experiments`, where its words are.
     pub page: &'static str,
-    /// What the papers found, or that they did not ask. A paragraph.
-    pub found: &'static str,
-    /// Why this may not be so elsewhere. A paragraph.
-    pub threats: &'static str,
-    /// What is known of why expectations are not met, if some are not. A paragraph.
-    pub reasons: &'static str,
     /// What is reported of each sample. The first one decides.
     pub measures: &'static [Measure],
     /// Where it is measured.

@@ -1,91 +1,43 @@
-//! An experiment's page in words: for `weft lab list NAME` and for `docs/experiments`.
+//! An experiment's page, `docs/experiments/NAME.md`: its words are written there, its lists are made
+//! from the catalogue, and what came out is put below them by `weft lab report`.
+//!
+//! The words are paragraphs without markup, since `weft lab list NAME` and the report show them too:
+//!
+//! - Question and method: what a reader should know who has not read the papers, which is the
+//!   question, the papers' set-up, what is scaled here and why, and how to read the figure.
+//! - What the papers found, or that they did not ask.
+//! - Why not all of it came out: what is known of it, if some of what is expected did not.
+//! - What may be wrong with it: why it may not be so elsewhere.
 
-use crate::experiment::{Breadth, Experiment};
-use crate::rows::Rows;
+use crate::experiment::Experiment;
+
+const QUESTION: &str = "Question and method";
+pub(crate) const FOUND: &str = "What the papers found";
+pub(crate) const REASONS: &str = "Why not all of it came out";
+pub(crate) const THREATS: &str = "What may be wrong with it";
+const CAME_OUT: &str = "\n## What came out here";
+const METHOD_OF_ALL: &str = "\n\nWhat goes for every experiment";
 
 impl Experiment {
-    /// What it asks, how, what the papers found, what is expected, and what may be wrong with it.
-    /// In Markdown, with lines that fit a terminal.
-    pub fn markdown(&self) -> String {
-        let (name, about) = (self.name, self.about);
-        let cells = (self.cells)(&Breadth::default());
-        let measures = self.measures.iter();
-        let measures = measures.map(|one| format!("{}, {}", one.title, one.unit));
-        let subjects: Vec<String> = self.subjects.iter().map(|&kind| kind.to_owned()).collect();
-        let rows = Rows::new(&cells, &subjects);
-        let expectations = (self.expectations)(&rows).into_iter().flatten();
-        // What is expected of a quick run's cells is the same, and is left out.
-        let expectations = expectations.filter(|one| rows.has_cell(&one.cell));
-        [
-            format!("# {name}"),
-            format!("{}.", capital(about)),
-            "## Question and method".to_owned(),
-            self.page.to_owned(),
-            "What goes for every experiment, and which papers are meant, is in [lab.md](../lab.md)."
-                .to_owned(),
-            format!("```console\n$ sudo weft lab run {name}\n```"),
-            "## What the papers found".to_owned(),
-            self.found.to_owned(),
-            "## What is expected".to_owned(),
-            list(expectations.map(|one| one.says)),
-            "A run says of each whether it came out so.".to_owned(),
-            reasons(self.reasons),
-            "## What may be wrong with it".to_owned(),
-            self.threats.to_owned(),
-            "## Subjects, measures, cells".to_owned(),
-            format!(
-                "Subjects:\n\n{}",
-                list(subjects.iter().map(|kind| in_tables(kind)))
-            ),
-            format!("Measures:\n\n{}", list(measures)),
-            "Those that matter most have tables below, and all of them are in\n\
-             [report.html](../../results/report.html)."
-                .to_owned(),
-            format!(
-                "Cells:\n\n{}",
-                list(cells.into_iter().map(|cell| cell.label))
-            ),
-        ]
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join("\n\n")
-            + "\n"
+    /// Its page but what came out: what it asks, how, what the papers found, what is expected, and
+    /// what may be wrong with it. In Markdown, with lines that fit a terminal.
+    pub fn markdown(&self) -> &'static str {
+        let (_, page) = self.page.split_once("-->\n\n").unwrap_or_default();
+        page.split(CAME_OUT).next().unwrap_or_default()
     }
-}
 
-/// A subject by the name that tables have, and what weft's kinds of fibers are: other runtimes have
-/// one kind.
-fn in_tables(kind: &str) -> String {
-    match kind {
-        "pinned" => "weft: pinned fibers, the default, each of which stays on its processor",
-        "steps" => "weft steps: fibers made of steps, which hold no stack while they wait",
-        "migratable" => "weft migratable: fibers with a stack that may move between processors",
-        other => other,
+    /// The question, and how to read the figure, in paragraphs.
+    pub(crate) fn question(&self) -> &'static str {
+        let mut parts = self.section(QUESTION).split(METHOD_OF_ALL);
+        parts.next().unwrap_or_default()
     }
-    .to_owned()
-}
 
-fn reasons(known: &str) -> String {
-    match known.is_empty() {
-        true => String::new(),
-        false => format!("### Why not all of it came out\n\n{known}"),
+    /// What stands below a heading, up to the next one; nothing if there is no such heading.
+    pub(crate) fn section(&self, heading: &str) -> &'static str {
+        let begin = format!("# {heading}\n\n");
+        let (_, behind) = self.page.split_once(&*begin).unwrap_or_default();
+        behind.split("\n\n#").next().unwrap_or_default()
     }
-}
-
-fn list(lines: impl Iterator<Item = String>) -> String {
-    lines
-        .map(|line| format!("- {line}"))
-        .collect::<Vec<_>>()
-        .join("\n")
-}
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters
-        .next()
-        .map(|letter| letter.to_uppercase().to_string());
-    first.unwrap_or_default() + letters.as_str()
 }
 
 #[cfg(test)]
@@ -93,52 +45,126 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use super::*;
     use crate::catalog::CATALOG;
-    use crate::experiment::Experiment;
+    use crate::experiment::Breadth;
     use crate::report::file_name;
+    use crate::rows::Rows;
 
-    const MADE: &str = "<!-- Made from crates/lab/src/catalog: UPDATE_PAGES=1 cargo test -p \
-                        weftwork-lab pages -->\n\n";
+    const MADE: &str = "<!-- The lists are made from crates/lab/src/catalog: UPDATE_PAGES=1 cargo \
+                        test -p weftwork-lab pages -->\n\n";
 
-    /// What came out stands at the end of a page, and is written by the command that it names.
-    fn page_of(experiment: &Experiment, came_out: &str) -> String {
-        let (name, page) = (experiment.name, experiment.markdown());
+    /// Puts `text` between two parts of a page.
+    fn put(page: &mut String, from: &str, text: &str, to: &str) {
+        let begin = page.find(from).map(|at| at + from.len());
+        let begin = begin.unwrap_or_else(|| panic!("no {from:?} in {page}"));
+        let len = page[begin..].find(to);
+        let len = len.unwrap_or_else(|| panic!("no {to:?} after {from:?} in {page}"));
+        page.replace_range(begin..begin + len, text);
+    }
+
+    /// The page with the lists that the catalogue has. Its words and what came out stay.
+    fn made(experiment: &Experiment) -> String {
+        let (name, about) = (experiment.name, capital(experiment.about));
+        let cells = (experiment.cells)(&Breadth::default());
+        let subjects: Vec<String> = experiment
+            .subjects
+            .iter()
+            .map(|&kind| kind.to_owned())
+            .collect();
+        let rows = Rows::new(&cells, &subjects);
+        let expectations = (experiment.expectations)(&rows).into_iter().flatten();
+        // What is expected of a quick run's cells is the same, and is left out.
+        let expectations = expectations.filter(|one| rows.has_cell(&one.cell));
+        let expected = list(expectations.map(|one| one.says));
+        let subjects = list(subjects.iter().map(|kind| in_tables(kind)));
+        let measures = experiment.measures.iter();
+        let measures = list(measures.map(|one| format!("{}, {}", one.title, one.unit)));
+        let cells = list(cells.into_iter().map(|cell| cell.label));
         let figures = (0..experiment.figures.len()).map(|at| {
-            let file = file_name(name, at);
-            format!(
-                "![{} {}](../../results/figures/{file}.svg)\n\n",
-                experiment.about,
-                at + 1
-            )
+            let (about, file) = (experiment.about, file_name(name, at));
+            let number = at + 1;
+            format!("![{about} {number}](../../results/figures/{file}.svg)\n\n")
         });
         let figures: String = figures.collect();
-        format!(
-            "{MADE}{page}\n## What came out here\n\nFrom the samples in \
-             [results](../../results/README.md).\n\n{figures}\
-             <!-- begin: lab {name} -->{came_out}<!-- end: lab {name} -->\n"
-        )
+
+        let mut page = experiment.page.to_owned();
+        let head = format!("{MADE}# {name}\n\n{about}.");
+        put(&mut page, "", &head, &format!("\n\n## {QUESTION}\n\n"));
+        let how = format!(
+            " is in [lab.md](../lab.md#how-it-is-measured).\n\n\
+             ```console\n$ sudo weft lab run {name}\n```"
+        );
+        put(
+            &mut page,
+            METHOD_OF_ALL,
+            &how,
+            &format!("\n\n## {FOUND}\n\n"),
+        );
+        let expected = format!("{expected}\n\nA run says of each whether it came out so.");
+        put(&mut page, "## What is expected\n\n", &expected, "\n\n##");
+        let lists = format!(
+            "Subjects:\n\n{subjects}\n\nMeasures:\n\n{measures}\n\n\
+             Those that matter most have tables below, and all of them are in\n\
+             [report.html](../../results/report.html).\n\n\
+             Cells:\n\n{cells}\n"
+        );
+        put(
+            &mut page,
+            "## Subjects, measures, cells\n\n",
+            &lists,
+            CAME_OUT,
+        );
+        let figures =
+            format!("\n\nFrom the samples in [results](../../results/README.md).\n\n{figures}");
+        let begin = format!("<!-- begin: lab {name} -->");
+        put(&mut page, CAME_OUT, &figures, &begin);
+        assert!(
+            page.ends_with(&format!("<!-- end: lab {name} -->\n")),
+            "{page}"
+        );
+        page
+    }
+
+    /// A subject by the name that tables have, and what weft's kinds of fibers are: other runtimes
+    /// have one kind.
+    fn in_tables(kind: &str) -> String {
+        match kind {
+            "pinned" => "weft: pinned fibers, the default, each of which stays on its processor",
+            "steps" => "weft steps: fibers made of steps, which hold no stack while they wait",
+            "migratable" => "weft migratable: fibers with a stack that may move between processors",
+            other => other,
+        }
+        .to_owned()
+    }
+
+    fn list(lines: impl Iterator<Item = String>) -> String {
+        let lines = lines.map(|line| format!("- {line}"));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn capital(text: &str) -> String {
+        let (first, rest) = text.split_at(1);
+        first.to_uppercase() + rest
     }
 
     #[test]
-    fn the_pages_of_the_experiments_are_what_the_catalogue_says() {
+    fn the_lists_of_the_pages_are_what_the_catalogue_says() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments");
         for experiment in CATALOG {
-            let page = folder.join(experiment.name).with_extension("md");
-            let text = fs::read_to_string(&page).unwrap_or_default();
-            let came_out = text.split_once("<!-- begin: lab ").and_then(|(_, behind)| {
-                let (_, behind) = behind.split_once("-->")?;
-                Some(behind.split_once("<!-- end: lab ")?.0)
-            });
-            let made = page_of(experiment, came_out.unwrap_or("\n"));
+            let (name, made) = (experiment.name, made(experiment));
             if std::env::var_os("UPDATE_PAGES").is_some() {
-                fs::write(&page, &made).unwrap();
+                fs::write(folder.join(name).with_extension("md"), made).unwrap();
+                continue;
             }
-            let text = fs::read_to_string(&page).unwrap_or_default();
-            let page = page.display();
             assert!(
-                text == made,
-                "{page} is behind the catalogue: UPDATE_PAGES=1 cargo test -p weftwork-lab pages"
+                experiment.page == made,
+                "{name}.md is behind the catalogue: UPDATE_PAGES=1 cargo test -p weftwork-lab pages"
             );
+            for heading in [FOUND, THREATS] {
+                assert!(!experiment.section(heading).is_empty(), "{name}: {heading}");
+            }
+            assert!(experiment.markdown().starts_with(&format!("# {name}\n")));
         }
         // No page without an experiment.
         assert_eq!(fs::read_dir(&folder).unwrap().count(), CATALOG.len());

@@ -105,7 +105,7 @@ mod tests {
             let name = experiment.name;
             assert!(names.insert(name), "two are called {name}");
             assert!(
-                experiment.page.split("\n\n").count() >= 3,
+                experiment.question().split("\n\n").count() >= 3,
                 "{name}: question, set-up, reading"
             );
             assert!(!experiment.figures.is_empty(), "{name} has no figure");

@@ -8,6 +8,19 @@ pub(super) use crate::rows::Rows;
 pub(super) use crate::sample::Sample;
 pub(super) use crate::subject::{Subject, words};
 
+/// The page of an experiment: `docs/experiments/NAME.md`.
+macro_rules! page {
+    ($name:literal) => {
+        include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/experiments/",
+            $name,
+            ".md"
+        ))
+    };
+}
+pub(super) use page;
+
 /// Bars of a measure.
 pub(super) const fn bars(measure: usize) -> Figure {
     Figure::Bars { measure }

@@ -9,6 +9,7 @@ use crate::card::Card;
 use crate::expect::Judgement;
 use crate::experiment::{Better, Measure};
 use crate::numbers::{show, show_ratio, with_unit};
+use crate::page::{FOUND, REASONS, THREATS};
 use crate::rows::show_row;
 
 const STYLE: &str = include_str!("page.css");
@@ -87,7 +88,7 @@ fn section(page: &mut String, report: &Report<'_>) {
         page,
         "<section id=\"{name}\"><h2>{name}</h2><p class=\"about\">{about}</p>"
     );
-    paragraphs(page, experiment.page);
+    paragraphs(page, experiment.question());
     let warnings = report.warnings();
     if !warnings.is_empty() {
         page.push_str("<div class=\"notes\">");
@@ -105,12 +106,9 @@ fn section(page: &mut String, report: &Report<'_>) {
         );
     }
     verdicts(page, report);
-    for (title, text) in [
-        ("What the papers found", experiment.found),
-        ("What may be wrong with it", experiment.threats),
-    ] {
+    for title in [FOUND, THREATS] {
         let _ = write!(page, "<h3>{title}</h3>");
-        paragraphs(page, text);
+        paragraphs(page, experiment.section(title));
     }
     let [first, others @ ..] = experiment.measures else {
         unreachable!("an experiment measures something");
@@ -147,8 +145,9 @@ fn verdicts(page: &mut String, report: &Report<'_>) {
         );
     }
     page.push_str("</ul>");
-    if !report.is_as_expected() && !report.experiment.reasons.is_empty() {
-        paragraphs(page, report.experiment.reasons);
+    let reasons = report.experiment.section(REASONS);
+    if !report.is_as_expected() && !reasons.is_empty() {
+        paragraphs(page, reasons);
     }
 }
 

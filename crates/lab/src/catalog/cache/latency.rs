@@ -6,27 +6,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const CACHE_LATENCY: Experiment = Experiment {
     name: "cache-latency",
     about: "requests per second and p99 of caches over the offered rate, to beyond saturation",
-    page: "\
-How many requests per second does a cache follow, and how long do clients wait meanwhile?
-
-The thesis compares memcached (event loops, connections dealt out to threads) with versions that run
-a fiber for each connection, at target rates up to 800,000 per second from other machines. Here the
-server has one core and the generator the other, so the rates are parts of what memcached reaches in
-a closed loop on this machine. Requests arrive at random (Poisson) over 256 connections, where the
-thesis has 15,360 (cache-rows has such a cell); 3 of 100 are sets. Latency counts from the time at
-which a request was due, whether or not the generator or a connection was free then.
-
-In the first figure a server that follows lies on the dotted diagonal; where its line leaves the
-diagonal it is saturated. In the second, lower is better; the axis is logarithmic. Bands go from the
-least to the greatest sample.",
-    found: "\
-All three servers follow to 500,000 requests per second on twelve hardware threads; beyond it
-vanilla memcached is highest. All have saturated tail latencies before 500,000, vanilla the
-lowest.",
-    threats: "\
-On the loopback of a virtual machine the tail of every server is also the tail of the host:
-compare subjects of one run, never two runs. One core holds both the server and its interrupts.",
-    reasons: "",
+    page: page!("cache-latency"),
     measures: &[
         Measure::RATE,
         Measure::P99,

@@ -8,22 +8,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const CACHE_MEMORY: Experiment = Experiment {
     name: "cache-memory",
     about: "resident memory of a cache per item and per idle connection",
-    page: "\
-How much memory does an item cost, and a connection that waits?
-
-Items are stored with keys of 30 bytes and values of 200: 400,000 at first and then as many again
-(50,000 in a quick look). The growth of resident memory, page tables included, is divided by the
-number of those that came last. In the second cell 10,000 connections (1,000) ask once each and are
-held open, and the growth is divided by their number. What a program says that it uses does not
-count.
-
-Lower bars are better. 230 bytes of each item are the key and the value.",
-    found: "\
-Not asked by the papers.",
-    threats: "\
-Resident memory grows by pages of an allocator, so small numbers of items look dearer. Values of
-200 bytes are near the middle of a slab class; other sizes waste more.",
-    reasons: "",
+    page: page!("cache-memory"),
     measures: &[PER_UNIT],
     cells,
     subjects: &[

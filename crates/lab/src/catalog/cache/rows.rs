@@ -5,30 +5,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const CACHE_ROWS: Experiment = Experiment {
     name: "cache-rows",
     about: "CPU per request of caches: connections, depth, writes, sizes, hot keys",
-    page: "\
-What does a core have to give for one answer of a cache?
-
-Each cache has one core and one thread; the generator has the other core and asks as fast as it is
-answered. Keys have 30 bytes, values 200, 3 of 100 commands are sets, and all keys are there, unless
-the cell says otherwise. Depth is the number of commands under way on one connection.
-
-Lower bars are better. At depth 1 every command is a receive and a send. At depth 16 memcached 1.6
-sends the reply of each text get by itself, and batches those of meta commands; weft sends all
-replies of a turn together. So both protocols have a cell at depth 16: the ratio of one alone would
-tell half of it.",
-    found: "\
-The thesis gives throughput at target rates only. Measured before this project on the same
-machine, a ring without a cache behind it costs 1.3 to 1.6 times less than memcached at depth 1.",
-    threats: "\
-memcached 1.6.18 is what Debian has; later versions may batch text replies as well. One generator
-core limits the cells at depth 16.",
-    reasons: "\
-The more connections there are, the more of the time is the kernel's, and the less is left that a
-cache could save. With 256 and more the ceiling on a ring, which has no cache behind it, is 1.4 to
-1.5 times as good as memcached, so goals of 1.3 to 1.4 leave a cache next to nothing. weft takes 1
-to 2.6 µs more than that ceiling. With 1,024 and more a part of it is known from cache-overload: a
-ring touches each connection in three separate places of a turn, so more of what it needs is no
-longer in the processor's cache. The rest was not looked for.",
+    page: page!("cache-rows"),
     measures: &[
         Measure::CPU_US,
         Measure::RATE,

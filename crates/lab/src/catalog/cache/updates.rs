@@ -6,21 +6,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const CACHE_UPDATES: Experiment = Experiment {
     name: "cache-updates",
     about: "requests per second and p99 of caches over the offered rate, at 3 to 50 % of sets",
-    page: "\
-Does a cache follow fewer requests when more of them are sets?
-
-The thesis repeats its figures of throughput and tail latency with 3, 5, 10 and 50 % of sets and
-finds little effect: the locks of items are contended only if there are few keys. It leaves the case
-of few keys open, so there is a panel in which one key takes a fifth of all requests, half of them
-sets. Set-up and axes are those of cache-latency.
-
-Compare the panels of a figure: equal ones mean that writes cost what reads cost.",
-    found: "\
-Little effect of the share of writes on throughput and tail latency of either server.",
-    threats: "\
-One core cannot show contention between threads: what is measured is the cost of a write, and of
-waiting for a lock that is rarely held.",
-    reasons: "",
+    page: page!("cache-updates"),
     measures: &[Measure::RATE, Measure::P99, Measure::CPU_US],
     cells,
     subjects: &["weft cache", "weft cache event", "memcached"],

@@ -5,38 +5,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const COST: Experiment = Experiment {
     name: "dispatch-cost",
     about: "what a ready event costs on each dispatcher, over the number of idle descriptors",
-    page: "\
-What does it cost to learn that a descriptor is ready, among many that are not?
-
-100 active socket pairs are written to in turn, one, ten or a hundred at a time, and the dispatcher
-is asked until it has reported them; each is read. The same is done without a dispatcher and taken
-off, so what is left is the dispatcher alone, with what it adds to the sender. Beside the active
-pairs up to 6,000 idle ones are watched, as in Liu and Chen's paper.
-
-Lower is better; the axis is logarithmic. A flat line does not notice idle connections. \"bare\" is
-epoll_wait(2) by edge, without this crate. poll and select ask about every descriptor each time. FDM
-(as published; \"fdm-8\" with N = 8 instead of 3) and LAP (our repair of it) use poll as well. LAP
-asks about the idle ones rarely. FDM does so only if the same descriptors are ready at one look
-after another, as with 100 at a time: with one or ten, all of them end in its idle set, each event
-waits for a look at all, and FDM costs what poll does.
-
-A quick look has 0 and 3,000 idle descriptors with one ready at a time, and 3,000 with ten.",
-    found: "\
-Not measured by itself, only as a part of a server: see dispatch-rate.",
-    threats: "\
-Descriptors are socket pairs of one process: no network, no accept, no close. epoll of today's
-kernel is not in the paper, and real-time signals have changed since.",
-    reasons: "\
-LAP beside FDM's best, and beside signals, with 100 at a time: its bound on the delay has a price.
-It looks at 6,000 idle descriptors once in 5 ms, which at 90 ns each is a tenth of the time, and 100
-events with their writes and reads take about a millisecond. FDM with N = 8 looks at them with every
-64th call, however long that takes. The table from which the order comes had a LAP without a bound.
-
-Of poll, select and FDM beside each other: samples of one mechanism differ by up to three times, so
-the order of the three is chance.
-
-Of a tenth of a microsecond more or less, as between epoll-edge and the bare call: what the writes
-and reads cost is taken off, and that is ten times as much.",
+    page: page!("dispatch-cost"),
     measures: &[Measure::NANOS],
     cells,
     subjects: KINDS,

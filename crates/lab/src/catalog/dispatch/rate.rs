@@ -7,33 +7,7 @@ use crate::catalog::web;
 pub(in crate::catalog) const RATE: Experiment = Experiment {
     name: "dispatch-rate",
     about: "reply rate and response time of one server on each dispatcher, with idle connections",
-    page: "\
-Which dispatcher lets one and the same server follow the request rate, with thousands of idle
-connections beside the active ones?
-
-Liu and Chen compare poll, their FDM and real-time signals (with poll or select when the queue of
-signals overflows) under an event-driven server in memory: a connection for every request, replies
-of 1 KB, 1,000 and 6,000 idle connections, 1,000 to 10,000 requests per second. Here it is weft's
-event engine with one loop, and the rates are parts of what it reaches on epoll in a closed loop.
-The queue of signals has its default size; \"event rtsig 1024\" has room for 1,024 and \"event rtsig
-2048\" for 2,048, as then. What follows when it overflows is poll, and with \"event rtsig 1024 select\"
-it is select. The last two are measured from 60 % of the peak on, where a queue may overflow.
-
-A quick look has 3,000 idle connections, and rates of 60 and 110 % of the peak.
-
-In the first figure a server that follows lies on the dotted diagonal. In the second, the median
-response time from the intended time, lower is better; the axis is logarithmic. In the third, the
-server's CPU time per request, lower is better too. Replies hardly tell dispatchers apart, because
-the generator's core is the first limit here: look at the median, and at the CPU.",
-    found: "\
-FDM has the highest rate and the shortest response time at high load. Real-time signals with
-select are best below 8,000 requests per second; with poll as fallback they fall behind poll above
-4,000.",
-    threats: "\
-One kernel is twenty years younger than the other, and sleep thresholds that the paper tunes for
-each mechanism are fixed here. The generator opens a connection for every request, which is dearer
-for it than for the server.",
-    reasons: "",
+    page: page!("dispatch-rate"),
     measures: &[
         Measure::RATE,
         Measure::P50,

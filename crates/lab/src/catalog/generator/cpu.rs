@@ -5,21 +5,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const CPU: Experiment = Experiment {
     name: "generator-cpu",
     about: "CPU per request of load generators, against the same server",
-    page: "\
-What does a generator's core give for one request?
-
-A generator that is dearer than the server measures itself. Each asks the same freshly started weft
-serve for 400 bytes as fast as it can, over 64 connections, over 1,000, and with a connection for
-every request. The figure is the generator's CPU time per reply.
-
-Lower bars are better. weft load sends and receives through io_uring, or through epoll; wrk through
-epoll.",
-    found: "\
-None: the papers use httperf, mutilate and wrk without saying what a request costs them. wrk was
-found to hide every difference above 1.15 times nginx.",
-    threats: "\
-All ask weft serve; another server may suit another generator better.",
-    reasons: "",
+    page: page!("generator-cpu"),
     measures: &[GENERATOR_CPU, Measure::RATE],
     cells,
     subjects: &["weft load", "weft load epoll", "wrk"],

@@ -5,20 +5,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const LAG: Experiment = Experiment {
     name: "generator-lag",
     about: "how late the requests of weft load leave in an open loop",
-    page: "\
-How late do requests leave that were due at a certain time?
-
-In an open loop a request is due at a time that was computed ahead. What the generator is late by is
-not the server's fault, so weft load records it. It asks weft serve for 400 bytes at two rates.
-
-Lower bars are better. A generator whose lag is a large part of a latency says nothing of that
-latency.",
-    found: "\
-Not asked by the papers: httperf and wrk do not say how late they are.",
-    threats: "\
-The lag is what the generator says of itself. generator-truth compares it with others from
-outside.",
-    reasons: "",
+    page: page!("generator-lag"),
     measures: &[LAG_P99, Measure::RATE],
     cells: |_: &Breadth| {
         let cell = |label, rate| Cell::new(label, "http", [("rate", rate)]);

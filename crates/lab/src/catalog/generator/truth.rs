@@ -10,26 +10,7 @@ use crate::subject::nginx_gzip;
 pub(in crate::catalog) const TRUTH: Experiment = Experiment {
     name: "generator-truth",
     about: "what weft load, wrk and httperf say of the same server",
-    page: "\
-Do generators say the same of the same server?
-
-Two generators agree only where the server is the limit, so nginx compresses 16 KB for every
-request. In a closed loop over 1, 64 and 1,000 connections weft load stands beside wrk. In an open
-loop, with a connection for every request at rates that leave all of them time, it stands beside
-httperf.
-
-Equal bars are good. wrk's own percentiles are corrected for \"coordinated omission\" in a way that
-only makes sense for a fixed rate, so its mean is compared and not its tail.",
-    found: "\
-Not asked by the papers.",
-    threats: "\
-Agreement shows that two programs do not err differently. httperf has few descriptors and is
-compared at low rates only.",
-    reasons: "\
-With one connection a round trip has the generator's own time in it, from a reply to the next
-request. wrk takes more of it (generator-cpu), so it counts fewer replies and a longer mean: neither
-errs. How much of the difference that is was not measured. With 64 connections the server is the
-limit, and they agree.",
+    page: page!("generator-truth"),
     measures: &[Measure::RATE, MEAN, Measure::P99],
     cells,
     subjects: &["weft load", "weft load epoll", "wrk", "httperf"],

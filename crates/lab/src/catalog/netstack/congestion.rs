@@ -7,31 +7,7 @@ use crate::catalog::web;
 pub(in crate::catalog) const CONGESTION: Experiment = Experiment {
     name: "netstack-congestion",
     about: "goodput of CUBIC and NewReno, ours and the kernel's, by loss",
-    page: "\
-Does the choice of congestion control matter, and does ours carry as much as the kernel's when
-packets are lost?
-
-The author of Rusty compares Cubic with Reno in a network that loses nothing. The part that he does
-not ask is with loss: here 0, 0.1, 1 and 5 % of the server's packets, on a path of 20 ms. The kernel
-cannot lose packets on purpose everywhere (netem is often missing), so a program of the laboratory's
-(weft-programs relay) passes frames between two TAP interfaces, loses some by a seed and holds all
-for half of the 20 ms on each way. Both servers are behind it: \"weft event\" on the kernel's TCP/IP,
-whose route demands cubic or reno, and \"weft netstack packet\" with --congestion. Four connections
-fetch a file of 100 MB, again and again.
-
-Of the goodput more is better. Without loss the relay, which shares a core with the generator, may be
-the limit for both.",
-    found: "\
-No difference between Cubic and Reno, in a network without loss.",
-    threats: "\
-A sample with loss lasts ten seconds or more and sees a hundred losses or a few hundred, so its
-figure varies by a tenth. A netstack is a process: on a busy machine it waits for its core, which
-makes its round trips longer, and the kernel's TCP/IP does not. The kernel's Reno and CUBIC run with
-RACK, and so do ours. Frames leave the relay in bursts that a real path would spread. By hand, in
-samples of 20 to 30 s, the netstack's goodput by the kernel's was 1.07 to 1.11 with CUBIC and 1.00
-with NewReno at 1 % of loss, 1.18 and 0.97 at 5 %. With CUBIC at 0.1 % it was 0.85, for a cause that
-is not known.",
-    reasons: "",
+    page: page!("netstack-congestion"),
     measures: &[Measure::GBIT, Measure::BUSY],
     cells,
     subjects: &[KERNEL, PACKET],

@@ -5,31 +5,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const NO_WIRE: Experiment = Experiment {
     name: "netstack-no-wire",
     about: "small requests, and connections, between two netstacks in memory, beside idle ones",
-    page: "\
-What does a TCP/IP in user space cost by itself, and does a packet cost more when more connections
-are open?
-
-On a link most of the time goes into the device and into the other end, which is the kernel's. Here
-both ends are ours, in one thread on one core, and frames go from one to the other through memory:
-no system call is made for them. Each end is a whole netstack, with neighbours, IP, checksums, TCP
-and timers, on an MTU of 1,500 bytes and without offloads. 64 bytes go one way on each of 100
-connections and come back, again and again; beside them 100, 10,000 or 100,000 connections are open
-and say nothing. Or 100 connections at a time are opened, carry one such pair, and are closed by the
-end that opened them.
-
-The figures are pairs, or connections, in a second of the core, and both ends' work is in them. Of
-the rate more is better, and of the time per operation less. Bars of equal height for any number of
-idle connections say that a packet does not cost more beside them. An idle connection has two ends,
-and its memory is that of one of them.",
-    found: "\
-Not asked. The author of Rusty measures with cards alone; per core Rusty and Linux carry about the
-same there.",
-    threats: "\
-Both ends share the processor's caches and never wait, and 100 frames come at a time, so that a turn
-of the loop is shared by many. A link brings them by fewer. 100,000 connections that say nothing are
-the easy case: a real crowd wakes up now and then. The kernel has no such form: beside it stand the
-links of netstack-mtu and netstack-offload.",
-    reasons: "",
+    page: page!("netstack-no-wire"),
     measures: &[RATE, Measure::NANOS, BYTES],
     cells,
     subjects: &[NETSTACK],

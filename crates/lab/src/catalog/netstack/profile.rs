@@ -10,28 +10,7 @@ use crate::subject::in_path;
 pub(in crate::catalog) const PROFILE: Experiment = Experiment {
     name: "netstack-profile",
     about: "which part of the server's CPU time is allocation, copies, checksums, TCP, the kernel",
-    page: "\
-Where does the time of a TCP/IP in user space go?
-
-The author of Rusty profiles his, on the TILE-Gx, under the load of his experiments: 500 front pages
-from memory, a connection for every request. Here the same is asked of our netstack on AF_XDP without
-offloads and on a TAP with them, and for comparison of the same server on the kernel's TCP/IP without
-offloads. perf samples the server's program counter a thousand times a second while it is measured;
-each sample belongs to the function that it is in, and each function to a part by its name.
-
-A figure for each part, in percent of the server's CPU time, user and kernel together; less is better
-but for the sum, which is always 100. \"Kernel\" is all that system calls do: on AF_XDP and TAP the
-driver, the copy into the kernel and, because a veth and a TAP hand frames over at once, the client's
-half of TCP. An allocation for a packet would show in the first figure; a test counts them and demands
-none.",
-    found: "\
-65 % allocation (timers in a map that allocates), 5 % copies of payload, 1 % the driver, less than 1 %
-checksums.",
-    threats: "\
-A function that the compiler has put into another counts as that one, so the border between TCP and
-HTTP is blurred; calls to malloc and memcpy are never put into others. Without a performance counter
-perf takes its samples by a timer, and sees no code that runs with interrupts off.",
-    reasons: "",
+    page: page!("netstack-profile"),
     measures: &[
         ALLOCATION.measure,
         KERNEL_PART.measure,

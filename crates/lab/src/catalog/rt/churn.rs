@@ -7,19 +7,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const CHURN: Experiment = Experiment {
     name: "rt-churn",
     about: "each fiber posts a semaphore at random and waits for it",
-    page: "\
-What does waking cost when nothing can be foreseen?
-
-There are half as many semaphores as fibers. Each fiber takes one at random, posts it and waits for
-it, so another fiber is woken, which with two processors is on the other one half of the time.
-
-Lower bars are better.",
-    found: "\
-C∀ performs as well as less fair schedulers.",
-    threats: "\
-The random choice is the same generator everywhere, but its cost is part of the figure.",
-    reasons: "\
-As in rt-cycle: a woken task of tokio is run next, without a stack to switch to.",
+    page: page!("rt-churn"),
     measures: &[Measure::NANOS_PER_OPERATION],
     cells,
     subjects: &["pinned", "migratable", "go", "tokio", "may"],

@@ -6,22 +6,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const IDLE: Experiment = Experiment {
     name: "rt-idle",
     about: "CPU time while there is nothing to do, or 100,000 fibers sleep on timers",
-    page: "\
-What does a process cost while it has nothing to do?
-
-Nothing runs, or 100,000 fibers sleep on timers that are spread evenly over a minute or over ten
-seconds. The figure is the CPU time of the whole process; a runtime that wakes fewer than nine
-tenths of those that were due has none.
-
-Lower bars are better: an idle server should let its machine sleep.",
-    found: "\
-Not known: the thesis's figures on idle sleep were not at hand.",
-    threats: "\
-The kernel counts CPU time exactly, but work that it does outside of the process is not in it. Most
-of the figure is no runtime's: a bare thread that does nothing but nanosleep(2) for 0.6 ms cost 18 to
-25 µs for each wake-up on the machine of the results, which makes 3 to 4 % of 1,667 wake-ups a
-second.",
-    reasons: "",
+    page: page!("rt-idle"),
     measures: &[CPU],
     cells,
     subjects: &["pinned", "go", "tokio"],

@@ -7,19 +7,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const IMBALANCE: Experiment = Experiment {
     name: "rt-imbalance",
     about: "64 conversations that began on one processor; each request is some 100 µs of computing",
-    page: "\
-All connections have landed on one processor of two. Does the other one help?
-
-64 conversations begin on one processor, and each of their requests computes for some 100 µs. A
-runtime that never moves fibers takes as long with two processors as with one; one that moves all of
-them halves the time.
-
-Lower bars are better; compare the two cells of a subject.",
-    found: "\
-Not among the thesis's benchmarks.",
-    threats: "\
-64 conversations on two cores; with more cores the balance takes longer to find.",
-    reasons: "",
+    page: page!("rt-imbalance"),
     measures: &[Measure::MICROS],
     cells,
     subjects: &["pinned", "steps"],

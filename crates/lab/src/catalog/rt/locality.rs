@@ -8,22 +8,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const LOCALITY: Experiment = Experiment {
     name: "rt-locality",
     about: "each fiber touches its array and takes another fiber's seat",
-    page: "\
-What does it cost when fibers, or their data, move between processors?
-
-Each fiber writes ten words of an array of a hundred, sits down in a random seat for one, and wakes
-the fiber that sat there. With sharing the two exchange their arrays, so data moves however fibers
-are scheduled; without it a runtime that keeps fibers where they are keeps the data as well.
-
-Lower bars are better. A quick look has two processors only.",
-    found: "\
-C∀ performs as well as less fair schedulers.",
-    threats: "\
-Two cores that share their last cache have little locality to lose.",
-    reasons: "\
-Samples of one subject differ by two to three times: a wake-up of the other virtual CPU goes through
-the host. A woken task of tokio stays with the worker that woke it, so fewer of them cross. Why Go
-and may are ahead as well with sharing was not found.",
+    page: page!("rt-locality"),
     measures: &[Measure::NANOS_PER_OPERATION],
     cells,
     subjects: &["pinned", "migratable", "go", "tokio", "may"],

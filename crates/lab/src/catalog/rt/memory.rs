@@ -8,23 +8,7 @@ use crate::experiment::Better;
 pub(in crate::catalog) const MEMORY: Experiment = Experiment {
     name: "rt-memory",
     about: "resident memory of a parked fiber",
-    page: "\
-How much memory does a fiber cost that waits?
-
-So many fibers are started, each waits, and the growth of resident memory, page tables included, is
-divided by their number. A fiber of weft has a stack of its own, of which one page of 4 KiB is
-touched; 4.3 KiB (4,403 bytes) is that page and some for the rest. Steps hold no stack. may fails at
-100,000: it maps each stack by itself, and a process may have 65,530 mappings (vm.max_map_count),
-which is a limit of the kernel.
-
-Lower bars are better.",
-    found: "\
-Not among the thesis's benchmarks. Measured before this project: a parked fiber costs one touched
-page of stack, 4.1 KB, whatever the stack's size.",
-    threats: "\
-Memory is resident growth at one moment; allocators keep what they once had. A fiber that called
-deep functions keeps more.",
-    reasons: "",
+    page: page!("rt-memory"),
     measures: &[Measure::BYTES_PER_THREAD, START, END, VIRTUAL],
     cells,
     subjects: &["pinned", "steps", "go", "tokio", "may"],

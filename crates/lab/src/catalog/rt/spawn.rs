@@ -6,18 +6,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const SPAWN: Experiment = Experiment {
     name: "rt-spawn",
     about: "one fiber starts others that do nothing, and joins them",
-    page: "\
-What does it cost to start a fiber that does nothing, and to wait for its end?
-
-One fiber starts others, one at a time or a hundred at a time, and joins them.
-
-Lower bars are better.",
-    found: "\
-Not among the thesis's benchmarks.",
-    threats: "\
-A fiber that does nothing never touches most of its stack; real ones do.",
-    reasons: "\
-A task of tokio has no stack. A fiber takes a used one from its processor's list, and enters it.",
+    page: page!("rt-spawn"),
     measures: &[Measure::NANOS],
     cells,
     subjects: &["pinned", "go", "tokio", "may", "threads"],

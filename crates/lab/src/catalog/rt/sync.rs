@@ -6,23 +6,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const SYNC: Experiment = Experiment {
     name: "rt-sync",
     about: "an uncontended lock, and channels of 128 places",
-    page: "\
-What do locks and channels cost?
-
-A lock that no other fiber wants is taken and released; numbers go through channels of 128 places,
-from one fiber to one and from four to four.
-
-On two processors sender and receiver of weft are on different ones, and of the eight each processor
-has half. Lower bars are better. tokio has no channel with many receivers.",
-    found: "\
-Not among the thesis's benchmarks.",
-    threats: "\
-An uncontended lock says nothing of a contended one; channels of 128 places rarely fill. weft's
-fibers are pinned, so on two processors each number crosses between them. The schedulers of others
-may run sender and receiver on one processor, where nothing crosses.",
-    reasons: "\
-On two processors each number of weft's goes from one to the other, as is said below. Whether those
-of Go and tokio do was not measured. On one processor weft's channel is ahead of both.",
+    page: page!("rt-sync"),
     measures: &[Measure::NANOS],
     cells,
     subjects: &["pinned", "go", "tokio", "may", "threads"],

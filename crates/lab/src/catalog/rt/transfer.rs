@@ -12,26 +12,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const TRANSFER: Experiment = Experiment {
     name: "rt-transfer",
     about: "a leader keeps its processor until all others have run",
-    page: "\
-Does every fiber run in the end, also those behind one that keeps its processor?
-
-A leader keeps its processor until every other of 100 fibers has acknowledged it; then it chooses
-the next leader. With \"exhaust\" the others wait after that; with \"no exhaust\" they yield for ever,
-so no processor is ever idle, and a runtime that helps other processors only when it is idle never
-reaches the fibers behind the leader.
-
-Lower bars are better. No bar, and \"never\" in the table, is a runtime that did not come to the end
-within 5 s, or within one second in a quick look. Pinned fibers of weft belong to one processor, so
-they stay behind the leader by design. A task of tokio that spins inside one poll keeps its
-processor as well; it may say so (block_in_place), which moves the processor's other tasks away, and
-that is the subject \"tokio block\".",
-    found: "\
-Most runtimes never finish without exhaust: a fiber behind a busy processor is not found. C∀ does,
-because its processors help each other's oldest fibers.",
-    threats: "\
-One leader that spins is the worst case of fairness, and rare in programs. tokio has a way to say
-that a call blocks; its subject of that name uses it.",
-    reasons: "",
+    page: page!("rt-transfer"),
     measures: &[Measure::MILLIS_PER_TRANSFER],
     cells,
     subjects: &[

@@ -8,45 +8,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const WEB_COLD: Experiment = Experiment {
     name: "web-cold",
     about: "a file set three times the memory, and whether requests for hot files wait for the disk",
-    page: "\
-Do clients that ask for what is in memory wait while others ask for what is on the disk?
-
-4,000 files of 64 KiB are asked for one after the other by 16 connections, while 4 connections ask
-for 16 files of 4 KiB. The server and the page cache that it fills live in a memory group of 80 MB,
-a third of the set. Before each sample the page cache is emptied and the same load runs for two
-seconds, in which each file is asked for once: what a server keeps shows from the second time on.
-The thesis asked this and left it open (2.5 GB of memory where 25 would be needed): the set is
-scaled so that a sample takes a second.
-
-Of \"cold\" and \"hot\" replies more is better, of the hot p99 less. A server that reads a cold file
-inside its only loop makes the hot requests wait for the disk: that is \"nginx\". \"nginx threads\" has
-auxiliary threads for files. Above 100 % a server reads more from the disk than it sends.",
-    found: "\
-None: the thesis gave the experiment up, because splice through io_uring takes a kernel thread for
-each call that waits, and sendfile waits for the disk even on a socket that does not block.",
-    threats: "\
-The disk is a virtual one that answers thousands of reads per second, and its host may hold the
-files in memory. Files are asked for one after the other, which is the worst case of every cache;
-web-disk has a popularity that caches live on. The two generators share a core. That of the hot
-files has real-time priority there, as root: without, its p99 is mostly its wait for the other one,
-and was 2.7 times as long for weft and 1.7 times for nginx threads.",
-    reasons: "\
-Replies of cold files: the server's core is busy, and hot and cold replies share it. weft gives
-several times as many hot replies as nginx with threads, since four clients that are answered sooner
-ask again sooner, and the core's time for these is missing for the others. In the sample with the
-most hot replies there were the fewest cold ones. It is not the disk: weft reads no more of it for a
-cold reply than nginx does.
-
-These samples were also taken while weft looked at each file anew after half a second at the latest,
-which nginx does once a minute: four look-ups for each cold reply, variants included. And weft keeps
-1,233 files open here, and nginx all 4,016: of 20,000 descriptors weft leaves 17,500 for
-connections, and a file takes two. By perf opening and closing take a fifth of its time. By hand,
-medians of three by turns on a busy machine: 1.08 times as many cold replies as nginx threads as it
-was, 1.25 with --recheck 60s, which samples have since then, and 1.31 with --max-connections 1000 as
-well.
-
-The p99 of hot files: these samples were taken before their generator went ahead of the other one
-(see below). By hand, with that, it was a third of that of nginx threads.",
+    page: page!("web-cold"),
     measures: &[HOT_P99, COLD, HOT, HOT_P50, FROM_DISK, Measure::BUSY],
     cells: |_| vec![Cell::new(CELL, "cold", [])],
     subjects: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],
@@ -57,12 +19,7 @@ The p99 of hot files: these samples were taken before their generator went ahead
         queues_by_itself: true,
         ..ServerWork::new(take)
     }),
-    figures: &[
-        bars(0),
-        bars(1),
-        bars(2),
-        bars(4),
-    ],
+    figures: &[bars(0), bars(1), bars(2), bars(4)],
     expectations,
 };
 

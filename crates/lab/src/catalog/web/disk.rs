@@ -7,46 +7,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const WEB_DISK: Experiment = Experiment {
     name: "web-disk",
     about: "the thesis's file set in a tenth of its memory, on the disk as it is and on a slow one",
-    page: "\
-How many requests does a web server answer when only the popular files fit into memory, and do
-clients that ask for what is in memory wait for the disk?
-
-The thesis planned this run, with 2.5 GB of memory instead of 25, and gave it up: its runtime had no
-way to read a file that is not in memory without a kernel thread for each. Here the file set has the
-same shares of sizes and requests, scaled to 6,480 files of 690 MB, and the server and the page
-cache that it fills live in a memory group of 70 MB. 64 connections ask for files by Zipf's law, and
-4 for 16 files of 4 KiB that are always in memory. Before each sample the page cache is emptied and
-then warmed for three times a sample's time, where the thesis warms by three runs; three times a
-sample's time is measured. In the second cell the control group allows 1,000 reads of the disk per
-second, as many as a hard disk or a small machine in a cloud has; there the warming takes 6.5 s at
-least, as long as reading each file once: only then it shows which of them a server keeps.
-
-Of replies more is better, of the p99 less. \"nginx\" reads a file inside its only loop, so whatever
-is in memory waits for the disk; \"nginx threads\" and \"weft event\" have auxiliary threads for files,
-\"weft event alone\" has none, \"weft\" reads through io_uring. \"read from disk\" is what an answer
-cost in bytes of the disk.
-
-On the slow disk reads are what is scarce, so servers are compared at equal reads: by how many
-replies of the file set there are for each read of the disk. What the group lets through in a short
-time is not exactly 1,000 per second, and replies per second would count that as well.",
-    found: "\
-None: planned with 2.5 GB of memory for 2.3 GB of files and given up; it \"would need another
-runtime\".",
-    threats: "\
-A closed loop piles its 64 connections up behind misses; an open one would fail instead. The limit
-on reads is per read, not per byte, so large reads are favoured more than on a hard disk. The host
-may hold the files in memory. What is answered on the slow disk grows with the time of warming: with
-900 reads of it, even a server with memory for all files would answer only 1.2 times as many
-requests as one whose page cache has 60 MB.
-
-The two generators share a core. The second one has real-time priority there, as root: without, its
-p99 was 1.7 times as long, for weft and for nginx threads.",
-    reasons: "\
-On the disk as it is the server's only core is never idle, with weft as with nginx's threads. A
-request for a file in memory waits there among the 64 others, whatever the disk does: 68 requests at
-a time take 2 ms each on average at 33,000 replies per second (Little's law), and a fifth of the
-other's p99 is less than that. It would take a server that prefers some requests. On the slow disk,
-where the core is not the limit, the goal is reached many times over.",
+    page: page!("web-disk"),
     measures: &[
         SET,
         HOT_P99,
@@ -79,12 +40,7 @@ where the core is not the limit, the goal is reached many times over.",
         queues_by_itself: true,
         ..ServerWork::new(take)
     }),
-    figures: &[
-        bars(0),
-        bars(1),
-        bars(2),
-        bars(5),
-    ],
+    figures: &[bars(0), bars(1), bars(2), bars(5)],
     expectations,
 };
 

@@ -7,26 +7,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const FILE_TABLE: Experiment = Experiment {
     name: "file-table",
     about: "the generated file set beside the thesis's table of sizes and requests",
-    page: "\
-Is the file set that web servers are measured with here the one of the thesis?
-
-The thesis describes its set of 21,600 files by a table: which part of the requests is answered by
-how much memory, and up to which file size. weft load fileset makes a set from that table; the
-experiments with web servers use smaller ones with the same shares. Nothing is served here: each
-cell is a column of the table, computed from the list of files, for the whole set and for the
-smallest one that is used.
-
-The first figure shows by how much memory, file size and requests of a column differ from the
-thesis's, the most of the three, in percent; the second how much memory answers which part of the
-requests, on a logarithmic axis.",
-    found: "\
-The table: 10, 30, 50, 70, 80, 90, 95 and 100 % of the requests are answered by 0.5, 1.5, 8.4,
-12.2, 20.1, 94.3, 126.5 and 2,291.6 MB, with files of up to 409, 716, 4,096, 5,120, 7,168, 40,960,
-51,200 and 921,600 bytes.",
-    threats: "\
-The table fixes neither Zipf's exponent nor how files of one size share their requests; both are
-chosen here. Other choices give the same table and other hit ratios.",
-    reasons: "",
+    page: page!("file-table"),
     measures: &[DIFFERS, MEMORY, THESIS],
     cells,
     subjects: &["weft load"],

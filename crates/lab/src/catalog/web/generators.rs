@@ -7,30 +7,10 @@ use crate::subject::{Start, generators};
 pub(in crate::catalog) const WEB_GENERATORS: Experiment = Experiment {
     name: "web-generators",
     about: "the same web servers as wrk sees them and as weft load does",
-    page: "\
-How much faster is a web server, as a generator of others tells it and as ours does?
-
-A generator that is dearer than the server is the limit itself, and all fast servers look alike to
-it. So the ratio of two servers depends on who asks. 64 connections ask for 400 bytes, again and
-again, with wrk and with weft load, each on the generator's only core; the server has the other one.
-
-weft load sends on all connections whose replies came, with one system call, and so its requests
-come in batches, which a server that reads and answers in batches answers with fewer calls. wrk sends
-each as soon as the reply before it is there. Real clients do neither: each is a machine of its own.
-Where a ceiling is no faster than a server, the generator is the limit and rates say nothing of
-servers; their CPU time per request still does. Of the replies more is better, of the CPU per request less.",
-    found: "\
-Not asked by the papers: the thesis has httperf, the author of Rusty wrk, each alone.",
-    threats: "\
-wrk has no time of warming up: what its 64 connections and their first requests cost the server is
-in the CPU time per request. Both generators have one thread. Where wrk is not installed (apt-get
-install wrk) the cell in which it asks stays empty.",
-    reasons: "",
+    page: page!("web-generators"),
     measures: &[Measure::RATE, Measure::CPU_US],
     cells: |_| {
-        let cell = |label, by_wrk| {
-            Cell::new(label, "http", [("connections", 64), ("wrk", by_wrk)])
-        };
+        let cell = |label, by_wrk| Cell::new(label, "http", [("connections", 64), ("wrk", by_wrk)]);
         vec![cell(BY_WEFT, 0), cell(BY_WRK, 1)]
     },
     subjects: &[

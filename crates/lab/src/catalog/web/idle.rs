@@ -11,26 +11,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const WEB_IDLE: Experiment = Experiment {
     name: "web-idle",
     about: "resident memory of a web server per idle connection",
-    page: "\
-How much memory does a connection cost that waits for its next request?
-
-Every connection, of 10,000 or in a quick look of 1,000, asks once and is then held open. The figure
-is the growth of the server's resident memory, page tables included, from one connection to all of
-them, divided by their number. All are asked a second time afterwards, so a connection that the
-server gave up would be noticed. Memory of the kernel's sockets (about 8 KiB for both ends) is not
-in it.
-
-Lower bars are better. nginx allocates for its connections at the start, so compare \"resident
-before\" as well. A thread for each connection costs its stack and what the kernel keeps for it.",
-    found: "\
-The papers hold thousands of idle connections and do not say what one costs. Measured before this
-project on the same machine: nginx 527 bytes, lighttpd 3.8 KB, libfibre 8.4 KB, hyper 10.9 KB.",
-    threats: "\
-Only resident memory of the process is counted. A server that allocates at its start looks better
-than it is; the second figure shows that part. weft on threads serves no more than 8,192
-connections, so it fails with 10,000. A quick look, of 1,000 connections, finds up to 0.2 KiB more
-for each connection of weft on io_uring; cause not found.",
-    reasons: "",
+    page: page!("web-idle"),
     measures: &[BYTES, BEFORE],
     cells,
     subjects: &[

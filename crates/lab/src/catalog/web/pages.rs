@@ -7,22 +7,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const PAGE_SIZES: Experiment = Experiment {
     name: "page-sizes",
     about: "the generated front pages beside the sizes that the author of Rusty found",
-    page: "\
-Are the front pages that servers and network stacks are measured with here those of the paper?
-
-The author of Rusty fetched the front pages of 500 sites and tells the distribution of their sizes.
-weft load fileset --model pages draws 500 sizes from a log-normal distribution with the paper's
-median, and places 17 of them above 500 KB, as in the paper. Nothing is served here: each cell is a
-figure of the paper, computed from the list of files.
-
-The figure shows by how much each figure differs from the paper's, in percent. The values stand in
-the tables.",
-    found: "\
-Sizes from 3.5 KB to 1.1 MB, mean 126 KB, median 68 KB; 70 % of the pages are smaller than 150 KB, 90
-% smaller than 300 KB, and 17 of the 500 are above 500 KB.",
-    threats: "\
-A few figures do not fix a distribution. Today's front pages are larger.",
-    reasons: "",
+    page: page!("page-sizes"),
     measures: &[super::files::DIFFERS, OURS, PAPER],
     cells,
     subjects: &["weft load"],

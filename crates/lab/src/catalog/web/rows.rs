@@ -5,49 +5,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const WEB_ROWS: Experiment = Experiment {
     name: "web-rows",
     about: "CPU per request of web servers: small and large files, many connections, pipelining",
-    page: "\
-What does a core have to give for one answer?
-
-Each server has one core, and one thread to use it; the generator has the other core and asks as
-fast as the server answers. All serve the same files from memory. The figure is the server's CPU
-time per request, not requests per second: where the generator is the slower of the two, servers
-answer equally fast and differ in how much of their core is left. On the loopback the sender's call
-also runs the receiver's half of TCP, so some of the generator's work is in it, the same for all.
-
-The line on a bar goes from the least to the greatest sample. \"weft\" runs fibers on io_uring,
-\"weft epoll\" the same on epoll, \"weft event\" event loops, \"weft thread\" a kernel thread for
-each connection. nginx sends files by sendfile, or by copying; it is configured both ways, because
-for small files copying is cheaper. A \"ceiling\" serves from memory and does nothing else that a
-server does: no time-outs, no limits, no checks of what it is sent. It copies all bodies, so for 64
-KiB and 1 MiB it is no limit, and newer runs leave it out there: servers that let the kernel send
-the file can be cheaper.",
-    found: "\
-The thesis and Liu and Chen give rates of whole servers, not costs of requests. The author of
-Rusty finds a minimal server with epoll far ahead of lwan, and that ahead of lighttpd, with a
-connection for every request and 1,000 of them.",
-    threats: "\
-Both ends share the kernel's TCP code, so a server that makes the kernel do more for its client
-pays here for what would be another machine's. Nine tenths of the time is in the kernel: small
-ratios are the rule, and another kernel version moves them.",
-    reasons: "\
-400 B over 64 connections beside nginx with sendfile, and pipelining: each misses its goal by a
-tenth, by medians of four samples that differ among themselves by more than half. In the full run of
-five samples on the same day, some hours before, both were reached or nearly so.
-
-1,000 connections, and a connection for every request: nearly all is the kernel's work, on sockets
-that are no longer in the processor's cache, and on opening and closing. The ceilings do nothing
-else and pay it as well. In the full run of 2026-11-23 they were 1.3 to 1.6 times as good as the
-better nginx with 1,000 connections, and no more than 1.1 times with a connection for every request,
-where weft is cheaper than both. So the goals of 1.9 and 1.3 are not to be had from this kernel's
-sockets.
-
-4 KiB: cause not found. The samples of weft on io_uring lie between 6.8 and 11.9 µs, those of its
-other forms but threads between 6.9 and 8.9. The generator had reserve in all of weft's. By the best
-samples the goal of 1.6 is reached, that of 2 is not.
-
-1 MiB: cause not found. It is not the calls: by strace weft makes one sendfile for each reply, as
-nginx does, and weft's own forms, which share that code, differ among themselves by more than from
-nginx.",
+    page: page!("web-rows"),
     measures: &[
         Measure::CPU_US,
         Measure::RATE,

@@ -5,35 +5,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
     name: "web-servers",
     about: "front pages of 500 sites over a connection for every request",
-    page: "\
-How much do web servers differ when every request needs a connection of its own, and bodies are as
-large as front pages?
-
-The author of Rusty serves the front pages of 500 sites, from 3.5 KB to 1.1 MB with a median of 68
-KB, to wrk with 1,000 concurrent connections and one request for each, for 50 seconds. He compares a
-minimal server (pages in memory, epoll, only the first line of a request is read) with lighttpd and
-lwan. Here the sizes are drawn from the distribution that he gives, a sample lasts a second, and
-server and generator have a core each.
-
-Of the CPU per request less is better, of the replies more. What part of the server's CPU time was
-spent outside of the kernel is in a table: the kernel looks a hundred times a second. \"ceiling
-event\" is his minimal server. On the loopback the bytes are copied twice and no network card helps,
-so rates are no network's. Our netstack needs a link, which the loopback is not: netstack-offload
-compares it with the kernel.",
-    found: "\
-The minimal server is far ahead of lwan, and that ahead of lighttpd. Six percent of the CPU time is
-spent outside of the kernel. nginx was wanted and could not be built.",
-    threats: "\
-The 500 pages are drawn, not his. A core for the generator is little for bodies of this size: where
-it is the limit, only CPU per request tells servers apart. A ceiling copies its bodies, where others
-let the kernel send the file, so it is no limit of what a server can do here.",
-    reasons: "\
-nginx with sendfile takes three fifths of what it takes with copying here: not copying pays for
-bodies of this size. So weft has the kernel send what is longer than 64 KiB, which is half of these
-pages. A shorter one is copied into the socket: by hand, 48 KiB cost as much either way, 128 KiB
-cost 5 to 20 % less without the copy and 1 MiB from 13 % more to 43 % less. What else makes nginx
-cheaper was not found. weft's event loops, which have the same rule, cost a seventh more than nginx
-as well.",
+    page: page!("web-servers"),
     measures: &[
         Measure::CPU_US,
         Measure::RATE,

@@ -6,31 +6,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const WEB_THROUGHPUT: Experiment = Experiment {
     name: "web-throughput",
     about: "replies, errors and p99 of web servers over the request rate, on the thesis's file set",
-    page: "\
-How many requests per second does a web server follow, and what do clients get beyond that?
-
-The thesis serves 21,600 files of 2.3 GB, asked for by Zipf's law, to 16 copies of httperf at 10,000
-to 70,000 requests per second, and compares NGINX with a server that has a fiber for each
-connection. Here a set with the same shares of sizes and requests, scaled to 432 files, lies in
-memory; the server has one core and the generator the other. Connections are used for five requests,
-as the sessions of the thesis are on average for a few; the thesis's think times and logs of
-sessions are left out. Rates are parts of what nginx reaches in a closed loop on this machine. A
-request that is not answered within a second has failed: with httperf it was ten, and runs of five
-minutes.
-
-In the first figure a server that follows lies on the dotted diagonal; where its line leaves the
-diagonal it is saturated, and the second figure says what part of the requests failed then. Bands go
-from the least to the greatest sample.",
-    found: "\
-All servers follow to 57,500 requests per second; beyond it NGINX stays slightly higher, and the
-server with fibers has notably fewer errors.",
-    threats: "\
-The file set lies in memory and has a fiftieth of the thesis's files. A sample lasts a second where
-the thesis took five minutes, so slow drifts stay unseen, and errors begin later: within 1.7 s,
-warming included, few requests become a second late unless the server answers less than half of what
-it is asked for. Above the peak the generator's own core may be the limit: such samples are counted
-in the report.",
-    reasons: "",
+    page: page!("web-throughput"),
     measures: &[
         Measure::RATE,
         Measure::ERRORS,

@@ -6,42 +6,7 @@ use crate::catalog::prelude::*;
 pub(in crate::catalog) const WEB_WORKERS: Experiment = Experiment {
     name: "web-workers",
     about: "CPU per request and p99 of web servers with two workers, beside two servers with one",
-    page: "\
-What does a second worker cost a request, and does a request wait for one worker while the other has
-nothing to do?
-
-Two cores are all there is, so two workers share them with the generators. Beside that stand two
-servers of one worker each, on the same two cores, under the same load from the same generators:
-what the machine does to anybody who uses both of its cores, it does to both. What is left of the
-difference is what two workers of one server have in common: how connections are dealt, what is
-locked or counted together, and which worker a request has to wait for.
-
-A generator runs on each core and asks both workers, or both servers, over 16 connections each. The
-server runs in real time: it has a core as soon as it wants one, and generators, which spin to be
-punctual, have what it leaves. First they ask as fast as the server answers, for a third of a
-sample's time: that is the CPU per request of busy workers. Then they ask for half of what nginx
-with two workers reached so, in an open loop: that is the p99, from the intended time. All are asked
-at the same rate, so a fast server has less to do.
-
-A full run has one server of one worker besides, with half of the connections and of the rate. It
-has both cores to choose from, and generators that ask half as much, so it stands there to be looked
-at and no verdict rests on it: the CPU per request of a server with a core of its own is in
-web-rows.
-
-Of all figures less is better. \"nginx reuseport\" has a listen queue for each worker, as the event
-engine has; where all workers of nginx share one, the first that wakes takes most connections. weft
-thread has no workers: it has a thread for each connection either way.",
-    found: "\
-Not asked. The author of Rusty gives throughput by cores, of a server whose workers share nothing,
-and finds that Linux stops to grow at 7 of them.",
-    threats: "\
-Two cores: what four workers cost is not in it. Half of all requests come from the worker's own
-core, which no network card does, and the generators' work is between those of the server; both are
-the same for two servers of one worker. Of two workers of one server the kernel's hash says which
-gets how many of 64 connections, anew in each sample, unless the server evens it out: look at the
-least and the greatest p99 as well. A generator that has to wait for the server is late, and what it
-is late by is in the p99 of all.",
-    reasons: "",
+    page: page!("web-workers"),
     measures: &[
         BUSY_CPU,
         P99,

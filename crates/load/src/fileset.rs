@@ -69,10 +69,11 @@ pub struct FileSet {
     pub entries: Vec<Entry>,
 }
 
-/// One of the thesis's groups: which sizes, how many files of each, and the cumulative columns.
+/// One of the thesis's groups: the cumulative columns, and its sizes with how many files have each
+/// of them.
 struct Group {
-    sizes: &'static [(u64, u32)],
     row: TableColumn,
+    sizes: &'static [(&'static [u64], u32)],
 }
 
 /// A column of the thesis's table.
@@ -86,77 +87,36 @@ pub struct TableColumn {
     pub size_bytes: u64,
 }
 
-const fn row(requests_percent: f64, memory_mb: f64, size_bytes: u64) -> TableColumn {
-    TableColumn {
+const fn group(
+    requests_percent: f64,
+    memory_mb: f64,
+    size_bytes: u64,
+    sizes: &'static [(&'static [u64], u32)],
+) -> Group {
+    let row = TableColumn {
         requests_percent,
         memory_mb,
         size_bytes,
-    }
+    };
+    Group { row, sizes }
 }
 
 /// The thesis's table "Cumulative memory for requests by file size", with the numbers of files that
 /// its differences ask for: (12.2 - 8.4) MB of files of 5,120 bytes are 742 files, and so on.
+#[rustfmt::skip]
 const THESIS: [Group; 8] = [
-    Group {
-        sizes: &[(102, 500), (204, 500), (307, 500), (409, 500)],
-        row: row(10.0, 0.5, 409),
-    },
-    Group {
-        sizes: &[(512, 537), (614, 537), (716, 537)],
-        row: row(30.0, 1.5, 716),
-    },
-    Group {
-        sizes: &[
-            (819, 576),
-            (921, 576),
-            (1_024, 576),
-            (2_048, 576),
-            (3_072, 576),
-            (4_096, 576),
-        ],
-        row: row(50.0, 8.4, 4_096),
-    },
-    Group {
-        sizes: &[(5_120, 742)],
-        row: row(70.0, 12.2, 5_120),
-    },
-    Group {
-        sizes: &[(6_144, 593), (7_168, 593)],
-        row: row(80.0, 20.1, 7_168),
-    },
-    Group {
-        sizes: &[
-            (8_192, 619),
-            (9_216, 619),
-            (10_240, 619),
-            (20_480, 619),
-            (30_720, 619),
-            (40_960, 619),
-        ],
-        row: row(90.0, 94.3, 40_960),
-    },
-    Group {
-        sizes: &[(51_200, 629)],
-        row: row(95.0, 126.5, 51_200),
-    },
-    Group {
-        sizes: &[
-            (61_440, 1_188),
-            (71_680, 1_185),
-            (81_920, 1_185),
-            (92_160, 1_185),
-            (102_400, 391),
-            (204_800, 391),
-            (307_200, 391),
-            (409_600, 391),
-            (512_000, 391),
-            (614_400, 391),
-            (716_800, 391),
-            (819_200, 391),
-            (921_600, 391),
-        ],
-        row: row(100.0, 2_291.6, 921_600),
-    },
+    group(10.0, 0.5, 409, &[(&[102, 204, 307, 409], 500)]),
+    group(30.0, 1.5, 716, &[(&[512, 614, 716], 537)]),
+    group(50.0, 8.4, 4_096, &[(&[819, 921, 1_024, 2_048, 3_072, 4_096], 576)]),
+    group(70.0, 12.2, 5_120, &[(&[5_120], 742)]),
+    group(80.0, 20.1, 7_168, &[(&[6_144, 7_168], 593)]),
+    group(90.0, 94.3, 40_960, &[(&[8_192, 9_216, 10_240, 20_480, 30_720, 40_960], 619)]),
+    group(95.0, 126.5, 51_200, &[(&[51_200], 629)]),
+    group(100.0, 2_291.6, 921_600, &[
+        (&[61_440], 1_188),
+        (&[71_680, 81_920, 92_160], 1_185),
+        (&[102_400, 204_800, 307_200, 409_600, 512_000, 614_400, 716_800, 819_200, 921_600], 391),
+    ]),
 ];
 
 const THESIS_DIRECTORIES: f64 = 650.0;
@@ -427,14 +387,16 @@ fn scaled_groups(scale: f64, random: &mut Random) -> [Vec<u64>; THESIS.len()] {
     let (mut wanted_bytes, mut made_bytes) = (0.0, 0.0);
     THESIS.map(|group| {
         let mut sizes = Vec::new();
-        for &(size, count) in group.sizes {
-            wanted_bytes += scale * size as f64 * f64::from(count);
-            let missing = ((wanted_bytes - made_bytes) / size as f64).round().max(0.0);
-            made_bytes += missing * size as f64;
-            sizes.extend(std::iter::repeat_n(size, missing as usize));
+        for &(of_count, count) in group.sizes {
+            for &size in of_count {
+                wanted_bytes += scale * size as f64 * f64::from(count);
+                let missing = ((wanted_bytes - made_bytes) / size as f64).round().max(0.0);
+                made_bytes += missing * size as f64;
+                sizes.extend(std::iter::repeat_n(size, missing as usize));
+            }
         }
         if sizes.is_empty() {
-            let (largest, _) = group.sizes[group.sizes.len() - 1];
+            let largest = group.row.size_bytes;
             made_bytes += largest as f64;
             sizes.push(largest);
         }

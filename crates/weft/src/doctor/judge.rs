@@ -7,41 +7,24 @@ use crate::value::{show_count, show_size};
 
 /// Judges all of it, in the order of the report.
 pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
-    let sections: [(&'static str, Vec<Line>); 5] = [
+    let sections = [
         ("Kernel", kernel(facts)),
         ("Processors", processors(facts)),
         ("Memory", memory(facts)),
         ("Limits", limits(facts)),
         ("Network", network(facts)),
     ];
-    let named = |(section, lines): (&'static str, Vec<Line>)| {
-        lines.into_iter().map(
-            move |Line {
-                      name,
-                      verdict,
-                      value,
-                      advice,
-                  }| Finding {
-                section,
-                name,
-                verdict,
-                value,
-                advice,
-            },
-        )
-    };
-    sections.into_iter().flat_map(named).collect()
+    let named = sections.into_iter().map(|(section, mut findings)| {
+        findings.iter_mut().for_each(|one| one.section = section);
+        findings
+    });
+    named.flatten().collect()
 }
 
-struct Line {
-    name: &'static str,
-    verdict: Verdict,
-    value: String,
-    advice: Option<String>,
-}
-
-fn ok(name: &'static str, value: impl Into<String>) -> Line {
-    Line {
+/// Its section is named by [`judge`].
+fn ok(name: &'static str, value: impl Into<String>) -> Finding {
+    Finding {
+        section: "",
         name,
         verdict: Verdict::Ok,
         value: value.into(),
@@ -49,17 +32,16 @@ fn ok(name: &'static str, value: impl Into<String>) -> Line {
     }
 }
 
-fn warn(name: &'static str, value: impl Into<String>, advice: impl Into<String>) -> Line {
-    Line {
-        name,
+fn warn(name: &'static str, value: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding {
         verdict: Verdict::Warn,
-        value: value.into(),
         advice: Some(advice.into()),
+        ..ok(name, value)
     }
 }
 
-fn bad(name: &'static str, value: impl Into<String>, advice: impl Into<String>) -> Line {
-    Line {
+fn bad(name: &'static str, value: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding {
         verdict: Verdict::Bad,
         ..warn(name, value, advice)
     }
@@ -77,7 +59,7 @@ fn sysctl(advice: &str, setting: &str) -> String {
 const KERNEL_MIN: (u32, u32) = (5, 6);
 const KERNEL_FOR_RING: (u32, u32) = (6, 1);
 
-fn kernel(facts: &Facts) -> Vec<Line> {
+fn kernel(facts: &Facts) -> Vec<Finding> {
     let release = &facts.kernel;
     let version = match release_number(release) {
         Some(number) if number < KERNEL_MIN => bad(
@@ -120,7 +102,7 @@ fn kernel(facts: &Facts) -> Vec<Line> {
     vec![version, ring, guards]
 }
 
-fn ring(features: &[(&'static str, bool)]) -> Line {
+fn ring(features: &[(&'static str, bool)]) -> Finding {
     let names = |wanted: bool| {
         let names = features
             .iter()
@@ -129,7 +111,7 @@ fn ring(features: &[(&'static str, bool)]) -> Line {
         names.collect::<Vec<_>>().join(", ")
     };
     let missing = names(false);
-    Line {
+    Finding {
         advice: (!missing.is_empty()).then(|| format!("Newer kernels also have: {missing}.")),
         ..ok("io_uring", format!("allowed: {}", names(true)))
     }
@@ -140,7 +122,7 @@ fn release_number(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn processors(facts: &Facts) -> Vec<Line> {
+fn processors(facts: &Facts) -> Vec<Finding> {
     let affinity = match (facts.cpus_allowed, facts.cpus_installed) {
         (Some(allowed), Some(installed)) => {
             ok("affinity", format!("{allowed} of {installed} CPUs"))
@@ -163,7 +145,7 @@ fn processors(facts: &Facts) -> Vec<Line> {
 const MEMORY_MIN_BYTES: u64 = 32 << 20;
 const MEMORY_GOOD_BYTES: u64 = 128 << 20;
 
-fn memory(facts: &Facts) -> Vec<Line> {
+fn memory(facts: &Facts) -> Vec<Finding> {
     let installed = match facts.installed_bytes {
         Some(bytes) => ok("installed", show_size(bytes)),
         None => ok("installed", "unknown"),
@@ -186,7 +168,7 @@ fn memory(facts: &Facts) -> Vec<Line> {
     ]
 }
 
-fn cgroup_memory(version: CgroupVersion, bytes: u64) -> Line {
+fn cgroup_memory(version: CgroupVersion, bytes: u64) -> Finding {
     let (unit, file) = match version {
         CgroupVersion::V1 => ("MemoryLimit=256M", "v1"),
         CgroupVersion::V2 => ("MemoryMax=256M", "v2"),
@@ -223,11 +205,11 @@ const NOFILE_GOOD: u64 = 65_536;
 // Each connection's thread counts; below this number `--engine thread` is of little use.
 const THREADS_GOOD: u64 = 10_000;
 
-fn limits(facts: &Facts) -> Vec<Line> {
+fn limits(facts: &Facts) -> Vec<Finding> {
     vec![nofile(facts.nofile), memlock(facts), threads(facts)]
 }
 
-fn nofile(limit: Limit) -> Line {
+fn nofile(limit: Limit) -> Finding {
     let value = format!(
         "{} (weft raises {} itself)",
         shown(limit.hard),
@@ -248,7 +230,7 @@ fn nofile(limit: Limit) -> Line {
     }
 }
 
-fn memlock(facts: &Facts) -> Line {
+fn memlock(facts: &Facts) -> Finding {
     const NEEDED_BYTES: u64 = 8 << 20;
     let limit = facts.memlock.soft;
     let value = limit.map_or("unlimited".to_owned(), show_size);
@@ -265,7 +247,7 @@ fn memlock(facts: &Facts) -> Line {
     }
 }
 
-fn threads(facts: &Facts) -> Line {
+fn threads(facts: &Facts) -> Finding {
     let limits = [
         (
             facts.tasks_max,
@@ -309,7 +291,7 @@ fn shown(limit: Option<u64>) -> String {
     limit.map_or("unlimited".to_owned(), show_count)
 }
 
-fn network(facts: &Facts) -> Vec<Line> {
+fn network(facts: &Facts) -> Vec<Finding> {
     let ipv6 = match facts.has_ipv6 {
         true => ok("IPv6", "yes"),
         false => ok("IPv6", "no; --listen :PORT is IPv4 only here"),
@@ -325,7 +307,7 @@ fn network(facts: &Facts) -> Vec<Line> {
 
 const BACKLOG_GOOD: u64 = 1024;
 
-fn accept_queue(facts: &Facts) -> Line {
+fn accept_queue(facts: &Facts) -> Finding {
     match facts.somaxconn {
         Some(max @ ..BACKLOG_GOOD) => warn(
             "accept queue",
@@ -343,7 +325,7 @@ fn accept_queue(facts: &Facts) -> Line {
     }
 }
 
-fn syn_queue(facts: &Facts) -> Line {
+fn syn_queue(facts: &Facts) -> Finding {
     let cookies = facts.syn_cookies.unwrap_or(1) > 0;
     match facts.syn_backlog_max {
         Some(max @ ..BACKLOG_GOOD) if !cookies => warn(
@@ -368,7 +350,7 @@ fn syn_queue(facts: &Facts) -> Line {
 
 const PORTS_GOOD: u64 = 20_000;
 
-fn ports(facts: &Facts) -> Line {
+fn ports(facts: &Facts) -> Finding {
     match facts.local_ports {
         Some((first, last)) if last.saturating_sub(first) < PORTS_GOOD => warn(
             "client ports",
@@ -383,11 +365,11 @@ fn ports(facts: &Facts) -> Line {
     }
 }
 
-fn congestion(facts: &Facts) -> Line {
+fn congestion(facts: &Facts) -> Finding {
     match facts.congestion_control.as_deref() {
         // bbr paces by timers, which over loopback makes the same server twice as fast or slow from
         // one run to the next.
-        Some("bbr") => Line {
+        Some("bbr") => Finding {
             advice: Some(
                 "A good choice for the internet. Over loopback its pacing makes measurements vary; \
                  measure in a network namespace with reno."

@@ -24,7 +24,7 @@ pub struct Subject {
 
 impl Subject {
     /// One whose kind is its name.
-    pub(crate) fn new(name: &str, version: String, start: Start) -> Subject {
+    pub fn new(name: &str, version: String, start: Start) -> Subject {
         Subject {
             name: name.to_owned(),
             kind: name.to_owned(),

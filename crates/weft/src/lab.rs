@@ -522,22 +522,26 @@ fn only(subjects: &mut Vec<Subject>, names: Option<&[String]>) -> Result<(), Fai
     Ok(())
 }
 
-/// weft's fibers and dispatchers, and runtimes of others that build here.
+/// weft's fibers, dispatchers and netstacks, and runtimes of others that build here.
 fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
     let (program, version) = (programs()?, env!("CARGO_PKG_VERSION"));
-    let dispatch = catalog::find("dispatch-cost").expect("it is in the catalogue");
-    let dispatchers = dispatch.subjects.iter().map(|&name| Subject {
-        name: name.to_owned(),
-        kind: name.to_owned(),
-        version: version.to_owned(),
-        start: Start::Program {
+    let own = |name: &str, parameters| {
+        let start = Start::Program {
             program: program.clone(),
             arguments: Vec::new(),
-            parameters: vec![format!("dispatcher={name}").into()],
-        },
-    });
+            parameters,
+        };
+        Subject::new(name, version.to_owned(), start)
+    };
+    let names_of = |experiment| {
+        let experiment = catalog::find(experiment).expect("it is in the catalogue");
+        experiment.subjects.iter()
+    };
+    let dispatchers = names_of("dispatch-cost");
+    let dispatchers = dispatchers.map(|name| own(name, vec![format!("dispatcher={name}").into()]));
+    let netstacks = names_of("netstack-no-wire").map(|name| own(name, Vec::new()));
     let mut subjects = ::lab::weft_fibers(&program, "", version);
-    subjects.extend(dispatchers);
+    subjects.extend(dispatchers.chain(netstacks));
     let folder = match &run.folder {
         Some(folder) => folder.clone(),
         None => peers_folder()?,
@@ -551,7 +555,6 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
             "no peer is called '{unknown}'; there are go, tokio, may, threads, and none"
         )));
     }
-    subjects.extend(netstacks(&program));
     for peer in PeerRuntime::ALL.into_iter().filter(is_wanted) {
         match peer.build(&folder) {
             Ok(peers) => subjects.extend(peers),
@@ -580,21 +583,6 @@ fn programs_beside(weft: &Path) -> Result<PathBuf, Failure> {
             program.display()
         ))),
     }
-}
-
-/// Two hosts in memory, in one of weft's programs.
-fn netstacks(program: &Path) -> impl Iterator<Item = Subject> {
-    let experiment = catalog::find("netstack-no-wire").expect("it is in the catalogue");
-    experiment.subjects.iter().map(move |&name| Subject {
-        name: name.to_owned(),
-        kind: name.to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        start: Start::Program {
-            program: program.to_owned(),
-            arguments: Vec::new(),
-            parameters: Vec::new(),
-        },
-    })
 }
 
 fn unknown_peer(run: &Run) -> Option<&String> {

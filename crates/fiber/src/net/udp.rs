@@ -1,9 +1,9 @@
 //! UDP.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 
-use rustix::net::{RecvFlags, SocketAddrAny, sockopt};
+use rustix::net::{RecvFlags, SocketAddrAny};
 
 use super::datagram::datagram;
 use super::resolve::{first_that_works, resolve, resolve_first};
@@ -11,7 +11,8 @@ use super::socket::Socket;
 use crate::backend::Interest;
 
 /// A UDP socket, as [`std::net::UdpSocket`]. Any number of fibers, on any processors, may send and
-/// receive on it at once.
+/// receive on it at once. Options such as groups and the time to live are set on the standard
+/// library's socket, from which it can be made.
 ///
 /// ```
 /// # fiber::run(|| {
@@ -103,86 +104,5 @@ impl UdpSocket {
         Ok(rustix::net::getpeername(self)?
             .ok_or(io::ErrorKind::NotConnected)?
             .try_into()?)
-    }
-
-    /// Whether it may send to broadcast addresses (SO_BROADCAST).
-    ///
-    /// # Errors
-    /// What `setsockopt(2)` reports.
-    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
-        Ok(sockopt::set_socket_broadcast(self, broadcast)?)
-    }
-
-    /// Whether it may send to broadcast addresses.
-    ///
-    /// # Errors
-    /// What `getsockopt(2)` reports.
-    pub fn broadcast(&self) -> io::Result<bool> {
-        Ok(sockopt::socket_broadcast(self)?)
-    }
-
-    /// How many routers a datagram may pass (IP_TTL).
-    ///
-    /// # Errors
-    /// What `setsockopt(2)` reports.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        Ok(sockopt::set_ip_ttl(self, ttl)?)
-    }
-
-    /// How many routers a datagram may pass.
-    ///
-    /// # Errors
-    /// What `getsockopt(2)` reports.
-    pub fn ttl(&self) -> io::Result<u32> {
-        Ok(sockopt::ip_ttl(self)?)
-    }
-
-    /// Receives what is sent to the group at `address`, on the given interface; `UNSPECIFIED` is
-    /// any.
-    ///
-    /// # Errors
-    /// What `setsockopt(2)` reports.
-    pub fn join_multicast_v4(&self, address: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        Ok(sockopt::set_ip_add_membership(self, address, interface)?)
-    }
-
-    /// The other end of [`join_multicast_v4`](UdpSocket::join_multicast_v4).
-    ///
-    /// # Errors
-    /// What `setsockopt(2)` reports.
-    pub fn leave_multicast_v4(&self, address: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        Ok(sockopt::set_ip_drop_membership(self, address, interface)?)
-    }
-
-    /// Receives what is sent to the group at `address`, on the interface of that index; 0 is any.
-    ///
-    /// # Errors
-    /// What `setsockopt(2)` reports.
-    pub fn join_multicast_v6(&self, address: &Ipv6Addr, interface: u32) -> io::Result<()> {
-        Ok(sockopt::set_ipv6_add_membership(self, address, interface)?)
-    }
-
-    /// The other end of [`join_multicast_v6`](UdpSocket::join_multicast_v6).
-    ///
-    /// # Errors
-    /// What `setsockopt(2)` reports.
-    pub fn leave_multicast_v6(&self, address: &Ipv6Addr, interface: u32) -> io::Result<()> {
-        Ok(sockopt::set_ipv6_drop_membership(self, address, interface)?)
-    }
-
-    /// Whether this machine receives what it sends to a group itself.
-    ///
-    /// # Errors
-    /// What `setsockopt(2)` reports.
-    pub fn set_multicast_loop_v4(&self, looped: bool) -> io::Result<()> {
-        Ok(sockopt::set_ip_multicast_loop(self, looped)?)
-    }
-
-    /// How many routers a datagram to a group may pass; 1 unless set.
-    ///
-    /// # Errors
-    /// What `setsockopt(2)` reports.
-    pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
-        Ok(sockopt::set_ip_multicast_ttl(self, ttl)?)
     }
 }

@@ -13,7 +13,7 @@ use ::load::plan::{
     Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Network, Page,
     SessionPlan, Sessions, Stage, Statuses, Workload,
 };
-use ::load::replay::Replay;
+use ::load::replay;
 use ::load::report::count_of;
 use ::load::sweep;
 use clap::ArgMatches;
@@ -257,9 +257,9 @@ fn addresses(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, String), String> 
 }
 
 fn paths(path: &Path, method: &str) -> Result<Vec<Page>, String> {
-    let replay = Replay::read(path).map_err(say)?;
-    let of_method = replay.calls.iter().filter(|call| call.method == method);
-    let pages: Vec<Page> = of_method.map(|call| Page::new(&call.uri)).collect();
+    let calls = replay::read(path).map_err(say)?.into_iter();
+    let of_method = calls.filter(|call| call.method == method);
+    let pages: Vec<Page> = of_method.map(|call| Page::new(call.uri)).collect();
     match pages.is_empty() {
         true => Err(format!("{} has no {method} request", path.display())),
         false => Ok(pages),

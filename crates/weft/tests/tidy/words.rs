@@ -82,7 +82,6 @@ const NAMED_BY_A_TERM: &[(&str, &str, &str)] = &[
     ),
     ("load", "Page", "of a web server, to request"),
     ("load", "Place", "of an agent among the others"),
-    ("load", "Replay", "of requests from a list or log"),
     ("load", "Stage", "of a course of rates"),
     (
         "netstack",

@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::paint::Paint;
+use crate::value::fold;
 pub(crate) use facts::Facts;
 pub(crate) use judge::judge;
 
@@ -150,19 +151,10 @@ impl Finding {
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.lines() {
-        if paragraph.starts_with(' ') {
-            lines.push(paragraph.to_owned());
-            continue;
+        match paragraph.starts_with(' ') {
+            true => lines.push(paragraph.to_owned()),
+            false => lines.extend(fold(paragraph, width)),
         }
-        let mut line = String::new();
-        for word in paragraph.split(' ') {
-            if !line.is_empty() && line.len() + 1 + word.len() > width {
-                lines.push(std::mem::take(&mut line));
-            }
-            line.push_str(if line.is_empty() { "" } else { " " });
-            line.push_str(word);
-        }
-        lines.push(line);
     }
     lines
 }

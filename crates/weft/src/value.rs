@@ -94,6 +94,23 @@ pub(crate) fn show_counted(count: u64, noun: &str) -> String {
     format!("{} {noun}{ending}", show_count(count))
 }
 
+/// Cuts a text into lines at its spaces.
+pub(crate) fn fold(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("never empty");
+        if !line.is_empty() && line.len() + 1 + word.len() > width {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
 /// Reads a whole number within `range`.
 pub(crate) fn count(text: &str, range: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
     let plain = text.replace(['_', ','], "");

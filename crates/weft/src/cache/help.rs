@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::config::CacheConfig;
 use super::table::EXTENDED;
 use crate::settings::{Default, Fate, Setting, flags};
+use crate::value::fold;
 
 /// Where the descriptions begin, and where lines end.
 const COLUMN: usize = 26;
@@ -136,23 +137,6 @@ fn write_row(
         writeln!(out, "{:column$}{line}", "")?;
     }
     Ok(())
-}
-
-/// Cuts a text into lines at its spaces.
-fn fold(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("never empty");
-        if !line.is_empty() && line.len() + 1 + word.len() > width {
-            lines.push(word.to_owned());
-        } else {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

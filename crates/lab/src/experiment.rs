@@ -342,38 +342,24 @@ impl Measure {
     pub const CPU_US: Measure = less("cpu_us", "server CPU per request", "µs");
 
     /// Good replies per second.
-    pub const RATE: Measure = Measure {
-        better: Better::More,
-        ..less("rate_per_s", "replies", "per second")
-    };
+    pub const RATE: Measure = more("rate_per_s", "replies", "per second");
 
     /// CPU time of the whole machine for each reply: what a packet costs at the other end, and in
     /// the kernel on no process' account, is in it.
-    pub const MACHINE_US: Measure = Measure {
-        ..less("machine_us", "whole-machine CPU per request", "µs")
-    };
+    pub const MACHINE_US: Measure = less("machine_us", "whole-machine CPU per request", "µs");
 
     /// What arrives at the generator, heads of replies included.
-    pub const GBIT: Measure = Measure {
-        better: Better::More,
-        ..less("gbit_per_s", "goodput", "Gbit/s")
-    };
+    pub const GBIT: Measure = more("gbit_per_s", "goodput", "Gbit/s");
 
     /// How much of its core the server used.
-    pub const BUSY: Measure = Measure {
-        better: Better::Neither,
-        ..less("busy_percent", "server's core busy", "%")
-    };
+    pub const BUSY: Measure = neither("busy_percent", "server's core busy", "%");
 
     /// How much of the server's CPU time was its own code's. The kernel takes samples of that.
-    pub const USER: Measure = Measure {
-        better: Better::Neither,
-        ..less(
-            "user_percent",
-            "outside of the kernel",
-            "% of the server's CPU",
-        )
-    };
+    pub const USER: Measure = neither(
+        "user_percent",
+        "outside of the kernel",
+        "% of the server's CPU",
+    );
 
     /// The median latency, from the intended time in an open loop.
     pub const P50: Measure = less("p50_us", "median latency", "µs");
@@ -396,20 +382,48 @@ impl Measure {
     }
 }
 
-const fn less(name: &'static str, title: &'static str, unit: &'static str) -> Measure {
+/// A measure of which less is better: its name in the samples, its title and its unit.
+pub(crate) const fn less(name: &'static str, title: &'static str, unit: &'static str) -> Measure {
+    better(Better::Less, name, title, unit)
+}
+
+/// One of which more is better.
+pub(crate) const fn more(name: &'static str, title: &'static str, unit: &'static str) -> Measure {
+    better(Better::More, name, title, unit)
+}
+
+/// One that is context.
+pub(crate) const fn neither(
+    name: &'static str,
+    title: &'static str,
+    unit: &'static str,
+) -> Measure {
+    better(Better::Neither, name, title, unit)
+}
+
+const fn better(
+    better: Better,
+    name: &'static str,
+    title: &'static str,
+    unit: &'static str,
+) -> Measure {
     Measure {
         name,
         title,
         unit,
-        better: Better::Less,
+        better,
         of: None,
         can_be_never: false,
         is_told: false,
     }
 }
 
-/// Of programs that may not come to their first operation.
-const fn operation(name: &'static str, title: &'static str, unit: &'static str) -> Measure {
+/// Less is better, of programs that may not come to their first operation.
+pub(crate) const fn operation(
+    name: &'static str,
+    title: &'static str,
+    unit: &'static str,
+) -> Measure {
     Measure {
         can_be_never: true,
         ..less(name, title, unit)

@@ -32,25 +32,19 @@ pub(super) const FIGURES: &[Figure] = &[
     bars(3),
 ];
 
-const GOODPUT: Measure = Measure {
-    name: "goodput_percent",
-    title: "good replies under overload",
-    unit: "% of the knee",
-    ..Measure::RATE
-};
+const GOODPUT: Measure = more(
+    "goodput_percent",
+    "good replies under overload",
+    "% of the knee",
+);
 /// None if the server did not recover as long as it was watched.
 const RECOVERY: Measure = Measure {
-    name: "recovery_s",
-    title: "recovery after the overload",
-    unit: "s",
     can_be_never: true,
-    ..Measure::P99
+    ..less("recovery_s", "recovery after the overload", "s")
 };
 const KNEE: Measure = Measure {
-    name: "knee_per_s",
-    title: "the knee",
     is_told: true,
-    ..Measure::RATE
+    ..more("knee_per_s", "the knee", "per second")
 };
 /// Servers are compared by it: each has a knee of its own.
 const GOOD: Measure = Measure {

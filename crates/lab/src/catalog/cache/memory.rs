@@ -25,12 +25,7 @@ pub(in crate::catalog) const CACHE_MEMORY: Experiment = Experiment {
     expectations,
 };
 
-const PER_UNIT: Measure = Measure {
-    name: "bytes_each",
-    title: "resident memory",
-    unit: "bytes each",
-    ..Measure::CPU_US
-};
+const PER_UNIT: Measure = less("bytes_each", "resident memory", "bytes each");
 
 const ITEM: &str = "an item";
 const CONNECTION: &str = "an idle connection";

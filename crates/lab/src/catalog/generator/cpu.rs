@@ -14,11 +14,8 @@ pub(in crate::catalog) const CPU: Experiment = Experiment {
     expectations,
 };
 
-pub(super) const GENERATOR_CPU: Measure = Measure {
-    name: "generator_cpu_us",
-    title: "generator CPU per request",
-    ..Measure::CPU_US
-};
+pub(super) const GENERATOR_CPU: Measure =
+    less("generator_cpu_us", "generator CPU per request", "µs");
 
 const SOME: &str = "64 connections";
 const MANY: &str = "1,000 connections";

@@ -21,11 +21,7 @@ pub(in crate::catalog) const LAG: Experiment = Experiment {
     expectations,
 };
 
-const LAG_P99: Measure = Measure {
-    name: "lag_p99_us",
-    title: "p99 of the lag",
-    ..Measure::P99
-};
+const LAG_P99: Measure = less("lag_p99_us", "p99 of the lag", "µs");
 
 const SLOW: &str = "1,000 per second";
 const FAST: &str = "50,000 per second";

@@ -27,11 +27,7 @@ pub(in crate::catalog) const TRUTH: Experiment = Experiment {
     expectations,
 };
 
-const MEAN: Measure = Measure {
-    name: "mean_us",
-    title: "mean latency",
-    ..Measure::P50
-};
+const MEAN: Measure = less("mean_us", "mean latency", "µs");
 
 const CLOSED: [(&str, u64); 3] = [
     ("1 connection", 1),

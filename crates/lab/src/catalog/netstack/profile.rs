@@ -53,12 +53,7 @@ struct Part {
 }
 
 const fn part(name: &'static str, title: &'static str, words: &'static str) -> Part {
-    let measure = Measure {
-        name,
-        title,
-        unit: "% of the server's CPU",
-        ..Measure::BUSY
-    };
+    let measure = neither(name, title, "% of the server's CPU");
     Part { measure, words }
 }
 

@@ -3,7 +3,6 @@
 
 use super::BARS;
 use crate::catalog::prelude::*;
-use crate::experiment::Better;
 
 pub(in crate::catalog) const MEMORY: Experiment = Experiment {
     name: "rt-memory",
@@ -33,29 +32,19 @@ const MILLION: &str = "1,000,000 fibers";
 
 /// How long starting them all takes.
 const START: Measure = Measure {
-    name: "start_s",
-    title: "time to start all",
-    unit: "s",
     of: Some(|_, values| values.get("seconds").copied()),
-    ..Measure::BYTES_PER_THREAD
+    ..operation("start_s", "time to start all", "s")
 };
 /// And ending them.
 const END: Measure = Measure {
-    name: "end_seconds",
-    title: "time to end all",
-    of: None,
-    can_be_never: false,
     is_told: true,
-    ..START
+    ..less("end_seconds", "time to end all", "s")
 };
 /// It costs nothing until it is touched, but a process has only so much.
 const VIRTUAL: Measure = Measure {
-    name: "virtual_bytes_per_thread",
-    title: "address space of each",
-    unit: "bytes",
-    better: Better::Neither,
     of: Some(|_, values| Some(values.get("virtual_bytes")? / values.get("ops")?)),
-    ..END
+    is_told: true,
+    ..neither("virtual_bytes_per_thread", "address space of each", "bytes")
 };
 
 fn expectations(rows: &Rows) -> Expectations {

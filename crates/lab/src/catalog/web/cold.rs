@@ -33,32 +33,15 @@ const HOT_BYTES: usize = 4096;
 /// A third of the file set, for the server and the page cache that it fills.
 const MEMORY_BYTES: u64 = 80_000_000;
 
-const COLD: Measure = Measure {
-    name: "cold_per_s",
-    title: "replies of cold files",
-    ..Measure::RATE
-};
-const HOT: Measure = Measure {
-    name: "hot_per_s",
-    title: "replies of hot files",
-    ..Measure::RATE
-};
-const HOT_P50: Measure = Measure {
-    name: "hot_p50_us",
-    title: "median latency of hot files",
-    ..Measure::P50
-};
-const HOT_P99: Measure = Measure {
-    name: "hot_p99_us",
-    title: "p99 latency of hot files",
-    ..Measure::P99
-};
-const FROM_DISK: Measure = Measure {
-    name: "from_disk_percent",
-    title: "read from disk, of the cold bytes",
-    unit: "%",
-    ..Measure::CPU_US
-};
+const COLD: Measure = more("cold_per_s", "replies of cold files", "per second");
+const HOT: Measure = more("hot_per_s", "replies of hot files", "per second");
+const HOT_P50: Measure = less("hot_p50_us", "median latency of hot files", "µs");
+const HOT_P99: Measure = less("hot_p99_us", "p99 latency of hot files", "µs");
+const FROM_DISK: Measure = less(
+    "from_disk_percent",
+    "read from disk, of the cold bytes",
+    "%",
+);
 
 fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let site = bench.folder("cold", make)?;

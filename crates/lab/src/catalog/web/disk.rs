@@ -61,11 +61,7 @@ const SET: Measure = Measure {
     title: "replies of the file set",
     ..Measure::RATE
 };
-const HOT: Measure = Measure {
-    name: "hot_per_s",
-    title: "replies of files in memory",
-    ..Measure::RATE
-};
+const HOT: Measure = more("hot_per_s", "replies of files in memory", "per second");
 /// Of the file set: its generator is the first.
 const P99: Measure = Measure {
     is_told: true,
@@ -75,24 +71,18 @@ const ERRORS: Measure = Measure {
     is_told: true,
     ..Measure::ERRORS
 };
-const HOT_P99: Measure = Measure {
-    name: "hot_p99_us",
-    title: "p99 latency of files in memory",
-    ..Measure::P99
-};
-const FROM_DISK: Measure = Measure {
-    name: "disk_kib_per_reply",
-    title: "read from disk",
-    unit: "KiB per reply of the set",
-    ..Measure::CPU_US
-};
+const HOT_P99: Measure = less("hot_p99_us", "p99 latency of files in memory", "µs");
+const FROM_DISK: Measure = less(
+    "disk_kib_per_reply",
+    "read from disk",
+    "KiB per reply of the set",
+);
 /// On the slow disk only: where there is no limit, nothing counts reads.
-const PER_READ: Measure = Measure {
-    name: "replies_per_read",
-    title: "replies of the file set at equal reads",
-    unit: "per read of the disk",
-    ..Measure::RATE
-};
+const PER_READ: Measure = more(
+    "replies_per_read",
+    "replies of the file set at equal reads",
+    "per read of the disk",
+);
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let site = site(bench)?;

@@ -31,23 +31,9 @@ const fn figure(measure: usize, log: bool) -> Figure {
     }
 }
 
-pub(super) const DIFFERS: Measure = Measure {
-    name: "differs_percent",
-    title: "difference from the paper",
-    unit: "%",
-    ..Measure::ERRORS
-};
-const MEMORY: Measure = Measure {
-    name: "memory_mb",
-    title: "memory",
-    unit: "MB",
-    ..Measure::BUSY
-};
-const THESIS: Measure = Measure {
-    name: "thesis_mb",
-    title: "the thesis's memory, scaled",
-    ..MEMORY
-};
+pub(super) const DIFFERS: Measure = less("differs_percent", "difference from the paper", "%");
+const MEMORY: Measure = neither("memory_mb", "memory", "MB");
+const THESIS: Measure = neither("thesis_mb", "the thesis's memory, scaled", "MB");
 
 /// Cumulative percents of the requests: the columns of the thesis's table.
 const COLUMNS: [u64; 8] = [10, 30, 50, 70, 80, 90, 95, 100];

@@ -30,19 +30,13 @@ pub(in crate::catalog) const WEB_IDLE: Experiment = Experiment {
     expectations,
 };
 
-const BYTES: Measure = Measure {
-    name: "bytes_per_connection",
-    title: "resident memory per idle connection",
-    unit: "bytes",
-    ..Measure::CPU_US
-};
+const BYTES: Measure = less(
+    "bytes_per_connection",
+    "resident memory per idle connection",
+    "bytes",
+);
 
-const BEFORE: Measure = Measure {
-    name: "resident_before_mib",
-    title: "resident before",
-    unit: "MiB",
-    ..Measure::CPU_US
-};
+const BEFORE: Measure = less("resident_before_mib", "resident before", "MiB");
 
 const SIZE: u64 = 400;
 /// Asked at once: pools grow to what a busy server needs, not to what one caller needs.

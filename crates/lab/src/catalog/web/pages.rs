@@ -20,17 +20,8 @@ pub(in crate::catalog) const PAGE_SIZES: Experiment = Experiment {
     expectations,
 };
 
-const OURS: Measure = Measure {
-    name: "ours",
-    title: "of the generated pages",
-    unit: "as the cell says",
-    ..Measure::BUSY
-};
-const PAPER: Measure = Measure {
-    name: "paper",
-    title: "of the paper's pages",
-    ..OURS
-};
+const OURS: Measure = neither("ours", "of the generated pages", "as the cell says");
+const PAPER: Measure = neither("paper", "of the paper's pages", "as the cell says");
 
 fn figures() -> Result<Vec<(&'static str, f64, f64)>, String> {
     let set = FileSet::plan(Recipe {

@@ -208,40 +208,21 @@ pub const KNOWN: &[Known] = &[
     nginx("nginx threads", NGINX_THREADS),
     nginx("nginx reuseport", NGINX_REUSEPORT),
     Known {
-        name: "lighttpd",
-        program: "lighttpd",
-        package: "lighttpd",
-        version: "-v",
-        arguments: "-D -f {config}",
         config: Some(LIGHTTPD),
-        protocol: Speaks::Web,
+        ..known("lighttpd", "-v", "-D -f {config}")
     },
     Known {
-        name: "h2o",
-        program: "h2o",
-        package: "h2o",
-        version: "--version",
-        arguments: "-m worker -c {config}",
         config: Some(H2O),
-        protocol: Speaks::Web,
+        ..known("h2o", "--version", "-m worker -c {config}")
     },
+    known(
+        "caddy",
+        "version",
+        "file-server --listen {host}:{port} --root {root}",
+    ),
     Known {
-        name: "caddy",
-        program: "caddy",
-        package: "caddy",
-        version: "version",
-        arguments: "file-server --listen {host}:{port} --root {root}",
-        config: None,
-        protocol: Speaks::Web,
-    },
-    Known {
-        name: "memcached",
-        program: "memcached",
-        package: "memcached",
-        version: "--version",
-        arguments: MEMCACHED_FLAGS,
-        config: None,
         protocol: Speaks::Cache,
+        ..known("memcached", "--version", MEMCACHED_FLAGS)
     },
 ];
 
@@ -257,15 +238,25 @@ const CACHE: &str = "cache -p {port} -U 0 -l 127.0.0.1 -m 2048 -t 1 -u root";
 const MANY: &str = "-c 17000";
 const MEMCACHED_FLAGS: &str = "-p {port} -U 0 -l 127.0.0.1 -m 2048 -t 1 -u root -c 17000";
 
-const fn nginx(name: &'static str, config: &'static str) -> Known {
+/// A web server without a configuration file, whose program and package have its name.
+const fn known(name: &'static str, version: &'static str, arguments: &'static str) -> Known {
     Known {
         name,
+        program: name,
+        package: name,
+        version,
+        arguments,
+        config: None,
+        protocol: Speaks::Web,
+    }
+}
+
+const fn nginx(name: &'static str, config: &'static str) -> Known {
+    Known {
         program: "nginx",
         package: "nginx-light",
-        version: "-v",
-        arguments: "-c {config} -p {scratch} -e stderr",
         config: Some(config),
-        protocol: Speaks::Web,
+        ..known(name, "-v", "-c {config} -p {scratch} -e stderr")
     }
 }
 

@@ -339,44 +339,29 @@ fn path_argument(id: &'static str, value: &'static str) -> Arg {
 }
 
 /// What users of other servers type, and what it is here.
-const THEIR_FLAGS: &[(&[&str], &str)] = &[
+const THEIR_FLAGS: &[(&str, &str)] = &[
     (
-        &["-p", "--port", "-b", "--bind", "--host"],
+        "-p --port -b --bind --host",
         "address and port are one: --listen 127.0.0.1:8080, or --listen :8080 for every interface",
     ),
     (
-        &[
-            "-r",
-            "--root",
-            "-d",
-            "--dir",
-            "--directory",
-            "--folder",
-            "--path",
-        ],
+        "-r --root -d --dir --directory --folder --path",
         "the directory has no flag: weft serve DIR",
     ),
     (
-        &[
-            "--cert",
-            "--certificate",
-            "--key",
-            "--private-key",
-            "--tls",
-            "--ssl",
-        ],
+        "--cert --certificate --key --private-key --tls --ssl",
         "HTTPS is --tls-cert FILE --tls-key FILE",
     ),
     (
-        &["-t", "--threads"],
+        "-t --threads",
         "--workers N says how many kernel threads there are",
     ),
     (
-        &["-v", "--verbose", "--log", "--log-file"],
+        "-v --verbose --log --log-file",
         "requests are logged by --access-log FILE, or - for standard output",
     ),
     (
-        &["-D", "--daemon", "--daemonize"],
+        "-D --daemon --daemonize",
         "weft serve stays in the foreground; packaging/systemd has a unit that runs it",
     ),
 ];
@@ -389,7 +374,7 @@ fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
     };
     let ours = THEIR_FLAGS
         .iter()
-        .find(|(flags, _)| flags.contains(&typed.as_str()));
+        .find(|(flags, _)| flags.split(' ').any(|flag| flag == typed));
     let second = (!typed.starts_with('-')).then_some("one directory is served: weft serve DIR");
     if let Some(tip) = ours.map(|(_, tip)| *tip).or(second) {
         error.insert(

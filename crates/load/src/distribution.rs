@@ -25,7 +25,6 @@
 //! (SIGMETRICS 2012); mutilate's names for the three (`fb_key`, `fb_value`, `fb_ia`) are read as
 //! well.
 
-use std::fmt;
 use std::str::FromStr;
 
 use crate::random::Random;
@@ -421,22 +420,10 @@ impl Weighted {
     }
 }
 
-/// Why a text is no distribution: what is wrong, and how to write it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParseError(String);
-
-impl fmt::Display for ParseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ParseError {}
-
 impl FromStr for Distribution {
-    type Err = ParseError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Distribution, ParseError> {
+    fn from_str(text: &str) -> Result<Distribution, String> {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
         if let Ok(value) = text.parse::<f64>() {
             return Ok(Distribution::Fixed(at_least_0(text, value)?));
@@ -479,19 +466,19 @@ impl FromStr for Distribution {
             "etc-key" | "fb_key" => Ok(Distribution::etc_key()),
             "etc-value" | "fb_value" => Ok(Distribution::EtcValue),
             "etc-gap" | "fb_ia" => Ok(Distribution::etc_gap()),
-            _ => Err(ParseError(format!(
+            _ => Err(format!(
                 "'{text}' is not a distribution; write a number, uniform:10-100, exp:30, normal:1000,200, \
                  lognormal:68000,1.11, pareto:LOCATION,SCALE,SHAPE, gev:LOCATION,SCALE,SHAPE, etc-key, \
                  etc-value or etc-gap"
-            ))),
+            )),
         }
     }
 }
 
 impl FromStr for Popularity {
-    type Err = ParseError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Popularity, ParseError> {
+    fn from_str(text: &str) -> Result<Popularity, String> {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
         match name {
             "uniform" if rest.is_empty() => Ok(Popularity::Uniform),
@@ -503,44 +490,42 @@ impl FromStr for Popularity {
                 })
             }
             "hot" => hot(text, rest),
-            _ => Err(ParseError(format!(
+            _ => Err(format!(
                 "'{text}' is not a popularity; write uniform, zipf:0.99, hot:0.2, hot:0.9,100 or sequential"
-            ))),
+            )),
         }
     }
 }
 
-fn uniform(text: &str, rest: &str) -> Result<Distribution, ParseError> {
-    let wrong = || ParseError(format!("'{text}': write both ends, such as uniform:10-100"));
+fn uniform(text: &str, rest: &str) -> Result<Distribution, String> {
+    let wrong = || format!("'{text}': write both ends, such as uniform:10-100");
     let (low, high) = rest.split_once('-').ok_or_else(wrong)?;
     let [low] = numbers(text, low, "uniform:10-100")?;
     let [high] = numbers(text, high, "uniform:10-100")?;
     match at_least_0(text, low)? <= high {
         true => Ok(Distribution::Uniform { low, high }),
-        false => Err(ParseError(format!(
+        false => Err(format!(
             "'{text}': {low} is above {high}; write the smaller one first"
-        ))),
+        )),
     }
 }
 
-fn hot(text: &str, rest: &str) -> Result<Popularity, ParseError> {
+fn hot(text: &str, rest: &str) -> Result<Popularity, String> {
     let (share, items) = rest.split_once(',').unwrap_or((rest, "1"));
     let [share] = numbers(text, share, "hot:0.2")?;
     let items = items.parse().ok().filter(|&items: &u64| items > 0);
     let items = items.ok_or_else(|| {
-        ParseError(format!(
-            "'{text}': after the comma goes the number of hot items, such as hot:0.9,100"
-        ))
+        format!("'{text}': after the comma goes the number of hot items, such as hot:0.9,100")
     })?;
     match (0.0..=1.0).contains(&share) {
         true => Ok(Popularity::Hot { share, items }),
-        false => Err(ParseError(format!(
+        false => Err(format!(
             "'{text}': the share is a number from 0 to 1, such as hot:0.2"
-        ))),
+        )),
     }
 }
 
-fn shape(text: &str, rest: &str, example: &str) -> Result<Shape, ParseError> {
+fn shape(text: &str, rest: &str, example: &str) -> Result<Shape, String> {
     let [location, scale, shape] = numbers(text, rest, example)?;
     let scale = positive(text, "scale", scale)?;
     Ok(Shape {
@@ -551,34 +536,28 @@ fn shape(text: &str, rest: &str, example: &str) -> Result<Shape, ParseError> {
 }
 
 /// Exactly `N` finite numbers with commas between them.
-fn numbers<const N: usize>(text: &str, list: &str, example: &str) -> Result<[f64; N], ParseError> {
+fn numbers<const N: usize>(text: &str, list: &str, example: &str) -> Result<[f64; N], String> {
     let parsed: Option<Vec<f64>> = list
         .split(',')
         .map(|number| number.trim().parse().ok().filter(|n: &f64| n.is_finite()))
         .collect();
-    let wrong = || {
-        ParseError(format!(
-            "'{text}' is not understood; write it like {example}"
-        ))
-    };
+    let wrong = || format!("'{text}' is not understood; write it like {example}");
     parsed
         .and_then(|numbers| numbers.try_into().ok())
         .ok_or_else(wrong)
 }
 
-fn positive(text: &str, what: &str, value: f64) -> Result<f64, ParseError> {
+fn positive(text: &str, what: &str, value: f64) -> Result<f64, String> {
     match value > 0.0 {
         true => Ok(value),
-        false => Err(ParseError(format!("'{text}': the {what} must be above 0"))),
+        false => Err(format!("'{text}': the {what} must be above 0")),
     }
 }
 
-fn at_least_0(text: &str, value: f64) -> Result<f64, ParseError> {
+fn at_least_0(text: &str, value: f64) -> Result<f64, String> {
     match value >= 0.0 && value.is_finite() {
         true => Ok(value),
-        false => Err(ParseError(format!(
-            "'{text}': {value} must be a number from 0 up"
-        ))),
+        false => Err(format!("'{text}': {value} must be a number from 0 up")),
     }
 }
 

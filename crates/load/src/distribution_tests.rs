@@ -294,7 +294,7 @@ fn texts_are_read_as_the_table_says() {
 #[test]
 fn mistakes_are_named_and_a_right_text_is_shown() {
     let refused = |text: &str, hint: &str| {
-        let error = text.parse::<Distribution>().expect_err(text).to_string();
+        let error = text.parse::<Distribution>().expect_err(text);
         assert!(error.contains(hint), "{text}: {error}");
     };
     refused("zopf:1", "is not a distribution; write");
@@ -307,7 +307,7 @@ fn mistakes_are_named_and_a_right_text_is_shown() {
     refused("fixed:-1", "must be a number from 0 up");
     refused("inf", "must be a number from 0 up");
     let refused = |text: &str, hint: &str| {
-        let error = text.parse::<Popularity>().expect_err(text).to_string();
+        let error = text.parse::<Popularity>().expect_err(text);
         assert!(error.contains(hint), "{text}: {error}");
     };
     refused("zipf", "write it like zipf:0.99");

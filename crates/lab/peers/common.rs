@@ -15,7 +15,8 @@ pub fn get(name: &str, default: u64) -> u64 {
     *PARAMS.get().unwrap().get(name).unwrap_or(&default)
 }
 
-/// Runs the program that the command line names, and prints what it returns. `None` if the runtime has no such program.
+/// Runs the program that the command line names, and prints what it returns. `None` if the runtime
+/// has no such program.
 pub fn run(measure: impl FnOnce(&str) -> Option<String>) {
     let mut args = std::env::args().skip(1);
     let program = args.next().unwrap_or_default();

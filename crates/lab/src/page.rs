@@ -1,7 +1,8 @@
-//! An experiment's page, `docs/experiments/NAME.md`: its words are written there, its lists are made
-//! from the catalogue, and what came out is put below them by `weft lab report`.
+//! An experiment's page, `docs/experiments/NAME.md`: its words are written there, its lists are
+//! made from the catalogue, and what came out is put below them by `weft lab report`.
 //!
-//! The words are paragraphs without markup, since `weft lab list NAME` and the report show them too:
+//! The words are paragraphs without markup, since `weft lab list NAME` and the report show them
+//! too:
 //!
 //! - Question and method: what a reader should know who has not read the papers, which is the
 //!   question, the papers' set-up, what is scaled here and why, and how to read the figure.

@@ -10,7 +10,8 @@ use common::{Batch, Parked, Random, Round, STOP, get};
 use may::coroutine::{Coroutine, JoinHandle, park, spawn, yield_now};
 use may::sync::{Mutex, Semphore as Semaphore};
 
-/// Starts a coroutine. may calls this unsafe because coroutines move between threads; these hold nothing that minds.
+/// Starts a coroutine. may calls this unsafe because coroutines move between threads; these hold
+/// nothing that minds.
 fn go<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     // SAFETY: see above.
     unsafe { spawn(f) }

@@ -1,5 +1,5 @@
-//! Two threads hand a ball to each other: how long it is on its way. They spin, or sleep until the other wakes them by
-//! one of the ways that Linux has.
+//! Two threads hand a ball to each other: how long it is on its way. They spin, or sleep until the
+//! other wakes them by one of the ways that Linux has.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};

@@ -80,6 +80,7 @@ fn serve(queues: Vec<impl Device>, addresses: Vec<Prefix>) -> Result<(), Box<dyn
     let mut netstack = Netstack::new(device, interface, tcp, limits, [7; 16]);
     netstack.shard().listen(PORT, Backlog::default());
     let began = std::time::Instant::now();
+    netstack.interface().announce(Instant::START);
     println!("ready");
     loop {
         let now = Instant::START + began.elapsed();

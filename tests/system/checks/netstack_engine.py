@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import functools
 import os
+import pathlib
 import signal
 import socket
 import struct
@@ -23,6 +24,8 @@ from .cache_commands import tls_client
 
 KERNEL, SERVER, PORT = "10.9.0.1", "10.9.0.2", 8080
 KERNEL_V6, SERVER_V6 = "fd00:9::1", "fd00:9::2"
+# Which is asked for SERVER_V6.
+GROUP = "ff02::1:ff00:2"
 INTERFACE = "weft0"
 CLONE_NEWNET = 0x4000_0000
 # A crowd that asks at once fits into the interface's queue.
@@ -161,6 +164,34 @@ def curl_gets_files_over_ipv6(world, kind):
         for path in ("style.css", "data/loom.wav"):
             got = world.output_of("curl", "-sf", f"http://[{SERVER_V6}]:{PORT}/{path}")
             expect(got == (world.site / path).read_bytes(), f"{path} has other bytes")
+
+
+@check_over("packet", "xdp")
+def a_switch_that_forwards_only_what_is_asked_for_learns_the_groups(world, kind):
+    """Seen (in review): the questions of neighbour discovery go to groups, and no switch was told that the host listens to them. It is told
+    at once, and again whenever the switch asks, here in both versions."""
+    with own_network():
+        ip("link", "add", "switch", "type", "bridge", "mcast_snooping", "1")
+        pathlib.Path("/proc/sys/net/ipv6/conf/switch/accept_dad").write_text("0")
+        make_veth()
+        ip("link", "set", "kernel", "master", "switch")
+        ip("link", "set", "switch", "up")
+        host = world.start(netstack.example_of(world), f"{kind}:stack", f"{SERVER}/24", f"{SERVER_V6}/64", stdin=subprocess.PIPE)
+        expect_equal("what it says", host.stdout.readline(), b"ready\n")
+        group = f"port kernel grp {GROUP}"
+        wait_for("the switch knows the group", lambda: group in mdb(world))
+        for version in (1, 2):
+            world.output_of("bridge", "mdb", "del", "dev", "switch", "port", "kernel", "grp", GROUP)
+            expect(group not in mdb(world), "the switch has not forgotten the group")
+            # It asks once a second, which is as often as it can, for answers within half a second.
+            ip("link", "set", "switch", "type", "bridge", "mcast_querier", "0")
+            ip("link", "set", "switch", "type", "bridge", "mcast_mld_version", str(version), "mcast_query_interval", "100",
+               "mcast_query_response_interval", "50", "mcast_querier", "1")
+            wait_for(f"the switch has asked in version {version}", lambda: group in mdb(world), seconds=20)
+
+
+def mdb(world):
+    return world.output_of("bridge", "mdb", "show", "dev", "switch").decode()
 
 
 @check("netstack", limit_s=60)

@@ -14,6 +14,7 @@ use crate::wire::icmpv4::{self, IcmpEcho, Icmpv4Message};
 use crate::wire::icmpv6::{self, Icmpv6Message};
 use crate::wire::ipv4::Ipv4Header;
 use crate::wire::ipv6::{self, Ipv6Header};
+use crate::wire::mld;
 use crate::wire::ndp::NdpMessage;
 use crate::wire::quoted::QuotedSegment;
 use crate::wire::udp::UdpHeader;
@@ -250,6 +251,15 @@ impl Interface {
             Icmpv6Message::TimeExceeded { quoted, .. } => {
                 let quoted = QuotedSegment::parse_v6(quoted).ok();
                 self.path_error(quoted, |_| Some(PathErrorKind::Soft))
+            }
+            Icmpv6Message::Other {
+                kind: mld::QUERY,
+                code: 0,
+                word,
+                data,
+            } => {
+                self.receive_query(now, header, word, data);
+                Delivery::Nothing
             }
             Icmpv6Message::EchoReply(_) | Icmpv6Message::Other { .. } => Delivery::Nothing,
         }

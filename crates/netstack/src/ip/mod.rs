@@ -29,6 +29,7 @@
 //! have a rate ([`ANSWERS_PER_S`]), and a queue with a limit ([`OWN_FRAMES_MAX`]).
 
 mod answer;
+mod groups;
 mod own;
 mod path_mtu;
 mod receive;
@@ -54,6 +55,7 @@ use crate::wire::ndp::NdpMessage;
 use crate::wire::tcp::{Segment, SeqNumber};
 use crate::wire::{Ecn, Protocol};
 use answer::Limiter;
+use groups::Reports;
 use own::{OwnFrame, OwnFrames};
 use path_mtu::PathMtus;
 use route::Routes;
@@ -217,6 +219,7 @@ pub struct Interface {
     neighbors: NeighborCache,
     paths: PathMtus,
     limiter: Limiter,
+    reports: Reports,
     own: OwnFrames,
     /// Of packets that may be cut.
     identification: u16,
@@ -235,6 +238,7 @@ impl Interface {
             neighbors: NeighborCache::default(),
             paths: PathMtus::default(),
             limiter: Limiter::default(),
+            reports: Reports::default(),
             own: OwnFrames::new(ethernet::HEADER_LEN + config.mtu),
             identification: 0,
             counters: IpCounters::default(),
@@ -257,7 +261,8 @@ impl Interface {
     }
 
     /// Tells the link its addresses: ARP announcements (RFC 5227 2.3) and unsolicited
-    /// advertisements (RFC 4861 7.2.6), so that neighbours forget who had them before.
+    /// advertisements (RFC 4861 7.2.6), so that neighbours forget who had them before; and which
+    /// groups it listens to, so that switches forward their questions (RFC 4862 5.4.2).
     pub fn announce(&mut self, now: Instant) {
         for index in 0..self.routes.own().len() {
             match self.routes.own()[index].address {
@@ -276,6 +281,7 @@ impl Interface {
             let message = Icmpv6Message::Ndp(NdpMessage::RouterSolicitation { source });
             self.send_ndp(self.routes.link_local(), ALL_ROUTERS, message);
         }
+        self.join_groups(now);
     }
 
     /// How many routers its packets may pass: 64, if nothing is said. RFC 9293 3.9.2, MUST-49
@@ -487,11 +493,15 @@ impl Interface {
     /// Does what is due.
     pub fn on_timer(&mut self, now: Instant) {
         self.neighbors.on_timer(now);
+        if self.reports.at.is_some_and(|at| at <= now) {
+            self.report_groups(now);
+        }
     }
 
     /// When [`Interface::on_timer`] has something to do.
     pub fn wakes_at(&self) -> Option<Instant> {
-        self.neighbors.wakes_at()
+        let times = [self.neighbors.wakes_at(), self.reports.at];
+        times.into_iter().flatten().min()
     }
 
     fn ask(&mut self, question: Question) {

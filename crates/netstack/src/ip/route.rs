@@ -106,6 +106,8 @@ pub(super) struct Routes {
     own: Vec<Prefix>,
     /// The addresses of `own`, in order: each frame is compared with them, and there may be many.
     addresses: Vec<IpAddr>,
+    /// For each of `own` that is of IPv6 the group that is asked for it, in order.
+    groups: Vec<Ipv6Addr>,
     /// One of `own` for each prefix.
     links: Vec<Prefix>,
     gateway_v4: Option<Ipv4Addr>,
@@ -127,6 +129,13 @@ impl Routes {
         }
         let mut addresses: Vec<IpAddr> = own.iter().map(|prefix| prefix.address).collect();
         addresses.sort_unstable();
+        let groups = own.iter().filter_map(|prefix| match prefix.address {
+            IpAddr::V6(address) => Some(solicited_node(address)),
+            IpAddr::V4(_) => None,
+        });
+        let mut groups: Vec<Ipv6Addr> = groups.collect();
+        groups.sort_unstable();
+        groups.dedup();
         let mut links: Vec<Prefix> = Vec::new();
         for prefix in &own {
             let is_same = |link: &Prefix| link.len == prefix.len && link.contains(prefix.address);
@@ -137,6 +146,7 @@ impl Routes {
         Routes {
             own,
             addresses,
+            groups,
             links,
             gateway_v4: config.gateway_v4,
             gateway_v6: config.gateway_v6,
@@ -165,10 +175,13 @@ impl Routes {
     /// Whether `group` is one that this host listens to: all nodes, and for each of its addresses
     /// the group that is asked for it.
     pub(super) fn listens_to(&self, group: Ipv6Addr) -> bool {
-        self.own.iter().any(|prefix| match prefix.address {
-            IpAddr::V6(address) => solicited_node(address) == group || group == super::ALL_NODES,
-            IpAddr::V4(_) => false,
-        })
+        let is_all_nodes = group == super::ALL_NODES && !self.groups.is_empty();
+        is_all_nodes || self.groups.binary_search(&group).is_ok()
+    }
+
+    /// Those that it reports: not that of all nodes, which needs no report. RFC 3810 6
+    pub(super) fn groups(&self) -> &[Ipv6Addr] {
+        &self.groups
     }
 
     /// Whether `address` is that of one other host.

@@ -149,7 +149,7 @@ pub const EXTENSIONS_MAX: usize = 8;
 /// And how many options in all, padding included. RFC 8504 5.3
 pub const EXTENSION_OPTIONS_MAX: usize = 64;
 
-const HOP_BY_HOP: Protocol = Protocol(0);
+const HOP_BY_HOP: Protocol = Protocol::HOP_BY_HOP;
 const ROUTING: Protocol = Protocol(43);
 const FRAGMENT: Protocol = Protocol(44);
 const DESTINATION_OPTIONS: Protocol = Protocol(60);

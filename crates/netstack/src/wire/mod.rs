@@ -11,7 +11,7 @@
 //!   ethernet ─┬─ arp
 //!             ├─ ipv4 ─┬─ icmpv4 ── quoted
 //!             │        └─ tcp, udp
-//!             └─ ipv6 ─┬─ icmpv6 ── quoted, ndp
+//!             └─ ipv6 ─┬─ icmpv6 ── quoted, ndp, mld
 //!                      └─ tcp, udp
 //!   vnet      before a frame, between a virtual device and its user
 //!   checksum  of all of them
@@ -27,6 +27,7 @@ pub mod icmpv4;
 pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
+pub mod mld;
 pub mod ndp;
 pub mod quoted;
 pub mod tcp;
@@ -63,6 +64,8 @@ impl std::error::Error for Malformed {}
 pub struct Protocol(pub u8);
 
 impl Protocol {
+    /// Options of IPv6 that each router looks at; what they are of follows.
+    pub const HOP_BY_HOP: Protocol = Protocol(0);
     /// ICMP for IPv4.
     pub const ICMP: Protocol = Protocol(1);
     /// TCP.

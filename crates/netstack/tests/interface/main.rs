@@ -15,10 +15,13 @@ use netstack::wire::icmpv4::{self, IcmpEcho, Icmpv4Message};
 use netstack::wire::icmpv6::{self, Icmpv6Message};
 use netstack::wire::ipv4::Ipv4Header;
 use netstack::wire::ipv6::Ipv6Header;
+use netstack::wire::mld;
 use netstack::wire::ndp::{NdpMessage, RouterAdvertisement};
 use netstack::wire::tcp::{self};
 use netstack::wire::udp::UdpHeader;
 use netstack::wire::{Ecn, Protocol};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire as theirs;
 
 use world::*;
 
@@ -105,6 +108,173 @@ fn it_announces_its_addresses_and_looks_for_a_router() {
         message,
         Icmpv6Message::Ndp(NdpMessage::RouterSolicitation { source })
     );
+}
+
+// ---- Groups
+
+#[test]
+fn it_reports_its_groups_twice_when_it_begins() {
+    let other = Prefix {
+        address: "2001:db8::5".parse().unwrap(),
+        len: 64,
+    };
+    let mut world = World::with(|config| config.addresses.push(other));
+    world.interface.announce(START);
+    // Its link-local address ends as the first one does, so they have one group.
+    let groups = vec![OUR_GROUP, "ff02::1:ff00:5".parse().unwrap()];
+    let expected = (theirs::MldRecordType::ChangeToExclude, groups);
+    assert_eq!(reported(world.sent().last().unwrap()), expected);
+    assert_eq!(world.sent(), [[0; 0]; 0]);
+    world.now = world.interface.wakes_at().unwrap();
+    assert!(START < world.now && world.now.since(START) <= Duration::from_secs(1));
+    let sent = world.sent();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(reported(&sent[0]), expected);
+    assert_eq!(world.interface.wakes_at(), None);
+}
+
+#[test]
+fn without_ipv6_there_is_no_group_to_report() {
+    let mut world = World::with(|config| config.addresses.truncate(1));
+    world.interface.announce(START);
+    assert_eq!(world.sent().len(), 1);
+    assert_eq!(world.interface.wakes_at(), None);
+}
+
+#[test]
+fn more_groups_than_a_report_has_are_reported_by_several() {
+    let count = 2 * mld::REPORT_GROUPS_MAX as u16;
+    let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
+    let mut world = World::with(|config| {
+        // With the link-local one, which has the group of the first, as many as two reports have.
+        let prefix = |host| Prefix {
+            address: address(host).into(),
+            len: 64,
+        };
+        config.addresses = (1..=count).map(prefix).collect();
+    });
+    let sent = world.tell(&query(ROUTER, 1, 0, &asks(Ipv6Addr::UNSPECIFIED)));
+    let groups: Vec<_> = sent.iter().flat_map(|frame| reported(frame).1).collect();
+    let expected = (1..=count).map(|host| Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, host));
+    assert_eq!((sent.len(), groups), (2, expected.collect()));
+}
+
+#[test]
+fn several_queries_have_one_answer_within_the_shortest_time() {
+    let mut world = World::new();
+    for delay_ms in [10_000, 2_000, 5_000] {
+        let query = query(ROUTER, 1, delay_ms, &asks(Ipv6Addr::UNSPECIFIED));
+        assert_eq!(world.tell(&query), [[0; 0]; 0]);
+    }
+    world.now = world.interface.wakes_at().unwrap();
+    assert!(world.now.since(START) <= Duration::from_secs(2));
+    let sent = world.sent();
+    assert_eq!(sent.len(), 1);
+    let expected = (theirs::MldRecordType::ModeIsExclude, vec![OUR_GROUP]);
+    assert_eq!(reported(&sent[0]), expected);
+    assert_eq!(world.interface.wakes_at(), None);
+    // One that cannot wait.
+    let sent = world.tell(&query(ROUTER, 1, 0, &asks(OUR_GROUP)));
+    assert_eq!(reported(&sent[0]), expected);
+}
+
+#[test]
+fn a_query_of_version_1_has_an_answer_of_version_1() {
+    let mut world = World::new();
+    let sent = world.tell(&query(ROUTER, 1, 0, &asks(OUR_GROUP)[..16]));
+    assert_eq!(sent.len(), 1);
+    let (header, message) = message_to_routers(&sent[0]);
+    assert_eq!(header.dst, OUR_GROUP);
+    let report = Icmpv6Message::Other {
+        kind: 131,
+        code: 0,
+        word: 0,
+        data: &OUR_GROUP.octets(),
+    };
+    assert_eq!(
+        Icmpv6Message::parse(header.src, header.dst, message),
+        Ok(report)
+    );
+}
+
+#[test]
+fn a_query_that_cannot_be_or_is_for_others_has_no_answer() {
+    let mut world = World::new();
+    let all = asks(Ipv6Addr::UNSPECIFIED);
+    let other = asks("ff02::1:ff00:9".parse().unwrap());
+    for query in [
+        query(PEER_V6, 1, 0, &all),
+        query(ROUTER, 2, 0, &all),
+        query(ROUTER, 1, 0, &all[..19]),
+        query(ROUTER, 1, 0, &other),
+    ] {
+        assert_eq!(world.tell(&query), [[0; 0]; 0]);
+    }
+    let counters = world.counters();
+    assert_eq!((counters.bad_sources, counters.malformed), (2, 1));
+}
+
+const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
+
+/// What a query of version 2 has behind its delay.
+fn asks(group: Ipv6Addr) -> Vec<u8> {
+    [&group.octets()[..], &[2, 125, 0, 0]].concat()
+}
+
+fn query(src: Ipv6Addr, hop_limit: u8, delay_ms: u16, data: &[u8]) -> Vec<u8> {
+    let header = Ipv6Header {
+        dst: Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
+        hop_limit,
+        ..v6_header(src, Protocol::HOP_BY_HOP)
+    };
+    let message = Icmpv6Message::Other {
+        kind: mld::QUERY,
+        code: 0,
+        word: u32::from(delay_ms) << 16,
+        data,
+    };
+    let mut bytes = vec![0; 100];
+    bytes[..8].copy_from_slice(&ROUTER_ALERT);
+    let len = 8 + message.emit(src, header.dst, &mut bytes[8..]);
+    v6(header, &bytes[..len])
+}
+
+/// RFC 2711 2.1: in a hop-by-hop header, padded.
+const ROUTER_ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
+
+/// What is in a packet that routers are to look at.
+fn message_to_routers(frame: &[u8]) -> (Ipv6Header, &[u8]) {
+    let (link, packet) = EthernetHeader::parse(frame).unwrap();
+    let (header, payload) = Ipv6Header::parse(packet).unwrap();
+    assert_eq!(link.dst, EthernetAddress::of_multicast_v6(header.dst));
+    assert!(header.src.is_unicast_link_local());
+    assert_eq!((header.hop_limit, header.next_header.0), (1, 0));
+    assert_eq!(payload[..8], ROUTER_ALERT);
+    (header, &payload[8..])
+}
+
+/// What smoltcp reads in a report of version 2: what is said, and of which groups.
+fn reported(frame: &[u8]) -> (theirs::MldRecordType, Vec<Ipv6Addr>) {
+    let (header, message) = message_to_routers(frame);
+    assert_eq!(header.dst.to_string(), "ff02::16");
+    let packet = theirs::Icmpv6Packet::new_checked(message).unwrap();
+    let checked = ChecksumCapabilities::default();
+    let read = theirs::Icmpv6Repr::parse(&header.src, &header.dst, &packet, &checked);
+    let Ok(theirs::Icmpv6Repr::Mld(theirs::MldRepr::Report {
+        nr_mcast_addr_rcrds: count,
+        data,
+    })) = read
+    else {
+        panic!("{read:?}");
+    };
+    assert_eq!(data.len(), 20 * usize::from(count));
+    let records = || {
+        let records = data.chunks(20).map(theirs::MldAddressRecord::new_checked);
+        records.map(Result::unwrap)
+    };
+    let kind = records().next().unwrap().record_type();
+    assert!(records().all(|it| (it.record_type(), it.num_srcs()) == (kind, 0)));
+    (kind, records().map(|it| it.mcast_addr()).collect())
 }
 
 // ---- Neighbour discovery

@@ -1,0 +1,135 @@
+//! The groups that the host listens to, told to routers and to switches that forward only what was
+//! asked for. RFC 3810 6
+
+use std::mem;
+use std::time::Duration;
+
+use super::Interface;
+use super::own::OwnFrame;
+use crate::time::Instant;
+use crate::wire::ethernet::{EtherType, EthernetAddress, EthernetHeader};
+use crate::wire::ipv6::{self, Ipv6Header};
+use crate::wire::mld::{self, MldQuery, MldReport};
+use crate::wire::{Ecn, Protocol};
+
+/// How often a change is reported, since a report can be lost. RFC 3810 9.1
+const CHANGE_REPORTS: u8 = 2;
+
+/// How long there is between two of them at most. RFC 3810 9.11
+const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is to be reported.
+#[derive(Default)]
+pub(super) struct Reports {
+    /// When the next ones leave.
+    pub(super) at: Option<Instant>,
+    /// How often it is still to be said that the host begins to listen.
+    changes_left: u8,
+    /// A query of version 1 has no answer yet.
+    is_asked_v1: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    V1,
+    Listens,
+    BeginsToListen,
+}
+
+impl Interface {
+    /// The host begins to listen to its groups.
+    pub(super) fn join_groups(&mut self, now: Instant) {
+        if !self.routes.groups().is_empty() {
+            self.reports.changes_left = CHANGE_REPORTS;
+            self.report_groups(now);
+        }
+    }
+
+    /// Reads a query; `word` and `data` are as for [`MldQuery::of`].
+    pub(super) fn receive_query(
+        &mut self,
+        now: Instant,
+        header: &Ipv6Header,
+        word: u32,
+        data: &[u8],
+    ) {
+        // From a router of this link. RFC 3810 5.1.14
+        if header.hop_limit != mld::HOP_LIMIT || !header.src.is_unicast_link_local() {
+            self.counters.bad_sources += 1;
+            return;
+        }
+        let Some(query) = MldQuery::of(word, data) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let groups = self.routes.groups();
+        if query.group.is_unspecified() || groups.contains(&query.group) {
+            let at = now + self.spread(query.delay_max);
+            self.reports.at = Some(self.reports.at.map_or(at, |before| before.min(at)));
+            self.reports.is_asked_v1 |= query.is_v1;
+        }
+    }
+
+    /// Reports all groups, also if one was asked for.
+    pub(super) fn report_groups(&mut self, now: Instant) {
+        let form = if mem::take(&mut self.reports.is_asked_v1) {
+            Form::V1
+        } else if self.reports.changes_left > 0 {
+            self.reports.changes_left -= 1;
+            Form::BeginsToListen
+        } else {
+            Form::Listens
+        };
+        let goes_on = self.reports.changes_left > 0;
+        self.reports.at = goes_on.then(|| now + self.spread(CHANGE_INTERVAL));
+        let groups_max = if form == Form::V1 {
+            1
+        } else {
+            mld::REPORT_GROUPS_MAX
+        };
+        for from in (0..self.routes.groups().len()).step_by(groups_max) {
+            self.send_report(form, from);
+        }
+    }
+
+    /// Reports the groups from that one on, as many as one report has.
+    fn send_report(&mut self, form: Form, from: usize) {
+        let Some(mut room) = self.own.room() else {
+            self.counters.own_dropped += 1;
+            return;
+        };
+        let groups = &self.routes.groups()[from..];
+        let some = &groups[..groups.len().min(mld::REPORT_GROUPS_MAX)];
+        let report = match form {
+            Form::V1 => MldReport::V1(groups[0]),
+            Form::Listens => MldReport::Listens(some),
+            Form::BeginsToListen => MldReport::BeginsToListen(some),
+        };
+        let ethernet = EthernetHeader {
+            dst: EthernetAddress::of_multicast_v6(report.dst()),
+            src: self.mac,
+            ethertype: EtherType::IPV6,
+        };
+        let header = Ipv6Header {
+            src: self.routes.link_local(),
+            dst: report.dst(),
+            next_header: Protocol::HOP_BY_HOP,
+            hop_limit: mld::HOP_LIMIT,
+            dscp: 0,
+            ecn: Ecn::NotCapable,
+            flow_label: 0,
+        };
+        let at = ethernet.emit(&mut room);
+        let payload_len = report.emit(header.src, &mut room[at + ipv6::HEADER_LEN..]);
+        let len = at + header.emit(payload_len, &mut room[at..]) + payload_len;
+        self.own.push(OwnFrame { room, len });
+    }
+
+    /// A part of `most`, another one for each host, so that they do not all report at once.
+    fn spread(&self, most: Duration) -> Duration {
+        let [.., a, b] = self.mac.0;
+        // Addresses that follow each other are far apart: by the golden ratio.
+        let part = u16::from_be_bytes([a, b]).wrapping_mul(40_503);
+        most * u32::from(part) / (1 << 16)
+    }
+}

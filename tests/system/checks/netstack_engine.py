@@ -235,6 +235,23 @@ def two_shards_serve_the_site_on_two_queues_of_af_xdp(world):
         expect_each_shard_to_serve(world.server(workers=2))
 
 
+@check_over("packet", "xdp")
+def long_frames_carry_files_both_ways(world, kind):
+    """Seen: AF_XDP refused an interface whose frames are longer than a chunk, which is a page. Cure: a frame may have several."""
+    sent = os.urandom(3_000_000)
+    with own_network():
+        make_veth()
+        for end in ("kernel", "stack"):
+            ip("link", "set", end, "mtu", "9000")
+        if kind == "xdp":
+            link.make_checksums("kernel")
+        host = world.start(netstack.example_of(world), f"{kind}:stack", f"{SERVER}/24", stdin=subprocess.PIPE)
+        expect_equal("what it says", host.stdout.readline(), b"ready\n")
+        with socket.create_connection((SERVER, 80), 20) as client:
+            expect(client.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) > 8000, "the segments are short")
+            expect(link.echo_of(client, sent) == sent, "other bytes came back")
+
+
 def expect_each_shard_to_serve(server):
     # A port of the client's decides which queue its connection comes to.
     for path in ["/data/loom.wav", *["/style.css"] * 64]:

@@ -144,13 +144,18 @@ pub(super) fn put(map: BorrowedFd<'_>, key: u32, value: BorrowedFd<'_>) -> io::R
 }
 
 /// Loads a program, which the kernel verifies.
-pub(super) fn load(kind: u32, instructions: &[Instruction]) -> io::Result<OwnedFd> {
+pub(super) fn load(kind: u32, instructions: &[Instruction], flags: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct ProgramLoad {
         kind: u32,
         instructions_len: u32,
         instructions: u64,
         license: u64,
+        log_level: u32,
+        log_len: u32,
+        log: u64,
+        kernel_version: u32,
+        flags: u32,
     }
     let license = c"MIT OR Apache-2.0";
     let load = ProgramLoad {
@@ -158,6 +163,11 @@ pub(super) fn load(kind: u32, instructions: &[Instruction]) -> io::Result<OwnedF
         instructions_len: instructions.len() as u32,
         instructions: instructions.as_ptr() as u64,
         license: license.as_ptr() as u64,
+        log_level: 0,
+        log_len: 0,
+        log: 0,
+        kernel_version: 0,
+        flags,
     };
     const PROGRAM_LOAD: c_int = 5;
     // SAFETY: the command reads one `ProgramLoad`, as many instructions as it says, and the license

@@ -414,10 +414,15 @@ pub(super) fn xdp_offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_o
 }
 
 /// Binds an AF_XDP socket to a queue, in copy mode.
-pub(super) fn bind_xdp(socket: BorrowedFd<'_>, interface: c_int, queue: u32) -> io::Result<()> {
+pub(super) fn bind_xdp(
+    socket: BorrowedFd<'_>,
+    interface: c_int,
+    queue: u32,
+    flags: u16,
+) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: libc::XDP_COPY,
+        sxdp_flags: libc::XDP_COPY | flags,
         sxdp_ifindex: interface as u32,
         sxdp_queue_id: queue,
         sxdp_shared_umem_fd: 0,

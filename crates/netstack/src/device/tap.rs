@@ -139,7 +139,7 @@ fn attach(name: &str, queues: usize, offloads: bool) -> io::Result<OwnedFd> {
 
 /// The kernel deals frames by the rule of [`steering`] from now on.
 fn steer(tun: BorrowedFd<'_>) -> io::Result<()> {
-    let loaded = bpf::load(bpf::PROGRAM_SOCKET_FILTER, &steering::program())?;
+    let loaded = bpf::load(bpf::PROGRAM_SOCKET_FILTER, &steering::program(), 0)?;
     sys::set_tun_steering(tun, loaded.as_fd())
 }
 

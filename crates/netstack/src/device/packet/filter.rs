@@ -39,7 +39,7 @@ pub(super) fn attach(socket: BorrowedFd<'_>) -> io::Result<Option<Limit>> {
 
 fn with_limit(socket: BorrowedFd<'_>) -> io::Result<Limit> {
     let others = Limit::new(1)?;
-    let loaded = bpf::load(bpf::PROGRAM_SOCKET_FILTER, &program(&others))?;
+    let loaded = bpf::load(bpf::PROGRAM_SOCKET_FILTER, &program(&others), 0)?;
     sys::attach_program(socket, loaded.as_fd())?;
     Ok(others)
 }

@@ -20,6 +20,9 @@
 //! the kernel's own buffers, of which its driver would have to make frames first. With several
 //! queues it does run there: behind a veth's driver each frame is one of the first queue.
 //!
+//! A frame longer than a chunk lies in several, in each ring one behind the other, and each but the
+//! last says that there is more. Linux 6.6 and later
+//!
 //! A frame is as on a wire: no longer than the MTU, and with a checksum of its own. A veth whose
 //! other end leaves checksums to the device hands over wrong ones: turn that off, there, with
 //! `ethtool -K NAME tx off`.
@@ -43,7 +46,7 @@ use crate::wire::ethernet;
 use program::{Place, Program};
 use ring::{Descriptor, Rings, Umem};
 
-/// The length of a chunk, which holds one frame: a page, which is what chunks are at most.
+/// The length of a chunk: a page, which is what chunks are at most.
 const CHUNK_LEN: usize = 4096;
 
 /// Chunks of a queue: for each direction, half.
@@ -60,8 +63,8 @@ const KICK_PAUSE: Duration = Duration::from_millis(1);
 /// XDP_PACKET_HEADROOM in `linux/bpf.h`.
 const KERNEL_HEADROOM: usize = 256;
 
-/// The longest frame.
-pub const FRAME_LEN_MAX: usize = CHUNK_LEN - KERNEL_HEADROOM;
+/// The longest frame that comes in one chunk. Of longer ones each chunk has as much.
+const PIECE_LEN_MAX: usize = CHUNK_LEN - KERNEL_HEADROOM;
 
 /// The most queues of an interface that can be opened.
 pub const QUEUES_MAX: usize = 64;
@@ -91,9 +94,9 @@ impl Xdp {
     /// # Errors
     ///
     /// `InvalidInput` for a name or a number of queues that cannot be, if the interface receives by
-    /// more queues, and for an MTU above [`FRAME_LEN_MAX`]; `ENODEV` if there is no such interface;
-    /// `EINVAL` if it has fewer queues; `EBUSY` if another program has it; `EPERM` without
-    /// `CAP_NET_RAW` and `CAP_BPF`.
+    /// more queues, and if it has longer frames than the kernel and the driver can hand over;
+    /// `ENODEV` if there is no such interface; `EINVAL` if it has fewer queues; `EBUSY` if another
+    /// program has it; `EPERM` without `CAP_NET_RAW` and `CAP_BPF`.
     pub fn open(name: &str, queues: usize) -> io::Result<Vec<Xdp>> {
         let invalid = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         if !(1..=QUEUES_MAX).contains(&queues) {
@@ -103,13 +106,7 @@ impl Xdp {
         }
         let index = sys::index_of(name)?;
         let capabilities = Capabilities::plain(sys::mtu_of(name)?);
-        let frame_len = capabilities.receive_len_max;
-        if frame_len > FRAME_LEN_MAX {
-            return invalid(format!(
-                "frames have up to {frame_len} bytes, and AF_XDP takes {FRAME_LEN_MAX}; lower the \
-                 MTU of {name}"
-            ));
-        }
+        let has_pieces = capabilities.receive_len_max > PIECE_LEN_MAX;
         // The program lets the kernel have the frames of queues that are not opened.
         if let Ok(all) = sys::receive_queues_of(name)
             && all > queues
@@ -124,9 +121,27 @@ impl Xdp {
             Ok(driver) if driver == "veth" && queues == 1 => Place::Generic,
             _ => Place::Driver,
         };
-        let program = Arc::new(Program::attach(index, queues as u32, place)?);
+        // A kernel before 6.6, or a driver that has a chunk for each frame.
+        let explained = |error: io::Error| match error.raw_os_error() {
+            Some(libc::EINVAL | libc::ERANGE | libc::EOPNOTSUPP) if has_pieces => io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "frames have up to {} bytes, and AF_XDP takes {PIECE_LEN_MAX} here; lower the \
+                     MTU of {name}",
+                    capabilities.receive_len_max
+                ),
+            ),
+            _ => error,
+        };
+        let program = Program::attach(index, queues as u32, place, has_pieces);
+        let program = Arc::new(program.map_err(explained)?);
         let open = |queue| {
-            let (fd, umem, rings) = ring::open(index, queue, CHUNK_LEN, CHUNKS)?;
+            let opened = ring::open(index, queue, CHUNK_LEN, CHUNKS, has_pieces);
+            // Of another queue it may be that it is not there.
+            let (fd, umem, rings) = match queue {
+                0 => opened.map_err(explained)?,
+                _ => opened?,
+            };
             program.direct(queue, fd.as_fd())?;
             let mut device = Xdp {
                 fd,
@@ -147,6 +162,40 @@ impl Xdp {
             Ok(device)
         };
         (0..queues as u32).map(open).collect()
+    }
+
+    /// Copies the next frame to the beginning of `room`, and returns its length. The kernel shows
+    /// all chunks of a frame at once.
+    fn take(&mut self, room: &mut [u8]) -> Option<usize> {
+        let mut len = 0;
+        loop {
+            let piece = self.rings.receive.pop()?;
+            let part = (room.len() - len).min(piece.len as usize);
+            self.umem.read(piece.address, &mut room[len..len + part]);
+            len += part;
+            // The frame began behind the headroom; the chunk is what is given back. There is room:
+            // the ring has place for all chunks of this direction.
+            let chunk = piece.address / CHUNK_LEN as u64 * CHUNK_LEN as u64;
+            self.rings.fill.push(chunk);
+            if piece.options & libc::XDP_PKT_CONTD == 0 {
+                return Some(len);
+            }
+        }
+    }
+
+    /// One of the chunks that have been counted.
+    fn empty_chunk(&mut self) -> u64 {
+        self.free.pop().expect("as many chunks as were counted")
+    }
+
+    /// Puts the first `len` bytes of a chunk into the ring: a frame, or a part of one.
+    fn put(&mut self, address: u64, len: usize, options: u32) {
+        let is_taken = self.rings.transmit.push(Descriptor {
+            address,
+            len: len as u32,
+            options,
+        });
+        assert!(is_taken, "a ring that has a place for each chunk is full");
     }
 
     /// Takes back the chunks whose frames have left.
@@ -170,17 +219,11 @@ impl Device for Xdp {
     fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
         let mut is_drained = false;
         while let Some(room) = burst.room() {
-            let Some(frame) = self.rings.receive.pop() else {
+            let Some(len) = self.take(room) else {
                 is_drained = true;
                 break;
             };
-            let len = room.len().min(frame.len as usize);
-            self.umem.read(frame.address, &mut room[..len]);
             burst.push(len, Verified::No, None);
-            // The frame began behind the headroom; the chunk is what is given back. There is room:
-            // the ring has place for all chunks of this direction.
-            let chunk = frame.address / CHUNK_LEN as u64 * CHUNK_LEN as u64;
-            self.rings.fill.push(chunk);
         }
         self.program.others.was_received(self.queue, is_drained);
         Ok(())
@@ -188,21 +231,30 @@ impl Device for Xdp {
 
     fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
         self.capabilities.assert_fit(frame);
-        if self.free.is_empty() {
+        let chunks = frame.len().div_ceil(CHUNK_LEN).max(1);
+        if self.free.len() < chunks {
             self.flush(now).map_err(TransmitError::Io)?;
         }
-        let address = self.free.pop().ok_or(TransmitError::Full)?;
-        let mut end = address;
-        for piece in [frame.headers].iter().chain(frame.payload) {
-            self.umem.write(end, piece);
-            end += piece.len() as u64;
+        if self.free.len() < chunks {
+            return Err(TransmitError::Full);
         }
-        let is_taken = self.rings.transmit.push(Descriptor {
-            address,
-            len: (end - address) as u32,
-            options: 0,
-        });
-        assert!(is_taken, "a ring that has a place for each chunk is full");
+        let mut address = self.empty_chunk();
+        let mut used = 0;
+        for piece in [frame.headers].iter().chain(frame.payload) {
+            let mut rest: &[u8] = piece;
+            while !rest.is_empty() {
+                if used == CHUNK_LEN {
+                    self.put(address, used, libc::XDP_PKT_CONTD);
+                    address = self.empty_chunk();
+                    used = 0;
+                }
+                let (part, after) = rest.split_at(rest.len().min(CHUNK_LEN - used));
+                self.umem.write(address + used as u64, part);
+                used += part.len();
+                rest = after;
+            }
+        }
+        self.put(address, used, 0);
         self.has_untold = true;
         Ok(())
     }
@@ -249,5 +301,5 @@ impl Device for Xdp {
     }
 }
 
-/// A frame that fills the MTU fits behind its Ethernet header.
-const _: () = assert!(FRAME_LEN_MAX > ethernet::HEADER_LEN + 1500);
+/// A frame of the usual MTU has one chunk.
+const _: () = assert!(PIECE_LEN_MAX >= ethernet::HEADER_LEN + 1500);

@@ -46,12 +46,21 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn attach(interface: c_int, queues: u32, place: Place) -> io::Result<Program> {
+    /// `has_pieces`: a frame may come in several, of which the program sees the first. It looks at
+    /// no more.
+    pub(super) fn attach(
+        interface: c_int,
+        queues: u32,
+        place: Place,
+        has_pieces: bool,
+    ) -> io::Result<Program> {
+        const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
         let four = size_of::<u32>();
         let sockets = bpf::create_map(bpf::MAP_OF_XDP_SOCKETS, four, queues, 0)?;
         let others = Limit::new(queues)?;
         let instructions = program(sockets.as_fd(), &others);
-        let loaded = bpf::load(bpf::PROGRAM_XDP, &instructions)?;
+        let knows_pieces = if has_pieces { BPF_F_XDP_HAS_FRAGS } else { 0 };
+        let loaded = bpf::load(bpf::PROGRAM_XDP, &instructions, knows_pieces)?;
         let flags = match place {
             Place::Driver => 0,
             Place::Generic => 1 << 1,

@@ -37,12 +37,14 @@ pub(super) struct Rings {
     pub(super) transmit: Producer<Descriptor>,
 }
 
-/// A socket with its umem, bound to a queue: each ring has a place for every chunk.
+/// A socket with its umem, bound to a queue: each ring has a place for every chunk. A frame may
+/// have several if it `has_pieces`.
 pub(super) fn open(
     interface: c_int,
     queue: u32,
     chunk_len: usize,
     chunks: usize,
+    has_pieces: bool,
 ) -> io::Result<(OwnedFd, Umem, Rings)> {
     let socket = sys::xdp_socket()?;
     let fd = socket.as_fd();
@@ -89,7 +91,8 @@ pub(super) fn open(
         receive: Consumer::new(map(&offsets.rx, libc::XDP_PGOFF_RX_RING as u64, frames)?),
         transmit: Producer::new(map(&offsets.tx, libc::XDP_PGOFF_TX_RING as u64, frames)?),
     };
-    sys::bind_xdp(fd, interface, queue)?;
+    let flags = if has_pieces { libc::XDP_USE_SG } else { 0 };
+    sys::bind_xdp(fd, interface, queue, flags)?;
     Ok((socket, umem, rings))
 }
 

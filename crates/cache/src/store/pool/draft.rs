@@ -146,8 +146,10 @@ impl Pool {
         exptime: Seconds,
         clock: Clock,
     ) -> Result<RawDraft, StoreError> {
-        let item_len = HEADER_LEN + key.len() + value_len;
-        if item_len > self.config.item_len_max as usize || key.len() > usize::from(u8::MAX) {
+        // A caller may ask for any length: a sum that came round would look short.
+        let item_len = (HEADER_LEN + key.len()).checked_add(value_len);
+        let fits = item_len.is_some_and(|len| len <= self.config.item_len_max as usize);
+        if !fits || key.len() > usize::from(u8::MAX) {
             return Err(StoreError::TooLarge);
         }
         let layout = Layout::new(key.len(), value_len);
@@ -179,5 +181,28 @@ impl Pool {
         // SAFETY: the value was written before the item was published and is not written again;
         // callers hold the item by a pin or a reference.
         unsafe { self.arena.bytes(chunk, start, len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Config, NEVER, Store};
+
+    /// Seen (in review): in a release build a length near 2^64 was reserved in a chunk of the first
+    /// class, and the room of its draft was all memory behind that. Cause: the sum of header, key
+    /// and value came round. Cure: one that does is too large.
+    #[test]
+    fn a_length_that_comes_round_is_too_large() {
+        let store = Store::new(Config::default()).unwrap();
+        let mut turn = store.turn(2);
+        let item_len_max = Config::default().item_len_max as usize;
+        for value_len in [0, 1, HEADER_LEN, HEADER_LEN + 1, 1 << 20].map(|less| usize::MAX - less) {
+            let refused = turn.reserve(b"k", value_len, 0, NEVER).unwrap_err();
+            assert_eq!(refused, StoreError::TooLarge, "{value_len}");
+        }
+        let most = item_len_max - HEADER_LEN - 1;
+        assert!(turn.reserve(b"k", most, 0, NEVER).is_ok());
+        assert!(turn.reserve(b"k", most + 1, 0, NEVER).is_err());
     }
 }

@@ -226,11 +226,6 @@ pub const KNOWN: &[Known] = &[
     },
 ];
 
-/// Our web server. As nginx below, it looks once a minute whether a file is what it was: that is the
-/// default of open_file_cache_valid.
-const SERVE: &str = "serve {root} --listen {host}:{port} --workers {workers} --access-log off \
-                     --recheck 60s";
-
 /// Our cache, with memcached's flags: one processor, 2 GB.
 const CACHE: &str = "cache -p {port} -U 0 -l 127.0.0.1 -m 2048 -t 1 -u root";
 
@@ -433,7 +428,9 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
     let version = version_of(binary, "--version");
     let form = |name: &str, protocol, words: &str| {
         let fixed = match protocol {
-            Speaks::Web => SERVE,
+            Speaks::Web => {
+                "serve {root} --listen {host}:{port} --workers {workers} --access-log off"
+            }
             Speaks::Cache => CACHE,
         };
         Subject {

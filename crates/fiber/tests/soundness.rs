@@ -6,7 +6,7 @@ mod patience;
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, panic_any};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -14,7 +14,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fiber::net::{Input, UnixStream};
-use fiber::{BackendChoice, Builder, ClusterHandle, Flow, Runtime, Source, Steps};
+use fiber::{BackendChoice, Builder, ClusterHandle, Flow, Runtime, Scope, Source, Steps};
 use patience::{PATIENCE, until};
 
 fn start(choice: BackendChoice, processors: usize) -> Runtime {
@@ -303,6 +303,40 @@ fn a_refused_closure_is_dropped_before_the_refusal_returns() {
         let kept_by_others = kept_by_others.count();
         is_over.store(true, Ordering::Relaxed);
         assert_eq!(kept_by_others, 0);
+    });
+}
+
+/// Seen (in review): a fiber that spawned into its scope while its runtime was shut down stood still
+/// for ever. Cause: a closure that is refused was dropped while the scope's list was locked, and
+/// what it owned looked at the scope. Cure: it is dropped after that.
+#[test]
+fn what_a_refused_closure_owns_may_use_the_scope() {
+    struct Cancels<'scope, 'env>(&'scope Scope<'scope, 'env>);
+    impl Drop for Cancels<'_, '_> {
+        fn drop(&mut self) {
+            self.0.cancel_all();
+        }
+    }
+    each_backend(|choice| {
+        let runtime = start(choice, 1);
+        let (tell, told) = mpsc::channel();
+        let (start, started) = mpsc::channel();
+        runtime.spawn(move || {
+            start.send(()).unwrap();
+            let refused = catch_unwind(|| {
+                fiber::scope(|scope| {
+                    // It does not wait, so the runtime cannot stop before it ends.
+                    let is_closed = || Builder::new().spawn(|| ()).is_err();
+                    until("a shutdown", || fiber::is_cancelled() && is_closed());
+                    let cancels = Cancels(scope);
+                    scope.spawn(move || drop(cancels));
+                });
+            });
+            tell.send(refused.is_err()).unwrap();
+        });
+        started.recv_timeout(PATIENCE).expect("a fiber that runs");
+        thread::spawn(move || runtime.shutdown_with(Duration::ZERO, Duration::ZERO));
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
     });
 }
 

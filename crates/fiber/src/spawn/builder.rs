@@ -211,12 +211,18 @@ impl Builder {
         spawned_at: &'static Location<'static>,
         entry: impl FnOnce() + Send + 'static,
     ) -> io::Result<Fiber> {
+        let body = self.body(entry)?;
+        self.start_body(cluster, spawned_at, body)
+    }
+
+    /// What a fiber runs that calls `entry`, on a stack of its own.
+    fn body(&self, entry: impl FnOnce() + Send + 'static) -> io::Result<Body> {
         let stack = match self.stack_size.unwrap_or(STACK_SIZE_DEFAULT) {
             STACK_SIZE_DEFAULT => processor::with_current(|processor, _| processor.stacks.take())
                 .unwrap_or_else(|| FiberStack::take(STACK_SIZE_DEFAULT)),
             size => FiberStack::take(size),
         };
-        self.start_body(cluster, spawned_at, once(stack?, entry))
+        Ok(once(stack?, entry))
     }
 
     fn start_body(
@@ -225,6 +231,28 @@ impl Builder {
         spawned_at: &'static Location<'static>,
         body: Body,
     ) -> io::Result<Fiber> {
+        let processor = self.processor;
+        let (fiber, reference) = self.make(cluster, spawned_at, body);
+        let started = match processor {
+            Some(index) => cluster.spawn_on(reference, index),
+            None => cluster.spawn(reference),
+        };
+        match started {
+            Ok(()) => Ok(fiber),
+            Err(error) => {
+                reference.release();
+                Err(error)
+            }
+        }
+    }
+
+    /// A fiber that is yet to start, or to be released.
+    fn make(
+        self,
+        cluster: &Arc<Cluster>,
+        spawned_at: &'static Location<'static>,
+        body: Body,
+    ) -> (Fiber, FiberRef) {
         let control = Control::new(
             Arc::clone(cluster),
             self.name,
@@ -236,18 +264,7 @@ impl Builder {
         let fiber = Fiber {
             control: Arc::clone(&control),
         };
-        let reference = FiberRef::new(control);
-        let started = match self.processor {
-            Some(index) => cluster.spawn_on(reference, index),
-            None => cluster.spawn(reference),
-        };
-        match started {
-            Ok(()) => Ok(fiber),
-            Err(error) => {
-                reference.release();
-                Err(error)
-            }
-        }
+        (fiber, FiberRef::new(control))
     }
 }
 
@@ -405,16 +422,27 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and
         // the fiber touches nothing borrowed after it has counted itself out. If the runtime stops
         // first, the frame of `scope` is never left, and its stack and kernel thread stay. A fiber
-        // that is refused has no other handle, and its closure is dropped in `start`.
+        // that is refused has no other handle, and its closure is dropped here.
         let whole = unsafe { outlive_borrows(whole) };
         let counted_in = CountedIn::new(&self.data);
-        // Held until it is listed, so that it cannot strike itself off before.
+        let builder = Builder::new();
+        let body = builder.body(whole).expect("failed to spawn a scoped fiber");
+        let (fiber, reference) = builder.make(&cluster, Location::caller(), body);
+        // Held until it is listed, so that it cannot strike itself off before. What runs under it
+        // is not the user's.
         let mut fibers = lock(&self.data.fibers);
-        let started = Builder::new().start(&cluster, Location::caller(), whole);
-        let fiber = started.expect("failed to spawn a scoped fiber");
-        counted_in.has_started();
-        fibers.insert(fiber.id(), fiber.clone());
+        let started = cluster.spawn(reference);
+        if started.is_ok() {
+            counted_in.has_started();
+            fibers.insert(fiber.id(), fiber.clone());
+        }
         drop(fibers);
+        if let Err(error) = started {
+            // With these goes the closure.
+            reference.release();
+            drop(fiber);
+            panic!("failed to spawn a scoped fiber: {error}");
+        }
         ScopedJoinHandle {
             inner: JoinHandle { fiber, packet },
             scope: PhantomData,

@@ -348,7 +348,9 @@ impl Connection {
             // A peer that probes a closed window: its ACK counts, its text is cut off. So does the
             // ACK of one that takes the byte of its probe for sent.
             (_, true) => start == nxt || (len == 0 && start == nxt + 1),
-            (0, false) => window.contains(&start),
+            // Also at its right edge: a peer that has filled the window has nothing lower to say an
+            // ACK with, and two such ends would never hear each other. So does Linux.
+            (0, false) => window.contains(&start) || start == window.end,
             (_, false) => window.contains(&start) || window.contains(&(start + len - 1)),
         }
     }

@@ -11,6 +11,9 @@ use crate::time::Instant;
 use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
 
+/// How many flows are looked at for memory that they can give back, at the limit.
+const RECLAIMS_MAX: usize = 64;
+
 impl Shard {
     /// Takes in a segment from `remote` to `local`. Its checksum has been checked, and that `local`
     /// is ours and `remote` is one peer's address: RFC 9293 3.9.2.3, MUST-63. `ecn` is what its IP
@@ -56,14 +59,14 @@ impl Shard {
             self.counters.accept_overflows += 1;
             return Happened::NOTHING;
         }
-        let flow = &mut self.flows[at];
-        if !segment.payload.is_empty() && self.receive_rings.is_full() {
-            let text_end = flow.connection.text_end(segment);
-            if !flow.receive.has_room_to(text_end) {
-                self.counters.receive_memory_refused += 1;
-                return Happened::NOTHING; // It comes again, as if it had been lost.
-            }
+        if !segment.payload.is_empty()
+            && self.receive_rings.is_full()
+            && !self.finds_memory(index, segment)
+        {
+            self.counters.receive_memory_refused += 1;
+            return Happened::NOTHING; // It comes again, as if it had been lost.
         }
+        let flow = &mut self.flows[at];
         let receipt = flow
             .connection
             .receive(self.configs.of(&flow.tuple), now, segment, ecn);
@@ -72,6 +75,7 @@ impl Shard {
             flow.receive
                 .put(&mut self.receive_rings, placed.offset, bytes);
         }
+        let is_holed = !flow.is_holed && flow.connection.has_hole();
         let happened = receipt.happened;
         if happened.contains(Happened::RELEASED) {
             flow.send
@@ -83,9 +87,67 @@ impl Shard {
         if happened.contains(Happened::TIME_WAIT) {
             self.linger(now, index);
         }
+        if is_holed {
+            self.line_up_holed(index);
+        }
         self.announce(index, happened);
         self.wake(index);
         happened
+    }
+
+    /// At the limit of memory: whether there is some for this segment.
+    #[cold]
+    fn finds_memory(&mut self, index: u32, segment: &Segment<'_>) -> bool {
+        let flow = &self.flows[index as usize];
+        let text_end = flow.connection.text_end(segment);
+        flow.receive.has_room_to(text_end)
+            || (flow.connection.is_in_order(segment) && self.reclaim(index))
+    }
+
+    /// Takes memory back from those that hold nothing but what came out of order, the oldest first:
+    /// a peer that leaves a hole may never fill it. Says whether there is some then.
+    fn reclaim(&mut self, for_index: u32) -> bool {
+        for _ in 0..self.holed.len().min(RECLAIMS_MAX) {
+            let Some(id) = self.holed.pop_front() else {
+                break;
+            };
+            let Some(flow) = self.flows.get_mut(id.index as usize) else {
+                continue; // It is over.
+            };
+            if flow.serial != id.serial {
+                continue; // And its place is another's.
+            }
+            if !flow.connection.has_hole() {
+                flow.is_holed = false;
+                continue;
+            }
+            if id.index == for_index || flow.connection.readable_len() > 0 {
+                self.holed.push_back(id);
+                continue;
+            }
+            flow.is_holed = false;
+            flow.connection.give_up_out_of_order();
+            flow.receive.rest(&mut self.receive_rings);
+            self.counters.out_of_order_given_up += 1;
+            if !self.receive_rings.is_full() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn line_up_holed(&mut self, index: u32) {
+        self.flows[index as usize].is_holed = true;
+        // Those that are over stand here until they are found to be.
+        if self.holed.len() > 2 * self.flows.len() + RECLAIMS_MAX {
+            let flows = &self.flows;
+            let is_there = |id: &FlowId| {
+                let flow = flows.get(id.index as usize);
+                flow.is_some_and(|flow| flow.serial == id.serial)
+            };
+            self.holed.retain(is_there);
+        }
+        self.holed.push_back(self.id_of(index));
     }
 
     /// The network could not take what we sent. RFC 9293 3.9.2.2; the connection looks at the

@@ -28,7 +28,7 @@
 //! | [`ShardLimits::time_wait_max`] | the oldest name goes early | `time_wait_evicted` |
 //! | [`TcpConfig::fin_wait_2_timeout`] | a connection without an owner is forgotten | `fin_wait_2_timeouts` |
 //! | [`ShardLimits::send_memory_max`] | a write takes less than there is room for otherwise | `writes_cut_short` |
-//! | [`ShardLimits::receive_memory_max`] | a segment that needs more than a short ring is dropped | `receive_memory_refused` |
+//! | [`ShardLimits::receive_memory_max`] | for what comes in order, others give up what came out of order; else a segment that needs more than a short ring is dropped | `out_of_order_given_up`, `receive_memory_refused` |
 //! | [`ShardLimits::replies_max`] | a RST or ACK without a flow is left out | `replies_dropped` |
 //! | [`Backlog::syn_queue_max`] | a SYN is answered with a cookie | `cookies_sent` |
 //! | [`Backlog::accept_queue_max`] | SYNs and last ACKs of handshakes are dropped | `accept_overflows` |
@@ -95,8 +95,8 @@ pub struct ShardLimits {
     /// From half of it on a connection has less than `send_capacity`, and beyond it
     /// [`SHARE_LEN_MIN`](crate::tcp::buffer::SHARE_LEN_MIN).
     pub send_memory_max: usize,
-    /// Memory of what came and was not read, of all connections together. Beyond it each has a
-    /// short ring: [`RING_LEN_MIN`](crate::tcp::buffer::RING_LEN_MIN).
+    /// Memory of what came and was not read, of all connections together. Beyond it what came out of
+    /// order is given up for what comes in order, and then each has a short ring: [`RING_LEN_MIN`](crate::tcp::buffer::RING_LEN_MIN).
     pub receive_memory_max: usize,
     /// The ports of active opens. RFC 6335 6
     pub ephemeral_ports: (u16, u16),
@@ -133,6 +133,7 @@ pub struct ShardCounters {
     pub time_wait_reused: u64,
     pub fin_wait_2_timeouts: u64,
     pub receive_memory_refused: u64,
+    pub out_of_order_given_up: u64,
     pub writes_cut_short: u64,
     pub tcp: TcpCounters,
 }
@@ -185,6 +186,8 @@ pub struct Shard {
     send_queue: VecDeque<u32>,
     /// Flows with events that were not taken, once each.
     event_queue: VecDeque<u32>,
+    /// Flows that hold what came out of order, once each, the oldest first; and some that did.
+    holed: VecDeque<FlowId>,
     replies: VecDeque<(FourTuple, Outgoing)>,
     /// Peers that do not answer, of late: [`Shard::next_silent`].
     silent: VecDeque<IpAddr>,
@@ -238,6 +241,8 @@ struct Flow {
     is_nameless: bool,
     is_in_send_queue: bool,
     is_in_event_queue: bool,
+    /// It stands among those that hold what came out of order.
+    is_holed: bool,
 }
 
 /// Peers whose silence was not yet asked for: more are left out.
@@ -270,6 +275,7 @@ impl Shard {
             listeners: Listeners::default(),
             send_queue: VecDeque::new(),
             event_queue: VecDeque::new(),
+            holed: VecDeque::new(),
             replies: VecDeque::with_capacity(limits.replies_max),
             silent: VecDeque::with_capacity(SILENT_MAX),
             send_rings: RingPool::new(limits.send_capacity, limits.send_memory_max),
@@ -709,6 +715,7 @@ impl Shard {
             is_nameless: false,
             is_in_send_queue: false,
             is_in_event_queue: false,
+            is_holed: false,
         }) as u32;
         self.table.insert(hash, index);
         self.wake(index);

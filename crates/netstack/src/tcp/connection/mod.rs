@@ -744,6 +744,21 @@ impl Connection {
         (start + segment.payload.len() as u64).saturating_sub(DATA_AT)
     }
 
+    /// Whether the payload of `segment` begins where the next byte in order is, or before.
+    pub(crate) fn is_in_order(&self, segment: &Segment<'_>) -> bool {
+        self.rcv.place(segment.seq, self.rcv_nxt) <= self.rcv_nxt
+    }
+
+    /// Whether something waits behind a hole.
+    pub(crate) fn has_hole(&self) -> bool {
+        !self.reassembly.is_empty()
+    }
+
+    /// What waits behind a hole is given up. It comes again, as if it had been lost. RFC 2018 8
+    pub(crate) fn give_up_out_of_order(&mut self) {
+        self.reassembly = Reassembly::default();
+    }
+
     /// Bytes that came in order and were not read.
     pub fn readable_len(&self) -> usize {
         let data_end = self

@@ -42,6 +42,10 @@ figures! { |it, hangar|
         hangar.crowded();
     Counter writes_cut_short: "Writes of fibers that took less because all connections together had much to send." =
         it.shard().counters().writes_cut_short;
+    Counter receive_memory_refused: "Segments that were dropped because what came and was not read took all memory for it." =
+        it.shard().counters().receive_memory_refused;
+    Counter out_of_order_given_up: "Times that a connection gave up what came out of order, so that there was memory for what came in order." =
+        it.shard().counters().out_of_order_given_up;
     Gauge flows: "Connections, open, half open and closing." =
         it.shard().flows_len() as u64;
     Gauge time_wait: "Names of connections in TIME-WAIT." =

@@ -6,10 +6,10 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -76,7 +76,7 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
             }
         }
         if settling.real_time {
-            become_real_time()?;
+            set_real_time(Some(SERVER_PRIORITY))?;
         }
         for group in &settling.groups {
             // 0 is the process that writes. cgroups(7)
@@ -90,19 +90,28 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
     unsafe { command.pre_exec(child) };
 }
 
-/// Lets this thread, and what it starts from now on, run whenever it can. Unlike a nice value this
-/// also holds within another program's slice. sched(7)
-fn become_real_time() -> io::Result<()> {
+/// Of a server in real time, and of the thread that reads its clocks, which goes ahead of it.
+const SERVER_PRIORITY: libc::c_int = 1;
+const READER_PRIORITY: libc::c_int = 2;
+
+/// Lets this thread, and what it starts from now on, run whenever nothing of a higher priority
+/// does; with none, as usual. Unlike a nice value this also holds within another program's slice.
+/// sched(7)
+fn set_real_time(priority: Option<libc::c_int>) -> io::Result<()> {
     const THIS_THREAD: libc::pid_t = 0;
+    let policy = match priority {
+        Some(_) => libc::SCHED_FIFO,
+        None => libc::SCHED_OTHER,
+    };
     // What the kernel calls `struct sched_param`; that of some C libraries is longer.
-    let least: libc::c_int = 1;
+    let priority = priority.unwrap_or(0);
     // SAFETY: the kernel reads an `int`, which lives until after the call. sched_setscheduler(2)
     let failed = unsafe {
         libc::syscall(
             libc::SYS_sched_setscheduler,
             THIS_THREAD,
-            libc::SCHED_FIFO,
-            &raw const least,
+            policy,
+            &raw const priority,
         )
     };
     match failed {
@@ -111,11 +120,25 @@ fn become_real_time() -> io::Result<()> {
     }
 }
 
+/// This thread goes ahead of all servers as long as this lives.
+pub(crate) struct Ahead(PhantomData<*const ()>);
+
+impl Ahead {
+    pub(crate) fn go() -> io::Result<Ahead> {
+        set_real_time(Some(READER_PRIORITY))?;
+        Ok(Ahead(PhantomData))
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        let _ = set_real_time(None);
+    }
+}
+
 /// Why no program can be started [in real time](Settling::real_time) here, if so.
 pub(super) fn lacks_real_time() -> Option<String> {
-    // In a thread of its own, which ends as what it has become.
-    let tried = thread::spawn(become_real_time).join();
-    let denied = tried.expect("it does not panic").err()?;
+    let denied = Ahead::go().err()?;
     Some(format!("programs in real time need root: {denied}"))
 }
 

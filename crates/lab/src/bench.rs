@@ -243,7 +243,7 @@ impl Bench<'_> {
             true => Side::Ahead,
             false => Side::Generator,
         };
-        self.drive_from(&side, server, loads)
+        self.drive_from(&side, READ_EVERY, server, loads)
     }
 
     fn drive_from(

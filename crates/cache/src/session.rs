@@ -348,8 +348,8 @@ mod tests {
     use crate::Settings;
     use crate::transcript;
 
-    /// Seen: 32 clients that asked for crawls kept 32 threads busy, and others waited. memcached has
-    /// one crawl at a time, and says so.
+    /// Seen: 32 clients that asked for crawls kept 32 threads busy, and others waited. memcached
+    /// has one crawl at a time, and says so.
     #[test]
     fn clients_crawl_one_at_a_time() {
         let service = transcript::service(Settings::default()).expect("a store");

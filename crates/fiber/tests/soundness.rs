@@ -306,9 +306,9 @@ fn a_refused_closure_is_dropped_before_the_refusal_returns() {
     });
 }
 
-/// Seen (in review): a fiber that spawned into its scope while its runtime was shut down stood still
-/// for ever. Cause: a closure that is refused was dropped while the scope's list was locked, and
-/// what it owned looked at the scope. Cure: it is dropped after that.
+/// Seen (in review): a fiber that spawned into its scope while its runtime was shut down stood
+/// still for ever. Cause: a closure that is refused was dropped while the scope's list was locked,
+/// and what it owned looked at the scope. Cure: it is dropped after that.
 #[test]
 fn what_a_refused_closure_owns_may_use_the_scope() {
     struct Cancels<'scope, 'env>(&'scope Scope<'scope, 'env>);

@@ -231,8 +231,8 @@ impl Bench<'_> {
             .merged()
     }
 
-    /// As [`drive`](Bench::drive). Several generators have one core, and number `ahead` goes ahead of
-    /// the others there: else most of its p99 is how long it waits for them.
+    /// As [`drive`](Bench::drive). Several generators have one core, and number `ahead` goes ahead
+    /// of the others there: else most of its p99 is how long it waits for them.
     pub(crate) fn drive_ahead(
         &mut self,
         server: &mut Running,

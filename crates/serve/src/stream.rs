@@ -2,12 +2,13 @@
 //! and a kernel thread's.
 
 mod gathered;
+mod last;
 pub(crate) mod untaken;
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use fiber::net::{TcpStream, UnixStream};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_cork};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use session::Outbox;
 
@@ -23,6 +24,8 @@ use crate::buffers::PIECE_LEN_MAX;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::file::{self, COPIED_PIECE_LEN};
 pub(crate) use gathered::Gathered;
+pub(crate) use last::send_last;
+use last::send_piece;
 use untaken::poll_for;
 pub(crate) use untaken::untaken;
 
@@ -136,39 +139,6 @@ pub(crate) fn send_out<T: Stream>(
         let _ = stream.shutdown(Shutdown::Write);
     }
     (sent.map(|len| len as u64), is_all)
-}
-
-/// Sends the last bytes of all by `send`, which leaves with the end of the stream if `is_all` says
-/// of its result that it has sent them: that saves a packet, and the peer the work with it.
-pub(crate) fn send_last<R>(
-    socket: BorrowedFd<'_>,
-    send: impl FnOnce() -> R,
-    is_all: impl FnOnce(&R) -> bool,
-) -> R {
-    // A packet that is not full waits for more, or for the end. tcp(7). Sockets of other kinds have
-    // no packets, and refuse this.
-    let _ = set_tcp_cork(socket, true);
-    let sent = send();
-    // The peer may be gone already; that is nothing new to what comes next.
-    let _ = match is_all(&sent) {
-        true => rustix::net::shutdown(socket, rustix::net::Shutdown::Write),
-        false => set_tcp_cork(socket, false),
-    };
-    sent
-}
-
-/// As [`send_last`], of a piece of a file if it is the last one.
-fn send_piece(
-    socket: BorrowedFd<'_>,
-    piece: &FilePiece<'_>,
-    send: impl FnOnce() -> io::Result<u64>,
-) -> io::Result<Carried> {
-    let is_all = |sent: &io::Result<u64>| matches!(sent, Ok(len) if *len == piece.len);
-    let sent = match piece.is_last {
-        true => send_last(socket, send, is_all),
-        false => send(),
-    };
-    sent.map(Carried::Sent)
 }
 
 /// A connection that a fiber carries.
@@ -374,37 +344,5 @@ impl Stream for ThreadStream {
 
     fn peer(&self) -> Option<SocketAddr> {
         rustix::net::getpeername(&self.fd).ok()??.try_into().ok()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
-
-    use rustix::net::sockopt::tcp_cork;
-
-    use super::*;
-
-    #[test]
-    fn the_last_bytes_leave_with_the_end_and_none_are_held_back_without_it() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        for all in [true, false] {
-            let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (near, _) = listener.accept().unwrap();
-            let send = || (&near).write(b"last").unwrap();
-            let sent = send_last(near.as_fd(), send, |_| all);
-            assert_eq!(sent, 4);
-            assert_eq!(tcp_cork(&near).unwrap(), all, "it holds back while it ends");
-            let mut got = Vec::new();
-            match all {
-                true => assert_eq!(peer.read_to_end(&mut got).unwrap(), 4),
-                false => {
-                    (&near).write_all(b" and more").unwrap();
-                    drop(near);
-                    assert_eq!(peer.read_to_end(&mut got).unwrap(), 13);
-                }
-            }
-        }
     }
 }

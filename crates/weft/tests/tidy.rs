@@ -49,9 +49,6 @@ const RUST_LINES_MAX: usize = 1000;
 /// Engines and what they share are to be read in one go.
 const SERVE_LINES_MAX: usize = 400;
 
-/// In characters. Tables and drawings take what they need; rustfmt sees to the code.
-const COMMENT_WIDTH_MAX: usize = 100;
-
 /// Lines of code: every connection on a fiber or a thread of its own is this loop.
 const BLOCKING_LINES_MAX: usize = 119;
 
@@ -504,27 +501,6 @@ fn drivers_weigh_what_their_page_says() {
         let said: usize = said.replace(',', "").parse().unwrap();
         if said.abs_diff(count) * 10 > count {
             findings.add(page, format!("{count} lines, and not {said}: {row}"));
-        }
-    }
-    findings.assert_none();
-}
-
-#[test]
-fn comments_are_at_most_100_wide() {
-    let mut findings = Findings::default();
-    for file in rust_files() {
-        let mut is_drawing = false;
-        for (at, line) in file.text.lines().enumerate() {
-            let comment = line.trim_start().strip_prefix("//");
-            let Some(comment) = comment.map(|rest| rest.trim_start_matches(['/', '!', ' '])) else {
-                is_drawing = false;
-                continue;
-            };
-            is_drawing ^= comment.starts_with("```");
-            let is_of_table = comment.starts_with('|');
-            if !is_drawing && !is_of_table && line.chars().count() > COMMENT_WIDTH_MAX {
-                findings.add_line(&file, at, "a comment that is too wide");
-            }
         }
     }
     findings.assert_none();

@@ -398,8 +398,8 @@ mod tests {
     }
 
     /// Seen: of two servers it was the one with the shorter p99 after the overload that did not
-    /// recover. Cause: its p99 before was shorter still, less than half a period of the quota. Cure:
-    /// that counts as one period at least.
+    /// recover. Cause: its p99 before was shorter still, less than half a period of the quota.
+    /// Cure: that counts as one period at least.
     #[test]
     fn a_lucky_calm_does_not_decide() {
         let period_us = CPU_PERIOD_US as f64;

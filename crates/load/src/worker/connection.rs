@@ -74,9 +74,9 @@ impl Worker<'_> {
         }
     }
 
-    /// After how many requests a new connection is closed. The chance is the same after each one, so
-    /// connections that open together, as after an overload, do not end together: not the first
-    /// time, and not later.
+    /// After how many requests a new connection is closed. The chance is the same after each one,
+    /// so connections that open together, as after an overload, do not end together: not the
+    /// first time, and not later.
     fn life(&mut self) -> u32 {
         match self.plan.workload.requests_per_connection() {
             Some(mean) => self.lives.tries(mean),

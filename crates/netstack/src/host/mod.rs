@@ -95,8 +95,9 @@ pub struct ShardLimits {
     /// From half of it on a connection has less than `send_capacity`, and beyond it
     /// [`SHARE_LEN_MIN`](crate::tcp::buffer::SHARE_LEN_MIN).
     pub send_memory_max: usize,
-    /// Memory of what came and was not read, of all connections together. Beyond it what came out of
-    /// order is given up for what comes in order, and then each has a short ring: [`RING_LEN_MIN`](crate::tcp::buffer::RING_LEN_MIN).
+    /// Memory of what came and was not read, of all connections together. Beyond it what came out
+    /// of order is given up for what comes in order, and then each has a short ring:
+    /// [`RING_LEN_MIN`](crate::tcp::buffer::RING_LEN_MIN).
     pub receive_memory_max: usize,
     /// The ports of active opens. RFC 6335 6
     pub ephemeral_ports: (u16, u16),

@@ -411,7 +411,11 @@ impl<'p> Worker<'p> {
     }
 
     fn wait_ns(&self) -> u64 {
-        let interval_ns = (self.interval + 1) * self.times.interval_ns;
+        // The last interval ends with the run.
+        let interval_ns = match self.is_ending {
+            true => u64::MAX,
+            false => (self.interval + 1) * self.times.interval_ns,
+        };
         let timer_ns = self
             .timers
             .peek()
@@ -427,7 +431,7 @@ impl<'p> Worker<'p> {
             self.times.end_ns
         };
         let others_ns = interval_ns
-            .max(self.now_ns + 1)
+            .max(self.now_ns.saturating_add(1))
             .min(timer_ns)
             .min(opening_ns)
             .min(end_ns);

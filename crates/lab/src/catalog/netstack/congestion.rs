@@ -29,6 +29,8 @@ const LASTS: f64 = 4.0;
 const LOSSY_SECONDS_MIN: u64 = 10;
 const DELAY_MS: u64 = 20;
 const BYTES: u64 = 100_000_000;
+/// Where much is lost: a generator waits for the replies that are under way at its end.
+const BYTES_LOSSY: u64 = 1_000_000;
 const LOSSES_PER_MILLE: [u64; 4] = [0, 1, 10, 50];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
@@ -49,9 +51,14 @@ fn label(reno: u64, loss_per_mille: u64) -> String {
 }
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let site = web::site(bench, "long", &[BYTES])?;
+    let site = web::site(bench, "long", &[BYTES, BYTES_LOSSY])?;
     let is_kernel = subject.kind == KERNEL;
     let loss_per_mille = cell.get("loss", 0);
+    let bytes = if loss_per_mille < 10 {
+        BYTES
+    } else {
+        BYTES_LOSSY
+    };
     let plan = LinkPlan {
         wire: Wire::Bad {
             loss_per_mille,
@@ -63,11 +70,10 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     let congestion = ["--congestion", cell.either("reno", "newreno", "cubic")];
     let more = if is_kernel { &[] } else { &congestion[..] };
     let mut server = bench.start_on(plan, subject, &site, 1, more)?;
-    let url = server.url(&format!("/{BYTES}.html"));
+    let url = server.url(&format!("/{bytes}.html"));
     let load = words(&format!("http {url} -c 4 --warm-up 1s --timeout 10m"));
     bench.seconds *= LASTS;
     bench.seconds = bench.seconds.max(cell.get("least_s", 0) as f64);
-    // With much loss no file comes whole in this time: the bytes count.
     let driven = bench.drive(&mut server, &[load])?;
     Ok(driven.without_errors()?.sample())
 }

@@ -233,7 +233,7 @@ fn query(src: Ipv6Addr, hop_limit: u8, delay_ms: u16, data: &[u8]) -> Vec<u8> {
         word: u32::from(delay_ms) << 16,
         data,
     };
-    let mut bytes = vec![0; 100];
+    let mut bytes = [0; 100];
     bytes[..8].copy_from_slice(&ROUTER_ALERT);
     let len = 8 + message.emit(src, header.dst, &mut bytes[8..]);
     v6(header, &bytes[..len])

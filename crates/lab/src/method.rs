@@ -549,8 +549,10 @@ fn program(
         return Ok(Came::Absent);
     }
     if !status.success() {
-        let first = errors.lines().next().unwrap_or_default();
-        return Ok(Came::Failed(format!("{status}: {first}")));
+        // A panic begins with an empty line.
+        let first = errors.lines().find(|line| !line.trim().is_empty());
+        let words = first.map(|line| format!(": {line}")).unwrap_or_default();
+        return Ok(Came::Failed(format!("{status}{words}")));
     }
     Ok(match serde_json::from_str::<Output>(out.trim()) {
         Ok(output) => Came::Sample(output.into()),

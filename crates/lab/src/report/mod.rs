@@ -184,6 +184,7 @@ impl<'a> Report<'a> {
         }
         let sentences = found.into_iter().map(|(subject, why, count, cells)| {
             let (samples, cells) = (counted(count, "sample"), cells.join("; "));
+            let why = why.trim_end_matches([' ', ':']);
             format!("{subject} failed in {samples} ({cells}): {why}")
         });
         sentences.collect()

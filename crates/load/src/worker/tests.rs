@@ -84,8 +84,8 @@ fn connections_that_open_together_do_not_end_together() {
 }
 
 /// Seen: after its time a run that waited for its last replies took all of a core, for minutes
-/// where the time-out is long. Cause: the last interval's end had passed, and each turn waited until
-/// then. Cure: nothing but replies and the time-out is waited for.
+/// where the time-out is long. Cause: the last interval's end had passed, and each turn waited
+/// until then. Cure: nothing but replies and the time-out is waited for.
 #[test]
 fn what_waits_for_the_last_replies_sleeps() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

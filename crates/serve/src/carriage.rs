@@ -29,8 +29,7 @@
 //!                        session.receive ───────┤
 //!                           │                   │
 //!                           ├─▶ Turn ───────────┤ it filled the outbox
-//!                           ├─▶ Work ▶ Working ─┤ it must do what may block
-//!                           ├─▶ LookForEnd ▶ Work ┘ it waits on: has the peer left meanwhile?
+//!                           ├─▶ Work ▶ Working ─┘ it must do what may block
 //!                           ├─▶ Finish ▶ Discard ─▶ Close    it refused the peer, which may still be sending
 //!                           └─▶ Close
 //! ```
@@ -197,17 +196,10 @@ enum Stage {
     Receive,
     Fill,
     Turn,
-    Work {
-        waits: bool,
-    },
+    Work { waits: bool },
     Working,
-    /// Input is received for a moment, and only its end means anything. Then the wait goes on.
-    LookForEnd,
     Finish(Closed),
-    Discard {
-        closed: Closed,
-        len: u32,
-    },
+    Discard { closed: Closed, len: u32 },
     Close(Closed),
 }
 
@@ -229,10 +221,6 @@ const HELD_LEN_KEPT: usize = 512;
 /// how much.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 const LINGER_LEN_MAX: u32 = 1024 * 1024;
-
-/// How long a session that waits for something to happen is kept from it, now and then, while the
-/// end of its peer's input is looked for.
-const END_PATIENCE: Duration = Duration::from_millis(10);
 
 /// How long the goodbye of TLS may wait for room in the socket's buffer. It is a courtesy: a peer
 /// that takes nothing more goes without.
@@ -277,9 +265,7 @@ impl<S: Session> Carriage<S> {
         }
         let until = self.deadline;
         match self.stage {
-            Stage::Receive | Stage::Handshake | Stage::LookForEnd | Stage::Discard { .. } => {
-                Want::Receive { until }
-            }
+            Stage::Receive | Stage::Handshake | Stage::Discard { .. } => Want::Receive { until },
             Stage::Fill => {
                 let room = self.session.as_mut().map(S::body_room).unwrap_or_default();
                 Want::Fill { room, until }

@@ -19,7 +19,7 @@
 //! | `Receive(phase)` | sends what is in the outbox, waits for more input within the phase's time-out |
 //! | `Flush` | sends what is in the outbox and shows the unused input again: this is back-pressure |
 //! | `Work` | calls [`Session::work`] where blocking is allowed, then shows the unused input again |
-//! | `Wait` | the same, on a thread of its own: the work is to wait for something to happen. A peer that has ended its side meanwhile has left |
+//! | `Wait` | the same, on a thread of its own: the work is to wait for something to happen |
 //! | `Close` | sends what is in the outbox and closes |
 //! | `Linger` | the same, but goes on reading for a while, so that the peer gets to see the reply |
 //!
@@ -150,9 +150,7 @@ pub enum Next {
     Work,
     /// As [`Next::Work`], but the work waits for something to happen, however long that takes (a
     /// `watch`). It gets a kernel thread of its own, so that it does not keep other connections'
-    /// work waiting: a session limits how many wait so. When nothing has happened, the driver looks
-    /// whether the peer has ended its side, which ends the connection; so the work should not wait
-    /// for longer than a peer that has left may keep its place.
+    /// work waiting: a session limits how many wait so.
     Wait,
     /// Send what is in the outbox and close: the peer has sent all that it will.
     Close,

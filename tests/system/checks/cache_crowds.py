@@ -4,8 +4,6 @@ is seen wherever it turns up; a client beside asks for one small value all the t
 import hashlib
 import os
 import pathlib
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -119,25 +117,6 @@ def clients_killed_in_the_middle_of_a_set_leave_nothing(world):
         for number in range(50):
             client.must_set(b"more%d" % number, value)
         expect_equal("evictions", client.stats()["evictions"], "0")
-
-
-@check(*ALL, limit_s=60)
-def watchers_that_have_left_make_room(world):
-    """Seen: twenty clients that watched for evictions, and left, kept their places until something was evicted."""
-    watch = b"watch evictions"
-    with cache(world) as server:
-        watchers = [server.client() for _ in range(20)]
-        for watcher in watchers:
-            expect_equal("the answer to a watcher", watcher.ask(watch), b"OK")
-        with server.client() as late:
-            expect(late.ask(watch).startswith(b"WATCHER_TOO_MANY"), "there may be more watchers than 20")
-        for number, watcher in enumerate(watchers):
-            if number % 2:
-                watcher.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            watcher.close()
-        wait_for("they have left", lambda: int(server.stats()["curr_connections"]) <= 2)
-        with server.client() as late:
-            expect_equal("the answer to the next", late.ask(watch), b"OK")
 
 
 @check(*ALL, limit_s=60)

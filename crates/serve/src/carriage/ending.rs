@@ -42,7 +42,6 @@ impl<S: Session> Carriage<S> {
                 let stage = Stage::Close(Closed::TimedOut(phase));
                 self.give_up(GiveUp::TimedOut(phase), stage, now);
             }
-            Stage::LookForEnd => self.stage = Stage::Work { waits: true },
             Stage::Discard { closed, .. } => self.stage = Stage::Close(closed),
             // These do not wait for the peer.
             Stage::Open

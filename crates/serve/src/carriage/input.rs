@@ -3,8 +3,7 @@
 use session::{GiveUp, Next, Now, Phase, Received, Session};
 
 use super::{
-    Carriage, DRAIN_GRACE, Drain, END_PATIENCE, HELD_LEN_KEPT, HELD_LEN_MAX, LINGER_LEN_MAX, Stage,
-    outgoing,
+    Carriage, DRAIN_GRACE, Drain, HELD_LEN_KEPT, HELD_LEN_MAX, LINGER_LEN_MAX, Stage, outgoing,
 };
 use crate::counters::Closed;
 
@@ -59,7 +58,7 @@ impl<S: Session> Carriage<S> {
     pub(super) fn take(&mut self, input: &[u8], now: Now) {
         self.note_arrival(now);
         match (self.stage, &mut self.session) {
-            (Stage::Receive | Stage::Fill | Stage::LookForEnd, Some(session)) => {
+            (Stage::Receive | Stage::Fill, Some(session)) => {
                 self.shared.counters.received(input.len());
                 let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
                 if self.held.is_empty() {
@@ -171,22 +170,10 @@ impl<S: Session> Carriage<S> {
             }
             Next::Flush => Stage::Turn,
             Next::Work => Stage::Work { waits: false },
-            Next::Wait => self.wait_on(now),
+            Next::Wait => Stage::Work { waits: true },
             Next::Close => Stage::Close(Closed::Session),
             Next::Linger => Stage::Finish(Closed::Session),
         };
-    }
-
-    /// The session waits for something to happen. If it has waited and nothing has, its peer may
-    /// have left: as long as nothing is sent to it, nothing else would tell.
-    #[cold]
-    fn wait_on(&mut self, now: Now) -> Stage {
-        let has_output = self.outgoing.as_ref().is_some_and(|it| !it.is_empty());
-        if self.stage != Stage::Turn || has_output {
-            return Stage::Work { waits: true };
-        }
-        self.deadline = now.monotonic + END_PATIENCE;
-        Stage::LookForEnd
     }
 
     #[cold]

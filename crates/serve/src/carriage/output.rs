@@ -144,9 +144,7 @@ impl<S: Session> Carriage<S> {
             _ if self.is_ended && self.drain != Drain::No && self.is_idle() => {
                 Stage::Close(Closed::Drained)
             }
-            Stage::Receive | Stage::Fill | Stage::Handshake | Stage::LookForEnd
-                if self.is_ended =>
-            {
+            Stage::Receive | Stage::Fill | Stage::Handshake if self.is_ended => {
                 Stage::Close(Closed::Peer)
             }
             Stage::Discard { closed, .. } if self.is_ended => Stage::Close(closed),

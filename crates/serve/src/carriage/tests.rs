@@ -737,36 +737,6 @@ fn work_that_waits_for_something_is_told_from_other_work() {
     }
 }
 
-/// Seen: twenty clients that watched a cache in which nothing happened, and left, kept their places
-/// until something happened, and no other could watch. Cause: nothing was received while a session
-/// waited. Cure: after a wait that has brought nothing, the end of the input is looked for.
-#[test]
-fn a_peer_that_leaves_while_nothing_happens_is_missed() {
-    for has_said_more in [false, true] {
-        let mut world = World::new();
-        assert_eq!(world.say("watch\n"), Blocked::Receive);
-        assert_eq!(world.take_got(), "watching\n");
-        // It is there, so the wait goes on; and again.
-        assert_eq!(world.expire(), Blocked::Receive);
-        if has_said_more {
-            assert_eq!(world.say("whatever it says\n"), Blocked::Receive);
-        }
-        world.carriage.input(b"", world.now);
-        assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
-        assert_eq!(world.life.closed.load(Ordering::Relaxed), 1);
-        assert_eq!(world.take_got(), "");
-    }
-}
-
-/// What a session has found is sent at once, and it waits on.
-#[test]
-fn a_wait_that_has_brought_something_is_followed_by_the_next() {
-    let mut world = World::new();
-    world.carriage.input(b"watch\n", world.now);
-    assert!(world.step().is_none(), "its first words are sent");
-    assert!(matches!(world.carriage.want(), Want::Work));
-}
-
 #[test]
 fn work_that_ends_after_the_peer_has_left_is_put_away() {
     let mut world = World::new();
@@ -820,7 +790,6 @@ fn everywhere() -> Vec<(&'static str, World)> {
             world
         }),
         ("before work", after("work\n", usize::MAX)),
-        ("watching", ran("watch\n", usize::MAX)),
         ("finishing", finishing),
         ("discarding", discarding),
         ("closing", closing),
@@ -870,10 +839,6 @@ fn a_drain_reaches_every_session_once_and_ends_every_connection() {
                 let body = "a".repeat(if name == "in a body" { 50 } else { 500 });
                 assert_eq!(world.say(&body), Blocked::Receive, "{name}");
                 assert_eq!(world.expire(), Blocked::Closed(Closed::Drained), "{name}");
-            }
-            "watching" => {
-                assert_eq!(blocked, Blocked::Receive);
-                assert_eq!(world.expire(), Blocked::Closed(Closed::Session), "{name}");
             }
             "discarding" | "finishing" => {
                 assert_eq!(world.expire(), Blocked::Closed(Closed::Session), "{name}");

@@ -19,8 +19,7 @@ use crate::limits::Limits;
 
 /// A session with one command for everything that a session can want. Lines, answered in order:
 /// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`,
-/// `body LEN` (that many bytes follow), `work`, `wait`, `watch` (waits again and again, and nothing
-/// happens), `refuse`, `bye`.
+/// `body LEN` (that many bytes follow), `work`, `refuse`, `bye`.
 #[derive(Clone, Debug)]
 pub(super) struct Toy {
     state: State,
@@ -42,7 +41,6 @@ enum State {
     Body { room: Vec<u8>, filled: usize },
     Work(Next),
     Worked,
-    Watch,
 }
 
 /// Bodies from here on are taken in room of the session's own.
@@ -86,10 +84,6 @@ impl Toy {
             }
             "work" => self.state = State::Work(Next::Work),
             "wait" => self.state = State::Work(Next::Wait),
-            "watch" => {
-                out.put(b"watching\n");
-                self.state = State::Watch;
-            }
             "refuse" => {
                 out.put(b"refused\n");
                 return Some(Next::Linger);
@@ -138,14 +132,6 @@ impl Session for Toy {
                     let next = *next;
                     return Received { used, next };
                 }
-                State::Watch => {
-                    let next = match self.drains {
-                        true => Next::Close,
-                        false => Next::Wait,
-                    };
-                    let used = input.len();
-                    return Received { used, next };
-                }
                 State::Worked => {
                     out.put(b"worked\n");
                     self.state = State::Lines;
@@ -182,9 +168,7 @@ impl Session for Toy {
     }
 
     fn work(&mut self, _: Now) {
-        if !matches!(self.state, State::Watch) {
-            self.state = State::Worked;
-        }
+        self.state = State::Worked;
     }
 
     fn body_room(&mut self) -> &mut [u8] {

@@ -411,35 +411,28 @@ impl<'p> Worker<'p> {
     }
 
     fn wait_ns(&self) -> u64 {
-        // The last interval ends with the run.
-        let interval_ns = match self.is_ending {
-            true => u64::MAX,
-            false => (self.interval + 1) * self.times.interval_ns,
-        };
         let timer_ns = self
             .timers
             .peek()
             .map_or(u64::MAX, |Reverse((due_ns, _))| *due_ns);
-        let opening_ns = if self.opening.is_empty() {
-            u64::MAX
-        } else {
-            self.opening_ns
+        let opening_ns = match self.opening.is_empty() {
+            true => u64::MAX,
+            false => self.opening_ns,
         };
-        let end_ns = if self.is_ending {
-            u64::MAX
-        } else {
-            self.times.end_ns
+        // The last interval ends with the run, and after it nothing is due but replies.
+        let [interval_ns, end_ns, arrival_ns] = match self.is_ending {
+            true => [u64::MAX; 3],
+            false => [
+                (self.interval + 1) * self.times.interval_ns,
+                self.times.end_ns,
+                self.next_arrival_ns,
+            ],
         };
         let others_ns = interval_ns
-            .max(self.now_ns.saturating_add(1))
+            .max(self.now_ns + 1)
             .min(timer_ns)
             .min(opening_ns)
             .min(end_ns);
-        let arrival_ns = if self.is_ending {
-            u64::MAX
-        } else {
-            self.next_arrival_ns
-        };
         let until = |due_ns: u64| due_ns.saturating_sub(self.now_ns).min(WAIT_MAX_NS);
         until(others_ns).min(until(arrival_ns).saturating_sub(self.spin_ns))
     }

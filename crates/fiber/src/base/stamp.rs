@@ -1,7 +1,10 @@
 //! The processor's own counter, for ages in the ready queue: cheap to read, the same on all CPUs,
-//! and in a unit that need not be known, because only quotients of ages count.
+//! and in a unit that is seldom needed, because mostly quotients of ages count.
 //!
 //! `Instant::now` reads the same counter but also converts it, which takes twice as long.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// The counter now.
 #[cfg(target_arch = "x86_64")]
@@ -20,4 +23,40 @@ pub(crate) fn now() -> u64 {
     // SAFETY: reads the virtual counter, which Linux opens to programs on every aarch64 machine.
     unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
     ticks
+}
+
+/// How much the counter grows in `time`, within some percent. The first call measures it, which
+/// takes some 100 µs.
+pub(crate) fn ticks(time: Duration) -> u64 {
+    static PER_MICROSECOND: OnceLock<u64> = OnceLock::new();
+    let per_microsecond = *PER_MICROSECOND.get_or_init(|| {
+        // A thread that is interrupted between two clocks measures nonsense, once.
+        let mut measured = [(); 5].map(|()| measure());
+        measured.sort_unstable();
+        measured[2].max(1)
+    });
+    per_microsecond.saturating_mul(time.as_micros() as u64)
+}
+
+/// How much the counter grows in a microsecond.
+fn measure() -> u64 {
+    let (began, counted_from) = (Instant::now(), now());
+    while began.elapsed() < Duration::from_micros(20) {
+        std::hint::spin_loop();
+    }
+    now().saturating_sub(counted_from) / began.elapsed().as_micros() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counter_grows_by_what_is_said() {
+        let (began, counted_from) = (Instant::now(), now());
+        std::thread::sleep(Duration::from_millis(20));
+        let (took, counted) = (began.elapsed(), now() - counted_from);
+        let share = counted as f64 / ticks(took) as f64;
+        assert!((0.5..2.0).contains(&share), "{counted} in {took:?}");
+    }
 }

@@ -136,6 +136,12 @@ impl Idle {
                 .is_ok()
     }
 
+    /// Whether there is any to wake, as far as is known without the lock.
+    #[inline]
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.sleeper_count.load(Ordering::Relaxed) > 0
+    }
+
     /// After work was added that any processor may take: which to wake.
     #[inline]
     pub(crate) fn notify(&self) -> Notified {

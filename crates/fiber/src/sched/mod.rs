@@ -3,7 +3,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `timer`, `idle`, `mail`, `ready_queue` | a wheel, sleepers, inboxes, lanes: without a clock, without fibers |
+//! | `backlog`, `timer`, `idle`, `mail`, `ready_queue` | how long work waits, a wheel, sleepers, inboxes, lanes: without a clock, without fibers |
 //! | `threads` | the kernel threads of a cluster's processors |
 //! | `spans`, `watch` | parts of a fiber's control block |
 //! | `fiber` | the control block |
@@ -13,6 +13,7 @@
 //! | `block`, `run` | how a fiber gives its processor away, and how it gets it |
 //! | `unparker` | a fiber or a thread that is parked |
 
+pub(crate) mod backlog;
 pub(crate) mod idle;
 pub(crate) mod mail;
 pub(crate) mod ready_queue;

@@ -17,6 +17,7 @@ use crate::backend::{Backend, Completed};
 use crate::base::clock::after;
 use crate::base::stamp;
 use crate::io::accept::Acceptors;
+use crate::sched::backlog::Backlog;
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
 use crate::sched::fiber::{Fiber, FiberRef};
 use crate::sched::idle::Notified;
@@ -41,10 +42,12 @@ pub(crate) struct Processor {
     pub(crate) visitor: RefCell<Visitor>,
     /// When the turn began: no fiber that becomes ready in it is older. See [`stamp`].
     pub(crate) turn_began: Cell<u64>,
+    pub(crate) backlog: Backlog,
     /// Pinned fibers that have run since the processor last looked at another's lane.
     pub(crate) pinned_in_a_row: Cell<u8>,
-    /// Something has come from another processor, or any processor might have run it, since the
-    /// last sleep: the next may come soon, so it is worth a look around before the next sleep.
+    /// Something has come from another processor, or a fiber has made another ready that any
+    /// processor may run, since the last sleep: the next may come soon, so it is worth a look
+    /// around before the next sleep.
     pub(crate) shares_work: Cell<bool>,
     current: Cell<Option<FiberRef>>,
     /// Stacks for the next steps: the warmest first.
@@ -221,6 +224,7 @@ impl Processor {
             ready: RefCell::default(),
             visitor: RefCell::new(visitor),
             turn_began: Cell::new(0),
+            backlog: Backlog::new(),
             pinned_in_a_row: Cell::new(0),
             shares_work: Cell::new(false),
             current: Cell::new(None),
@@ -260,6 +264,7 @@ impl Processor {
         let mut visitor = self.visitor.borrow_mut();
         self.cluster.queue.push(&mut visitor, stamp::now(), fiber);
         drop(visitor);
+        self.shares_work.set(true);
         self.notify();
     }
 

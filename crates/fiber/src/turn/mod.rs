@@ -115,17 +115,17 @@ impl Processor {
         let began = stamp::now();
         // The pinned fibers became ready in the turn before.
         let pinned_since = self.turn_began.replace(began);
+        let took = began.saturating_sub(pinned_since);
+        self.backlog.begin_turn(began, took);
         let mut pinned = self.ready.borrow().len();
-        if queue.oldest(self.index) != u64::MAX && (pinned > 0 || queue.has_several(self.index)) {
-            // While one runs, the others might run elsewhere.
-            self.notify();
-        }
+        let mut has_shared = false;
         // A fiber that may leave a processor that goes does so instead of running.
         let mut movable_left = match self.retiring.is_begun() {
             true => 0,
             false => MOVABLE_PER_TURN,
         };
         loop {
+            has_shared = has_shared || self.share(pinned);
             let limit = if pinned > 0 { pinned_since } else { began };
             if movable_left > 0 && queue.oldest(self.index) < limit {
                 movable_left -= 1;
@@ -134,9 +134,28 @@ impl Processor {
                 pinned -= 1;
                 self.run_pinned(pinned_since);
             } else {
-                return;
+                break;
             }
         }
+        if !self.has_work() {
+            self.backlog.clear();
+        }
+    }
+
+    /// Before a fiber runs: wakes another processor if more waits here than this one, any
+    /// processor may run it, and it is worth it. What a fiber with frames does may take any time,
+    /// so work that waits with one is always worth it. Says whether it has.
+    #[inline]
+    fn share(&self, pinned: usize) -> bool {
+        let queue = &self.cluster.queue;
+        let is_worth = self.cluster.idle.has_sleepers()
+            && queue.oldest(self.index) != u64::MAX
+            && (pinned > 0
+                || (queue.has_several(self.index) && self.backlog.is_worth_waking(stamp::now())));
+        if is_worth {
+            self.notify();
+        }
+        is_worth
     }
 
     /// Runs the next fiber by the rule of the ready queue: of ours as a rule, or of a processor
@@ -151,11 +170,13 @@ impl Processor {
         let Some((fiber, origin)) = popped else {
             return; // Others have been faster.
         };
-        self.shares_work.set(true);
         let counters = &self.shared().counters;
         match origin {
             Origin::Own => counters.fibers_popped.add(1),
-            Origin::Helped => counters.fibers_helped.add(1),
+            Origin::Helped => {
+                self.shares_work.set(true);
+                counters.fibers_helped.add(1);
+            }
         }
         self.run_fiber(fiber);
     }
@@ -295,6 +316,7 @@ impl Processor {
     fn run_fiber(&self, fiber: FiberRef) {
         let counters = &self.shared().counters;
         counters.switches.add(1);
+        self.backlog.count_run();
         self.set_current(Some(fiber));
         self.unsuspended.set(0);
         self.shared()

@@ -21,10 +21,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure::Course {
         measure: 0,
         panels: "idle",
-        marks: &[
-            (CALM, "twice the knee"),
-            (CALM + OVERLOAD, "half the knee"),
-        ],
+        marks: &[(CALM, "twice the knee"), (CALM + OVERLOAD, "half the knee")],
     },
     bars(0),
     bars(1),

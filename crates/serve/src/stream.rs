@@ -24,8 +24,7 @@ use crate::buffers::PIECE_LEN_MAX;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::file::{self, COPIED_PIECE_LEN};
 pub(crate) use gathered::Gathered;
-pub(crate) use last::send_last;
-use last::send_piece;
+pub(crate) use last::send_pages;
 use untaken::poll_for;
 pub(crate) use untaken::untaken;
 
@@ -141,6 +140,11 @@ pub(crate) fn send_out<T: Stream>(
     (sent.map(|len| len as u64), is_all)
 }
 
+/// Whether a piece of a file was sent as a whole.
+fn is_all(sent: &io::Result<u64>, piece: &FilePiece<'_>) -> bool {
+    matches!(sent, Ok(len) if *len == piece.len)
+}
+
 /// A connection that a fiber carries.
 #[derive(Debug)]
 pub(crate) enum FiberStream {
@@ -182,7 +186,7 @@ impl Stream for FiberStream {
         let (file, start, until) = (range.file.as_fd(), range.range.start, Some(piece.until));
         either!(self, stream => {
             let send = || stream.send_cached_file(file, start, len, until);
-            send_piece(stream.as_fd(), piece, send)
+            send_pages(stream.as_fd(), piece, send, |sent| is_all(sent, piece)).map(Carried::Sent)
         })
     }
 
@@ -309,10 +313,11 @@ impl Stream for ThreadStream {
         let range = piece.range;
         let len = piece.len.min(PIECE_LEN_MAX) as usize;
         let mut at = range.range.start;
-        send_piece(self.fd.as_fd(), piece, || {
+        let send = || {
             let call = || rustix::fs::sendfile(&self.fd, range.file.as_fd(), Some(&mut at), len);
             ThreadStream::call(call).map(|len| len as u64)
-        })
+        };
+        send_pages(self.fd.as_fd(), piece, send, |sent| is_all(sent, piece)).map(Carried::Sent)
     }
 
     fn wait_for_room(&self, deadline: Instant) -> io::Result<()> {

@@ -1,16 +1,16 @@
-//! The last bytes of a connection, and the end of the stream in one packet with them.
+//! Packets that are full: pages of a file, and the last bytes of a connection in one packet with
+//! the end of the stream.
 
-use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::net::{Shutdown, shutdown};
 
-use crate::carriage::{Carried, FilePiece};
+use crate::carriage::FilePiece;
 
 /// Sends the last bytes of all by `send`, which leaves with the end of the stream if `is_all` says
 /// of its result that it has sent them: that saves a packet, and the peer the work with it.
-pub(crate) fn send_last<R>(
+fn send_last<R>(
     socket: BorrowedFd<'_>,
     send: impl FnOnce() -> R,
     is_all: impl FnOnce(&R) -> bool,
@@ -27,18 +27,32 @@ pub(crate) fn send_last<R>(
     sent
 }
 
-/// As [`send_last`], of a piece of a file if it is the last one.
-pub(super) fn send_piece(
+/// So much of a file the kernel sends at a time: what fits into a pipe. splice(2)
+const AT_A_TIME_LEN: u64 = 64 * 1024;
+
+/// Sends pages of a file by `send`, in packets that are full but for the last one; `is_all` says of
+/// its result that it has sent all of the piece. The end of the stream leaves with them if the
+/// piece is the last one.
+///
+/// The last bytes of what the kernel sends at a time do not fill a packet. They wait for the next
+/// ones, but an acknowledgement that comes meanwhile pushes them out: measured on the loopback, 1 to
+/// 5 packets more in 18. `TCP_CORK` keeps them. tcp(7)
+pub(crate) fn send_pages<R>(
     socket: BorrowedFd<'_>,
     piece: &FilePiece<'_>,
-    send: impl FnOnce() -> io::Result<u64>,
-) -> io::Result<Carried> {
-    let is_all = |sent: &io::Result<u64>| matches!(sent, Ok(len) if *len == piece.len);
-    let sent = match piece.is_last {
-        true => send_last(socket, send, is_all),
-        false => send(),
-    };
-    sent.map(Carried::Sent)
+    send: impl FnOnce() -> R,
+    is_all: impl FnOnce(&R) -> bool,
+) -> R {
+    if piece.is_last {
+        return send_last(socket, send, is_all);
+    }
+    let is_corked = piece.len > AT_A_TIME_LEN && set_tcp_cork(socket, true).is_ok();
+    let sent = send();
+    if is_corked {
+        // What has failed has no packets any more.
+        let _ = set_tcp_cork(socket, false);
+    }
+    sent
 }
 
 #[cfg(test)]
@@ -46,10 +60,14 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
+    use std::sync::Arc;
+    use std::time::Instant;
 
     use rustix::net::sockopt::tcp_cork;
+    use session::{FileRange, SharedFile};
 
     use super::*;
+    use crate::buffers::Buffers;
 
     #[test]
     fn the_last_bytes_leave_with_the_end_and_none_are_held_back_without_it() {
@@ -71,5 +89,41 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Seen: 1 MiB was up to 21 packets and not 17. Cause: a file is sent 64 KiB at a time, and an
+    /// acknowledgement between two of them pushes out a packet that is not full yet. Cure: such
+    /// packets are held back until all is sent.
+    #[test]
+    fn packets_that_are_not_full_are_held_back_while_a_long_piece_is_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (near, _) = listener.accept().unwrap();
+        let file = SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap();
+        let range = FileRange {
+            file: Arc::new(file),
+            range: 0..1 << 20,
+            keep: false,
+            settled: true,
+        };
+        let buffers = Arc::new(Buffers::new(0));
+        for (len, is_held) in [(AT_A_TIME_LEN + 1, true), (AT_A_TIME_LEN, false)] {
+            let piece = FilePiece {
+                range: &range,
+                len,
+                look: false,
+                share: len,
+                buffers: &buffers,
+                until: Instant::now(),
+                is_last: false,
+            };
+            for all in [true, false] {
+                let corked = || tcp_cork(&near).unwrap();
+                let was_held = send_pages(near.as_fd(), &piece, corked, |_| all);
+                assert_eq!(was_held, is_held, "{len} bytes");
+                assert!(!corked(), "{len} bytes are held back for ever");
+            }
+        }
+        drop(peer);
     }
 }

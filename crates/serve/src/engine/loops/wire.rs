@@ -185,10 +185,7 @@ impl Wire {
         let may_send = &mut self.may_send;
         let send = || attempt(may_send, waits, call);
         let is_all = |sent: &Attempt<usize>| matches!(sent, Continue(Ok(sent)) if *sent == len);
-        let sent = match piece.is_last {
-            true => stream::send_last(socket.as_fd(), send, is_all)?,
-            false => send()?,
-        };
+        let sent = stream::send_pages(socket.as_fd(), piece, send, is_all)?;
         Continue(sent.map(|len| Carried::Sent(len as u64)))
     }
 

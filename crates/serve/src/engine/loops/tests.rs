@@ -1,12 +1,13 @@
 //! Faults of a dispatcher, which cost time or a connection that is counted, and never one in
-//! silence; and files that are not in memory: under each engine whose threads wait with one.
+//! silence; files that are not in memory, and datagrams that take long: under each engine whose
+//! threads wait with one.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ use crate::file::tests::file_on_disk;
 use crate::limits::Limits;
 use crate::listen::{Address, bind};
 use crate::metrics::MetricsWriter;
+use crate::server::{Server, Settings};
 use crate::shared::Shared;
 
 /// A dispatcher that fails as the kernel may.
@@ -779,4 +781,49 @@ pub(crate) fn converse(mut client: TcpStream) -> bool {
             }
         }
     })
+}
+
+/// An answer to a datagram may take long, as a request that waits for a lock or for memory does; a
+/// loop may not. So answers have threads of their own.
+#[test]
+fn datagrams_that_wait_for_their_answers_hold_up_no_loop() {
+    for engine in engines(Mechanism::EpollEdge) {
+        let listeners = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let Address::Tcp(address) = listeners[0].address else {
+            unreachable!("bound as such")
+        };
+        let settings = Settings {
+            engine: engine.clone(),
+            listeners,
+            ..Settings::default()
+        };
+        let server = Server::start(settings, |_| Echo).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(socket.local_addr().unwrap()).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (end, may_end) = mpsc::channel::<()>();
+        let (begin, begun) = mpsc::channel();
+        let may_end = Mutex::new(may_end);
+        let answer = move |request: &[u8], _: SocketAddr, send: &mut dyn FnMut(&[u8])| {
+            begin.send(()).unwrap();
+            let _ = may_end.lock().unwrap().recv();
+            send(request);
+        };
+        server.serve_datagrams(socket, answer).unwrap();
+        // More than there are threads for them, and than there are loops.
+        let count = 8;
+        for _ in 0..count {
+            client.send(b"slow").unwrap();
+        }
+        begun.recv_timeout(PATIENCE).expect("nobody receives");
+
+        let mut connection = connect(address);
+        connection.write_all(b"quick\n").unwrap();
+        assert_eq!(read_line(&mut connection), "quick\n", "{engine:?}");
+        drop(end);
+        for _ in 0..count {
+            assert_eq!(client.recv(&mut [0; 16]).unwrap(), 4);
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! Sends are gathered: what is appended to [`Backend::output`] between two turns goes out as one.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
 use crate::LoadError;
+use crate::operation::{Completion, Route};
 use crate::plan::Io;
 use crate::poll::Poll;
 use crate::ports::Want;
@@ -22,56 +23,12 @@ use crate::ring::Ring;
 use crate::socket::socket_for;
 use crate::user_tcp::UserTcp;
 
-/// The most that one operation drops unread. Nothing is stored there.
-pub(crate) const DISCARD_BYTES: usize = 1 << 20;
-
-/// An operation that ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Completion {
-    pub(crate) port: u32,
-    pub(crate) what: What,
-    /// As a system call's in the kernel: a count, or a negative error number.
-    pub(crate) result: i32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum What {
-    Connected = 0,
-    /// Reported only if it failed, or after a cancel.
-    Sent = 1,
-    Received = 2,
-    Cancelled = 3,
-}
-
-impl What {
-    pub(crate) fn from_bits(bits: u64) -> What {
-        match bits {
-            0 => What::Connected,
-            1 => What::Sent,
-            2 => What::Received,
-            _ => What::Cancelled,
-        }
-    }
-}
-
 pub(crate) enum Backend {
     Ring(Box<Ring>),
     Poll(Box<Poll>),
     UserTcp(Box<UserTcp<StationDevice>>),
     #[cfg(test)]
     Memory(Box<UserTcp<crate::user_tcp::tests::Wire>>),
-}
-
-/// A connection to be opened.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Route {
-    pub(crate) to: SocketAddr,
-    /// The address to connect from; `None`: what the network picks.
-    pub(crate) from: Option<IpAddr>,
-    /// More than one request may be under way on it, so none of them waits for the other's
-    /// acknowledgement (Nagle).
-    pub(crate) is_chatty: bool,
 }
 
 /// A connection that blocks.

@@ -45,6 +45,8 @@ mod goodness;
 mod http;
 mod memcached;
 mod merge;
+mod numbers;
+mod operation;
 pub mod outcome;
 pub mod plan;
 mod poll;

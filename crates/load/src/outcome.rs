@@ -1,12 +1,14 @@
 //! The outcome of a run.
 
+mod text;
+
 use std::time::{Duration, SystemTime};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::merge::{class_name, histogram_text};
-use crate::report::count_of;
+use crate::numbers::count_of;
+use text::{class_name, histogram_text};
 
 /// A whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, connect, recv, send, sockopt};
 use rustix::thread::set_current_timer_slack;
 
-use crate::backend::{Completion, DISCARD_BYTES, What};
+use crate::operation::{Completion, DISCARD_BYTES, What};
 use crate::ports::{Ports, Want};
 
 const EVENTS_PER_WAIT: usize = 512;

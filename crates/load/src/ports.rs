@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use crate::backend::{Completion, What};
+use crate::operation::{Completion, What};
 
 /// See the [module page](self).
 pub(crate) struct Ports<L> {

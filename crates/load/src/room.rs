@@ -6,8 +6,8 @@ use std::fs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::LoadError;
+use crate::numbers::count_of;
 use crate::plan::{Network, Plan};
-use crate::report::count_of;
 use crate::user_tcp::CONNECTIONS_PER_PAIR;
 use crate::worker::opens_on_demand;
 

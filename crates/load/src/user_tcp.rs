@@ -34,7 +34,7 @@ use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::LoadError;
-use crate::backend::{Completion, DISCARD_BYTES, Route, What};
+use crate::operation::{Completion, DISCARD_BYTES, Route, What};
 use crate::plan::Plan;
 use crate::ports::{Ports, Want};
 

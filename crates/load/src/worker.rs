@@ -22,7 +22,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::arrivals::Schedule;
-use crate::backend::{Backend, Completion};
+use crate::backend::Backend;
+use crate::operation::Completion;
 use crate::outcome::Tally;
 use crate::plan::{Arrivals, Plan, Workload};
 use crate::populate::{LOOK_EVERY, set_all};

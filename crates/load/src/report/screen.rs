@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::figures::{Figures, Latency, figures};
+use crate::numbers::{bytes_of, count_of, ns_of, rate_of};
 use crate::outcome::{Kind, Outcome};
 use crate::verdict::{KEPT_UP_SHARE, Tone, Verdict, VerdictRow};
 
@@ -312,54 +313,6 @@ pub fn spark(values: &[f64], width: usize) -> String {
         BLOCKS[((mean / high * 8.0).ceil() as usize).clamp(1, 8) - 1]
     };
     (0..parts).map(part).collect()
-}
-
-/// A time with three digits and its unit.
-pub fn ns_of(ns: f64) -> String {
-    let (value, unit) = match ns {
-        _ if ns < 1.0 => return "0".to_owned(),
-        _ if ns < 1e3 => (ns, "ns"),
-        _ if ns < 1e6 => (ns / 1e3, "µs"),
-        _ if ns < 1e9 => (ns / 1e6, "ms"),
-        _ => (ns / 1e9, "s"),
-    };
-    let digits = if value < 10.0 {
-        2
-    } else {
-        usize::from(value < 100.0)
-    };
-    format!("{value:.digits$} {unit}")
-}
-
-/// A rate: `9,998/s`.
-pub fn rate_of(per_s: f64) -> String {
-    match per_s < 10.0 {
-        true => format!("{per_s:.2}/s"),
-        false => format!("{}/s", count_of(per_s.round() as u64)),
-    }
-}
-
-/// A number with its thousands apart.
-pub fn count_of(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-fn bytes_of(bytes: u64) -> String {
-    let (value, unit) = match bytes as f64 {
-        b if b < 1e3 => return format!("{bytes} B"),
-        b if b < 1e6 => (b / 1e3, "kB"),
-        b if b < 1e9 => (b / 1e6, "MB"),
-        b => (b / 1e9, "GB"),
-    };
-    format!("{value:.1} {unit}")
 }
 
 #[derive(Clone, Copy)]

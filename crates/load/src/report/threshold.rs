@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use hdrhistogram::Histogram;
 
-use super::screen::ns_of;
+use crate::numbers::ns_of;
 use crate::outcome::{Outcome, Tally};
 
 /// A condition on an outcome: a metric, a comparison, a value.

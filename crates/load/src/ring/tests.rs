@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::backend::Route;
+use crate::operation::Route;
 use crate::socket::socket_for;
 
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::mem;
 use rustix::io::Errno;
 
 use super::{Reading, State, Worker};
-use crate::backend::{Completion, Route, What};
+use crate::operation::{Completion, Route, What};
 use crate::outcome::{Tally, record};
 use crate::socket;
 

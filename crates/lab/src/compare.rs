@@ -9,10 +9,10 @@
 
 use std::fmt;
 
-use crate::experiment::{Better, Measure};
-use crate::numbers::{counted, with_unit};
+use crate::measure::{Better, Measure};
+use crate::numbers::{Spread, counted, with_unit};
 use crate::report::Report;
-use crate::rows::{Row, Rows, Spread};
+use crate::rows::{Row, Rows};
 pub use crate::subject::{NEW, OLD};
 
 /// What is weft's begins so; other subjects are there for comparison.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::experiment::{Better, Measure};
+use crate::measure::{Better, Measure};
 use crate::numbers::{grouped, show, show_ratio, with_unit};
 use crate::rows::{Ratio, Rows};
 

@@ -31,6 +31,7 @@ pub mod catalog;
 pub mod compare;
 mod expect;
 mod experiment;
+mod measure;
 mod method;
 mod numbers;
 mod page;
@@ -45,17 +46,16 @@ mod subject;
 pub use bench::{Bench, Fault};
 pub use card::{Card, date_of};
 pub use expect::{Expectation, Expectations, Judge, Judgement};
-pub use experiment::{
-    Better, Breadth, Cell, Experiment, Figure, Measure, ServerWork, Values, Work,
-};
+pub use experiment::{Breadth, Experiment, Figure, ServerWork, Work};
+pub use measure::{Better, Cell, Measure, Values};
 pub use method::{
     EXIT_ABSENT, Effort, Progress, RunError, Setting, Thoroughness, estimate, run, taking_part,
 };
-pub use numbers::show;
+pub use numbers::{Spread, show};
 pub use peers::PeerRuntime;
 pub use place::{Controller, LabPlace, Launched, ServerLimits, Side, guard};
 pub use report::{Report, html, summary};
-pub use rows::{Ratio, Row, Rows, Spread};
+pub use rows::{Ratio, Row, Rows};
 pub use sample::{Course, Noise, Output, Sample};
 pub use store::{Came, Header, Record, Recorded, RunEnd, SubjectLine, samples_file};
 pub use subject::{DISPATCHERS, KNOWN, Known, ServerForm, Speaks, Start};

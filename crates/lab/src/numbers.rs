@@ -2,7 +2,7 @@
 
 use load::report::count_of;
 
-use crate::rows::Spread;
+use crate::measure::Better;
 
 /// Each is a thousand of the one before.
 const TIMES: [&str; 4] = ["ns", "µs", "ms", "s"];
@@ -64,6 +64,48 @@ impl Scale {
             least: spread.least * self.factor,
             greatest: spread.greatest * self.factor,
             ..spread
+        }
+    }
+}
+
+/// The middle of so many figures in their order; of an even number of them, between the two in the
+/// middle.
+pub(crate) fn middle(count: usize, at: impl Fn(usize) -> Option<f64>) -> Option<f64> {
+    let (lower, upper) = (at(count.checked_sub(1)? / 2)?, at(count / 2)?);
+    Some((lower + upper) / 2.0)
+}
+
+/// Median and band.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+    /// Of how many.
+    pub count: usize,
+}
+
+impl Spread {
+    /// Of figures that are all there.
+    pub(crate) fn of(mut figures: Vec<f64>) -> Option<Spread> {
+        figures.sort_by(f64::total_cmp);
+        Some(Spread {
+            median: middle(figures.len(), |place| figures.get(place).copied())?,
+            least: *figures.first()?,
+            greatest: *figures.last()?,
+            count: figures.len(),
+        })
+    }
+
+    /// The best figure: two runs of one thing agree in it better than in the median, because what
+    /// disturbs makes slower and never faster.
+    pub fn best(&self, better: Better) -> f64 {
+        match better {
+            Better::More => self.greatest,
+            _ => self.least,
         }
     }
 }

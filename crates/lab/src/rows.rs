@@ -1,7 +1,7 @@
 //! Samples by cell and subject, and what is made of them.
 
-use crate::experiment::{Better, Cell, Measure};
-use crate::numbers::Scale;
+use crate::measure::{Better, Cell, Measure};
+use crate::numbers::{Scale, Spread, middle};
 use crate::sample::Sample;
 
 /// One cell on one subject.
@@ -100,48 +100,6 @@ impl Row {
             greatest: *figures.last()?,
             count: figures.len(),
         })
-    }
-}
-
-/// The middle of so many figures in their order; of an even number of them, between the two in the
-/// middle.
-fn middle(count: usize, at: impl Fn(usize) -> Option<f64>) -> Option<f64> {
-    let (lower, upper) = (at(count.checked_sub(1)? / 2)?, at(count / 2)?);
-    Some((lower + upper) / 2.0)
-}
-
-/// Median and band.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    /// The middle one.
-    pub median: f64,
-    /// The least.
-    pub least: f64,
-    /// The greatest.
-    pub greatest: f64,
-    /// Of how many.
-    pub count: usize,
-}
-
-impl Spread {
-    /// Of figures that are all there.
-    pub(crate) fn of(mut figures: Vec<f64>) -> Option<Spread> {
-        figures.sort_by(f64::total_cmp);
-        Some(Spread {
-            median: middle(figures.len(), |place| figures.get(place).copied())?,
-            least: *figures.first()?,
-            greatest: *figures.last()?,
-            count: figures.len(),
-        })
-    }
-
-    /// The best figure: two runs of one thing agree in it better than in the median, because what
-    /// disturbs makes slower and never faster.
-    pub fn best(&self, better: Better) -> f64 {
-        match better {
-            Better::More => self.greatest,
-            _ => self.least,
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Values;
+use crate::measure::Values;
 
 /// What a program that is a subject prints, as one line of JSON.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

@@ -10,8 +10,8 @@
 use crate::bench::{Driven, Interval};
 use crate::catalog::prelude::*;
 use crate::expect::{Expectation, Judgement, MARGIN};
+use crate::numbers::Spread;
 use crate::place::CPU_PERIOD_US;
-use crate::rows::Spread;
 use crate::sample::Course;
 
 pub(super) const MEASURES: &[Measure] =

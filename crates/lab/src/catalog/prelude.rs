@@ -2,8 +2,8 @@
 
 pub(super) use crate::bench::{Bench, Fault, Running};
 pub(super) use crate::expect::{Expectations, Judge};
-pub(super) use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-pub(super) use crate::experiment::{less, more, neither, operation};
+pub(super) use crate::experiment::{Breadth, Experiment, Figure, ServerWork, Work};
+pub(super) use crate::measure::{Cell, Measure, less, more, neither, operation};
 pub(super) use crate::place::{Controller, LinkPlan, ServerLimits, Wire};
 pub(super) use crate::rows::Rows;
 pub(super) use crate::sample::Sample;

@@ -7,7 +7,7 @@ use super::Report;
 use super::svg::{self, draw, escape};
 use crate::card::Card;
 use crate::expect::Judgement;
-use crate::experiment::{Better, Measure};
+use crate::measure::{Better, Measure};
 use crate::numbers::{show, show_ratio, with_unit};
 use crate::page::{FOUND, REASONS, THREATS};
 use crate::rows::show_row;

@@ -10,9 +10,10 @@ pub(crate) use svg::file_name;
 pub use text::summary;
 
 use crate::expect::{Expectation, Judgement};
-use crate::experiment::{Experiment, Measure, Work};
-use crate::numbers::{counted, show};
-use crate::rows::{Rows, Spread};
+use crate::experiment::{Experiment, Work};
+use crate::measure::Measure;
+use crate::numbers::{Spread, counted, show};
+use crate::rows::Rows;
 use crate::sample::LASTED_S;
 use crate::store::{Came, Recorded};
 use crate::subject::{NEW, OLD, name_of};

@@ -4,9 +4,10 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use crate::experiment::{Cell, Figure, Measure};
-use crate::numbers::{Scale, grouped, show};
-use crate::rows::{Row, Spread};
+use crate::experiment::Figure;
+use crate::measure::{Cell, Measure};
+use crate::numbers::{Scale, Spread, grouped, show};
+use crate::rows::Row;
 
 /// Subjects beyond them share colours.
 pub(super) const COLOURS: usize = 12;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Report;
 use crate::expect::Judgement;
-use crate::experiment::Measure;
+use crate::measure::Measure;
 use crate::rows::show_row;
 
 impl fmt::Display for Report<'_> {

@@ -8,7 +8,7 @@ use ::serve::listen::{Address, AddressError};
 
 use crate::Failure;
 use crate::engine::EngineChoice;
-use crate::operate::cpus;
+use crate::machine::cpus;
 use crate::pid_file::PidFile;
 use crate::settings::Setting;
 use crate::value::{self, Account};

@@ -21,7 +21,7 @@ use ::load::Outcome;
 use ::load::Plan;
 use ::load::plan::{Arrivals, Network, Workload};
 use ::load::report::{Heading, count_of, rate_of};
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::ArgMatches;
 
 use crate::Failure;
 
@@ -91,24 +91,6 @@ fn how(plan: &Plan) -> String {
         Some(requests) => format!("{requests} requests, {:?} at most", plan.duration),
     };
     format!("{arrivals}, {connections}{depth}, {threads}, {lasts}")
-}
-
-pub(super) fn merge() -> Command {
-    let files = Arg::new("files")
-        .value_name("FILE")
-        .value_parser(value_parser!(PathBuf))
-        .num_args(1..)
-        .required(true)
-        .help("Files that --json wrote");
-    Command::new("merge")
-        .about("Merge the outcomes of several generators, exactly")
-        .long_about(
-            "Merge the outcomes of several generators that ran at the same time. Counts are added and \
-             histograms are added bucket by bucket; percentiles are never averaged. Intervals are not \
-             in the files and so not in the result.",
-        )
-        .arg(files)
-        .args(args::output())
 }
 
 fn run_merge(matches: &ArgMatches) -> Result<(), Failure> {

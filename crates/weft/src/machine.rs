@@ -25,6 +25,11 @@ pub(crate) struct Limit {
     pub(crate) hard: Option<u64>,
 }
 
+/// The CPUs that affinity and cgroup quota allow, which is what std looks at.
+pub(crate) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 impl Machine {
     /// This one.
     pub(crate) fn this() -> Machine {

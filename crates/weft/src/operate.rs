@@ -301,11 +301,6 @@ pub(crate) fn running(error: impl ToString) -> Failure {
     Failure::Running(error.to_string())
 }
 
-/// The CPUs that affinity and cgroup quota allow, which is what std looks at.
-pub(crate) fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;

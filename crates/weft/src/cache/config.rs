@@ -8,10 +8,8 @@ use std::time::Duration;
 use ::serve::listen::Address;
 use ::serve::tls::{Certificate, Clients, TlsOptions};
 
-use super::extended;
 use crate::common::{Common, address};
 use crate::engine::Kind;
-use crate::settings::layers::{Layer, resolve};
 
 /// What `weft cache` shall do.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,19 +118,8 @@ impl AsMut<Common> for CacheConfig {
 }
 
 impl CacheConfig {
-    /// Reads what was typed.
-    ///
-    /// # Errors
-    /// A sentence for each mistake that names the option, what is wrong with it and what to write.
-    pub(crate) fn read(mut typed: Layer) -> Result<CacheConfig, String> {
-        let mistakes = extended::expand(&mut typed);
-        let config = resolve::<CacheConfig>(&[&typed], mistakes)?.config;
-        config.check()?;
-        Ok(config)
-    }
-
     /// Finds values that do not go together.
-    fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         self.common.engine.check()?;
         if self.common.engine.kind == Kind::Netstack && self.udp_port.is_some() {
             return Err("-U: --engine netstack has no UDP; leave it out".into());

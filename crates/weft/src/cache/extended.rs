@@ -1,14 +1,27 @@
-//! The list behind `-o`: names with or without a value, separated by commas, as getsubopt(3) reads
-//! them.
+//! The command line with the list behind `-o`: names with or without a value, separated by commas,
+//! as getsubopt(3) reads them.
 
 use super::config::CacheConfig;
 use super::table::EXTENDED;
-use crate::settings::layers::{Layer, Mistake, SettingText};
+use crate::settings::layers::{Layer, Mistake, SettingText, resolve};
 use crate::settings::{Kind, Setting};
+
+impl CacheConfig {
+    /// Reads what was typed.
+    ///
+    /// # Errors
+    /// A sentence for each mistake that names the option, what is wrong with it and what to write.
+    pub(crate) fn read(mut typed: Layer) -> Result<CacheConfig, String> {
+        let mistakes = expand(&mut typed);
+        let config = resolve::<CacheConfig>(&[&typed], mistakes)?.config;
+        config.check()?;
+        Ok(config)
+    }
+}
 
 /// Adds the options in the lists of `-o` to what was typed. Returns a mistake for each that is
 /// unknown, lacks its value, or has a value and takes none.
-pub(super) fn expand(typed: &mut Layer) -> Vec<Mistake> {
+fn expand(typed: &mut Layer) -> Vec<Mistake> {
     let lists = typed.get("extended").cloned().unwrap_or_default();
     let words = lists.iter().flat_map(|list| list.text.split(','));
     let mut mistakes = Vec::new();

@@ -298,7 +298,7 @@ impl Measuring {
 }
 
 /// What the long help says behind the options.
-pub(crate) const SECTIONS: crate::args::Sections = &[
+pub(crate) const SECTIONS: &[(&str, &str)] = &[
     (
         "Examples",
         "weft lab list\n\

@@ -1,12 +1,13 @@
 //! What can be typed behind `weft load`.
 
+use std::path::PathBuf;
+
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgAction, Command, ValueHint};
+use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
 use super::fileset;
-use crate::args::Sections;
 
-pub(crate) const SECTIONS: Sections = &[
+pub(crate) const SECTIONS: &[(&str, &str)] = &[
     (
         "Examples",
         "weft load http http://127.0.0.1:8080/               as fast as 64 connections go\n\
@@ -49,7 +50,7 @@ pub(crate) fn command(after_help: String) -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([http(), cache(), idle()])
-        .subcommands([fileset::command(), fileset::traces_command(), super::merge()])
+        .subcommands([fileset::command(), fileset::traces_command(), merge()])
 }
 
 fn http() -> Command {
@@ -151,6 +152,24 @@ fn idle() -> Command {
         .about("Open connections and hold them")
         .arg(address());
     common(command)
+}
+
+fn merge() -> Command {
+    let files = Arg::new("files")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .num_args(1..)
+        .required(true)
+        .help("Files that --json wrote");
+    Command::new("merge")
+        .about("Merge the outcomes of several generators, exactly")
+        .long_about(
+            "Merge the outcomes of several generators that ran at the same time. Counts are added and \
+             histograms are added bucket by bucket; percentiles are never averaged. Intervals are not \
+             in the files and so not in the result.",
+        )
+        .arg(files)
+        .args(output())
 }
 
 fn common(command: Command) -> Command {

@@ -1,4 +1,4 @@
-/// The crates with a table. See `floors.rs`.
+/// The table of each crate. See `floors.rs`.
 const HOUSES: &[House] = &[
     House {
         name: "session",
@@ -169,6 +169,68 @@ const HOUSES: &[House] = &[
                 "the listeners that its fibers wait on lie in the processor, as a field that it \
                  makes and does not look into",
             ),
+        ],
+    },
+    House {
+        name: "load",
+        floors: "
+            expect goodness numbers operation random sessions
+            distribution outcome ports replay ring
+            fileset merge plan poll socket usage verdict
+            agents arrivals http memcached report traces user_tcp
+            backend check populate speaker sweep
+            worker
+            room
+            run
+        ",
+        upward: &[],
+    },
+    House {
+        name: "lab",
+        floors: "
+            measure subject
+            numbers peers place sample
+            busy rows
+            bench card expect
+            experiment
+            catalog page store
+            method report
+            compare
+        ",
+        upward: &[],
+    },
+    House {
+        name: "weft",
+        floors: "
+            machine open_files process value whole
+            pid_file privileges settings
+            netstack paint
+            engine
+            common
+            operate
+            doctor
+            cache/config cache/daemon cache/host cache/metrics cache/restart cache/udp cache/verbose
+            cache/prepare cache/table serve/table
+            cache/engine cache/extended cache/help serve/prepare serve/terminal
+            serve/engine
+            load/options load/tui
+            load/live
+            load/fileset load/output
+            load/args
+            load/campaign
+            lab/args
+            cache lab load serve
+            args
+            pages
+        ",
+        upward: &[
+            (
+                "engine",
+                "common",
+                "the rows of its settings write into the settings of both servers, which its \
+                 choice is a part of",
+            ),
+            ("netstack", "common", "the same, of a netstack's rows"),
         ],
     },
 ];

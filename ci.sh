@@ -173,6 +173,8 @@ cmd_system() {
     run cargo build --profile checked --package weftwork
     # Hosts on the devices of crate netstack.
     run cargo build --profile checked --package weftwork-netstack --example answer --example ask
+    # What docs/your-own-server.md builds, for the netstack.
+    run cargo build --profile checked --package weftwork-serve --example line
     cmd_site
     run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }

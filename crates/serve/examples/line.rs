@@ -7,8 +7,12 @@
 //! ```
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::mpsc;
 
+use netstack::station::Station;
+use netstack::tcp::TcpConfig;
+use serve::engine::netstack::{Door, Handlers, NetstackHost};
 use serve::engine::{EventOptions, PipelineOptions};
 use serve::listen::{self, Address, Bound};
 use serve::signals::Signals;
@@ -64,6 +68,25 @@ pub(crate) fn engine(name: &str) -> io::Result<Engine> {
     }
 }
 
+/// Serves at port 7000 of a TCP/IP in this process, which has this address: `10.9.0.2/24`.
+pub(crate) fn start_on_netstack(address: &str) -> io::Result<Server> {
+    let station = Station {
+        device: "tap:line0".parse().map_err(io::Error::other)?,
+        addresses: vec![address.parse().map_err(io::Error::other)?],
+        gateways: Vec::new(),
+        mtu: None,
+    };
+    let address = (Ipv4Addr::UNSPECIFIED, 7000).into();
+    let doors = vec![Door { address, tls: None }];
+    let host = NetstackHost::open(&station, 1, TcpConfig::default(), doors, None);
+    let settings = Settings {
+        engine: Engine::Netstack(Handlers::default()),
+        netstack: Some(host.map_err(io::Error::other)?),
+        ..Settings::default()
+    };
+    Server::start(settings, |_opening| Reverse)
+}
+
 fn main() -> io::Result<()> {
     let (stop, stopped) = mpsc::channel();
     let _signals = Signals::start(move |signal| {
@@ -73,9 +96,13 @@ fn main() -> io::Result<()> {
     })?;
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or("127.0.0.1:7000".to_owned());
-    let engine = engine(&arguments.next().unwrap_or("fiber".to_owned()))?;
-    let listeners = listen::bind(&address.parse::<Address>()?, None)?;
-    let server = start(listeners, engine)?;
+    let server = match &*arguments.next().unwrap_or("fiber".to_owned()) {
+        "netstack" => start_on_netstack(&address)?,
+        name => {
+            let listeners = listen::bind(&address.parse::<Address>()?, None)?;
+            start(listeners, engine(name)?)?
+        }
+    };
     println!("listening at {address}");
     let signal = stopped.recv().expect("Signals lives as long as main");
     let cut = server.drain();

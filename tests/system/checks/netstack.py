@@ -14,8 +14,8 @@ def a_host_answers_the_kernel(world, kind):
     expect_equal("what it says", world.output_of("unshare", "--net", LINK, example_of(world), kind), b"kept\n")
 
 
-def example_of(world, name="answer"):
-    # Beside the binary, where cargo puts examples: ./ci.sh system builds both.
+def example_of(world, name="answer", package="weftwork-netstack"):
+    # Beside the binary, where cargo puts examples: ./ci.sh system builds them.
     example = world.binary.parent / "examples" / name
-    expect(example.exists(), f"{example} does not exist: cargo build --package weftwork-netstack --example {name}, in the binary's profile")
+    expect(example.exists(), f"{example} does not exist: cargo build --package {package} --example {name}, in the binary's profile")
     return example

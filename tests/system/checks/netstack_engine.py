@@ -195,6 +195,24 @@ def mdb(world):
 
 
 @check("netstack", limit_s=60)
+def the_server_of_ones_own_runs_on_the_netstack(world):
+    """What docs/your-own-server.md builds, as that page says; its other engines are run by a test of crate serve."""
+    with own_network():
+        # At SIGTERM it drains, and says so.
+        server = world.start(netstack.example_of(world, "line", "weftwork-serve"), f"{SERVER}/24", "netstack")
+        expect_equal("what it says", server.stdout.readline(), f"listening at {SERVER}/24\n".encode())
+        ip("address", "add", f"{KERNEL}/24", "dev", "line0")
+        ip("link", "set", "line0", "up")
+        with socket.create_connection((SERVER, 7000), timeout=20) as client:
+            client.sendall(b"hello\nworld\n")
+            client.shutdown(socket.SHUT_WR)
+            expect_equal("the replies", b"".join(iter(lambda: client.recv(4096), b"")), b"olleh\ndlrow\n")
+        server.send_signal(signal.SIGTERM)
+        said, _ = server.communicate(timeout=20)
+        expect_equal("what it says at last", said, b"SIGTERM: drained, 0 connections cut\n")
+
+
+@check("netstack", limit_s=60)
 def af_xdp_on_a_veth_runs_its_program_behind_the_driver(world):
     """Seen: a tenth of the server's time went into frames that were made of the kernel's buffers, and copied, for a program that only
     says where they go. Cause: it ran in the veth's driver, which has buffers. Cure: on a veth it runs behind the driver."""

@@ -468,6 +468,15 @@ pub(crate) fn choice(flags: &[(&str, &str)]) -> EngineChoice {
 mod tests {
     use super::*;
 
+    /// The row of `--engine` reads the names one by one: one that it forgets would be fibers.
+    #[test]
+    fn each_name_of_an_engine_is_that_engine() {
+        for (name, _) in ENGINES {
+            let kind = choice(&[("engine", name)]).kind;
+            assert_eq!(kind.name(), format!("--engine {name}"));
+        }
+    }
+
     #[test]
     fn an_overflow_is_for_signals() {
         let event = [("engine", "event"), ("rtsig-overflow", "select")];

@@ -40,11 +40,11 @@ pub(crate) struct Idle {
     states: Box<[AtomicU8]>,
 }
 
-/// Whom new work wakes.
+/// What new work wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
     /// All are awake.
-    Nobody,
+    None,
     /// There is a spinner, which will find the work.
     Suppressed,
     /// This processor, which the caller now has to wake.
@@ -147,7 +147,7 @@ impl Idle {
     pub(crate) fn notify(&self) -> Notified {
         fence(Ordering::SeqCst);
         if self.sleeper_count.load(Ordering::Relaxed) == 0 {
-            return Notified::Nobody;
+            return Notified::None;
         }
         if self.spinner.load(Ordering::Relaxed) {
             return Notified::Suppressed;
@@ -161,7 +161,7 @@ impl Idle {
     fn choose(&self) -> Notified {
         let sleepers = self.lock();
         if sleepers.is_empty() {
-            return Notified::Nobody;
+            return Notified::None;
         }
         if !self.begin_spin() {
             return Notified::Suppressed;
@@ -177,7 +177,7 @@ impl Idle {
                 // All of them have been woken by mail, and will look at everything before they
                 // sleep again.
                 self.spinner.store(false, Ordering::Release);
-                Notified::Nobody
+                Notified::None
             }
         }
     }
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn the_last_to_fall_asleep_is_woken_first_and_one_at_a_time() {
         let idle = Idle::new(3);
-        assert_eq!(idle.notify(), Notified::Nobody);
+        assert_eq!(idle.notify(), Notified::None);
         [0, 1, 2].into_iter().for_each(|index| idle.register(index));
         assert_eq!(idle.notify(), Notified::Wake(2));
         assert_eq!(idle.notify(), Notified::Suppressed);
@@ -234,7 +234,7 @@ mod tests {
         idle.register_for_mail(1);
         assert_eq!(idle.notify(), Notified::Wake(0));
         idle.end_spin();
-        assert_eq!(idle.notify(), Notified::Nobody);
+        assert_eq!(idle.notify(), Notified::None);
         assert!(idle.wake(1));
         assert_eq!(idle.leave(1), Woken::ForMail);
     }
@@ -244,7 +244,7 @@ mod tests {
         let idle = Idle::new(1);
         idle.register(0);
         assert!(idle.wake(0));
-        assert_eq!(idle.notify(), Notified::Nobody);
+        assert_eq!(idle.notify(), Notified::None);
         assert!(idle.begin_spin(), "no spinner was left behind");
     }
 }

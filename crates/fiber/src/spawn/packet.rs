@@ -60,7 +60,7 @@ const TAKEN: u8 = 2;
 #[derive(Debug, Default)]
 enum Waiters {
     #[default]
-    Nobody,
+    None,
     One(Unparker),
     #[expect(
         clippy::box_collection,
@@ -91,7 +91,7 @@ impl<T> Packet<T> {
         self.progress.store(FINISHED, Ordering::Release);
         let waiters = std::mem::take(&mut *lock(&self.waiters));
         match waiters {
-            Waiters::Nobody => {}
+            Waiters::None => {}
             Waiters::One(waiter) => waiter.unpark(),
             Waiters::Several(waiters) => waiters.iter().for_each(Unparker::unpark),
         }
@@ -144,7 +144,7 @@ impl<T> Packet<T> {
 impl Waiters {
     fn add(&mut self, waiter: Unparker) {
         *self = match std::mem::take(self) {
-            Waiters::Nobody => Waiters::One(waiter),
+            Waiters::None => Waiters::One(waiter),
             Waiters::One(first) => Waiters::Several(Box::new(vec![first, waiter])),
             Waiters::Several(mut waiters) => {
                 waiters.push(waiter);
@@ -155,7 +155,7 @@ impl Waiters {
 
     fn remove_caller(&mut self) {
         match self {
-            Waiters::One(waiter) if waiter.is_caller() => *self = Waiters::Nobody,
+            Waiters::One(waiter) if waiter.is_caller() => *self = Waiters::None,
             Waiters::Several(waiters) => waiters.retain(|waiter| !waiter.is_caller()),
             _ => {}
         }

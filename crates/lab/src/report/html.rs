@@ -68,7 +68,7 @@ const WORDS: &[(&str, &str)] = &[
     (
         "failed, never, a dash",
         "the sample ended with an error, which the notes name; it did not come to that as long as \
-         it was watched; nobody measured it",
+         it was watched; it was not measured",
     ),
     (
         "as expected, about equal, not as expected",

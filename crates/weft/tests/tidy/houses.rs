@@ -125,7 +125,7 @@ const HOUSES: &[House] = &[
             switch/stack
             switch/look switch/resources
             backend
-            sched/timer sched/idle sched/mail sched/ready_queue sched/threads
+            sched/backlog sched/timer sched/idle sched/mail sched/ready_queue sched/threads
             sched/spans sched/spans_off
             sched/watch
             sched/fiber

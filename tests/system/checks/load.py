@@ -35,17 +35,27 @@ def number(report, name):
     return int(found[1]) if found else None
 
 
-@check(*ALL, limit_s=60)
+@check(*ALL, limit_s=120)
 def wrk_counts_no_error(world):
     with world.server() as server:
         for path in ("/favicon.svg", "/style.css", "/data/loom.wav"):
-            expect_no_error(world.output_of("wrk", "-t1", "-c64", "-d2s", "--timeout", "20s", server.url(path), seconds=40).decode())
+            # Seen on a busy machine: after two seconds none of the 64 had all of 3.5 MB. A longer run tells.
+            for seconds in (2, 8, 30):
+                flags = ("-t1", "-c64", f"-d{seconds}s", "--timeout", "60s")
+                report = world.output_of("wrk", *flags, server.url(path), seconds=seconds + 38).decode()
+                if replies_without_error(report):
+                    break
+            expect_no_error(report)
 
 
 def expect_no_error(wrk_report):
+    expect(replies_without_error(wrk_report) > 0, f"wrk got nothing: {wrk_report}")
+
+
+def replies_without_error(wrk_report):
     words = " ".join(wrk_report.split())
     expect("Socket errors" not in words and "Non-2xx" not in words, f"wrk: {words}")
-    expect(int(re.search(r"(\d+) requests in", words)[1]) > 0, f"wrk got nothing: {words}")
+    return int(re.search(r"(\d+) requests in", words)[1])
 
 
 @check(*ALL, limit_s=60)

@@ -8,6 +8,9 @@
 //!   generator ── 10.9.0.1 NEAR ════ TAP ═════════════════════ server on a netstack, 10.9.0.2
 //! ```
 //!
+//! A veth without offloads stands for a wire between two machines: what comes to an end is handled
+//! by the core of that end's program. Else the kernel does that in the sender's call.
+//!
 //! Nothing of it survives the laboratory: interfaces go with their networks, and those with the
 //! last process and descriptor.
 
@@ -15,10 +18,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::process::{self, Command, Stdio};
 use std::time::Duration;
 
-use super::{Launched, sys};
+use super::{Launched, sys, with_path};
 use crate::subject::in_path;
 
 /// The server's address; its netstack's, if it has one.
@@ -67,19 +71,22 @@ pub(super) fn names(number: u32) -> [String; 2] {
 }
 
 impl Link {
-    /// Makes a link. Where there is a relay, it has made the interfaces.
+    /// Makes a link. Where there is a relay, it has made the interfaces. Without offloads, what
+    /// comes to the near end is handled by the generator's core, and at the far end by the server's.
     ///
     /// # Errors
     /// What `ip` says, or the kernel.
     pub(super) fn new(
         [near, far]: [String; 2],
         plan: LinkPlan,
+        [server, generator]: [usize; 2],
         relay: Option<Launched>,
     ) -> io::Result<Link> {
         let is_cut = plan.wire
             == Wire::Veth {
                 has_offloads: false,
             };
+        handle_receipts_on(is_cut.then_some(generator))?;
         let network = match plan.wire {
             Wire::Tap { queues } => {
                 let several = if queues > 1 { " multi_queue" } else { "" };
@@ -97,7 +104,10 @@ impl Link {
         };
         let (near, far, mtu) = (&link.near, &link.interface, plan.mtu);
         if let Some(network) = &link.network {
-            sys::in_network(network, super::furnish_network)?;
+            sys::in_network(network, || {
+                super::furnish_network()?;
+                handle_receipts_on(is_cut.then_some(server))
+            })?;
             // The descriptor's name, which holds for other processes too.
             let there = format!("/proc/{}/fd/{}", process::id(), network.as_raw_fd());
             match plan.wire {
@@ -162,6 +172,19 @@ pub(super) fn silence_ipv6() {
     let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
 }
 
+/// What comes to interfaces that are made from now on in this network is handled by `core`; with
+/// none, by that which hands it over. Documentation/networking/scaling.rst: Receive Packet Steering
+fn handle_receipts_on(core: Option<usize>) -> io::Result<()> {
+    let path = Path::new("/proc/sys/net/core/rps_default_mask");
+    let mask = core.map_or("0".to_owned(), mask);
+    fs::write(path, mask).map_err(with_path(path))
+}
+
+/// One core, as the kernel writes sets of them: 32 to a group, the last group first.
+fn mask(core: usize) -> String {
+    format!("{:x}{}", 1u32 << (core % 32), ",00000000".repeat(core / 32))
+}
+
 /// Runs lines of ip(8) in this thread's network.
 fn ip(lines: &str) -> io::Result<()> {
     let mut child = Command::new(in_path("ip").unwrap_or_else(|| "ip".into()))
@@ -181,4 +204,75 @@ fn ip(lines: &str) -> io::Result<()> {
         return Err(io::Error::other(format!("ip {lines}: {said}")));
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::LabPlace;
+
+    #[test]
+    fn a_core_is_a_bit_of_its_group() {
+        assert_eq!(
+            [0, 1, 31, 32, 70].map(mask),
+            ["1", "2", "80000000", "1,00000000", "40,00000000,00000000"]
+        );
+    }
+
+    /// Seen: of the server's core 47 % was the generator's half of TCP, in the server's call. In a
+    /// thread of its own: it moves into another network.
+    #[test]
+    fn each_end_of_a_wire_handles_what_comes_to_it_on_its_own_core() {
+        let test = || {
+            let home = tempfile::tempdir().unwrap();
+            let mut place = LabPlace::take(home.path(), None).unwrap();
+            if let Some(why) = place.lacks_links() {
+                return eprintln!("not tested: {why}");
+            }
+            let [server, generator] = place.cores;
+            let cut = Wire::Veth {
+                has_offloads: false,
+            };
+            let whole = Wire::Veth { has_offloads: true };
+            let (near, far) = (mask(generator), mask(server));
+            // A link leaves no trace in the next one.
+            for (wire, near, far) in [
+                (cut, &*near, &*far),
+                (whole, "", ""),
+                (Wire::Tap { queues: 2 }, "", ""),
+                (cut, &near, &far),
+            ] {
+                let plan = LinkPlan {
+                    wire,
+                    mtu: 1500,
+                    kernel: None,
+                };
+                let link = place.link(plan, Path::new("no relay")).unwrap();
+                assert_eq!(handlers(&link.near), near, "{wire:?}");
+                if let Some(network) = &link.network {
+                    sys::in_network(network, || {
+                        assert_eq!(handlers(&link.interface), far, "{wire:?}");
+                        Ok(())
+                    })
+                    .unwrap();
+                }
+            }
+        };
+        std::thread::spawn(test).join().unwrap();
+    }
+
+    /// Which cores handle what comes to an interface of this thread's network, by its first queue;
+    /// nothing if that is not said.
+    /// The files of interfaces are of the network in which they were mounted. sysfs(5)
+    fn handlers(interface: &str) -> String {
+        let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+        let shown = Command::new("unshare")
+            .args(["--mount", "sh", "-c"])
+            .arg(format!("mount -t sysfs sysfs /sys && cat {file}"))
+            .output()
+            .unwrap();
+        assert!(shown.status.success(), "{shown:?}");
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        shown.trim().trim_start_matches(['0', ',']).to_owned()
+    }
 }

@@ -183,7 +183,7 @@ impl LabPlace {
             } => Some(self.relay(programs, &names, loss_per_mille, delay_ms)?),
             Wire::Veth { .. } | Wire::Tap { .. } => None,
         };
-        Link::new(names, plan, relay)
+        Link::new(names, plan, self.cores, relay)
     }
 
     /// Starts a relay and waits until it has made its interfaces.

@@ -121,7 +121,8 @@ impl Flight {
     pub fn new(start: u64) -> Flight {
         Flight {
             start,
-            pieces: VecDeque::new(),
+            // One that is idle has had its SYN there, and no other.
+            pieces: VecDeque::with_capacity(2),
             sacked_len: 0,
             lost_len: 0,
             rack: Rack {

@@ -261,7 +261,8 @@ impl Interface {
     }
 
     /// Tells the link its addresses: ARP announcements (RFC 5227 2.3) and unsolicited
-    /// advertisements (RFC 4861 7.2.6), so that neighbours forget who had them before; and which
+    /// advertisements (RFC 4861 7.2.6), so that neighbours forget who had them before, and that
+    /// whoever else has one says so ([`IpCounters::conflicts`]); and which
     /// groups it listens to, so that switches forward their questions (RFC 4862 5.4.2).
     pub fn announce(&mut self, now: Instant) {
         for index in 0..self.routes.own().len() {
@@ -273,7 +274,14 @@ impl Interface {
                     target_mac: EthernetAddress::ZERO,
                     target_ip: address,
                 }),
-                IpAddr::V6(address) => self.advertise(now, address, ALL_NODES, false),
+                IpAddr::V6(address) => {
+                    // Whoever has it says so, which is counted. RFC 4862 5.4.2
+                    let (target, source) = (address, None);
+                    let question = NdpMessage::NeighborSolicitation { target, source };
+                    let group = solicited_node(address);
+                    self.send_ndp(Ipv6Addr::UNSPECIFIED, group, Icmpv6Message::Ndp(question));
+                    self.advertise(now, address, ALL_NODES, false);
+                }
             }
         }
         if self.routes.wants_router() {

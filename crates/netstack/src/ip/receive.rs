@@ -152,7 +152,13 @@ impl Interface {
             self.counters.not_ours += 1;
             return Delivery::Nothing;
         }
-        if !route::may_send_v6(header.src) || self.is_own(src) {
+        if self.is_own(src) {
+            // The station is another one. What it says when it is asked for its address comes from
+            // that address: RFC 4861 7.2.4
+            self.counters.conflicts += 1;
+            return Delivery::Nothing;
+        }
+        if !route::may_send_v6(header.src) {
             self.counters.bad_sources += 1;
             return Delivery::Nothing;
         }

@@ -89,7 +89,13 @@ fn it_announces_its_addresses_and_looks_for_a_router() {
     let (link, packet) = parsed_arp(&sent[0]);
     assert_eq!(link.dst, EthernetAddress::BROADCAST);
     assert_eq!((packet.sender_ip, packet.target_ip), (OUR_V4, OUR_V4));
-    let (_, header, message) = parsed_v6(&sent[1]);
+    let (link, header, message) = parsed_v6(&sent[1]);
+    assert_eq!(link.dst, EthernetAddress::of_multicast_v6(OUR_GROUP));
+    assert_eq!((header.src, header.dst), (Ipv6Addr::UNSPECIFIED, OUR_GROUP));
+    let (target, source) = (OUR_V6, None);
+    let question = NdpMessage::NeighborSolicitation { target, source };
+    assert_eq!(message, Icmpv6Message::Ndp(question));
+    let (_, header, message) = parsed_v6(&sent[2]);
     assert_eq!((header.src, header.hop_limit), (OUR_V6, 255));
     assert!(matches!(
         message,
@@ -101,7 +107,8 @@ fn it_announces_its_addresses_and_looks_for_a_router() {
             ..
         })
     ));
-    let (_, header, message) = parsed_v6(&sent[3]);
+    // In between the same of its link-local address.
+    let (_, header, message) = parsed_v6(&sent[5]);
     assert_eq!(header.src.to_string(), "fe80::ff:fe00:1");
     let source = Some(OURS);
     assert_eq!(
@@ -328,6 +335,21 @@ fn a_host_that_wants_its_address_is_told_that_it_is_taken() {
     let (_, header, _) = parsed_v6(&sent[0]);
     assert_eq!(header.dst.to_string(), "ff02::1");
     assert_eq!(world.counters().conflicts, 1);
+}
+
+#[test]
+fn two_hosts_with_one_address_both_learn_of_it_when_the_second_begins() {
+    // RFC 4862 5.4.4
+    let (mut first, mut second) = (World::new(), World::with(|config| config.mac = THEIRS));
+    second.interface.announce(START);
+    for question in second.sent() {
+        for answer in first.tell(&question) {
+            second.tell(&answer);
+        }
+    }
+    // The first by the announcement of IPv4, and by question and advertisement of IPv6.
+    let conflicts = [&first, &second].map(|world| world.counters().conflicts);
+    assert_eq!(conflicts, [3, 1]);
 }
 
 #[test]

@@ -84,6 +84,8 @@ figures! { |it, hangar|
             it.losses().malformed + counters.malformed + counters.checksums + counters.bad_sources + counters.fragments
                 + counters.extensions + counters.unknown
         };
+    Counter address_conflicts: "Messages that show that another host has, or wants, one of our addresses." =
+        it.interface().counters().0.conflicts;
     Counter unroutable: "Segments that were dropped because there was no way to their peer." =
         it.unroutable();
 }

@@ -194,6 +194,7 @@ impl<D: Device> Netstack<D> {
         }
         self.burst.clear();
         let received = self.device.receive(now, &mut self.burst);
+        let mut confirmed = None;
         for index in 0..self.burst.len() {
             match self.interface.receive(now, self.burst.frame(index)) {
                 Delivery::Segment(arrived) => {
@@ -201,9 +202,10 @@ impl<D: Device> Netstack<D> {
                     let happened =
                         self.shard
                             .receive(now, ours, peer, &arrived.segment, arrived.ecn);
-                    if happened.contains(Happened::RELEASED) {
+                    if happened.contains(Happened::RELEASED) && confirmed != Some(peer) {
                         // What we sent arrives, so the way there works. RFC 4861 7.3.1
                         self.interface.confirm(now, peer);
+                        confirmed = Some(peer);
                     }
                     if happened.contains(Happened::CONNECTED) {
                         let tuple = FourTuple {

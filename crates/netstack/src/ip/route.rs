@@ -41,19 +41,11 @@ impl Prefix {
         }
     }
 
-    /// The address of all hosts of the prefix, and that of none: RFC 1122 3.2.1.3. Prefixes of 31
-    /// and 32 bits have neither: RFC 3021.
     fn is_broadcast(&self, address: IpAddr) -> bool {
-        let IpAddr::V4(other) = address else {
-            return false;
-        };
-        let host_bits = 32_u32.saturating_sub(self.len.into());
-        if host_bits < 2 || !self.contains(address) {
-            return false;
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => Link::v4(own, self.len).is_broadcast(other),
+            _ => false,
         }
-        let hosts = u32::MAX >> (32 - host_bits);
-        let host = u32::from(other) & hosts;
-        host == hosts || host == 0
     }
 }
 
@@ -102,14 +94,61 @@ fn is_beyond_link_v6(address: Ipv6Addr) -> bool {
     may_send_v6(address) && !address.is_unicast_link_local()
 }
 
+/// What a link's addresses have in common, as numbers: each frame is compared with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Link<T> {
+    /// The bits of the prefix, and zeros.
+    network: T,
+    /// A one for each bit behind the prefix.
+    hosts: T,
+}
+
+impl Link<u32> {
+    fn v4(address: Ipv4Addr, len: u8) -> Link<u32> {
+        let hosts = u32::MAX.checked_shr(len.into()).unwrap_or(0);
+        Link {
+            network: address.to_bits() & !hosts,
+            hosts,
+        }
+    }
+
+    fn contains(self, address: Ipv4Addr) -> bool {
+        address.to_bits() & !self.hosts == self.network
+    }
+
+    /// The address of all hosts of the prefix, and that of none: RFC 1122 3.2.1.3. Prefixes of 31
+    /// and 32 bits have neither: RFC 3021.
+    fn is_broadcast(self, address: Ipv4Addr) -> bool {
+        let host = address.to_bits() & self.hosts;
+        self.hosts > 1 && self.contains(address) && (host == self.hosts || host == 0)
+    }
+}
+
+impl Link<u128> {
+    fn v6(address: Ipv6Addr, len: u8) -> Link<u128> {
+        let hosts = u128::MAX.checked_shr(len.into()).unwrap_or(0);
+        Link {
+            network: address.to_bits() & !hosts,
+            hosts,
+        }
+    }
+
+    fn contains(self, address: Ipv6Addr) -> bool {
+        address.to_bits() & !self.hosts == self.network
+    }
+}
+
 pub(super) struct Routes {
     own: Vec<Prefix>,
-    /// The addresses of `own`, in order: each frame is compared with them, and there may be many.
-    addresses: Vec<IpAddr>,
+    /// The addresses of `own` as numbers, in order: each frame is compared with them, and there may
+    /// be many.
+    own_v4: Vec<u32>,
+    own_v6: Vec<u128>,
     /// For each of `own` that is of IPv6 the group that is asked for it, in order.
     groups: Vec<Ipv6Addr>,
-    /// One of `own` for each prefix.
-    links: Vec<Prefix>,
+    /// One for each prefix of `own`.
+    links_v4: Vec<Link<u32>>,
+    links_v6: Vec<Link<u128>>,
     gateway_v4: Option<Ipv4Addr>,
     gateway_v6: Option<Ipv6Addr>,
     /// A router that has advertised itself, and until when it is one.
@@ -127,8 +166,22 @@ impl Routes {
                 len: 64,
             });
         }
-        let mut addresses: Vec<IpAddr> = own.iter().map(|prefix| prefix.address).collect();
-        addresses.sort_unstable();
+        let (mut own_v4, mut own_v6) = (Vec::new(), Vec::new());
+        let (mut links_v4, mut links_v6) = (Vec::new(), Vec::new());
+        for prefix in &own {
+            match prefix.address {
+                IpAddr::V4(address) => {
+                    own_v4.push(address.to_bits());
+                    add_new(&mut links_v4, Link::v4(address, prefix.len));
+                }
+                IpAddr::V6(address) => {
+                    own_v6.push(address.to_bits());
+                    add_new(&mut links_v6, Link::v6(address, prefix.len));
+                }
+            }
+        }
+        own_v4.sort_unstable();
+        own_v6.sort_unstable();
         let groups = own.iter().filter_map(|prefix| match prefix.address {
             IpAddr::V6(address) => Some(solicited_node(address)),
             IpAddr::V4(_) => None,
@@ -136,18 +189,13 @@ impl Routes {
         let mut groups: Vec<Ipv6Addr> = groups.collect();
         groups.sort_unstable();
         groups.dedup();
-        let mut links: Vec<Prefix> = Vec::new();
-        for prefix in &own {
-            let is_same = |link: &Prefix| link.len == prefix.len && link.contains(prefix.address);
-            if !links.iter().any(is_same) {
-                links.push(*prefix);
-            }
-        }
         Routes {
             own,
-            addresses,
+            own_v4,
+            own_v6,
             groups,
-            links,
+            links_v4,
+            links_v6,
             gateway_v4: config.gateway_v4,
             gateway_v6: config.gateway_v6,
             router: None,
@@ -164,12 +212,18 @@ impl Routes {
     }
 
     pub(super) fn is_own(&self, address: IpAddr) -> bool {
-        self.addresses.binary_search(&address).is_ok()
+        match address {
+            IpAddr::V4(address) => self.own_v4.binary_search(&address.to_bits()).is_ok(),
+            IpAddr::V6(address) => self.own_v6.binary_search(&address.to_bits()).is_ok(),
+        }
     }
 
     /// Whether `address` is of all hosts on this link.
     pub(super) fn is_broadcast(&self, address: IpAddr) -> bool {
-        self.links.iter().any(|link| link.is_broadcast(address))
+        match address {
+            IpAddr::V4(address) => self.links_v4.iter().any(|link| link.is_broadcast(address)),
+            IpAddr::V6(_) => false,
+        }
     }
 
     /// Whether `group` is one that this host listens to: all nodes, and for each of its addresses
@@ -195,7 +249,11 @@ impl Routes {
 
     /// Whether `address` is a neighbour's.
     pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
-        self.is_one_host(address) && self.links.iter().any(|link| link.contains(address))
+        let has_it = match address {
+            IpAddr::V4(address) => self.links_v4.iter().any(|link| link.contains(address)),
+            IpAddr::V6(address) => self.links_v6.iter().any(|link| link.contains(address)),
+        };
+        has_it && self.is_one_host(address)
     }
 
     /// The neighbour that a packet to `dst` goes to.
@@ -245,6 +303,12 @@ impl Routes {
             Some((known, end)) if known != router && now < end => {}
             _ => self.router = Some((router, until)),
         }
+    }
+}
+
+fn add_new<T: PartialEq>(links: &mut Vec<T>, link: T) {
+    if !links.contains(&link) {
+        links.push(link);
     }
 }
 
@@ -308,7 +372,7 @@ mod tests {
             gateway_v6: None,
         });
         // One for each prefix, and that of fe80::/64.
-        assert_eq!(routes.links.len(), 4);
+        assert_eq!((routes.links_v4.len(), routes.links_v6.len()), (2, 2));
         for own in addresses {
             assert!(routes.is_own(own) && !routes.is_on_link(own), "{own}");
         }

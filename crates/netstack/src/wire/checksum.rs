@@ -32,18 +32,18 @@ impl Sum {
         };
         let (words, rest) = bytes.as_chunks();
         for word in words {
-            sum += halves(u64::from_ne_bytes(*word));
+            sum = with_carry(sum, u64::from_ne_bytes(*word));
         }
         let (words, rest) = rest.as_chunks();
         for word in words {
-            sum += u64::from(u32::from_ne_bytes(*word));
+            sum = with_carry(sum, u64::from(u32::from_ne_bytes(*word)));
         }
         let (words, rest) = rest.as_chunks();
         for word in words {
-            sum += u64::from(u16::from_ne_bytes(*word));
+            sum = with_carry(sum, u64::from(u16::from_ne_bytes(*word)));
         }
         if let &[last] = rest {
-            sum += u64::from(u16::from_ne_bytes([last, 0]));
+            sum = with_carry(sum, u64::from(u16::from_ne_bytes([last, 0])));
         }
         Sum(u16::from_be(fold(sum)))
     }
@@ -122,6 +122,12 @@ fn sum_of_blocks(bytes: &[u8]) -> (u64, &[u8]) {
     }
     // A lane is below 2^32 times the number of blocks, and a slice is below 2^63 bytes.
     (lanes.into_iter().map(halves).sum(), rest)
+}
+
+/// The one's-complement sum of two words: what is carried out comes in again. RFC 1071 2 (C)
+const fn with_carry(a: u64, b: u64) -> u64 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum.wrapping_add(carry as u64)
 }
 
 /// The sum of both halves, which is the same sum.

@@ -63,6 +63,9 @@ impl Ipv4Header {
     /// # Errors
     ///
     /// [`Malformed`], in each of its ways.
+    // As a value it would be moved in other pieces than it was written in, and the processor waits
+    // until such stores have reached the cache: 8 % of netstack-no-wire.
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<(Ipv4Header, &[u8]), Malformed> {
         let (header, header_len) = Ipv4Header::parse_quoted(bytes)?;
         let total_len = usize::from(be16(bytes, 2));
@@ -83,6 +86,7 @@ impl Ipv4Header {
     /// # Errors
     ///
     /// [`Malformed::Truncated`] or [`Malformed::Header`].
+    #[inline(always)]
     pub(super) fn parse_quoted(bytes: &[u8]) -> Result<(Ipv4Header, usize), Malformed> {
         let (fixed, _) = split(bytes, HEADER_LEN)?;
         let header_len = usize::from(fixed[0] & 0x0f) * 4;

@@ -34,15 +34,36 @@ impl Connection {
             TcpState::SynSent | TcpState::SynReceived => return self.transmit_syn(config, now),
             _ => {}
         }
-        let outgoing = self
-            .transmit_lost(now)
-            .or_else(|| self.transmit_probe(now))
-            .or_else(|| self.transmit_new(config, now, len_max))
-            .or_else(|| self.transmit_window_probe(now))
-            .or_else(|| self.transmit_keep_alive(now))
-            .or_else(|| self.transmit_ack(now))?;
+        let outgoing = self.next_due(config, now, len_max)?;
         self.after_transmit(config, now, &outgoing);
         Some(outgoing)
+    }
+
+    /// Each kind is asked for behind a look that says whether there may be one: mostly one is due,
+    /// and then none.
+    fn next_due(&mut self, config: &TcpConfig, now: Instant, len_max: u32) -> Option<Outgoing> {
+        if self.flight.lost_len() > 0
+            && let Some(again) = self.transmit_lost(now)
+        {
+            return Some(again);
+        }
+        if self.probe == Probe::Due
+            && let Some(probe) = self.transmit_probe(now)
+        {
+            return Some(probe);
+        }
+        if let Some(new) = self.transmit_new(config, now, len_max) {
+            return Some(new);
+        }
+        if self.window_probe == WindowProbe::Due
+            && let Some(probe) = self.transmit_window_probe(now)
+        {
+            return Some(probe);
+        }
+        if self.is_keep_alive_due {
+            return Some(self.keep_alive_segment(now));
+        }
+        self.is_ack_due.then(|| self.bare_ack(now))
     }
 
     fn after_transmit(&mut self, config: &TcpConfig, now: Instant, outgoing: &Outgoing) {
@@ -78,7 +99,7 @@ impl Connection {
     fn transmit_syn(&mut self, config: &TcpConfig, now: Instant) -> Option<Outgoing> {
         let is_first = self.flight.is_empty();
         if !is_first && self.flight.lost_len() == 0 {
-            return self.transmit_ack(now);
+            return self.is_ack_due.then(|| self.bare_ack(now));
         }
         if is_first {
             self.flight.send(now, 1);
@@ -194,9 +215,6 @@ impl Connection {
 
     /// RFC 8985 7.3: new data if there is some and the peer takes it, else the last segment.
     fn transmit_probe(&mut self, now: Instant) -> Option<Outgoing> {
-        if self.probe != Probe::Due {
-            return None;
-        }
         let end = self.flight.end();
         let new_len = self.usable_len().min(self.payload_max());
         let is_new = new_len > 0 && end < self.queue_end;
@@ -309,6 +327,9 @@ impl Connection {
         is_full || ((is_all || is_half_window) && is_quiet)
     }
 
+    // Inlined, as is what it calls: what it returns would be moved in other pieces than it was
+    // written in, and the processor waits until such stores have reached the cache.
+    #[inline(always)]
     fn send_new(&mut self, now: Instant, len: u64) -> Outgoing {
         let place = self.flight.end();
         let is_last = place + len == self.queue_end;
@@ -354,9 +375,6 @@ impl Connection {
     /// RFC 9293 3.8.6.1: one byte, new or again; or what fits, if silly window avoidance has held
     /// it back for long enough (3.8.6.2.1, 4).
     fn transmit_window_probe(&mut self, now: Instant) -> Option<Outgoing> {
-        if self.window_probe != WindowProbe::Due {
-            return None;
-        }
         self.window_probe = WindowProbe::Out;
         self.counters.window_probes += 1;
         if !self.flight.is_empty() {
@@ -389,18 +407,11 @@ impl Connection {
     }
 
     /// A segment that the peer finds wrong, and therefore answers. RFC 9293 3.8.4
-    fn transmit_keep_alive(&mut self, now: Instant) -> Option<Outgoing> {
-        if !self.is_keep_alive_due {
-            return None;
-        }
+    fn keep_alive_segment(&mut self, now: Instant) -> Outgoing {
         self.is_keep_alive_due = false;
         let mut outgoing = self.bare_ack(now);
         outgoing.segment.seq = self.snd.seq(self.flight.end() - 1);
-        Some(outgoing)
-    }
-
-    fn transmit_ack(&mut self, now: Instant) -> Option<Outgoing> {
-        self.is_ack_due.then(|| self.bare_ack(now))
+        outgoing
     }
 
     fn bare_ack(&mut self, now: Instant) -> Outgoing {
@@ -416,6 +427,7 @@ impl Connection {
 
     /// The segment with `len` sequence numbers from `place` on, with all that a segment says of the
     /// other direction.
+    #[inline(always)]
     fn segment_of(&mut self, now: Instant, place: u64, len: u64, is_again: bool) -> Outgoing {
         let mss = self.payload_max();
         let end = place + len;

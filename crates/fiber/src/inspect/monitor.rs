@@ -142,12 +142,14 @@ impl Monitor {
             seen: Vec::new(),
             is_ring_reported: false,
         };
+        cluster.set_monitored(true);
         let ended = Arc::clone(&end);
         let body = move || {
             let mut period = threshold / 2;
             while !ended.wait(period) {
                 period = watch.look();
             }
+            watch.cluster.set_monitored(false);
         };
         let thread = std::thread::Builder::new()
             .name("monitor".to_owned())
@@ -215,6 +217,11 @@ impl Watch {
                     }
                 }
             }
+        }
+        // Work that waits behind a fiber that computes, which may have been short as a rule: the
+        // processor may have waked no other for it. See `sched::backlog`.
+        if !cluster.queue.is_empty() {
+            cluster.notify();
         }
         if !all_asleep {
             return self.threshold / 2;

@@ -377,9 +377,11 @@ impl Socket {
     ) -> io::Result<u64> {
         fs::check_offset(offset)?;
         let len = len.min(FILE_PIECE_LEN_MAX);
+        // Before, and not after: the caller may hold the last packet back until this returns.
+        give_way(len as usize);
         // Fewer bytes than wanted may be the end of the file, so that there is room for more: only
         // EAGAIN says that not.
-        let sent = self.attempt(Interest::Write, ANY_LEN, deadline, || {
+        let sent = self.try_until_ready(Interest::Write, ANY_LEN, deadline, || {
             let _nonblocking = self.nonblocking()?;
             let mut at = offset;
             rustix::fs::sendfile(&self.fd, file, Some(&mut at), len as usize)
@@ -389,6 +391,19 @@ impl Socket {
 
     /// Tries a system call that does not wait, and waits for readiness as often as it must.
     pub(super) fn attempt(
+        &self,
+        interest: Interest,
+        wanted_len: usize,
+        deadline: Option<Instant>,
+        call: impl FnMut() -> Result<usize, Errno>,
+    ) -> io::Result<usize> {
+        let len = self.try_until_ready(interest, wanted_len, deadline, call)?;
+        give_way(len);
+        Ok(len)
+    }
+
+    /// As [`attempt`](Socket::attempt), and does not give way to other fibers afterwards.
+    fn try_until_ready(
         &self,
         interest: Interest,
         wanted_len: usize,
@@ -403,7 +418,6 @@ impl Socket {
                         if len < wanted_len {
                             self.used_up(interest);
                         }
-                        give_way(len);
                         return Ok(len);
                     }
                     Err(Errno::INTR) => continue,

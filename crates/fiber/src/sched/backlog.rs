@@ -5,39 +5,42 @@
 //! once are answered sooner here, one after the other. So a processor wakes another when its lanes
 //! have not been empty for [`WORTH_WAKING`], or will not be if the next fiber runs as long as those
 //! before did.
+//!
+//! That is a guess: a step that computes for once keeps those behind it waiting. So it is made
+//! where a monitor looks now and then whether work waits while a processor sleeps; elsewhere a
+//! processor wakes another whenever more than one step waits.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::base::stamp;
-
 /// How long short fibers wait in the lanes while another processor sleeps: longer than waking it
 /// takes, shorter than a client notices.
-const WORTH_WAKING: Duration = Duration::from_micros(40);
+pub(crate) const WORTH_WAKING: Duration = Duration::from_micros(40);
 
 /// A mean over this many turns follows a change of the load soon, and one long turn does not stay
 /// in it for long.
 const TURNS_OF_MEAN: u64 = 16;
 
-/// What a processor knows of the time that its fibers take. Times are in the unit of [`stamp`].
+/// What a processor knows of the time that its fibers take. Times are in ticks of the
+/// [`stamp`](crate::base::stamp).
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    /// When the lanes were last seen empty; `None` if they are.
+    /// When the first turn began since the lanes were empty; `None` if they are.
     since: Cell<Option<u64>>,
     /// How long a fiber runs, with its share of the system calls between.
-    mean_run: Cell<u64>,
-    /// Fibers that have run in this turn.
+    mean_run_ticks: Cell<u64>,
+    /// Fibers that have run since the mean was formed.
     runs: Cell<u64>,
-    worth_waking: u64,
+    worth_waking_ticks: u64,
 }
 
 impl Backlog {
-    pub(crate) fn new() -> Backlog {
+    pub(crate) fn new(worth_waking_ticks: u64) -> Backlog {
         Backlog {
             since: Cell::new(None),
-            mean_run: Cell::new(0),
+            mean_run_ticks: Cell::new(0),
             runs: Cell::new(0),
-            worth_waking: stamp::ticks(WORTH_WAKING),
+            worth_waking_ticks,
         }
     }
 
@@ -46,18 +49,24 @@ impl Backlog {
         self.runs.set(self.runs.get() + 1);
     }
 
-    /// A turn begins at `now`, and the one before took `took`.
+    /// What has run since the last call took `ticks`.
     #[inline]
-    pub(crate) fn begin_turn(&self, now: u64, took: u64) {
-        if let Some(run) = took.checked_div(self.runs.replace(0)) {
-            let mean = self.mean_run.get();
-            self.mean_run
+    pub(crate) fn note_runs(&self, ticks: u64) {
+        if let Some(run) = ticks.checked_div(self.runs.replace(0)) {
+            let mean = self.mean_run_ticks.get();
+            self.mean_run_ticks
                 .set(mean - mean / TURNS_OF_MEAN + run / TURNS_OF_MEAN);
         }
+    }
+
+    /// A turn begins at `now`, and the one before took `ticks`.
+    #[inline]
+    pub(crate) fn begin_turn(&self, now: u64, ticks: u64) {
+        self.note_runs(ticks);
         self.since.set(self.since.get().or(Some(now)));
     }
 
-    /// A turn ends, and nothing waits.
+    /// A turn ends, and the lanes are empty.
     #[inline]
     pub(crate) fn clear(&self) {
         self.since.set(None);
@@ -69,7 +78,7 @@ impl Backlog {
             .since
             .get()
             .map_or(0, |since| now.saturating_sub(since));
-        waits.saturating_add(self.mean_run.get()) > self.worth_waking
+        waits.saturating_add(self.mean_run_ticks.get()) > self.worth_waking_ticks
     }
 }
 
@@ -78,10 +87,7 @@ mod tests {
     use super::*;
 
     fn backlog() -> Backlog {
-        Backlog {
-            worth_waking: 1000,
-            ..Backlog::new()
-        }
+        Backlog::new(1000)
     }
 
     fn turn(backlog: &Backlog, now: u64, took: u64, runs: u64) {
@@ -120,9 +126,23 @@ mod tests {
     }
 
     #[test]
+    fn a_sleep_between_two_turns_is_not_what_fibers_take() {
+        let backlog = backlog();
+        for at in 0..100 {
+            turn(&backlog, at * 100_000, 0, 0);
+            (0..2).for_each(|_| backlog.count_run());
+            backlog.clear();
+            // It sleeps.
+            backlog.note_runs(10_000);
+        }
+        turn(&backlog, 10_000_000, 0, 0);
+        assert!(backlog.is_worth_waking(10_000_000));
+    }
+
+    #[test]
     fn a_turn_without_fibers_says_nothing_of_how_long_they_take() {
         let backlog = backlog();
         turn(&backlog, 1_000_000, 1_000_000, 0);
-        assert_eq!(backlog.mean_run.get(), 0);
+        assert_eq!(backlog.mean_run_ticks.get(), 0);
     }
 }

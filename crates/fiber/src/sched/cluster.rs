@@ -44,6 +44,8 @@ pub(crate) struct Cluster {
     fiber_count: AtomicUsize,
     pub(crate) roster: Roster,
     stopping: AtomicBool,
+    /// A monitor looks now and then whether work waits while a processor sleeps.
+    is_monitored: AtomicBool,
     /// Times that a fiber was seen to keep its processor for too long.
     pub(crate) stalls: AtomicU64,
     empty: Condvar,
@@ -142,10 +144,20 @@ impl Cluster {
             fiber_count: AtomicUsize::new(0),
             roster: Roster::default(),
             stopping: AtomicBool::new(false),
+            is_monitored: AtomicBool::new(false),
             stalls: AtomicU64::new(0),
             empty: Condvar::new(),
             empty_lock: Mutex::new(()),
         })
+    }
+
+    pub(crate) fn set_monitored(&self, is_monitored: bool) {
+        self.is_monitored.store(is_monitored, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_monitored(&self) -> bool {
+        self.is_monitored.load(Ordering::Relaxed)
     }
 
     /// How many processors run and do not go.

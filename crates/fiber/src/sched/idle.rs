@@ -136,7 +136,8 @@ impl Idle {
                 .is_ok()
     }
 
-    /// Whether there is any to wake, as far as is known without the lock.
+    /// Whether there is any to wake, as far as is known without the lock and without a fence: one
+    /// that falls asleep just now may be missed, and looks at the lanes before it does.
     #[inline]
     pub(crate) fn has_sleepers(&self) -> bool {
         self.sleeper_count.load(Ordering::Relaxed) > 0

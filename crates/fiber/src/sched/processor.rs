@@ -17,7 +17,7 @@ use crate::backend::{Backend, Completed};
 use crate::base::clock::after;
 use crate::base::stamp;
 use crate::io::accept::Acceptors;
-use crate::sched::backlog::Backlog;
+use crate::sched::backlog::{Backlog, WORTH_WAKING};
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
 use crate::sched::fiber::{Fiber, FiberRef};
 use crate::sched::idle::Notified;
@@ -224,7 +224,7 @@ impl Processor {
             ready: RefCell::default(),
             visitor: RefCell::new(visitor),
             turn_began: Cell::new(0),
-            backlog: Backlog::new(),
+            backlog: Backlog::new(stamp::ticks(WORTH_WAKING)),
             pinned_in_a_row: Cell::new(0),
             shares_work: Cell::new(false),
             current: Cell::new(None),

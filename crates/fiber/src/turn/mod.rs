@@ -137,21 +137,25 @@ impl Processor {
                 break;
             }
         }
-        if !self.has_work() {
+        if queue.oldest(self.index) == u64::MAX {
             self.backlog.clear();
         }
     }
 
     /// Before a fiber runs: wakes another processor if more waits here than this one, any
-    /// processor may run it, and it is worth it. What a fiber with frames does may take any time,
-    /// so work that waits with one is always worth it. Says whether it has.
+    /// processor may run it, and it is worth it. Says whether it has.
+    ///
+    /// What a fiber with frames does may take any time, so work that waits with one is always worth
+    /// it.
     #[inline]
     fn share(&self, pinned: usize) -> bool {
         let queue = &self.cluster.queue;
         let is_worth = self.cluster.idle.has_sleepers()
             && queue.oldest(self.index) != u64::MAX
             && (pinned > 0
-                || (queue.has_several(self.index) && self.backlog.is_worth_waking(stamp::now())));
+                || queue.has_several(self.index)
+                    && (!self.cluster.is_monitored()
+                        || self.backlog.is_worth_waking(stamp::now())));
         if is_worth {
             self.notify();
         }
@@ -227,6 +231,10 @@ impl Processor {
     /// Sleeps until there is something to do; before that, looks around for a moment if that seems
     /// worth it.
     fn rest(&self) {
+        // Neither a look around nor a sleep is part of what the fibers took.
+        let now = stamp::now();
+        let took = now.saturating_sub(self.turn_began.replace(now));
+        self.backlog.note_runs(took);
         let idle = &self.cluster.idle;
         let is_worth = self.cluster.open_places().len() > 1 && self.shares_work.replace(false);
         if is_worth && idle.begin_spin() && self.spin() {

@@ -72,7 +72,8 @@ pub(super) fn names(number: u32) -> [String; 2] {
 
 impl Link {
     /// Makes a link. Where there is a relay, it has made the interfaces. Without offloads, what
-    /// comes to the near end is handled by the generator's core, and at the far end by the server's.
+    /// comes to the near end is handled by the generator's core, and at the far end by the
+    /// server's.
     ///
     /// # Errors
     /// What `ip` says, or the kernel.
@@ -177,7 +178,11 @@ pub(super) fn silence_ipv6() {
 fn handle_receipts_on(core: Option<usize>) -> io::Result<()> {
     let path = Path::new("/proc/sys/net/core/rps_default_mask");
     let mask = core.map_or("0".to_owned(), mask);
-    fs::write(path, mask).map_err(with_path(path))
+    match fs::write(path, mask) {
+        // A kernel before 6.3 has no such file, and steers nothing of itself.
+        Err(error) if core.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(()),
+        written => written.map_err(with_path(path)),
+    }
 }
 
 /// One core, as the kernel writes sets of them: 32 to a group, the last group first.

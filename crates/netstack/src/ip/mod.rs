@@ -195,7 +195,7 @@ pub struct IpCounters {
     pub extensions: u64,
     /// Dropped: neither IP nor ARP.
     pub unknown: u64,
-    /// Another host claims an address of this one.
+    /// Another host on the link has, or wants, an address of this one.
     pub conflicts: u64,
     /// Answered: echo, unreachable, neighbour discovery.
     pub answered: u64,
@@ -262,8 +262,8 @@ impl Interface {
 
     /// Tells the link its addresses: ARP announcements (RFC 5227 2.3) and unsolicited
     /// advertisements (RFC 4861 7.2.6), so that neighbours forget who had them before, and that
-    /// whoever else has one says so ([`IpCounters::conflicts`]); and which
-    /// groups it listens to, so that switches forward their questions (RFC 4862 5.4.2).
+    /// another host that has one says so ([`IpCounters::conflicts`]); and which groups it listens
+    /// to, so that switches forward their questions (RFC 4862 5.4.2).
     pub fn announce(&mut self, now: Instant) {
         for index in 0..self.routes.own().len() {
             match self.routes.own()[index].address {
@@ -275,7 +275,7 @@ impl Interface {
                     target_ip: address,
                 }),
                 IpAddr::V6(address) => {
-                    // Whoever has it says so, which is counted. RFC 4862 5.4.2
+                    // A host that has it says so, which is counted. RFC 4862 5.4.2
                     let (target, source) = (address, None);
                     let question = NdpMessage::NeighborSolicitation { target, source };
                     let group = solicited_node(address);

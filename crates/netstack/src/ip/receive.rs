@@ -153,9 +153,12 @@ impl Interface {
             return Delivery::Nothing;
         }
         if self.is_own(src) {
-            // The station is another one. What it says when it is asked for its address comes from
-            // that address: RFC 4861 7.2.4
-            self.counters.conflicts += 1;
+            // What another station says when it is asked for this address comes from it, and has
+            // passed no router. RFC 4861 7.2.4
+            match header.hop_limit {
+                255 => self.counters.conflicts += 1,
+                _ => self.counters.bad_sources += 1,
+            }
             return Delivery::Nothing;
         }
         if !route::may_send_v6(header.src) {

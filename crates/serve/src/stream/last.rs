@@ -35,8 +35,8 @@ const AT_A_TIME_LEN: u64 = 64 * 1024;
 /// piece is the last one.
 ///
 /// The last bytes of what the kernel sends at a time do not fill a packet. They wait for the next
-/// ones, but an acknowledgement that comes meanwhile pushes them out: measured on the loopback, 1 to
-/// 5 packets more in 18. `TCP_CORK` keeps them. tcp(7)
+/// ones, but an acknowledgement that comes meanwhile pushes them out: measured on the loopback, 1
+/// to 5 packets more in 18. `TCP_CORK` keeps them. tcp(7)
 pub(crate) fn send_pages<R>(
     socket: BorrowedFd<'_>,
     piece: &FilePiece<'_>,

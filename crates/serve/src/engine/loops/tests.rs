@@ -816,7 +816,7 @@ fn datagrams_that_wait_for_their_answers_hold_up_no_loop() {
         for _ in 0..count {
             client.send(b"slow").unwrap();
         }
-        begun.recv_timeout(PATIENCE).expect("nobody receives");
+        begun.recv_timeout(PATIENCE).expect("no session receives");
 
         let mut connection = connect(address);
         connection.write_all(b"quick\n").unwrap();

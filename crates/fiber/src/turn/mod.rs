@@ -115,8 +115,11 @@ impl Processor {
         let began = stamp::now();
         // The pinned fibers became ready in the turn before.
         let pinned_since = self.turn_began.replace(began);
-        let took = began.saturating_sub(pinned_since);
-        self.backlog.begin_turn(began, took);
+        let is_monitored = self.cluster.is_monitored();
+        if is_monitored {
+            let took = began.saturating_sub(pinned_since);
+            self.backlog.begin_turn(began, took);
+        }
         let mut pinned = self.ready.borrow().len();
         let mut has_shared = false;
         // A fiber that may leave a processor that goes does so instead of running.
@@ -137,7 +140,7 @@ impl Processor {
                 break;
             }
         }
-        if queue.oldest(self.index) == u64::MAX {
+        if is_monitored && queue.oldest(self.index) == u64::MAX {
             self.backlog.clear();
         }
     }

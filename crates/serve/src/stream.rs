@@ -2,7 +2,7 @@
 //! and a kernel thread's.
 
 mod gathered;
-mod last;
+mod packets;
 pub(crate) mod untaken;
 
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ use crate::buffers::PIECE_LEN_MAX;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::file::{self, COPIED_PIECE_LEN};
 pub(crate) use gathered::Gathered;
-pub(crate) use last::send_pages;
+pub(crate) use packets::send_pages;
 use untaken::poll_for;
 pub(crate) use untaken::untaken;
 

@@ -147,7 +147,7 @@ impl Idle {
     #[inline]
     pub(crate) fn notify(&self) -> Notified {
         fence(Ordering::SeqCst);
-        if self.sleeper_count.load(Ordering::Relaxed) == 0 {
+        if !self.has_sleepers() {
             return Notified::None;
         }
         if self.spinner.load(Ordering::Relaxed) {

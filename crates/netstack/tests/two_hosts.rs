@@ -25,6 +25,10 @@ const PORT: u16 = 80;
 /// Enough for debug builds in a few seconds.
 const SEEDS: u64 = 400;
 
+/// What failed once. The whole of a connection was doubled, and its double came within the tick of
+/// the initial sequence numbers: it opened a second connection, which no application took.
+const SEEDS_KEPT: [u64; 1] = [1_795_468_689_195_295];
+
 /// More events than any run has: a run that gets there goes round in circles.
 const EVENTS_MAX: usize = 400_000;
 
@@ -36,7 +40,8 @@ fn both_streams_arrive_byte_for_byte_whatever_the_link_does() {
         return;
     }
     let first = number("NETSTACK_FIRST_SEED").unwrap_or(0);
-    for seed in first..first + number("NETSTACK_SEEDS").unwrap_or(SEEDS) {
+    let fresh = first..first + number("NETSTACK_SEEDS").unwrap_or(SEEDS);
+    for seed in SEEDS_KEPT.into_iter().chain(fresh) {
         let run = std::panic::catch_unwind(|| World::new(seed).run());
         assert!(run.is_ok(), "again with NETSTACK_SEED={seed}");
     }
@@ -326,6 +331,11 @@ impl Site {
         while self.shard.next_event().is_some() {}
         if self.flow.is_none() && self.written == 0 && !self.has_finished {
             self.flow = self.shard.accept(PORT);
+        } else if self.flow.is_none()
+            && let Some(double) = self.shard.accept(PORT)
+        {
+            self.shard.abort(double);
+            self.shard.close(now, double);
         }
         let Some(id) = self.flow else {
             return;

@@ -140,6 +140,11 @@ fn converse(hosts: &mut [Host; 2], is_v6: bool, len: usize) {
             }
         }
         far = far.or_else(|| hosts[1].shard().accept(PORT));
+        // What a doubled SYN opens after the connection.
+        while let Some(double) = hosts[1].shard().accept(PORT) {
+            hosts[1].shard().abort(double);
+            hosts[1].shard().close(now, double);
+        }
         if let Some(id) = far {
             echo(&mut hosts[1], now, id);
         }

@@ -308,7 +308,7 @@ impl<D: Device> Netstack<D> {
 
     /// The device had no room for a frame: there will be nothing more before it has.
     pub fn is_held_up(&self) -> bool {
-        !self.kept.bytes.is_empty()
+        !self.kept.bytes.is_empty() || self.interface.is_held_up()
     }
 }
 

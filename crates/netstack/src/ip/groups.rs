@@ -30,7 +30,7 @@ pub(super) struct Reports {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     V1,
     Listens,
     BeginsToListen,
@@ -70,8 +70,13 @@ impl Interface {
         }
     }
 
-    /// Reports all groups, also if one was asked for.
+    /// Reports all groups, also if one was asked for. What has no room leaves later; until then no
+    /// other report begins.
     pub(super) fn report_groups(&mut self, now: Instant) {
+        if self.announcement.report.is_some() {
+            self.reports.at = self.announcement.at;
+            return;
+        }
         let form = if mem::take(&mut self.reports.is_asked_v1) {
             Form::V1
         } else if self.reports.changes_left > 0 {
@@ -82,26 +87,26 @@ impl Interface {
         };
         let goes_on = self.reports.changes_left > 0;
         self.reports.at = goes_on.then(|| now + self.spread(CHANGE_INTERVAL));
-        let groups_max = if form == Form::V1 {
-            1
-        } else {
-            mld::REPORT_GROUPS_MAX
-        };
-        for from in (0..self.routes.groups().len()).step_by(groups_max) {
-            self.send_report(form, from);
-        }
+        self.announcement.report = Some((form, 0));
+        self.go_on_announcing(now);
     }
 
-    /// Reports the groups from that one on, as many as one report has.
-    fn send_report(&mut self, form: Form, from: usize) {
+    /// Reports the groups from that one on, as many as one report has, and returns what is left.
+    pub(super) fn send_report(&mut self, form: Form, from: usize) -> Option<(Form, usize)> {
+        let groups = &self.routes.groups()[from..];
+        let count_max = match form {
+            Form::V1 => 1,
+            _ => mld::REPORT_GROUPS_MAX,
+        };
+        let some = &groups[..groups.len().min(count_max)];
+        let left =
+            (from + some.len() < self.routes.groups().len()).then_some((form, from + some.len()));
         let Some(mut room) = self.own.room() else {
             self.counters.own_dropped += 1;
-            return;
+            return left;
         };
-        let groups = &self.routes.groups()[from..];
-        let some = &groups[..groups.len().min(mld::REPORT_GROUPS_MAX)];
         let report = match form {
-            Form::V1 => MldReport::V1(groups[0]),
+            Form::V1 => MldReport::V1(some[0]),
             Form::Listens => MldReport::Listens(some),
             Form::BeginsToListen => MldReport::BeginsToListen(some),
         };
@@ -123,6 +128,7 @@ impl Interface {
         let payload_len = report.emit(header.src, &mut room[at + ipv6::HEADER_LEN..]);
         let len = at + header.emit(payload_len, &mut room[at..]) + payload_len;
         self.own.push(OwnFrame { room, len });
+        left
     }
 
     /// A part of `most`, another one for each host, so that they do not all report at once.

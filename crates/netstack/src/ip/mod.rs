@@ -28,6 +28,7 @@
 //! Echo requests; datagrams to ports, and packets of protocols, that nothing listens to. Answers
 //! have a rate ([`ANSWERS_PER_S`]), and a queue with a limit ([`OWN_FRAMES_MAX`]).
 
+mod announcement;
 mod answer;
 mod groups;
 mod own;
@@ -37,12 +38,13 @@ mod route;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+pub use announcement::{ROUTER_QUESTION_EVERY, ROUTER_QUESTIONS_MAX};
 pub use answer::{ANSWERS_BURST, ANSWERS_PER_S};
 pub use own::OWN_FRAMES_MAX;
 pub use path_mtu::{MTU_MIN_V4, MTU_MIN_V6, PATH_MTU_FOR, PATHS_MAX};
 pub use route::Prefix;
 
-use crate::device::{Device, Offload, OutgoingFrame};
+use crate::device::{Device, Offload, OutgoingFrame, TransmitError};
 use crate::neighbor::{NeighborCache, NeighborCounters, Question, Resolution};
 use crate::time::Instant;
 use crate::wire::arp::{ArpOperation, ArpPacket};
@@ -54,6 +56,7 @@ use crate::wire::ipv6::{self, Ipv6Header};
 use crate::wire::ndp::NdpMessage;
 use crate::wire::tcp::{Segment, SeqNumber};
 use crate::wire::{Ecn, Protocol};
+use announcement::Announcement;
 use answer::Limiter;
 use groups::Reports;
 use own::{OwnFrame, OwnFrames};
@@ -201,8 +204,7 @@ pub struct IpCounters {
     pub answered: u64,
     /// Not answered, because the rate was reached.
     pub limited: u64,
-    /// Own frames that were dropped, because their queue was full or the device would not take
-    /// them.
+    /// Own frames that were dropped, because their queue was full or the device has failed.
     pub own_dropped: u64,
     /// Paths that were found to be narrower.
     pub paths_lowered: u64,
@@ -220,6 +222,7 @@ pub struct Interface {
     paths: PathMtus,
     limiter: Limiter,
     reports: Reports,
+    announcement: Announcement,
     own: OwnFrames,
     /// Of packets that may be cut.
     identification: u16,
@@ -239,6 +242,7 @@ impl Interface {
             paths: PathMtus::default(),
             limiter: Limiter::default(),
             reports: Reports::default(),
+            announcement: Announcement::default(),
             own: OwnFrames::new(ethernet::HEADER_LEN + config.mtu),
             identification: 0,
             counters: IpCounters::default(),
@@ -258,38 +262,6 @@ impl Interface {
     /// Its neighbours: to fix one, or to tell what another shard has learned.
     pub fn neighbors(&mut self) -> &mut NeighborCache {
         &mut self.neighbors
-    }
-
-    /// Tells the link its addresses: ARP announcements (RFC 5227 2.3) and unsolicited
-    /// advertisements (RFC 4861 7.2.6), so that neighbours forget who had them before, and that
-    /// another host that has one says so ([`IpCounters::conflicts`]); and which groups it listens
-    /// to, so that switches forward their questions (RFC 4862 5.4.2).
-    pub fn announce(&mut self, now: Instant) {
-        for index in 0..self.routes.own().len() {
-            match self.routes.own()[index].address {
-                IpAddr::V4(address) => self.send_arp(ArpPacket {
-                    operation: ArpOperation::Request,
-                    sender_mac: self.mac,
-                    sender_ip: address,
-                    target_mac: EthernetAddress::ZERO,
-                    target_ip: address,
-                }),
-                IpAddr::V6(address) => {
-                    // A host that has it says so, which is counted. RFC 4862 5.4.2
-                    let (target, source) = (address, None);
-                    let question = NdpMessage::NeighborSolicitation { target, source };
-                    let group = solicited_node(address);
-                    self.send_ndp(Ipv6Addr::UNSPECIFIED, group, Icmpv6Message::Ndp(question));
-                    self.advertise(now, address, ALL_NODES, false);
-                }
-            }
-        }
-        if self.routes.wants_router() {
-            let source = Some(self.mac);
-            let message = Icmpv6Message::Ndp(NdpMessage::RouterSolicitation { source });
-            self.send_ndp(self.routes.link_local(), ALL_ROUTERS, message);
-        }
-        self.join_groups(now);
     }
 
     /// How many routers its packets may pass: 64, if nothing is said. RFC 9293 3.9.2, MUST-49
@@ -472,35 +444,42 @@ impl Interface {
     }
 
     /// Hands its own frames to the device: answers, questions, and frames that waited for a
-    /// neighbour. What the device does not take is dropped.
+    /// neighbour. Of what the device has no room for, its own frames wait.
     pub fn transmit(&mut self, now: Instant, device: &mut impl Device) {
         while let Some(question) = self.neighbors.question() {
             self.ask(question);
         }
         while let Some(frame) = self.neighbors.released() {
-            self.transmit_one(now, device, &frame);
+            if transmit_one(now, device, &frame).is_err() {
+                self.counters.own_dropped += 1;
+            }
             self.neighbors.reuse(frame);
         }
+        self.transmit_own(now, device);
+    }
+
+    fn transmit_own(&mut self, now: Instant, device: &mut impl Device) {
         while let Some(frame) = self.own.pop() {
-            self.transmit_one(now, device, &frame.room[..frame.len]);
+            match transmit_one(now, device, &frame.room[..frame.len]) {
+                Err(TransmitError::Full) => return self.own.push_front(frame),
+                Err(_) => self.counters.own_dropped += 1,
+                Ok(()) => {}
+            }
             self.own.reuse(frame.room);
         }
     }
 
-    fn transmit_one(&mut self, now: Instant, device: &mut impl Device, frame: &[u8]) {
-        let whole = OutgoingFrame {
-            headers: frame,
-            payload: &[],
-            offload: Offload::None,
-        };
-        if device.transmit(now, &whole).is_err() {
-            self.counters.own_dropped += 1;
-        }
+    /// The device had no room for all of its own frames: they leave with the next
+    /// [`Interface::transmit`].
+    pub fn is_held_up(&self) -> bool {
+        self.own.is_held_up()
     }
 
     /// Does what is due.
     pub fn on_timer(&mut self, now: Instant) {
         self.neighbors.on_timer(now);
+        // Before a report begins, which waits for the end of the one before.
+        self.on_announcement_timer(now);
         if self.reports.at.is_some_and(|at| at <= now) {
             self.report_groups(now);
         }
@@ -508,7 +487,8 @@ impl Interface {
 
     /// When [`Interface::on_timer`] has something to do.
     pub fn wakes_at(&self) -> Option<Instant> {
-        let times = [self.neighbors.wakes_at(), self.reports.at];
+        let (neighbors, announcement) = (self.neighbors.wakes_at(), self.announcement.wakes_at());
+        let times = [neighbors, self.reports.at, announcement];
         times.into_iter().flatten().min()
     }
 
@@ -620,6 +600,15 @@ impl Interface {
             self.send_icmpv6_to(link, address, to, &message);
         }
     }
+}
+
+fn transmit_one(now: Instant, device: &mut impl Device, frame: &[u8]) -> Result<(), TransmitError> {
+    let whole = OutgoingFrame {
+        headers: frame,
+        payload: &[],
+        offload: Offload::None,
+    };
+    device.transmit(now, &whole)
 }
 
 /// A message of neighbour discovery has passed no router. RFC 4861 7.1

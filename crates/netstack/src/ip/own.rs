@@ -9,6 +9,8 @@ pub(super) struct OwnFrames {
     queue: VecDeque<OwnFrame>,
     spare: Vec<Box<[u8]>>,
     frame_len_max: usize,
+    /// The device had no room for the first one.
+    is_held_up: bool,
 }
 
 /// A buffer with a frame at its beginning.
@@ -23,6 +25,7 @@ impl OwnFrames {
             queue: VecDeque::with_capacity(OWN_FRAMES_MAX),
             spare: Vec::new(),
             frame_len_max,
+            is_held_up: false,
         }
     }
 
@@ -40,7 +43,23 @@ impl OwnFrames {
     }
 
     pub(super) fn pop(&mut self) -> Option<OwnFrame> {
+        self.is_held_up = false;
         self.queue.pop_front()
+    }
+
+    /// The one that was taken has not left.
+    pub(super) fn push_front(&mut self, frame: OwnFrame) {
+        self.is_held_up = true;
+        self.queue.push_front(frame);
+    }
+
+    pub(super) fn is_held_up(&self) -> bool {
+        self.is_held_up
+    }
+
+    /// How many more there is room for.
+    pub(super) fn free(&self) -> usize {
+        OWN_FRAMES_MAX - self.queue.len()
     }
 
     pub(super) fn reuse(&mut self, room: Box<[u8]>) {

@@ -6,7 +6,7 @@ mod world;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use netstack::device::{Frame, Verified};
+use netstack::device::{Capabilities, Frame, Verified, mem};
 use netstack::ip::{ANSWERS_BURST, ANSWERS_PER_S, Delivery, NoRoute, Prefix};
 use netstack::wire::arp::{ArpOperation, ArpPacket};
 use netstack::wire::checksum::Sum;
@@ -86,16 +86,19 @@ fn it_announces_its_addresses_and_looks_for_a_router() {
     let mut world = World::new();
     world.interface.announce(START);
     let sent = world.sent();
-    let (link, packet) = parsed_arp(&sent[0]);
+    assert_eq!(sent.len(), 7);
+    // It listens to the group before it asks, so that it hears the answer. RFC 4862 5.4.2
+    assert_eq!(reported(&sent[0]).1, [OUR_GROUP]);
+    let (link, packet) = parsed_arp(&sent[1]);
     assert_eq!(link.dst, EthernetAddress::BROADCAST);
     assert_eq!((packet.sender_ip, packet.target_ip), (OUR_V4, OUR_V4));
-    let (link, header, message) = parsed_v6(&sent[1]);
+    let (link, header, message) = parsed_v6(&sent[2]);
     assert_eq!(link.dst, EthernetAddress::of_multicast_v6(OUR_GROUP));
     assert_eq!((header.src, header.dst), (Ipv6Addr::UNSPECIFIED, OUR_GROUP));
     let (target, source) = (OUR_V6, None);
     let question = NdpMessage::NeighborSolicitation { target, source };
     assert_eq!(message, Icmpv6Message::Ndp(question));
-    let (_, header, message) = parsed_v6(&sent[2]);
+    let (_, header, message) = parsed_v6(&sent[3]);
     assert_eq!((header.src, header.hop_limit), (OUR_V6, 255));
     assert!(matches!(
         message,
@@ -108,13 +111,131 @@ fn it_announces_its_addresses_and_looks_for_a_router() {
         })
     ));
     // In between the same of its link-local address.
-    let (_, header, message) = parsed_v6(&sent[5]);
-    assert_eq!(header.src.to_string(), "fe80::ff:fe00:1");
+    assert!(is_router_solicitation(&sent[6]));
+}
+
+/// Seen: of 31 addresses of IPv6 the question for a router was dropped, and of more the addresses
+/// themselves. Cause: each sends two frames, and the queue of own frames has room for 64. Cure: what
+/// fits leaves, and the rest later.
+#[test]
+fn however_many_addresses_it_has_all_are_announced() {
+    for count in [30, 31, 32, 100, 5000] {
+        let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
+        let mut world = World::with(|config| {
+            let prefix = |host| Prefix {
+                address: address(host).into(),
+                len: 64,
+            };
+            config.addresses = (1..=count).map(prefix).collect();
+        });
+        world.interface.announce(START);
+        // A router is asked for again after 4 s.
+        let sent = world.sent_until(START + Duration::from_millis(3900));
+        let (mut asked, mut advertised, mut joined) = (vec![], vec![], vec![]);
+        let mut routers_asked = 0;
+        for frame in &sent {
+            if frame[20] == Protocol::HOP_BY_HOP.0 {
+                joined.extend(reported(frame).1);
+                continue;
+            }
+            match parsed_v6(frame).2 {
+                Icmpv6Message::Ndp(NdpMessage::NeighborSolicitation { target, .. }) => {
+                    let [.., low] = target.segments();
+                    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, low);
+                    assert!(joined.contains(&group), "{target} was asked for too early");
+                    asked.push(target);
+                }
+                Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement { target, .. }) => {
+                    advertised.push(target);
+                }
+                _ => routers_asked += usize::from(is_router_solicitation(frame)),
+            }
+        }
+        let own = (1..=count).map(address);
+        let own: Vec<_> = own.chain(["fe80::ff:fe00:1".parse().unwrap()]).collect();
+        assert_eq!((&asked, &advertised), (&own, &own), "{count} addresses");
+        // Each group twice: its first report may be lost.
+        assert_eq!((joined.len(), routers_asked), (2 * usize::from(count), 1));
+        assert_eq!(world.counters().own_dropped, 0);
+    }
+}
+
+/// Seen: what the device had no room for was dropped, and nothing sends it again. Cure: it waits.
+#[test]
+fn what_the_device_has_no_room_for_leaves_later() {
+    let mut world = World::new();
+    (world.device, world.link) = mem::pair(Capabilities::plain(MTU), 2);
+    world.interface.announce(START);
+    let mut sent = Vec::new();
+    for _ in 0..4 {
+        assert_eq!(
+            world.interface.is_held_up(),
+            !sent.is_empty() && sent.len() < 7
+        );
+        sent.extend(world.sent());
+    }
+    assert!(!world.interface.is_held_up());
+    assert_eq!((sent.len(), world.counters().own_dropped), (7, 0));
+    assert!(is_router_solicitation(&sent[6]));
+}
+
+#[test]
+fn a_router_is_asked_for_three_times_until_it_answers() {
+    // RFC 4861 6.3.7, 10: MAX_RTR_SOLICITATIONS, RTR_SOLICITATION_INTERVAL
+    let asked_at = |answer: Option<(u64, u16)>| {
+        let mut world = World::new();
+        world.interface.announce(START);
+        let mut asked_at = Vec::new();
+        for second in 0..30 {
+            world.now = START + Duration::from_secs(second);
+            let asked = world.sent();
+            let asked = asked.iter().filter(|it| is_router_solicitation(it));
+            asked_at.extend(asked.map(|_| second));
+            if let Some((_, lifetime_s)) = answer.filter(|(at, _)| *at == second) {
+                let advertisement = RouterAdvertisement {
+                    lifetime: Duration::from_secs(lifetime_s.into()),
+                    source: Some(THEIRS),
+                    ..Default::default()
+                };
+                let all = "ff02::1".parse().unwrap();
+                let message = NdpMessage::RouterAdvertisement(advertisement);
+                assert_eq!(world.tell(&ndp(ROUTER, all, message)), [[0; 0]; 0]);
+            }
+        }
+        assert_eq!(world.interface.wakes_at(), None);
+        asked_at
+    };
+    assert_eq!(asked_at(None), [0, 4, 8]);
+    assert_eq!(asked_at(Some((5, 1800))), [0, 4]);
+    // One that is no default router is no answer.
+    assert_eq!(asked_at(Some((5, 0))), [0, 4, 8]);
+}
+
+#[test]
+fn a_router_is_not_asked_for_where_one_was_named() {
+    let mut world = World::with(|config| config.gateway_v6 = Some(PEER_V6));
+    world.interface.announce(START);
+    let sent = world.sent_until(START + Duration::from_secs(30));
+    assert!(!sent.iter().any(|frame| is_router_solicitation(frame)));
+}
+
+fn is_router_solicitation(frame: &[u8]) -> bool {
+    // A report has a hop-by-hop header.
+    if frame[12..14] != [0x86, 0xdd] || frame[20] != Protocol::ICMPV6.0 {
+        return false;
+    }
+    let (link, header, message) = parsed_v6(frame);
     let source = Some(OURS);
-    assert_eq!(
-        message,
-        Icmpv6Message::Ndp(NdpMessage::RouterSolicitation { source })
-    );
+    let is_one = message == Icmpv6Message::Ndp(NdpMessage::RouterSolicitation { source });
+    if is_one {
+        assert_eq!(link.dst.to_string(), "33:33:00:00:00:02");
+        assert_eq!(header.src.to_string(), "fe80::ff:fe00:1");
+        assert_eq!(
+            (header.dst.to_string().as_str(), header.hop_limit),
+            ("ff02::2", 255)
+        );
+    }
+    is_one
 }
 
 // ---- Groups
@@ -125,12 +246,15 @@ fn it_reports_its_groups_twice_when_it_begins() {
         address: "2001:db8::5".parse().unwrap(),
         len: 64,
     };
-    let mut world = World::with(|config| config.addresses.push(other));
+    let mut world = World::with(|config| {
+        config.addresses.push(other);
+        config.gateway_v6 = Some(PEER_V6);
+    });
     world.interface.announce(START);
     // Its link-local address ends as the first one does, so they have one group.
     let groups = vec![OUR_GROUP, "ff02::1:ff00:5".parse().unwrap()];
     let expected = (theirs::MldRecordType::ChangeToExclude, groups);
-    assert_eq!(reported(world.sent().last().unwrap()), expected);
+    assert_eq!(reported(&world.sent()[0]), expected);
     assert_eq!(world.sent(), [[0; 0]; 0]);
     world.now = world.interface.wakes_at().unwrap();
     assert!(START < world.now && world.now.since(START) <= Duration::from_secs(1));
@@ -202,6 +326,30 @@ fn a_query_of_version_1_has_an_answer_of_version_1() {
         Icmpv6Message::parse(header.src, header.dst, message),
         Ok(report)
     );
+}
+
+/// Seen: of a hundred groups 64 were reported. Version 1 has a report for each, and the queue of own
+/// frames has room for 64.
+#[test]
+fn a_query_of_version_1_has_an_answer_for_each_of_many_groups() {
+    let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
+    let mut world = World::with(|config| {
+        let prefix = |host| Prefix {
+            address: address(host).into(),
+            len: 64,
+        };
+        config.addresses = (1..=100).map(prefix).collect();
+    });
+    let query = query(ROUTER, 1, 0, &asks(Ipv6Addr::UNSPECIFIED)[..16]);
+    let mut sent = world.tell(&query);
+    // Asked again in the middle: the answer begins when this one is over.
+    sent.extend(world.tell(&query));
+    sent.extend(world.sent_until(START + Duration::from_secs(1)));
+    let groups: Vec<_> = sent.iter().map(|it| message_to_routers(it).0.dst).collect();
+    let own = (1..=100).map(|host| Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, host));
+    let own: Vec<_> = own.collect();
+    assert_eq!(groups, [&own[..], &own[..]].concat());
+    assert_eq!(world.counters().own_dropped, 0);
 }
 
 #[test]

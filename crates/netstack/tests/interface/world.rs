@@ -90,6 +90,17 @@ impl World {
         burst.frames().map(|frame| frame.bytes.to_vec()).collect()
     }
 
+    /// Lets time pass, and returns what it sends until then.
+    pub(crate) fn sent_until(&mut self, end: Instant) -> Vec<Vec<u8>> {
+        let mut sent = self.sent();
+        while let Some(at) = self.interface.wakes_at().filter(|at| *at <= end) {
+            assert!(at > self.now, "{at:?} is not after {:?}", self.now);
+            self.now = at;
+            sent.extend(self.sent());
+        }
+        sent
+    }
+
     pub(crate) fn counters(&self) -> netstack::ip::IpCounters {
         self.interface.counters().0
     }

@@ -1,0 +1,163 @@
+//! What the interface says of its own accord: which groups it listens to, which addresses it has,
+//! and that it looks for a router.
+//!
+//! ```text
+//!   announce ──▶ reports of groups ──▶ each address ──▶ "Who has it?", "I have it"
+//!                                                   └─▶ "Routers, say that you are there"
+//! ```
+//!
+//! An interface can have thousands of addresses, and the queue of own frames is short, as are those
+//! of devices. So frames leave in parts ([`AT_ONCE`], [`EVERY`]), and what has not left yet is two
+//! positions: nothing is dropped, and nothing is kept.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use super::groups::Form;
+use super::own::OWN_FRAMES_MAX;
+use super::{ALL_NODES, ALL_ROUTERS, Interface, solicited_node};
+use crate::time::Instant;
+use crate::wire::arp::{ArpOperation, ArpPacket};
+use crate::wire::ethernet::EthernetAddress;
+use crate::wire::icmpv6::Icmpv6Message;
+use crate::wire::ndp::NdpMessage;
+
+/// Frames of one part: half of the queue is left to answers.
+const AT_ONCE: usize = OWN_FRAMES_MAX / 2;
+
+/// Between two parts: a thousand addresses take two thirds of a second.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// What an address has at most: a question, and an advertisement.
+const FRAMES_OF_ADDRESS: usize = 2;
+
+/// How often a router is asked for: MAX_RTR_SOLICITATIONS. RFC 4861 10
+pub const ROUTER_QUESTIONS_MAX: u8 = 3;
+
+/// Between two of these questions: RTR_SOLICITATION_INTERVAL. RFC 4861 10
+pub const ROUTER_QUESTION_EVERY: Duration = Duration::from_secs(4);
+
+/// What has been begun and has not left yet.
+#[derive(Default)]
+pub(super) struct Announcement {
+    /// When the next part leaves.
+    pub(super) at: Option<Instant>,
+    /// In which form groups are being reported, and from which one on.
+    pub(super) report: Option<(Form, usize)>,
+    /// The first of the own addresses that is still to be announced.
+    address: Option<usize>,
+    router: RouterQuestions,
+}
+
+#[derive(Default)]
+struct RouterQuestions {
+    /// When the next one leaves.
+    at: Option<Instant>,
+    left: u8,
+}
+
+impl Announcement {
+    pub(super) fn wakes_at(&self) -> Option<Instant> {
+        let times = [self.at, self.router.at];
+        times.into_iter().flatten().min()
+    }
+
+    /// A router has said that it is one: no other is asked for. RFC 4861 6.3.7
+    pub(super) fn has_router(&mut self) {
+        // One that came before the first question may have said less than an answer does.
+        if self.router.left < ROUTER_QUESTIONS_MAX {
+            self.router = RouterQuestions::default();
+        }
+    }
+}
+
+impl Interface {
+    /// Tells the link which groups it listens to, so that switches forward what is sent to them,
+    /// also the answer to the questions that follow (RFC 4862 5.4.2); and its addresses: ARP
+    /// announcements (RFC 5227 2.3) and unsolicited advertisements (RFC 4861 7.2.6), so that
+    /// neighbours forget who had them before, and that another host that has one says so
+    /// ([`IpCounters::conflicts`](super::IpCounters::conflicts)). Then it asks for a router, if
+    /// none was named: up to [`ROUTER_QUESTIONS_MAX`] times. RFC 4861 6.3.7
+    ///
+    /// What has no room now leaves when [`Interface::wakes_at`] says.
+    pub fn announce(&mut self, now: Instant) {
+        self.announcement.address = Some(0);
+        self.join_groups(now);
+        self.go_on_announcing(now);
+    }
+
+    /// Queues the next part.
+    pub(super) fn go_on_announcing(&mut self, now: Instant) {
+        let mut left = AT_ONCE.min(self.own.free());
+        while left >= FRAMES_OF_ADDRESS && self.announcement.is_going_on() {
+            let before = self.own.free();
+            match self.announcement.report {
+                Some((form, from)) => self.announcement.report = self.send_report(form, from),
+                None => self.announce_address(now),
+            }
+            left -= before - self.own.free();
+        }
+        self.announcement.at = self.announcement.is_going_on().then(|| now + EVERY);
+    }
+
+    /// Does what is due.
+    pub(super) fn on_announcement_timer(&mut self, now: Instant) {
+        if self.announcement.at.is_some_and(|at| at <= now) {
+            self.go_on_announcing(now);
+        }
+        if self.announcement.router.at.is_some_and(|at| at <= now) {
+            self.ask_for_router(now);
+        }
+    }
+
+    fn announce_address(&mut self, now: Instant) {
+        let Some(index) = self.announcement.address else {
+            return;
+        };
+        let Some(prefix) = self.routes.own().get(index) else {
+            self.announcement.address = None;
+            if self.routes.wants_router() {
+                self.announcement.router.left = ROUTER_QUESTIONS_MAX;
+                self.ask_for_router(now);
+            }
+            return;
+        };
+        self.announcement.address = Some(index + 1);
+        match prefix.address {
+            IpAddr::V4(address) => self.send_arp(ArpPacket {
+                operation: ArpOperation::Request,
+                sender_mac: self.mac,
+                sender_ip: address,
+                target_mac: EthernetAddress::ZERO,
+                target_ip: address,
+            }),
+            IpAddr::V6(address) => {
+                // A host that has it says so, which is counted. RFC 4862 5.4.2
+                let (target, source) = (address, None);
+                let question = NdpMessage::NeighborSolicitation { target, source };
+                let group = solicited_node(address);
+                self.send_ndp(Ipv6Addr::UNSPECIFIED, group, Icmpv6Message::Ndp(question));
+                self.advertise(now, address, ALL_NODES, false);
+            }
+        }
+    }
+
+    fn ask_for_router(&mut self, now: Instant) {
+        if self.own.free() == 0 {
+            self.announcement.router.at = Some(now + EVERY);
+            return;
+        }
+        let router = &mut self.announcement.router;
+        router.left -= 1;
+        router.at = (router.left > 0).then(|| now + ROUTER_QUESTION_EVERY);
+        let source = Some(self.mac);
+        let message = Icmpv6Message::Ndp(NdpMessage::RouterSolicitation { source });
+        self.send_ndp(self.routes.link_local(), ALL_ROUTERS, message);
+    }
+}
+
+impl Announcement {
+    fn is_going_on(&self) -> bool {
+        self.report.is_some() || self.address.is_some()
+    }
+}

@@ -47,6 +47,10 @@ pub const NEIGHBORS_MAX: usize = 1024;
 /// How many of them are being asked for: each holds a frame.
 pub const INCOMPLETE_MAX: usize = 64;
 
+/// Places beside them that only routers have: strangers can make a host ask for as many neighbours
+/// as they like, and all hosts beyond the link are behind a router.
+pub const INCOMPLETE_ROUTERS_MAX: usize = 8;
+
 /// Questions before a neighbour counts as absent: MAX_MULTICAST_SOLICIT. RFC 4861 10
 pub const QUESTIONS_MAX: u8 = 3;
 
@@ -184,8 +188,18 @@ impl NeighborCache {
 
     /// Where frames to `address` go. It is asked for if that is not known.
     pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Resolution {
+        self.find(now, address, INCOMPLETE_MAX)
+    }
+
+    /// As [`NeighborCache::resolve`], for a router: there is a place for it when there is none for
+    /// others.
+    pub fn resolve_router(&mut self, now: Instant, address: IpAddr) -> Resolution {
+        self.find(now, address, INCOMPLETE_MAX + INCOMPLETE_ROUTERS_MAX)
+    }
+
+    fn find(&mut self, now: Instant, address: IpAddr, incomplete_max: usize) -> Resolution {
         let Some(entry) = self.entries.get_mut(&address) else {
-            return self.ask_for(now, address);
+            return self.ask_for(now, address, incomplete_max);
         };
         entry.used_at = now;
         match entry.state {
@@ -201,8 +215,8 @@ impl NeighborCache {
         Resolution::Known(entry.mac)
     }
 
-    fn ask_for(&mut self, now: Instant, address: IpAddr) -> Resolution {
-        if self.incomplete == INCOMPLETE_MAX || !self.make_room() {
+    fn ask_for(&mut self, now: Instant, address: IpAddr, incomplete_max: usize) -> Resolution {
+        if self.incomplete >= incomplete_max || !self.make_room() {
             self.counters.refused += 1;
             return Resolution::Refused;
         }

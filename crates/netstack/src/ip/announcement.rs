@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::groups::Form;
 use super::own::OWN_FRAMES_MAX;
-use super::{ALL_NODES, ALL_ROUTERS, Interface, solicited_node};
+use super::{ALL_ROUTERS, Interface, solicited_node};
 use crate::time::Instant;
 use crate::wire::arp::{ArpOperation, ArpPacket};
 use crate::wire::ethernet::EthernetAddress;
@@ -137,7 +137,7 @@ impl Interface {
                 let question = NdpMessage::NeighborSolicitation { target, source };
                 let group = solicited_node(address);
                 self.send_ndp(Ipv6Addr::UNSPECIFIED, group, Icmpv6Message::Ndp(question));
-                self.advertise(now, address, ALL_NODES, false);
+                self.advertise(address);
             }
         }
     }

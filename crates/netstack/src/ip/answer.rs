@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::own::OwnFrame;
 use super::path_mtu::{MTU_MIN_V6, plateau_below};
-use super::{ALL_NODES, Delivery, Interface, IpFields, NDP_HOP_LIMIT, PathError, PathErrorKind};
+use super::{
+    Delivery, Interface, IpFields, NDP_HOP_LIMIT, PathError, PathErrorKind, solicited_node,
+};
 use crate::device::Verified;
 use crate::time::Instant;
 use crate::wire::checksum::Sum;
@@ -296,14 +298,19 @@ impl Interface {
         match message {
             NdpMessage::NeighborSolicitation { target, source } if self.is_own(target.into()) => {
                 if header.src.is_unspecified() {
+                    // RFC 4861 7.1.1
+                    if header.dst != solicited_node(target) || source.is_some() {
+                        self.counters.malformed += 1;
+                        return Delivery::Nothing;
+                    }
                     // Another host wants to have this address. RFC 4862 5.4.3
                     self.counters.conflicts += 1;
-                    self.advertise(now, target, ALL_NODES, false);
+                    self.advertise(target);
                 } else {
                     if let Some(mac) = source.filter(|mac| self.may_be_neighbor(src, *mac)) {
                         self.neighbors.hinted(now, src, mac, true);
                     }
-                    self.advertise(now, target, header.src, true);
+                    self.advertise_to(now, target, header.src, source);
                 }
                 self.counters.answered += 1;
             }

@@ -409,7 +409,11 @@ impl Interface {
             return Ok((EthernetAddress::of_multicast_v6(group), true));
         }
         let hop = self.routes.next_hop(now, dst).ok_or(NoRoute::NoGateway)?;
-        match self.neighbors.resolve(now, hop) {
+        let resolution = match hop == dst {
+            true => self.neighbors.resolve(now, hop),
+            false => self.neighbors.resolve_router(now, hop),
+        };
+        match resolution {
             Resolution::Known(mac) => Ok((mac, true)),
             Resolution::Asked => Ok((EthernetAddress::ZERO, false)),
             Resolution::Refused => Err(NoRoute::Crowded),
@@ -444,18 +448,27 @@ impl Interface {
     }
 
     /// Hands its own frames to the device: answers, questions, and frames that waited for a
-    /// neighbour. Of what the device has no room for, its own frames wait.
+    /// neighbour. What the device has no room for waits: [`Interface::is_held_up`].
     pub fn transmit(&mut self, now: Instant, device: &mut impl Device) {
-        while let Some(question) = self.neighbors.question() {
-            self.ask(question);
-        }
         while let Some(frame) = self.neighbors.released() {
-            if transmit_one(now, device, &frame).is_err() {
-                self.counters.own_dropped += 1;
+            match transmit_one(now, device, &frame) {
+                Err(TransmitError::Full) => self.queue(|room| {
+                    room[..frame.len()].copy_from_slice(&frame);
+                    frame.len()
+                }),
+                Err(_) => self.counters.own_dropped += 1,
+                Ok(()) => {}
             }
             self.neighbors.reuse(frame);
         }
         self.transmit_own(now, device);
+        // Answers have left, so that a flood of them leaves room for questions.
+        while self.own.free() > 0
+            && let Some(question) = self.neighbors.question()
+        {
+            self.ask(question);
+            self.transmit_own(now, device);
+        }
     }
 
     fn transmit_own(&mut self, now: Instant, device: &mut impl Device) {
@@ -585,20 +598,39 @@ impl Interface {
         });
     }
 
-    /// "I have `address`", to one that has asked or to all.
-    fn advertise(&mut self, now: Instant, address: Ipv6Addr, to: Ipv6Addr, was_asked: bool) {
-        let message = Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement {
+    /// "I have `address`", to all.
+    fn advertise(&mut self, address: Ipv6Addr) {
+        self.send_ndp(address, ALL_NODES, self.advertisement(address, false));
+    }
+
+    /// "I have `address`", to `to`, which has asked and says that its own one on the link is
+    /// `source`. A stranger's answer needs no entry in the cache.
+    fn advertise_to(
+        &mut self,
+        now: Instant,
+        address: Ipv6Addr,
+        to: Ipv6Addr,
+        source: Option<EthernetAddress>,
+    ) {
+        let source = source.filter(|mac| mac.is_unicast() && *mac != self.mac);
+        let link = source.or_else(|| match self.link_to(now, to.into()) {
+            Ok((link, true)) => Some(link),
+            _ => None,
+        });
+        if let Some(link) = link {
+            let message = self.advertisement(address, true);
+            self.send_icmpv6_to(link, address, to, &message);
+        }
+    }
+
+    fn advertisement(&self, address: Ipv6Addr, is_solicited: bool) -> Icmpv6Message<'static> {
+        Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement {
             target: address,
             link: Some(self.mac),
             is_router: false,
-            is_solicited: was_asked,
+            is_solicited,
             is_override: true,
-        });
-        if to.is_multicast() {
-            self.send_ndp(address, to, message);
-        } else if let Resolution::Known(link) = self.neighbors.resolve(now, to.into()) {
-            self.send_icmpv6_to(link, address, to, &message);
-        }
+        })
     }
 }
 

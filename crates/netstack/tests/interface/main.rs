@@ -6,8 +6,9 @@ mod world;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use netstack::device::{Capabilities, Frame, Verified, mem};
-use netstack::ip::{ANSWERS_BURST, ANSWERS_PER_S, Delivery, NoRoute, Prefix};
+use netstack::device::{Capabilities, Device, Frame, Offload, OutgoingFrame, Verified, mem};
+use netstack::ip::{ANSWERS_BURST, ANSWERS_PER_S, Delivery, NoRoute, OWN_FRAMES_MAX, Prefix};
+use netstack::neighbor::{INCOMPLETE_MAX, NEIGHBORS_MAX};
 use netstack::wire::arp::{ArpOperation, ArpPacket};
 use netstack::wire::checksum::Sum;
 use netstack::wire::ethernet::{EtherType, EthernetAddress, EthernetHeader};
@@ -540,7 +541,151 @@ fn an_mtu_below_what_ipv6_needs_is_not_taken() {
     assert_eq!(world.interface.mtu_to(START, PEER_V6.into()), 1280);
 }
 
+/// Seen: 64 solicitations from strangers that are beyond a router, each of which is asked for on the
+/// link, and for three seconds no other neighbour could be. RFC 4861 7.2.4: the answer goes where
+/// every packet to its source goes.
+#[test]
+fn a_solicitation_from_beyond_the_link_makes_no_neighbour() {
+    let mut world = World::new();
+    for host in 1..=INCOMPLETE_MAX as u16 {
+        let far = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, host);
+        let (target, source) = (OUR_V6, None);
+        let question = NdpMessage::NeighborSolicitation { target, source };
+        assert_eq!(world.tell(&ndp(far, OUR_V6, question)), [[0; 0]; 0]);
+    }
+    assert!(world.interface.neighbors().is_empty());
+    assert_eq!(send_to(&mut world, PEER_V6.into()), Ok(false));
+}
+
+/// Seen: each solicitation of a stranger drove a neighbour out of a full cache, and was itself asked
+/// for before its answer left. A request of ARP drives out one in a millisecond at most.
+#[test]
+fn a_stranger_has_its_answer_without_a_place_in_a_full_cache() {
+    let mut world = World::new();
+    let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 1, 0, host);
+    let solicited_by = |src| {
+        let (target, source) = (OUR_V6, Some(THEIRS));
+        ndp(
+            src,
+            OUR_V6,
+            NdpMessage::NeighborSolicitation { target, source },
+        )
+    };
+    for host in 0..NEIGHBORS_MAX as u16 + 100 {
+        let sent = world.tell(&solicited_by(address(host)));
+        let (link, header, _) = parsed_v6(&sent[0]);
+        assert_eq!(
+            (sent.len(), link.dst, header.dst),
+            (1, THEIRS, address(host))
+        );
+    }
+    let counters = world.interface.counters().1;
+    assert_eq!((counters.evicted, counters.asked), (1, 0));
+}
+
+#[test]
+fn a_solicitation_of_a_host_without_an_address_is_as_such_are() {
+    // RFC 4861 7.1.1: to the group, and without an address on the link.
+    let mut world = World::new();
+    let none = Ipv6Addr::UNSPECIFIED;
+    for (dst, source) in [(OUR_V6, None), (OUR_GROUP, Some(THEIRS))] {
+        let target = OUR_V6;
+        let question = NdpMessage::NeighborSolicitation { target, source };
+        assert_eq!(world.tell(&ndp(none, dst, question)), [[0; 0]; 0]);
+    }
+    let counters = world.counters();
+    assert_eq!((counters.conflicts, counters.malformed), (0, 2));
+}
+
 // ---- What goes
+
+/// Seen: while a neighbour sent requests as fast as it could, others that were asked for did not
+/// hear the question. Cause: answers had filled the queue before it. Cure: it is queued when they
+/// have left.
+#[test]
+fn a_question_leaves_beside_as_many_answers_as_there_can_be() {
+    let mut world = World::new();
+    for _ in 0..OWN_FRAMES_MAX {
+        let request = arp(ArpOperation::Request, PEER_V4, OUR_V4);
+        world.interface.receive(START, complete(&request));
+    }
+    assert_eq!(send_to(&mut world, GATEWAY_V4.into()), Ok(false));
+    let sent = world.sent();
+    assert_eq!(
+        (sent.len(), world.counters().own_dropped),
+        (OWN_FRAMES_MAX + 1, 0)
+    );
+    let question = parsed_arp(sent.last().unwrap()).1;
+    assert_eq!(
+        (question.operation, question.target_ip),
+        (ArpOperation::Request, GATEWAY_V4)
+    );
+}
+
+#[test]
+fn questions_wait_for_a_device_that_has_no_room() {
+    let mut world = World::new();
+    (world.device, world.link) = mem::pair(Capabilities::plain(MTU), 1);
+    let count = INCOMPLETE_MAX as u8;
+    let peers = (10..10 + count).map(|host| Ipv4Addr::new(10, 0, 0, host));
+    for peer in peers.clone() {
+        assert_eq!(send_to(&mut world, peer.into()), Ok(false));
+    }
+    for _ in 0..OWN_FRAMES_MAX {
+        let request = arp(ArpOperation::Request, PEER_V4, OUR_V4);
+        world.interface.receive(START, complete(&request));
+    }
+    let mut sent = Vec::new();
+    for _ in 0..OWN_FRAMES_MAX + usize::from(count) {
+        sent.extend(world.sent());
+    }
+    let asked = sent.iter().map(|frame| parsed_arp(frame).1);
+    let asked = asked.filter(|it| it.operation == ArpOperation::Request);
+    let asked: Vec<_> = asked.map(|it| it.target_ip).collect();
+    assert_eq!(asked, peers.collect::<Vec<_>>());
+    assert_eq!(world.counters().own_dropped, 0);
+    // What waited for a neighbour waits for the device as well.
+    let filler = OutgoingFrame {
+        headers: &[0; 60],
+        payload: &[],
+        offload: Offload::None,
+    };
+    world.device.transmit(START, &filler).unwrap();
+    assert_eq!(
+        world
+            .tell(&arp(ArpOperation::Reply, [10, 0, 0, 10].into(), OUR_V4))
+            .len(),
+        1
+    );
+    assert!(world.interface.is_held_up());
+    let sent = world.sent();
+    assert_eq!(parsed_v4(&sent[0]).1.dst, Ipv4Addr::new(10, 0, 0, 10));
+}
+
+/// Seen: a host of the link that pings from addresses that are nobody's kept the gateway from being
+/// asked for, and with it all clients beyond. Cause: it took the last place among those that are
+/// asked for. Cure: there is always one for a router.
+#[test]
+fn the_gateway_is_asked_for_however_many_others_are() {
+    let mut world = World::new();
+    for host in 0..INCOMPLETE_MAX as u8 + 1 {
+        let nobody = Ipv4Addr::new(10, 0, 0, 100 + host);
+        let ping = icmp_v4(nobody, Icmpv4Message::EchoRequest(ECHO));
+        world.interface.receive(world.now, complete(&ping));
+        world.now += Duration::from_millis(1);
+    }
+    assert_eq!(send_to(&mut world, PEER_V4.into()), Err(NoRoute::Crowded));
+    assert_eq!(send_to(&mut world, FAR_V4.into()), Ok(false));
+    let asked = world.sent();
+    let asked = asked.iter().map(|frame| parsed_arp(frame).1.target_ip);
+    assert!(
+        asked.eq((100..100 + INCOMPLETE_MAX as u8)
+            .map(|host| Ipv4Addr::new(10, 0, 0, host))
+            .chain([GATEWAY_V4]))
+    );
+    world.tell(&arp(ArpOperation::Reply, GATEWAY_V4, OUR_V4));
+    assert_eq!(send_to(&mut world, FAR_V4.into()), Ok(true));
+}
 
 #[test]
 fn a_segment_waits_until_its_neighbour_has_answered() {
@@ -936,10 +1081,10 @@ fn answers_have_a_rate() {
 #[test]
 fn answers_that_wait_have_a_limit() {
     let mut world = World::acquainted();
-    for _ in 0..netstack::ip::OWN_FRAMES_MAX + 10 {
+    for _ in 0..OWN_FRAMES_MAX + 10 {
         let request = arp(ArpOperation::Request, PEER_V4, OUR_V4);
         world.interface.receive(START, complete(&request));
     }
     assert_eq!(world.counters().own_dropped, 10);
-    assert_eq!(world.sent().len(), netstack::ip::OWN_FRAMES_MAX);
+    assert_eq!(world.sent().len(), OWN_FRAMES_MAX);
 }

@@ -62,7 +62,6 @@ impl Station {
     /// [`StationError::Described`]
     pub fn check(&self) -> Result<(), StationError> {
         let wrong = |why: String| Err(StationError::Described(why));
-        let is_v4 = |prefix: &Prefix| prefix.address.is_ipv4();
         if self.addresses.is_empty() {
             return wrong("the netstack needs an address, such as 10.9.0.2/24".to_owned());
         }
@@ -93,16 +92,38 @@ impl Station {
                 ));
             }
         }
-        let mtu_min = match self.addresses.iter().all(is_v4) {
-            true => MTU_MIN_V4,
-            false => MTU_MIN_V6,
-        };
         match self.mtu {
-            Some(mtu) if mtu < mtu_min => {
-                wrong(format!("an MTU of {mtu} is below {mtu_min}, the least"))
-            }
+            Some(mtu) if mtu < self.mtu_min() => Err(self.mtu_is_below(mtu)),
             _ => Ok(()),
         }
+    }
+
+    /// What packets of its addresses need.
+    fn mtu_min(&self) -> usize {
+        match self.addresses.iter().all(|it| it.address.is_ipv4()) {
+            true => MTU_MIN_V4,
+            false => MTU_MIN_V6,
+        }
+    }
+
+    fn mtu_is_below(&self, mtu: usize) -> StationError {
+        let mtu_min = self.mtu_min();
+        StationError::Described(format!("an MTU of {mtu} is below {mtu_min}, the least"))
+    }
+
+    /// The longest packet on a device.
+    fn mtu_on(&self, device_mtu: usize) -> Result<usize, StationError> {
+        let mtu = self.mtu.unwrap_or(device_mtu);
+        if mtu > device_mtu {
+            return Err(StationError::Described(format!(
+                "an MTU of {mtu} is above {device_mtu}, which {} has",
+                self.device
+            )));
+        }
+        if mtu < self.mtu_min() {
+            return Err(self.mtu_is_below(mtu));
+        }
+        Ok(mtu)
     }
 
     /// Opens the device, with a queue for each of `shards`, and makes a netstack on each.
@@ -137,14 +158,7 @@ impl Station {
         let mac = self.device.fixed_mac().map_err(refused)?;
         let queues = self.device.open(shards).map_err(refused)?;
         let queues = Sibling::family(queues).map_err(refused)?;
-        let device_mtu = queues[0].capabilities().mtu;
-        let mtu = self.mtu.unwrap_or(device_mtu);
-        if mtu > device_mtu {
-            return Err(StationError::Described(format!(
-                "an MTU of {mtu} is above {device_mtu}, which {} has",
-                self.device
-            )));
-        }
+        let mtu = self.mtu_on(queues[0].capabilities().mtu)?;
         let interface = InterfaceConfig {
             mac: mac.unwrap_or_else(|| mac_of(self.addresses[0].address)),
             mtu,
@@ -267,6 +281,22 @@ mod tests {
         }
         let gateways = ["10.9.0.1", "fe80::1"];
         station(&both, &gateways, Some(1280)).check().unwrap();
+    }
+
+    /// Seen: on a device with an MTU of 600 the report of sixty groups of IPv6 did not fit into its
+    /// buffer, and the server panicked. Cause: only an MTU that was named was looked at.
+    #[test]
+    fn a_device_whose_packets_are_too_short_is_refused() {
+        let both = ["10.9.0.2/24", "fd00:9::2/64"];
+        let said = |addresses, named, device_mtu| {
+            let mtu = station(addresses, &[], named).mtu_on(device_mtu);
+            mtu.map_err(|error| error.to_string())
+        };
+        let below = Err("an MTU of 600 is below 1280, the least".to_owned());
+        assert_eq!(said(&both, None, 600), below);
+        assert_eq!(said(&both[..1], None, 600), Ok(600));
+        assert_eq!(said(&both, Some(1280), 1500), Ok(1280));
+        assert!(said(&both, Some(1501), 1500).is_err());
     }
 
     /// Seen: `--address 10.9.0.0/24`, `127.0.0.1/8` or `::/64` started a server that could not be

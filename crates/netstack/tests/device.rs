@@ -563,6 +563,21 @@ fn an_answer_about_the_link_reaches_every_queue_and_a_question_one() {
         packet.emit(&mut room);
         frame(EtherType::ARP, &room)
     };
+    // Seen: a gateway that had moved to another station said so (RFC 5227 2.3), and one shard heard
+    // it; the others sent to the old one until they asked it in vain. Nobody answers it.
+    let announcement = {
+        let address = "192.0.2.1".parse().unwrap();
+        let packet = ArpPacket {
+            operation: ArpOperation::Request,
+            sender_mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
+            sender_ip: address,
+            target_mac: EthernetAddress::ZERO,
+            target_ip: address,
+        };
+        let mut room = [0; arp::PACKET_LEN];
+        packet.emit(&mut room);
+        frame(EtherType::ARP, &room)
+    };
     let icmpv6 = |kind: u8| {
         let mut packet = [0; 48];
         packet[0] = 0x60;
@@ -577,7 +592,13 @@ fn an_answer_about_the_link_reaches_every_queue_and_a_question_one() {
         packet[24] = kind;
         frame(EtherType::IPV4, &packet)
     };
-    let for_all = [arp(ArpOperation::Reply), icmpv6(136), icmpv6(2), icmpv4(3)];
+    let for_all = [
+        arp(ArpOperation::Reply),
+        announcement,
+        icmpv6(136),
+        icmpv6(2),
+        icmpv4(3),
+    ];
     let for_one = [
         arp(ArpOperation::Request),
         icmpv6(135),

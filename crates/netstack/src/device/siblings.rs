@@ -176,18 +176,18 @@ impl Inbox {
     }
 }
 
-/// Whether every shard needs it: answers about neighbours, routers that advertise themselves, and
-/// errors, which quote a flow that may be any shard's. Questions are answered by the shard that
-/// they come to.
+/// Whether every shard needs it: answers about neighbours and announcements of their addresses,
+/// routers that advertise themselves, and errors, which quote a flow that may be any shard's.
+/// Questions are answered by the shard that they come to.
 fn is_for_all(frame: &[u8]) -> bool {
     let Ok((header, packet)) = EthernetHeader::parse(frame) else {
         return false;
     };
     let byte = |at: usize| packet.get(at).copied();
     match header.ethertype {
-        EtherType::ARP => {
-            ArpPacket::parse(packet).is_ok_and(|it| it.operation == ArpOperation::Reply)
-        }
+        // An announcement has the form of a question for the sender's own address. RFC 5227 1.1
+        EtherType::ARP => ArpPacket::parse(packet)
+            .is_ok_and(|it| it.operation == ArpOperation::Reply || it.sender_ip == it.target_ip),
         EtherType::IPV4 if byte(9) == Some(Protocol::ICMP.0) => {
             let header_len = usize::from(packet[0] & 0xf) * 4;
             // Unreachable, time exceeded, parameter problem: RFC 792

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use netstack::neighbor::{
-    DELAY, INCOMPLETE_MAX, LOCK, NEIGHBORS_MAX, NeighborCache, QUESTION_EVERY, QUESTIONS_MAX,
-    Question, REACHABLE_FOR, Resolution, STRANGER_EVERY,
+    DELAY, INCOMPLETE_MAX, INCOMPLETE_ROUTERS_MAX, LOCK, NEIGHBORS_MAX, NeighborCache,
+    QUESTION_EVERY, QUESTIONS_MAX, Question, REACHABLE_FOR, Resolution, STRANGER_EVERY,
 };
 use netstack::time::Instant;
 use netstack::wire::ethernet::EthernetAddress;
@@ -254,6 +254,11 @@ fn a_scan_of_the_prefix_is_refused_beyond_a_limit() {
         (2..10_000).filter(|&number| cache.resolve(START, host(number)) == Resolution::Asked);
     assert_eq!(asked.count(), INCOMPLETE_MAX);
     assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
+    // Routers have places of their own, of which there is an end as well.
+    let asked = (10_000..10_100)
+        .filter(|&number| cache.resolve_router(START, host(number)) == Resolution::Asked);
+    assert_eq!(asked.count(), INCOMPLETE_ROUTERS_MAX);
+    assert_eq!(cache.resolve(START, host(10_100)), Resolution::Refused);
     // Those who did not answer make room.
     for second in 1..=3 {
         cache.on_timer(START + Duration::from_secs(second));

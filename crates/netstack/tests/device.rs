@@ -564,7 +564,7 @@ fn an_answer_about_the_link_reaches_every_queue_and_a_question_one() {
         frame(EtherType::ARP, &room)
     };
     // Seen: a gateway that had moved to another station said so (RFC 5227 2.3), and one shard heard
-    // it; the others sent to the old one until they asked it in vain. Nobody answers it.
+    // it; the others sent to the old one until they asked it in vain. It has no answer.
     let announcement = {
         let address = "192.0.2.1".parse().unwrap();
         let packet = ArpPacket {

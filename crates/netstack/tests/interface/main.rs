@@ -1,5 +1,6 @@
 //! One interface on a link in memory: what it answers, what it hands up, what it drops.
 
+mod announcement;
 mod path;
 mod world;
 
@@ -16,13 +17,10 @@ use netstack::wire::icmpv4::{self, IcmpEcho, Icmpv4Message};
 use netstack::wire::icmpv6::{self, Icmpv6Message};
 use netstack::wire::ipv4::Ipv4Header;
 use netstack::wire::ipv6::Ipv6Header;
-use netstack::wire::mld;
 use netstack::wire::ndp::{NdpMessage, RouterAdvertisement};
 use netstack::wire::tcp::{self};
 use netstack::wire::udp::UdpHeader;
 use netstack::wire::{Ecn, Protocol};
-use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire as theirs;
 
 use world::*;
 
@@ -80,357 +78,6 @@ fn another_host_with_its_address_is_counted_and_not_believed() {
         [[0; 0]; 0]
     );
     assert_eq!(world.counters().conflicts, 1);
-}
-
-#[test]
-fn it_announces_its_addresses_and_looks_for_a_router() {
-    let mut world = World::new();
-    world.interface.announce(START);
-    let sent = world.sent();
-    assert_eq!(sent.len(), 7);
-    // It listens to the group before it asks, so that it hears the answer. RFC 4862 5.4.2
-    assert_eq!(reported(&sent[0]).1, [OUR_GROUP]);
-    let (link, packet) = parsed_arp(&sent[1]);
-    assert_eq!(link.dst, EthernetAddress::BROADCAST);
-    assert_eq!((packet.sender_ip, packet.target_ip), (OUR_V4, OUR_V4));
-    let (link, header, message) = parsed_v6(&sent[2]);
-    assert_eq!(link.dst, EthernetAddress::of_multicast_v6(OUR_GROUP));
-    assert_eq!((header.src, header.dst), (Ipv6Addr::UNSPECIFIED, OUR_GROUP));
-    let (target, source) = (OUR_V6, None);
-    let question = NdpMessage::NeighborSolicitation { target, source };
-    assert_eq!(message, Icmpv6Message::Ndp(question));
-    let (_, header, message) = parsed_v6(&sent[3]);
-    assert_eq!((header.src, header.hop_limit), (OUR_V6, 255));
-    assert!(matches!(
-        message,
-        Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement {
-            target: OUR_V6,
-            link: Some(OURS),
-            is_solicited: false,
-            is_override: true,
-            ..
-        })
-    ));
-    // In between the same of its link-local address.
-    assert!(is_router_solicitation(&sent[6]));
-}
-
-/// Seen: of 31 addresses of IPv6 the question for a router was dropped, and of more the addresses
-/// themselves. Cause: each sends two frames, and the queue of own frames has room for 64. Cure: what
-/// fits leaves, and the rest later.
-#[test]
-fn however_many_addresses_it_has_all_are_announced() {
-    for count in [30, 31, 32, 100, 5000] {
-        let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
-        let mut world = World::with(|config| {
-            let prefix = |host| Prefix {
-                address: address(host).into(),
-                len: 64,
-            };
-            config.addresses = (1..=count).map(prefix).collect();
-        });
-        world.interface.announce(START);
-        // A router is asked for again after 4 s.
-        let sent = world.sent_until(START + Duration::from_millis(3900));
-        let (mut asked, mut advertised, mut joined) = (vec![], vec![], vec![]);
-        let mut routers_asked = 0;
-        for frame in &sent {
-            if frame[20] == Protocol::HOP_BY_HOP.0 {
-                joined.extend(reported(frame).1);
-                continue;
-            }
-            match parsed_v6(frame).2 {
-                Icmpv6Message::Ndp(NdpMessage::NeighborSolicitation { target, .. }) => {
-                    let [.., low] = target.segments();
-                    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, low);
-                    assert!(joined.contains(&group), "{target} was asked for too early");
-                    asked.push(target);
-                }
-                Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement { target, .. }) => {
-                    advertised.push(target);
-                }
-                _ => routers_asked += usize::from(is_router_solicitation(frame)),
-            }
-        }
-        let own = (1..=count).map(address);
-        let own: Vec<_> = own.chain(["fe80::ff:fe00:1".parse().unwrap()]).collect();
-        assert_eq!((&asked, &advertised), (&own, &own), "{count} addresses");
-        // Each group twice: its first report may be lost.
-        assert_eq!((joined.len(), routers_asked), (2 * usize::from(count), 1));
-        assert_eq!(world.counters().own_dropped, 0);
-    }
-}
-
-/// Seen: what the device had no room for was dropped, and nothing sends it again. Cure: it waits.
-#[test]
-fn what_the_device_has_no_room_for_leaves_later() {
-    let mut world = World::new();
-    (world.device, world.link) = mem::pair(Capabilities::plain(MTU), 2);
-    world.interface.announce(START);
-    let mut sent = Vec::new();
-    for _ in 0..4 {
-        assert_eq!(
-            world.interface.is_held_up(),
-            !sent.is_empty() && sent.len() < 7
-        );
-        sent.extend(world.sent());
-    }
-    assert!(!world.interface.is_held_up());
-    assert_eq!((sent.len(), world.counters().own_dropped), (7, 0));
-    assert!(is_router_solicitation(&sent[6]));
-}
-
-#[test]
-fn a_router_is_asked_for_three_times_until_it_answers() {
-    // RFC 4861 6.3.7, 10: MAX_RTR_SOLICITATIONS, RTR_SOLICITATION_INTERVAL
-    let asked_at = |answer: Option<(u64, u16)>| {
-        let mut world = World::new();
-        world.interface.announce(START);
-        let mut asked_at = Vec::new();
-        for second in 0..30 {
-            world.now = START + Duration::from_secs(second);
-            let asked = world.sent();
-            let asked = asked.iter().filter(|it| is_router_solicitation(it));
-            asked_at.extend(asked.map(|_| second));
-            if let Some((_, lifetime_s)) = answer.filter(|(at, _)| *at == second) {
-                let advertisement = RouterAdvertisement {
-                    lifetime: Duration::from_secs(lifetime_s.into()),
-                    source: Some(THEIRS),
-                    ..Default::default()
-                };
-                let all = "ff02::1".parse().unwrap();
-                let message = NdpMessage::RouterAdvertisement(advertisement);
-                assert_eq!(world.tell(&ndp(ROUTER, all, message)), [[0; 0]; 0]);
-            }
-        }
-        assert_eq!(world.interface.wakes_at(), None);
-        asked_at
-    };
-    assert_eq!(asked_at(None), [0, 4, 8]);
-    assert_eq!(asked_at(Some((5, 1800))), [0, 4]);
-    // One that is no default router is no answer.
-    assert_eq!(asked_at(Some((5, 0))), [0, 4, 8]);
-}
-
-#[test]
-fn a_router_is_not_asked_for_where_one_was_named() {
-    let mut world = World::with(|config| config.gateway_v6 = Some(PEER_V6));
-    world.interface.announce(START);
-    let sent = world.sent_until(START + Duration::from_secs(30));
-    assert!(!sent.iter().any(|frame| is_router_solicitation(frame)));
-}
-
-fn is_router_solicitation(frame: &[u8]) -> bool {
-    // A report has a hop-by-hop header.
-    if frame[12..14] != [0x86, 0xdd] || frame[20] != Protocol::ICMPV6.0 {
-        return false;
-    }
-    let (link, header, message) = parsed_v6(frame);
-    let source = Some(OURS);
-    let is_one = message == Icmpv6Message::Ndp(NdpMessage::RouterSolicitation { source });
-    if is_one {
-        assert_eq!(link.dst.to_string(), "33:33:00:00:00:02");
-        assert_eq!(header.src.to_string(), "fe80::ff:fe00:1");
-        assert_eq!(
-            (header.dst.to_string().as_str(), header.hop_limit),
-            ("ff02::2", 255)
-        );
-    }
-    is_one
-}
-
-// ---- Groups
-
-#[test]
-fn it_reports_its_groups_twice_when_it_begins() {
-    let other = Prefix {
-        address: "2001:db8::5".parse().unwrap(),
-        len: 64,
-    };
-    let mut world = World::with(|config| {
-        config.addresses.push(other);
-        config.gateway_v6 = Some(PEER_V6);
-    });
-    world.interface.announce(START);
-    // Its link-local address ends as the first one does, so they have one group.
-    let groups = vec![OUR_GROUP, "ff02::1:ff00:5".parse().unwrap()];
-    let expected = (theirs::MldRecordType::ChangeToExclude, groups);
-    assert_eq!(reported(&world.sent()[0]), expected);
-    assert_eq!(world.sent(), [[0; 0]; 0]);
-    world.now = world.interface.wakes_at().unwrap();
-    assert!(START < world.now && world.now.since(START) <= Duration::from_secs(1));
-    let sent = world.sent();
-    assert_eq!(sent.len(), 1);
-    assert_eq!(reported(&sent[0]), expected);
-    assert_eq!(world.interface.wakes_at(), None);
-}
-
-#[test]
-fn without_ipv6_there_is_no_group_to_report() {
-    let mut world = World::with(|config| config.addresses.truncate(1));
-    world.interface.announce(START);
-    assert_eq!(world.sent().len(), 1);
-    assert_eq!(world.interface.wakes_at(), None);
-}
-
-#[test]
-fn more_groups_than_a_report_has_are_reported_by_several() {
-    let count = 2 * mld::REPORT_GROUPS_MAX as u16;
-    let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
-    let mut world = World::with(|config| {
-        // With the link-local one, which has the group of the first, as many as two reports have.
-        let prefix = |host| Prefix {
-            address: address(host).into(),
-            len: 64,
-        };
-        config.addresses = (1..=count).map(prefix).collect();
-    });
-    let sent = world.tell(&query(ROUTER, 1, 0, &asks(Ipv6Addr::UNSPECIFIED)));
-    let groups: Vec<_> = sent.iter().flat_map(|frame| reported(frame).1).collect();
-    let expected = (1..=count).map(|host| Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, host));
-    assert_eq!((sent.len(), groups), (2, expected.collect()));
-}
-
-#[test]
-fn several_queries_have_one_answer_within_the_shortest_time() {
-    let mut world = World::new();
-    for delay_ms in [10_000, 2_000, 5_000] {
-        let query = query(ROUTER, 1, delay_ms, &asks(Ipv6Addr::UNSPECIFIED));
-        assert_eq!(world.tell(&query), [[0; 0]; 0]);
-    }
-    world.now = world.interface.wakes_at().unwrap();
-    assert!(world.now.since(START) <= Duration::from_secs(2));
-    let sent = world.sent();
-    assert_eq!(sent.len(), 1);
-    let expected = (theirs::MldRecordType::ModeIsExclude, vec![OUR_GROUP]);
-    assert_eq!(reported(&sent[0]), expected);
-    assert_eq!(world.interface.wakes_at(), None);
-    // One that cannot wait.
-    let sent = world.tell(&query(ROUTER, 1, 0, &asks(OUR_GROUP)));
-    assert_eq!(reported(&sent[0]), expected);
-}
-
-#[test]
-fn a_query_of_version_1_has_an_answer_of_version_1() {
-    let mut world = World::new();
-    let sent = world.tell(&query(ROUTER, 1, 0, &asks(OUR_GROUP)[..16]));
-    assert_eq!(sent.len(), 1);
-    let (header, message) = message_to_routers(&sent[0]);
-    assert_eq!(header.dst, OUR_GROUP);
-    let report = Icmpv6Message::Other {
-        kind: 131,
-        code: 0,
-        word: 0,
-        data: &OUR_GROUP.octets(),
-    };
-    assert_eq!(
-        Icmpv6Message::parse(header.src, header.dst, message),
-        Ok(report)
-    );
-}
-
-/// Seen: of a hundred groups 64 were reported. Version 1 has a report for each, and the queue of own
-/// frames has room for 64.
-#[test]
-fn a_query_of_version_1_has_an_answer_for_each_of_many_groups() {
-    let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
-    let mut world = World::with(|config| {
-        let prefix = |host| Prefix {
-            address: address(host).into(),
-            len: 64,
-        };
-        config.addresses = (1..=100).map(prefix).collect();
-    });
-    let query = query(ROUTER, 1, 0, &asks(Ipv6Addr::UNSPECIFIED)[..16]);
-    let mut sent = world.tell(&query);
-    // Asked again in the middle: the answer begins when this one is over.
-    sent.extend(world.tell(&query));
-    sent.extend(world.sent_until(START + Duration::from_secs(1)));
-    let groups: Vec<_> = sent.iter().map(|it| message_to_routers(it).0.dst).collect();
-    let own = (1..=100).map(|host| Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, host));
-    let own: Vec<_> = own.collect();
-    assert_eq!(groups, [&own[..], &own[..]].concat());
-    assert_eq!(world.counters().own_dropped, 0);
-}
-
-#[test]
-fn a_query_that_cannot_be_or_is_for_others_has_no_answer() {
-    let mut world = World::new();
-    let all = asks(Ipv6Addr::UNSPECIFIED);
-    let other = asks("ff02::1:ff00:9".parse().unwrap());
-    for query in [
-        query(PEER_V6, 1, 0, &all),
-        query(ROUTER, 2, 0, &all),
-        query(ROUTER, 1, 0, &all[..19]),
-        query(ROUTER, 1, 0, &other),
-    ] {
-        assert_eq!(world.tell(&query), [[0; 0]; 0]);
-    }
-    let counters = world.counters();
-    assert_eq!((counters.bad_sources, counters.malformed), (2, 1));
-}
-
-const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
-
-/// What a query of version 2 has behind its delay.
-fn asks(group: Ipv6Addr) -> Vec<u8> {
-    [&group.octets()[..], &[2, 125, 0, 0]].concat()
-}
-
-fn query(src: Ipv6Addr, hop_limit: u8, delay_ms: u16, data: &[u8]) -> Vec<u8> {
-    let header = Ipv6Header {
-        dst: Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
-        hop_limit,
-        ..v6_header(src, Protocol::HOP_BY_HOP)
-    };
-    let message = Icmpv6Message::Other {
-        kind: mld::QUERY,
-        code: 0,
-        word: u32::from(delay_ms) << 16,
-        data,
-    };
-    let mut bytes = [0; 100];
-    bytes[..8].copy_from_slice(&ROUTER_ALERT);
-    let len = 8 + message.emit(src, header.dst, &mut bytes[8..]);
-    v6(header, &bytes[..len])
-}
-
-/// RFC 2711 2.1: in a hop-by-hop header, padded.
-const ROUTER_ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
-
-/// What is in a packet that routers are to look at.
-fn message_to_routers(frame: &[u8]) -> (Ipv6Header, &[u8]) {
-    let (link, packet) = EthernetHeader::parse(frame).unwrap();
-    let (header, payload) = Ipv6Header::parse(packet).unwrap();
-    assert_eq!(link.dst, EthernetAddress::of_multicast_v6(header.dst));
-    assert!(header.src.is_unicast_link_local());
-    assert_eq!((header.hop_limit, header.next_header.0), (1, 0));
-    assert_eq!(payload[..8], ROUTER_ALERT);
-    (header, &payload[8..])
-}
-
-/// What smoltcp reads in a report of version 2: what is said, and of which groups.
-fn reported(frame: &[u8]) -> (theirs::MldRecordType, Vec<Ipv6Addr>) {
-    let (header, message) = message_to_routers(frame);
-    assert_eq!(header.dst.to_string(), "ff02::16");
-    let packet = theirs::Icmpv6Packet::new_checked(message).unwrap();
-    let checked = ChecksumCapabilities::default();
-    let read = theirs::Icmpv6Repr::parse(&header.src, &header.dst, &packet, &checked);
-    let Ok(theirs::Icmpv6Repr::Mld(theirs::MldRepr::Report {
-        nr_mcast_addr_rcrds: count,
-        data,
-    })) = read
-    else {
-        panic!("{read:?}");
-    };
-    assert_eq!(data.len(), 20 * usize::from(count));
-    let records = || {
-        let records = data.chunks(20).map(theirs::MldAddressRecord::new_checked);
-        records.map(Result::unwrap)
-    };
-    let kind = records().next().unwrap().record_type();
-    assert!(records().all(|it| (it.record_type(), it.num_srcs()) == (kind, 0)));
-    (kind, records().map(|it| it.mcast_addr()).collect())
 }
 
 // ---- Neighbour discovery
@@ -541,9 +188,9 @@ fn an_mtu_below_what_ipv6_needs_is_not_taken() {
     assert_eq!(world.interface.mtu_to(START, PEER_V6.into()), 1280);
 }
 
-/// Seen: 64 solicitations from strangers that are beyond a router, each of which is asked for on the
-/// link, and for three seconds no other neighbour could be. RFC 4861 7.2.4: the answer goes where
-/// every packet to its source goes.
+/// Seen: 64 solicitations from strangers that are beyond a router, each of which is asked for on
+/// the link, and for three seconds no other neighbour could be. RFC 4861 7.2.4: the answer goes
+/// where every packet to its source goes.
 #[test]
 fn a_solicitation_from_beyond_the_link_makes_no_neighbour() {
     let mut world = World::new();
@@ -557,8 +204,8 @@ fn a_solicitation_from_beyond_the_link_makes_no_neighbour() {
     assert_eq!(send_to(&mut world, PEER_V6.into()), Ok(false));
 }
 
-/// Seen: each solicitation of a stranger drove a neighbour out of a full cache, and was itself asked
-/// for before its answer left. A request of ARP drives out one in a millisecond at most.
+/// Seen: each solicitation of a stranger drove a neighbour out of a full cache, and its sender was
+/// asked for before it was answered. A request of ARP drives out one in a millisecond at most.
 #[test]
 fn a_stranger_has_its_answer_without_a_place_in_a_full_cache() {
     let mut world = World::new();
@@ -662,15 +309,15 @@ fn questions_wait_for_a_device_that_has_no_room() {
     assert_eq!(parsed_v4(&sent[0]).1.dst, Ipv4Addr::new(10, 0, 0, 10));
 }
 
-/// Seen: a host of the link that pings from addresses that are nobody's kept the gateway from being
+/// Seen: a host of the link that pings from addresses that no host has kept the gateway from being
 /// asked for, and with it all clients beyond. Cause: it took the last place among those that are
 /// asked for. Cure: there is always one for a router.
 #[test]
 fn the_gateway_is_asked_for_however_many_others_are() {
     let mut world = World::new();
     for host in 0..INCOMPLETE_MAX as u8 + 1 {
-        let nobody = Ipv4Addr::new(10, 0, 0, 100 + host);
-        let ping = icmp_v4(nobody, Icmpv4Message::EchoRequest(ECHO));
+        let absent = Ipv4Addr::new(10, 0, 0, 100 + host);
+        let ping = icmp_v4(absent, Icmpv4Message::EchoRequest(ECHO));
         world.interface.receive(world.now, complete(&ping));
         world.now += Duration::from_millis(1);
     }

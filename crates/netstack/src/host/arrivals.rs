@@ -216,6 +216,18 @@ impl Shard {
         }
     }
 
+    /// Whether one more may come to this port. If not, that is counted: the peer tries again.
+    fn has_room_for(&mut self, port: u16) -> bool {
+        let listening = self.listeners.get_mut(port);
+        if listening.is_some_and(|listening| listening.is_accept_queue_full()) {
+            self.counters.accept_overflows += 1;
+            return false;
+        }
+        let has_room = self.flows.len() < self.limits.flows_max;
+        self.counters.flows_refused += u64::from(!has_room);
+        has_room
+    }
+
     /// A half-open connection is over.
     pub(super) fn leave_listener(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
@@ -269,20 +281,19 @@ impl Shard {
         let Some(listening) = self.listeners.get_mut(tuple.local_port) else {
             return;
         };
-        if listening.is_accept_queue_full() {
-            self.counters.accept_overflows += 1;
-            return;
-        }
-        if listening.is_syn_queue_full() {
+        // A cookie's number is not beyond what the old connection of this name has used. Only as
+        // many pass by the queue as there were names in TIME-WAIT.
+        if listening.is_syn_queue_full() && iss_min.is_none() && !listening.is_accept_queue_full() {
             listening.cookie_sent(now);
             self.send_cookie(now, tuple, syn);
             return;
         }
-        if self.flows.len() >= self.limits.flows_max {
-            self.counters.flows_refused += 1;
+        if !self.has_room_for(tuple.local_port) {
             return;
         }
-        listening.half_open += 1;
+        if let Some(listening) = self.listeners.get_mut(tuple.local_port) {
+            listening.half_open += 1;
+        }
         let mut iss = self.secret.0.isn(now, &tuple);
         if let Some(min) = iss_min
             && iss.before(min)
@@ -351,15 +362,12 @@ impl Shard {
         }
         let (cookie, irs) = (ack - 1, segment.seq - 1);
         let mss = self.secret.0.cookie_mss(now, &tuple, irs, cookie)?;
-        if listening.is_accept_queue_full() {
-            self.counters.accept_overflows += 1;
+        if !self.has_room_for(tuple.local_port) {
             return Some(Happened::NOTHING);
         }
-        if self.flows.len() >= self.limits.flows_max {
-            self.counters.flows_refused += 1;
-            return Some(Happened::NOTHING);
+        if let Some(listening) = self.listeners.get_mut(tuple.local_port) {
+            listening.half_open += 1;
         }
-        listening.half_open += 1;
         self.counters.cookies_accepted += 1;
         self.counters.opened_passively += 1;
         let config = self.configs.of(&tuple);
@@ -407,6 +415,8 @@ impl Shard {
             Answer::Reopen if self.listeners.get_mut(lingering.tuple.local_port).is_none() => {
                 self.acknowledge_in_time_wait(now, entry);
             }
+            // The peer tries again, and the name is still known then.
+            Answer::Reopen if !self.has_room_for(lingering.tuple.local_port) => {}
             Answer::Reopen => {
                 self.counters.time_wait_reused += 1;
                 self.forget(entry);

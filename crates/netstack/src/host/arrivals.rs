@@ -39,9 +39,21 @@ impl Shard {
                 self.receive_in_time_wait(now, what & !IN_TIME_WAIT, hash, segment);
                 Happened::NOTHING
             }
+            Some(index) if self.may_follow(index, segment) => {
+                self.unname(index);
+                self.receive_for_none(now, tuple, hash, segment, ecn, None)
+            }
             Some(index) => self.receive_for(now, index, segment, ecn),
             None => self.receive_for_none(now, tuple, hash, segment, ecn, None),
         }
+    }
+
+    /// Whether it opens a connection with the name of one that has ended in this very burst, and
+    /// that has nothing more to say.
+    fn may_follow(&self, index: u32, segment: &Segment<'_>) -> bool {
+        segment.flags.contains(Flags::SYN)
+            && segment.ack.is_none()
+            && self.flows[index as usize].connection.is_done()
     }
 
     fn receive_for(

@@ -7,6 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What a peer may take of the server, and for how long.
 ///
+/// [`Duration::MAX`] is for ever.
+///
 /// Every wait for a peer ends: one that sends a header byte every few seconds, reads nothing, or
 /// vanishes without a FIN holds its connection for a bounded time. There is no limit on the
 /// requests of one connection; nginx has one only to give back memory that it collects per
@@ -73,6 +75,10 @@ pub struct Limits {
     pub drain_deadline: Duration,
 }
 
+/// Longer than any server runs. A duration above it, such as [`Duration::MAX`], means the same, and
+/// reaches beyond what a clock can say.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 /// Descriptors that are not for connections: listeners, rings, logs, and the files being served.
 const RESERVE_MIN: u64 = 64;
 const RESERVE_MAX: u64 = 16 * 1024;
@@ -102,6 +108,21 @@ impl Limits {
             send_rate_window: Duration::from_secs(60),
             look_again: Duration::from_secs(60),
             drain_deadline: Duration::from_secs(25),
+        }
+    }
+
+    /// The same, with durations that can be added to the time.
+    pub(crate) fn within_reach(self) -> Limits {
+        Limits {
+            handshake_timeout: self.handshake_timeout.min(FOREVER),
+            head_timeout: self.head_timeout.min(FOREVER),
+            body_timeout: self.body_timeout.min(FOREVER),
+            idle_timeout: self.idle_timeout.min(FOREVER),
+            send_timeout: self.send_timeout.min(FOREVER),
+            send_rate_window: self.send_rate_window.min(FOREVER),
+            look_again: self.look_again.min(FOREVER),
+            drain_deadline: self.drain_deadline.min(FOREVER),
+            ..self
         }
     }
 }
@@ -138,7 +159,68 @@ pub fn raise_nofile() -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use event::Mechanism;
+    use session::{Echo, Opening};
+
     use super::*;
+    use crate::engine::{Engine, EventOptions, PipelineOptions};
+    use crate::listen::{Address, bind};
+    use crate::server::{Server, Settings};
+
+    /// Seen: a server did not start, or lost its connections, if a limit was the longest duration
+    /// there is. Cause: that was added to the time, which panics. Cure: no limit reaches beyond
+    /// what a clock can say.
+    #[test]
+    fn limits_without_end_are_for_ever() {
+        for engine in [
+            Engine::Thread,
+            Engine::default(),
+            Engine::Event(EventOptions::default()),
+            Engine::Event(EventOptions {
+                dispatcher: Mechanism::Uring, // It may lose reports.
+                ..EventOptions::default()
+            }),
+            Engine::Pipeline(PipelineOptions::default()),
+        ] {
+            let listeners = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+            let Address::Tcp(address) = listeners[0].address else {
+                unreachable!("bound as such")
+            };
+            let limits = Limits {
+                handshake_timeout: Duration::MAX,
+                head_timeout: Duration::MAX,
+                body_timeout: Duration::MAX,
+                idle_timeout: Duration::MAX,
+                send_timeout: Duration::MAX,
+                send_rate_window: Duration::MAX,
+                look_again: Duration::MAX,
+                drain_deadline: Duration::MAX,
+                ..Limits::default()
+            };
+            let settings = Settings {
+                engine,
+                listeners,
+                limits,
+                ..Settings::default()
+            };
+            let server = Server::start(settings, |_: Opening<'_>| Echo).unwrap();
+            let name = format!("{server:?}");
+            let mut client = TcpStream::connect(address).unwrap();
+            client
+                .set_read_timeout(Some(Duration::from_secs(30)))
+                .unwrap();
+            for _ in 0..2 {
+                let mut reply = [0; 5];
+                client.write_all(b"line\n").unwrap();
+                let read = client.read_exact(&mut reply);
+                assert!(read.is_ok(), "{name}: {read:?}");
+            }
+            assert_eq!(server.drain(), 0, "cut, {name}");
+        }
+    }
 
     #[test]
     fn connections_leave_room_for_files() {

@@ -28,7 +28,7 @@ impl Shared {
         Shared {
             jobs: Arc::new(Jobs::new(limits.connections_max)),
             buffers: Arc::new(Buffers::new(limits.file_buffers_max)),
-            limits,
+            limits: limits.within_reach(),
             counters: Counters::new(),
             log,
             stage: Life::default(),

@@ -112,7 +112,7 @@ pub(crate) fn command() -> Command {
 }
 
 /// What a command's long help and its manual page say behind the options: title and text.
-pub(crate) type Sections = &'static [(&'static str, &'static str)];
+type Sections = &'static [(&'static str, &'static str)];
 
 /// The sections of a command; of weft itself if the name is "weft".
 pub(crate) fn sections(command: &str) -> Sections {

@@ -21,9 +21,16 @@ use std::io;
 use std::sync::Arc;
 
 use session::replay::{Script, test_now};
+use session::{GiveUp, Next, Now, Outbox, Received, Session};
 
 use crate::service::{NoHost, Service, Settings};
 use crate::store::{Config, Store};
+
+/// The files of this crate, with their names.
+pub const FILES: &[(&str, &str)] = &[
+    ("text", include_str!("../tests/transcripts/text.txt")),
+    ("meta", include_str!("../tests/transcripts/meta.txt")),
+];
 
 /// A service over a small empty store, at the time of all replays.
 ///
@@ -37,6 +44,53 @@ pub fn service(settings: Settings) -> io::Result<Arc<Service>> {
         ..Config::default()
     })?;
     Ok(Arc::new(Service::new(store, settings, NoHost, test_now())))
+}
+
+/// A conversation as the transcripts of [`FILES`] expect it: its cache is its own, and the time
+/// stands still, whatever its driver says.
+///
+/// # Errors
+/// When the kernel refuses the store's memory.
+pub fn conversation() -> io::Result<impl Session> {
+    let settings = Settings {
+        version: "TEST".to_owned(),
+        ..Settings::default()
+    };
+    let session = crate::Session::new(service(settings)?, crate::Peer::Unix, test_now());
+    Ok(AtTestTime(session))
+}
+
+/// A session for which it is always [`test_now`].
+struct AtTestTime(crate::Session);
+
+impl Session for AtTestTime {
+    fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+        self.0.receive(input, test_now(), out)
+    }
+
+    fn work(&mut self, _: Now) {
+        self.0.work(test_now());
+    }
+
+    fn body_room(&mut self) -> &mut [u8] {
+        self.0.body_room()
+    }
+
+    fn body_filled(&mut self, len: usize, _: Now, out: &mut Outbox) -> Next {
+        self.0.body_filled(len, test_now(), out)
+    }
+
+    fn give_up(&mut self, reason: GiveUp, _: Now, out: &mut Outbox) {
+        self.0.give_up(reason, test_now(), out);
+    }
+
+    fn drain(&mut self, _: Now, out: &mut Outbox) {
+        self.0.drain(test_now(), out);
+    }
+
+    fn closed(&mut self, _: Now) {
+        self.0.closed(test_now());
+    }
 }
 
 /// The transcripts of a file, with their names.

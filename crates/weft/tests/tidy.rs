@@ -27,7 +27,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     (
         "serve",
         &["session", "fiber", "event", "netstack", "sockets"],
-        &["web"],
+        &["cache"],
     ),
     ("load", &["netstack"], &[]),
     ("lab", &["load"], &[]),

@@ -8,19 +8,7 @@ use cache::transcript;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serve::listen::{Address, bind};
 use serve::{Engine, Server, Settings};
-use session::replay::{Random, Script, test_now};
-use session::{GiveUp, Next, Now, Outbox, Received, Session};
-
-const FILES: &[(&str, &str)] = &[
-    (
-        "text",
-        include_str!("../../../cache/tests/transcripts/text.txt"),
-    ),
-    (
-        "meta",
-        include_str!("../../../cache/tests/transcripts/meta.txt"),
-    ),
-];
+use session::replay::{Random, Script};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -38,9 +26,9 @@ pub(super) fn every_cache_transcript_plays_as_written(engine: &Engine) {
         listeners,
         ..Settings::default()
     };
-    let server = Server::start(settings, |_| AtTestTime(open())).unwrap();
+    let server = Server::start(settings, |_| transcript::conversation().unwrap()).unwrap();
     let mut failures = Vec::new();
-    for (name, script) in FILES
+    for (name, script) in transcript::FILES
         .iter()
         .flat_map(|(file, text)| transcript::parse(file, text))
     {
@@ -99,47 +87,4 @@ fn has_ended(stream: &TcpStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     poll(&mut fds, Some(&Timespec::default())).unwrap();
     !fds[0].revents().is_empty()
-}
-
-/// A conversation with a cache of its own, as the transcripts expect it.
-fn open() -> cache::Session {
-    let settings = cache::Settings {
-        version: "TEST".to_owned(),
-        ..cache::Settings::default()
-    };
-    let service = transcript::service(settings).unwrap();
-    cache::Session::new(service, cache::Peer::Unix, test_now())
-}
-
-/// A session for which the time of the transcripts stands still.
-struct AtTestTime(cache::Session);
-
-impl Session for AtTestTime {
-    fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
-        self.0.receive(input, test_now(), out)
-    }
-
-    fn work(&mut self, _: Now) {
-        self.0.work(test_now());
-    }
-
-    fn body_room(&mut self) -> &mut [u8] {
-        self.0.body_room()
-    }
-
-    fn body_filled(&mut self, len: usize, _: Now, out: &mut Outbox) -> Next {
-        self.0.body_filled(len, test_now(), out)
-    }
-
-    fn give_up(&mut self, reason: GiveUp, _: Now, out: &mut Outbox) {
-        self.0.give_up(reason, test_now(), out);
-    }
-
-    fn drain(&mut self, _: Now, out: &mut Outbox) {
-        self.0.drain(test_now(), out);
-    }
-
-    fn closed(&mut self, _: Now) {
-        self.0.closed(test_now());
-    }
 }

@@ -2,6 +2,8 @@
 //! and both take their turns on the thread of the test. That the carriage is right is tested
 //! elsewhere.
 
+mod cache_transcripts;
+
 use std::fs::File;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -38,7 +38,9 @@ cmd_docs() {
 
 #: tidy                 crate arrows, links, golden files, line rules: what style a program can check
 cmd_tidy() {
-    run cargo test --package weftwork --test tidy
+    # --workspace, so that it is the program of `test`: the dependencies of one package alone have other features, and
+    # would be built again.
+    run cargo test --workspace --test tidy
 }
 
 #: build                the release binary
@@ -117,12 +119,22 @@ cmd_valgrind() {
     done
 }
 
-#: fuzz [SECONDS]       fuzz every target, each for SECONDS (60)
+#: fuzz [SECONDS]       fuzz every target, each for SECONDS (60), as many at once as there are processors
 cmd_fuzz() {
-    local seconds=${1:-60} fuzzer
+    local seconds=${1:-60} running=0 failed=0 processors fuzzer
+    processors=$(nproc)
     for fuzzer in $(fuzz_targets); do
-        fuzz_one "$fuzzer" "$seconds"
+        if ((running == processors)); then
+            wait -n || failed=1
+            running=$((running - 1))
+        fi
+        fuzz_one "$fuzzer" "$seconds" &
+        running=$((running + 1))
     done
+    for (( ; running > 0; running--)); do
+        wait -n || failed=1
+    done
+    return "$failed"
 }
 
 #: soak [SECONDS]       the netstack's simulations with seeds that no run had, each for SECONDS (300)
@@ -171,10 +183,9 @@ cmd_system() {
     run pyflakes3 tests/system
     # The release binary in all but one thing: see the profile.
     run cargo build --profile checked --package weftwork
-    # Hosts on the devices of crate netstack.
-    run cargo build --profile checked --package weftwork-netstack --example answer --example ask
-    # What docs/your-own-server.md builds, for the netstack.
-    run cargo build --profile checked --package weftwork-serve --example line
+    # Hosts on the devices of crate netstack; and what docs/your-own-server.md builds, for the netstack.
+    run cargo build --profile checked --package weftwork-netstack --package weftwork-serve \
+        --example answer --example ask --example line
     cmd_site
     run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }
@@ -240,11 +251,13 @@ fuzz_targets() {
     sed -n '/^\[\[bin\]\]/,/^$/s/^name = "\(.*\)"/\1/p' fuzz/Cargo.toml
 }
 
+# fuzz_one TARGET SECONDS: prints all of it at its end, apart from what others print.
 fuzz_one() {
-    local corpus=$PWD/target/fuzz-corpus/$1
+    local corpus=$PWD/target/fuzz-corpus/$1 said status=0
     mkdir -p "$corpus"
-    FUZZ_CORPUS=$corpus run fuzz/run "$1" "$2" -print_final_stats=1 \
-        || die "fuzz $1 found something: the input lies in fuzz/artifacts"
+    said=$(FUZZ_CORPUS=$corpus fuzz/run "$1" "$2" -print_final_stats=1 2>&1) || status=$?
+    say "fuzz/run $1 $2"$'\n'"$said"
+    ((status == 0)) || die "fuzz $1 found something: the input lies in fuzz/artifacts"
 }
 
 command=${1:-help}

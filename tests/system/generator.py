@@ -1,5 +1,6 @@
 """What the checks of `weft load` stand on: the generator as a process, and servers that behave badly in one known way."""
 
+import itertools
 import json
 import socket
 import threading
@@ -29,9 +30,17 @@ def start_load(world, *words, wrap=(), **options):
 
 def load(world, *words, status=0, seconds=30, wrap=(), **options):
     """Runs `weft load WORDS --json FILE` to its end within `seconds`, and returns what it says."""
-    file = world.scratch / f"load-{len(world.processes)}.json"
+    file = report_file(world)
     process = start_load(world, *words, "--json", file, wrap=wrap, **options)
     return finished(process, file, status, seconds)
+
+
+REPORTS = itertools.count()
+
+
+def report_file(world):
+    """Where a report goes: no other, also of those that are made at the same time, goes there."""
+    return world.scratch / f"load-{next(REPORTS)}.json"
 
 
 def finished(process, file, status, seconds):

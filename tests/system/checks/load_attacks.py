@@ -1,15 +1,17 @@
 """`weft load` against whatever can go wrong: every run ends by its deadline, with a count that has the right name, and an exit
 code that says which it was."""
 
+import functools
 import os
 import pathlib
 import signal
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import manners
-from generator import Badly, finished, load, start_load
+from generator import Badly, finished, load, report_file, start_load
 from lan import SERVER, Lan
 from memcache import cache
 from world import ALL, Failure, check, expect, expect_equal, free_port, limit_threads, wait_for
@@ -18,27 +20,38 @@ from world import ALL, Failure, check, expect, expect_equal, free_port, limit_th
 GRACE_S = 10
 # More than a generator with a few connections ever needs; what an endless reply makes it keep would be beyond it.
 MEMORY_MAX_KB = 200_000
+# How many generators that wait for most of their time run beside each other.
+AT_ONCE = 3
+
+
+def try_all(cases):
+    """Tries each of the cases, which are names with calls. A few go on at once, because they wait for most of their time. All are
+    tried, so that one failure hides no other."""
+
+    def failure_of(name, run):
+        try:
+            run()
+        except Failure as failure:
+            return f"{name}: {failure}"
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(filter(None, pool.map(failure_of, *zip(*cases))))
+    expect(not found, "\n".join(found))
 
 
 @check(limit_s=240)
 def every_bad_manner_of_a_server_has_its_class(world):
-    """All are tried, so that one failure hides no other."""
-    found = []
-    for manner, classes in manners.HTTP.items():
-        for words in (["--rate", 40], []):
-            for io in ("uring", "epoll"):
-                name = f"{manner.__name__}, {'open' if words else 'closed'} loop, {io}"
-                try:
-                    with Badly(manner) as server:
-                        report = load(world, "http", server.url(), *words, "-c", 4, "-d", "600ms", "--timeout", "400ms",
-                                      "--io", io, status=1, seconds=1 + GRACE_S)
-                    has_its_class(report, classes)
-                    if words:
-                        known = report["replies"] + sum(report.errors.values())
-                        expect(known >= report["intended"], f"{known} of {report['intended']} requests are accounted for")
-                except Failure as failure:
-                    found.append(f"{name}: {failure}")
-    expect(not found, "\n".join(found))
+    def run(manner, classes, words, io):
+        with Badly(manner) as server:
+            report = load(world, "http", server.url(), *words, "-c", 4, "-d", "600ms", "--timeout", "400ms", "--io", io, status=1,
+                          seconds=1 + GRACE_S)
+        has_its_class(report, classes)
+        if words:
+            known = report["replies"] + sum(report.errors.values())
+            expect(known >= report["intended"], f"{known} of {report['intended']} requests are accounted for")
+
+    try_all([(f"{manner.__name__}, {'open' if words else 'closed'} loop, {io}", functools.partial(run, manner, classes, words, io))
+             for manner, classes in manners.HTTP.items() for words in (["--rate", 40], []) for io in ("uring", "epoll")])
 
 
 def has_its_class(report, classes):
@@ -49,21 +62,17 @@ def has_its_class(report, classes):
 
 @check(limit_s=240)
 def every_bad_manner_of_a_cache_has_its_class(world):
-    found = []
-    for manner, classes in manners.CACHE.items():
-        for words in (["--rate", 40], []):
-            for more in (["--io", "uring"], ["--io", "epoll", "--verify"], ["--multi-get", 3, "--verify"]):
-                name = f"{manner.__name__}, {'open' if words else 'closed'} loop, {more}"
-                try:
-                    with Badly(manner) as server:
-                        report = load(world, "cache", f"127.0.0.1:{server.port}", "--sets", 0, *words, *more, "-c", 4, "-d", "600ms",
-                                      "--timeout", "400ms", status=1, seconds=1 + GRACE_S)
-                    # A value that is wrong is so before its reply is whole.
-                    has_its_class(report, classes)
-                    expect(report["verdict"]["row"] in ("nothing_came", "wrong_replies"), f"{report['verdict']}")
-                except Failure as failure:
-                    found.append(f"{name}: {failure}")
-    expect(not found, "\n".join(found))
+    def run(manner, classes, words, more):
+        with Badly(manner) as server:
+            report = load(world, "cache", f"127.0.0.1:{server.port}", "--sets", 0, *words, *more, "-c", 4, "-d", "600ms", "--timeout",
+                          "400ms", status=1, seconds=1 + GRACE_S)
+        # A value that is wrong is so before its reply is whole.
+        has_its_class(report, classes)
+        expect(report["verdict"]["row"] in ("nothing_came", "wrong_replies"), f"{report['verdict']}")
+
+    try_all([(f"{manner.__name__}, {'open' if words else 'closed'} loop, {more}", functools.partial(run, manner, classes, words, more))
+             for manner, classes in manners.CACHE.items() for words in (["--rate", 40], [])
+             for more in (["--io", "uring"], ["--io", "epoll", "--verify"], ["--multi-get", 3, "--verify"])])
 
 
 @check(limit_s=60)
@@ -191,7 +200,7 @@ def a_server_that_is_killed_in_the_middle(world):
 
 
 def running(world, *words, **options):
-    file = world.scratch / f"load-{len(world.processes)}.json"
+    file = report_file(world)
     return start_load(world, *words, "--json", file, **options), file
 
 

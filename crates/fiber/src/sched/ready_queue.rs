@@ -333,11 +333,13 @@ impl<T> ReadyQueue<T> {
 }
 
 impl<T> ReadyQueue<T> {
-    /// Whether processor `index` has more than one item; one too few is possible.
+    /// Whether processor `index` has more than one item. Several in one lane, with none in the
+    /// other, are taken for one.
     #[inline]
     pub(crate) fn has_several(&self, index: usize) -> bool {
         let own = index * LANES..(index + 1) * LANES;
-        // Pushes go to the lanes in turn.
+        // That is seldom and soon over: the owner's pushes go to the lanes in turn, and those from
+        // elsewhere by the parity of their stamps.
         self.clocks[own].iter().all(|clock| !clock.is_empty())
     }
 }
@@ -488,6 +490,30 @@ mod tests {
         );
         assert!(queue.is_empty());
         assert_eq!(queue.oldest(0), u64::MAX);
+    }
+
+    #[test]
+    fn a_processor_has_several_items_if_each_of_its_lanes_has_one() {
+        let queue = ReadyQueue::new(2);
+        let (mut here, mut there) = (queue.open(0), queue.open(1));
+        (0..4).for_each(|n| queue.push(&mut there, 100, n));
+        let mut has_several_after = |push: &dyn Fn(&mut Visitor)| {
+            push(&mut here);
+            queue.has_several(0)
+        };
+        assert!(!has_several_after(&|_| ()), "those of another count");
+        assert!(!has_several_after(&|here| queue.push(here, 100, 1)));
+        assert!(has_several_after(&|here| queue.push(here, 100, 2)));
+        assert!(!has_several_after(&|here| {
+            queue.pop(here, 100, EMPTY);
+        }));
+        drain(&queue, &mut here, 100);
+        for stamp in [102, 104] {
+            queue.push_remote(0, stamp, 3);
+            assert!(!queue.has_several(0), "both lie in one lane");
+        }
+        queue.push_remote(0, 105, 4);
+        assert!(queue.has_several(0));
     }
 
     #[test]

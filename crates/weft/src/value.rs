@@ -12,27 +12,40 @@ use web::{CacheRule, HeaderRule};
 /// Writes a count with its thousands apart: `1,048,576`.
 pub(crate) use ::load::report::count_of as show_count;
 
-/// Reads `500ms`, `10s`, `2m`, `1h`, `1d`.
+/// Reads `500ms`, `10s`, `1.5m`, `1h`, `1d`, down to a nanosecond.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || {
-        format!("'{text}' is not a duration; write a number and its unit, such as 500ms, 10s or 2m")
+    parse_duration(text).ok_or_else(|| {
+        format!(
+            "'{text}' is not a duration; write a number and its unit, such as 500ms, 10s or 1.5m"
+        )
+    })
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    let is_of_number = |byte: &u8| byte.is_ascii_digit() || *byte == b'.';
+    let (number, unit) = text.split_at(text.bytes().take_while(is_of_number).count());
+    let (whole, fraction) = match number.split_once('.') {
+        Some((whole, fraction)) if !fraction.is_empty() => (whole, fraction),
+        Some(_) => return None,
+        None => (number, ""),
     };
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let unit_ms: u64 = match unit.trim_start() {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
+    let number: u64 = format!("{whole}{fraction}").parse().ok()?;
+    let unit_ns: u128 = match unit.trim_start() {
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" | "min" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        "d" => 86_400_000_000_000,
         "" if number == 0 => 0,
-        _ => return Err(wrong()),
+        _ => return None,
     };
-    number
-        .checked_mul(unit_ms)
-        .map(Duration::from_millis)
-        .ok_or_else(wrong)
+    // A number of 64 bits and a day in nanoseconds, of 47: the product fits.
+    let scaled_ns = u128::from(number) * unit_ns;
+    let parts = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let ns = Some(scaled_ns / parts).filter(|ns| ns * parts == scaled_ns)?;
+    // A time added to a duration of 64 bits of milliseconds still is one.
+    let whole_ms = Duration::from_millis(u64::try_from(ns / 1_000_000).ok()?);
+    Some(whole_ms + Duration::from_nanos((ns % 1_000_000) as u64))
 }
 
 /// A [`duration`] above zero: a time-out of zero would refuse every client.
@@ -46,6 +59,9 @@ pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
 /// Writes a duration the way [`duration`] reads it.
 pub(crate) fn show_duration(duration: Duration) -> String {
     match duration.as_millis() {
+        _ if !duration.subsec_nanos().is_multiple_of(1_000_000) => {
+            format!("{} ms", duration.as_nanos() as f64 / 1e6)
+        }
         ms if ms % 1_000 != 0 => format!("{ms} ms"),
         ms if ms % 60_000 != 0 || ms == 0 => format!("{} s", ms / 1_000),
         ms if ms % 3_600_000 != 0 => format!("{} min", ms / 60_000),
@@ -311,13 +327,66 @@ mod tests {
             "s",
             "",
             "-1s",
-            "1.5s",
+            "1.5",
             "10 parsecs",
             "99999999999999999999s",
         ] {
             assert!(duration(wrong).unwrap_err().contains("10s"), "{wrong}");
         }
         assert!(timeout("0s").is_err());
+    }
+
+    /// Seen: `weft load -d 0.2s` was "not a duration", although 200ms was.
+    #[test]
+    fn a_duration_may_have_a_fraction() {
+        for (text, same) in [
+            ("0.2s", "200ms"),
+            (".2s", "200ms"),
+            ("1.5m", "90s"),
+            ("1.5 min", "90s"),
+            ("0.25h", "15m"),
+            ("0.5d", "12h"),
+            ("2.0s", "2s"),
+            ("0.0", "0"),
+        ] {
+            assert_eq!(duration(text), duration(same), "{text}");
+            assert!(duration(text).is_ok(), "{text}");
+        }
+        assert_eq!(duration("0.25ms"), Ok(Duration::from_micros(250)));
+        assert_eq!(duration("0.000000001s"), Ok(Duration::from_nanos(1)));
+        let longest = Duration::from_millis(u64::MAX);
+        assert_eq!(duration("18446744073709551615ms"), Ok(longest));
+        for wrong in [
+            ".",
+            ".s",
+            "1.s",
+            "1..5s",
+            "1.5.5s",
+            "1,5s",
+            "1.-5s",
+            "1e3s",
+            "0.0000000001s",
+            "0.00000000000000000000000000000000000000001s",
+            "18446744073709551615s",
+            "18446744073709551615d",
+        ] {
+            assert!(duration(wrong).unwrap_err().contains("10s"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_duration_is_shown_in_its_largest_whole_unit() {
+        for (text, shown) in [
+            ("0", "0 s"),
+            ("0.25ms", "0.25 ms"),
+            ("0.2s", "200 ms"),
+            ("1.5s", "1500 ms"),
+            ("1.5m", "90 s"),
+            ("2m", "2 min"),
+            ("1h", "1 h"),
+        ] {
+            assert_eq!(show_duration(duration(text).unwrap()), shown);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
     refused("serve --worker 4", "'--workers'");
     refused("serve --engine fibre", "fiber, thread");
     refused("serve --workers 0", "--workers: '0' is not a whole number");
-    refused("serve --idle-timeout 10", "such as 500ms, 10s or 2m");
+    refused("serve --idle-timeout 10", "such as 500ms, 10s or 1.5m");
     refused("serve --listen 127.0.0.1", "--listen: `127.0.0.1` is not");
     refused(
         "serve --dispatcher lap",

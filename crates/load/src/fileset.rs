@@ -16,10 +16,11 @@
 
 use std::fmt::{self, Write as _};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufWriter, Write};
 use std::path::Path;
 
 use crate::distribution::Weighted;
+use crate::input;
 use crate::random::Random;
 
 /// The file, in the directory of a set, that lists it.
@@ -264,7 +265,7 @@ impl FileSet {
                 format!("{}: {what}", path.display()),
             )
         };
-        let file = File::open(&path).map_err(|error| {
+        let bytes = input::read(&path).map_err(|error| {
             io::Error::new(
                 error.kind(),
                 format!(
@@ -273,7 +274,7 @@ impl FileSet {
                 ),
             )
         })?;
-        FileSet::parse(BufReader::new(file)).map_err(in_file)
+        FileSet::parse(&bytes[..]).map_err(in_file)
     }
 
     fn parse(lines: impl BufRead) -> Result<FileSet, String> {

@@ -43,6 +43,7 @@ pub mod fileset;
 #[cfg(test)]
 mod goodness;
 mod http;
+pub mod input;
 mod memcached;
 mod merge;
 mod numbers;

@@ -18,6 +18,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::input;
+
 /// Longer lines are no URIs.
 const URI_BYTES_MAX: usize = 8 << 10;
 /// Longer thinking is a typing error.
@@ -91,8 +93,10 @@ impl std::error::Error for LogError {}
 /// When the file cannot be read or is not a log: with its name and the line.
 pub fn read(path: &Path) -> io::Result<Vec<UserSession>> {
     let name = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|e| io::Error::new(e.kind(), name(&e)))?;
-    parse(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, name(&e)))
+    let bytes = input::read(path).map_err(|e| io::Error::new(e.kind(), name(&e)))?;
+    let invalid = |e: &dyn fmt::Display| io::Error::new(io::ErrorKind::InvalidData, name(e));
+    let text = String::from_utf8(bytes).map_err(|e| invalid(&e.utf8_error()))?;
+    parse(&text).map_err(|e| invalid(&e))
 }
 
 /// Reads a session log.

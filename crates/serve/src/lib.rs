@@ -31,7 +31,7 @@
 //! connection) · `file` (how a file travels) · `buffers` (what it is read into) · `jobs` (what may
 //! block) · `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and
 //! drain) · [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`],
-//! [`access_log`], [`metrics`], [`admin`], [`signals`].
+//! [`access_log`], [`metrics`], [`admin`], [`signals`], [`whole_file`].
 
 pub mod access_log;
 pub mod admin;
@@ -53,6 +53,7 @@ mod shared;
 pub mod signals;
 mod stream;
 pub mod tls;
+pub mod whole_file;
 
 pub use engine::Engine;
 pub use server::{Server, Settings};

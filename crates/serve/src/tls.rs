@@ -20,6 +20,10 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
 
 use crate::metrics::MetricsWriter;
+use crate::whole_file;
+
+/// No file of certificates is longer: those of all public authorities together have 0.3 MB.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// How TLS is spoken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -261,8 +265,8 @@ fn open_certificate(
 
 fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let what = "the certificate chain";
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match read {
+    let bytes = read(what, file)?;
+    match CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>() {
         Ok(chain) if chain.is_empty() => Err(format!(
             "{what} {} has no certificate in PEM{}",
             file.display(),
@@ -291,11 +295,12 @@ fn key(certificate: &Certificate, options: &TlsOptions) -> Result<PrivateKeyDer<
         }
         (error, _) => unreadable("the private key", file, &error),
     };
+    let bytes = read("the private key", file)?;
     let bytes = match options.key_is_der {
-        true => std::fs::read(file).map_err(|error| unreadable("the private key", file, &error))?,
+        true => bytes,
         // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now
         // and then.
-        false => PrivateKeyDer::from_pem_file(file)
+        false => PrivateKeyDer::from_pem_slice(&bytes)
             .map_err(unreadable_pem)?
             .secret_der()
             .to_vec(),
@@ -315,6 +320,11 @@ fn roots(file: &Path) -> Result<RootCertStore, String> {
         })?;
     }
     Ok(roots)
+}
+
+fn read(what: &str, file: &Path) -> Result<Vec<u8>, String> {
+    let bytes = whole_file::read(file, FILE_BYTES_MAX);
+    bytes.map_err(|error| unreadable(what, file, &error))
 }
 
 fn unreadable(what: &str, file: &Path, error: &dyn std::fmt::Display) -> String {

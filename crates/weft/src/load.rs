@@ -14,7 +14,6 @@ mod options;
 mod output;
 mod tui;
 
-use std::fs;
 use std::path::PathBuf;
 
 use ::load::Outcome;
@@ -104,7 +103,7 @@ fn run_merge(matches: &ArgMatches) -> Result<(), Failure> {
     for file in &files {
         let place =
             |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
-        let text = fs::read(file).map_err(|error| place(&error))?;
+        let text = ::load::input::read(file).map_err(|error| place(&error))?;
         let document = serde_json::from_slice(&text).map_err(|error| place(&error))?;
         let outcome = Outcome::from_json(document).map_err(|error| place(&error))?;
         match &mut merged {

@@ -1,7 +1,6 @@
 //! The libraries put together: a store behind a service, a server that brings connections and
 //! datagrams to it, housekeeping beside them, and an admin endpoint.
 
-use std::fs;
 use std::io;
 use std::net::UdpSocket;
 use std::path::Path;
@@ -15,6 +14,7 @@ use ::serve::engine::netstack::NetstackHost;
 use ::serve::listen::{Address, Bound};
 use ::serve::metrics::MetricsWriter;
 use ::serve::signals::Signal;
+use ::serve::whole_file;
 use ::serve::{Server, Settings};
 use cache::auth::Users;
 use cache::store::{self, Snapshot, SnapshotTime, Store};
@@ -251,9 +251,12 @@ fn access(config: &CacheConfig) -> Result<Access, String> {
     })
 }
 
+/// Eight users do not fill it.
+const USERS_BYTES_MAX: u64 = 64 << 10;
+
 fn users(file: &Path) -> Result<Users, String> {
     let wrong = |why: String| format!("-Y: {}: {why}", file.display());
-    let text = fs::read(file).map_err(|error| wrong(error.to_string()))?;
+    let text = whole_file::read(file, USERS_BYTES_MAX).map_err(|error| wrong(error.to_string()))?;
     Users::parse(&text).map_err(|error| wrong(error.to_string()))
 }
 

@@ -333,7 +333,8 @@ fn body(matches: &ArgMatches) -> Result<Vec<u8>, String> {
     ) {
         (Some(text), _) => Ok(text.clone().into_bytes()),
         (_, Some(path)) => {
-            std::fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))
+            let bytes = ::load::input::read(Path::new(path));
+            bytes.map_err(|error| format!("cannot read {path}: {error}"))
         }
         (None, None) => Ok(Vec::new()),
     }

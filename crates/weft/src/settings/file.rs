@@ -4,11 +4,15 @@ use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
+use ::serve::whole_file;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::layers::{Layer, Mistake, SettingText, nearest};
 use super::{Config, Kind, Setting, rows};
+
+/// A configuration is not longer, also with rules for thousands of paths.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Reads the file into `layer`, with a mistake for each key that is unknown or has a value of a
 /// wrong shape, and for what is no TOML.
@@ -20,7 +24,16 @@ pub(super) fn read<C: Config>(
     layer: &mut Layer,
     mistakes: &mut Vec<Mistake>,
 ) -> io::Result<()> {
-    let text = std::fs::read_to_string(path)?;
+    let bytes = whole_file::read(path, FILE_BYTES_MAX)?;
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let (bytes, at) = (error.as_bytes(), error.utf8_error().valid_up_to());
+            let text = &String::from_utf8_lossy(bytes);
+            mistakes.push(Reader { path, text }.wrong(at, "it is not UTF-8, as TOML is"));
+            return Ok(());
+        }
+    };
     let reader = Reader { path, text: &text };
     let (document, errors) = DeTable::parse_recoverable(&text);
     mistakes.extend(errors.iter().map(|error| {

@@ -70,6 +70,30 @@ fn a_wrong_file_exits_with_2_and_names_file_line_and_key() {
     );
 }
 
+/// Seen: `--config /dev/zero` read without an end, and `--tls-cert /dev/zero` until no memory was
+/// left, with a backtrace.
+#[test]
+fn a_file_that_never_ends_exits_with_2_and_says_how_much_is_read() {
+    const CONFIG: &str = "longer than 1048576 bytes, the most that is read";
+    refused("check-config /dev/zero", CONFIG);
+    refused("serve --config /dev/zero", CONFIG);
+    let tls = "the certificate chain /dev/zero: it is longer than 16777216 bytes";
+    refused("serve --tls-cert /dev/zero", tls);
+    refused("cache -u nobody -Z -o ssl_chain_cert=/dev/zero", tls);
+    let users = "-Y: /dev/zero: it is longer than 65536 bytes";
+    refused("cache -u nobody -Y /dev/zero", users);
+}
+
+#[test]
+fn a_file_that_is_no_text_is_told_at_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weft.toml");
+    fs::write(&path, b"root = '.'\nlisten = '\xff'\n").unwrap();
+    let said = format!("{}:2: it is not UTF-8, as TOML is", path.display());
+    check(weft(&["check-config"]).arg(&path), 2, &said);
+    check(weft(&["serve", "--config"]).arg(&path), 2, &said);
+}
+
 /// Seen: users of other servers typed `--root`, `--cert`, `--threads`, `-v` and `-D`, and were told
 /// to pass them "as a value".
 #[test]

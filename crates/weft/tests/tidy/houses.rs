@@ -59,7 +59,7 @@ const HOUSES: &[House] = &[
     House {
         name: "serve",
         floors: "
-            clock metrics limits
+            clock metrics limits whole_file
             tls
             listen
             signals
@@ -174,6 +174,7 @@ const HOUSES: &[House] = &[
     House {
         name: "load",
         floors: "
+            input
             expect goodness numbers operation random sessions
             distribution outcome ports replay ring
             fileset merge plan poll socket usage verdict

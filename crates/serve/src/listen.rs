@@ -32,6 +32,12 @@ pub(crate) use bound::url;
 pub use error::BindError;
 pub use inherited::{Inherited, inherited};
 
+/// The process that has the TAP interface `name` of this network namespace, in words for an error
+/// message. `None` if there is none, or it is another user's and this process may not look.
+pub fn tap_holder(name: &str) -> Option<String> {
+    holder::of_tap(name).map(|holder| holder.to_string())
+}
+
 /// Listens at `address`. A host name listens at every address that it resolves to, so one `Address`
 /// may give several sockets, which share one port.
 ///

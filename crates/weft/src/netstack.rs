@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use ::serve::engine::netstack::{Door, Handlers, NetstackHost};
-use ::serve::listen::{Address, Inherited};
+use ::serve::listen::{Address, Inherited, tap_holder};
 use ::serve::tls::Tls;
 use netstack::device::name::DeviceName;
 use netstack::ip::Prefix;
@@ -189,6 +189,7 @@ impl NetstackChoice {
             congestion: self.congestion,
             ..TcpConfig::default()
         };
+        refuse_shared(&station)?;
         NetstackHost::open(&station, shards, tcp, doors, backlog).map_err(|error| {
             let why = error.to_string();
             match error {
@@ -197,6 +198,22 @@ impl NetstackChoice {
             }
         })
     }
+}
+
+/// A TAP interface with several queues takes a second program, which then gets a part of the
+/// frames of the first: each loses connections, and neither knows.
+///
+/// # Errors
+/// If another process has the interface.
+fn refuse_shared(station: &Station) -> Result<(), Failure> {
+    let device = station.device.to_string();
+    let holder = device.strip_prefix("tap:").and_then(tap_holder);
+    holder.map_or(Ok(()), |holder| {
+        Err(Failure::Running(format!(
+            "cannot open {device}: the interface is in use by {holder}; stop it or choose another \
+             interface"
+        )))
+    })
 }
 
 /// Sockets from systemd are the kernel's.

@@ -560,6 +560,21 @@ def kill_9_leaves_no_interface_behind(world):
         wait_for("the interface is gone", lambda: INTERFACE not in world.output_of("ip", "link").decode())
 
 
+@check("netstack")
+def a_second_server_on_a_tap_interface_is_refused_and_told_of_the_first(world):
+    """Seen: with two queues it started, and took half of the first server's connections. Cause: the kernel attaches any program's queues."""
+    with own_network():
+        server = server_on_link(world)(workers=2)
+        second = ["--engine", "netstack", "--device", f"tap:{INTERFACE}", "--address", "10.9.0.3/24", "--listen", str(PORT)]
+        for workers in "2", "1":
+            refused = world.start(world.binary, "serve", world.site, *second, "--workers", workers)
+            _, said = refused.communicate(timeout=20)
+            expect_equal("exit status", refused.returncode, 1)
+            expect(b"in use by weft (process %d)" % server.process.pid in said, f"it says {said!r}")
+        for _ in range(8):
+            expect_equal("the first server's page", server.get("/").status, 200)
+
+
 @in_both_forms
 def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world, *form):
     """Seen: after `ip link delete` the server answered no one and said nothing. Cause: errors of the device were only counted."""

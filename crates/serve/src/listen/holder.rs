@@ -1,10 +1,9 @@
-//! What holds a port or a socket file: for error messages only, so whatever cannot be found out is
-//! simply not said.
+//! What holds a port, a socket file or a TAP interface. Whatever cannot be found out is not said.
 
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The process that listens.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,6 +55,28 @@ pub(super) fn of_unix(path: &Path) -> Option<Holder> {
     of_inode(inodes.next()?)
 }
 
+/// The process that has the TAP interface `name` of this network namespace.
+pub(super) fn of_tap(name: &str) -> Option<Holder> {
+    let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
+    let ours = network("thread-self")?;
+    // An interface of the same name may be in another namespace.
+    let is_here = |pid: u32| network(&pid.to_string()).is_some_and(|theirs| theirs == ours);
+    oldest(|pid| {
+        let mut open = descriptors(pid).filter(|(_, link)| link == Path::new("/dev/net/tun"));
+        open.any(|(descriptor, _)| {
+            let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}"));
+            info.is_ok_and(|info| parse_interface(&info) == Some(name)) && is_here(pid)
+        })
+    })
+}
+
+/// The interface that a descriptor of `/dev/net/tun` is attached to. `tun_chr_show_fdinfo` in
+/// `drivers/net/tun.c`
+fn parse_interface(info: &str) -> Option<&str> {
+    let interface = info.lines().find_map(|line| line.strip_prefix("iff:"))?;
+    Some(interface.trim()).filter(|name| !name.is_empty())
+}
+
 /// Address and inode of a row in `/proc/net/tcp{,6}`, if it is a listener's.
 fn parse_listening(row: &str) -> Option<(SocketAddr, &str)> {
     // sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode
@@ -100,10 +121,14 @@ fn conflicts(held: SocketAddr, wanted: SocketAddr) -> bool {
 
 /// The oldest process that has the socket open: of a server with workers that is the master.
 fn of_inode(inode: &str) -> Option<Holder> {
-    let link = format!("socket:[{inode}]");
+    let wanted = format!("socket:[{inode}]");
+    oldest(|pid| descriptors(pid).any(|(_, link)| link == Path::new(&wanted)))
+}
+
+fn oldest(holds: impl Fn(u32) -> bool) -> Option<Holder> {
     let pids = fs::read_dir("/proc").ok()?.flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let pid = pids.filter(|pid| has_open(*pid, &link)).min()?;
+    let pid = pids.filter(|pid| holds(*pid)).min()?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(Holder {
         pid,
@@ -111,13 +136,13 @@ fn of_inode(inode: &str) -> Option<Holder> {
     })
 }
 
-fn has_open(pid: u32, link: &str) -> bool {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return false;
-    };
-    descriptors
-        .flatten()
-        .any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == Path::new(link)))
+/// The open descriptors of a process, and what each leads to.
+fn descriptors(pid: u32) -> impl Iterator<Item = (String, PathBuf)> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter();
+    entries.flatten().flatten().filter_map(|entry| {
+        let link = fs::read_link(entry.path()).ok()?;
+        Some((entry.file_name().into_string().ok()?, link))
+    })
 }
 
 #[cfg(test)]
@@ -125,6 +150,14 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
     use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn the_interface_of_a_descriptor_is_read() {
+        let info = |iff: &str| format!("pos:\t0\nflags:\t0104002\nmnt_id:\t27\nino:\t123\n{iff}");
+        assert_eq!(parse_interface(&info("iff:\tweft0\n")), Some("weft0"));
+        assert_eq!(parse_interface(&info("iff:\t\n")), None);
+        assert_eq!(parse_interface(&info("")), None);
+    }
 
     #[test]
     fn a_listener_is_found_by_its_address() {

@@ -62,6 +62,12 @@ impl Connection {
         let window = u64::from(arriving.segment.window) << self.snd_shift;
         let is_changed = window != self.snd_wnd;
         let is_opened = self.snd_wnd == 0 && window > 0;
+        let reached = self.flight.start() + self.snd_wnd + u64::from(self.snd_rounded);
+        let taken_back = reached.saturating_sub(ack + window);
+        self.snd_rounded = match taken_back >> self.snd_shift {
+            0 => taken_back as u16, // The shift is 14 at most.
+            _ => 0,
+        };
         self.snd_wnd = window;
         self.snd_wnd_max = self.snd_wnd_max.max(window);
         (self.snd_wl1, self.snd_wl2) = (arriving.seq, ack);

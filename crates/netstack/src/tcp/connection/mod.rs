@@ -64,6 +64,8 @@ pub struct Connection {
     queue_end: u64,
     is_fin_queued: bool,
     snd_wnd: u64,
+    /// How much further the window once reached, if that is no more than the shift rounds off.
+    snd_rounded: u16,
     snd_wnd_max: u64,
     snd_wl1: u64,
     snd_wl2: u64,
@@ -474,6 +476,7 @@ impl Connection {
             queue_end: DATA_AT,
             is_fin_queued: false,
             snd_wnd: 0,
+            snd_rounded: 0,
             snd_wnd_max: 0,
             snd_wl1: 0,
             snd_wl2: 0,

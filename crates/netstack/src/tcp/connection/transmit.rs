@@ -417,8 +417,9 @@ impl Connection {
     fn bare_ack(&mut self, now: Instant) -> Outgoing {
         self.quick_acks = self.quick_acks.saturating_sub(1);
         // Not behind a probe, or what was sent before the window shrank: a peer does not look at
-        // the ACK of a segment that lies outside of its window.
-        let edge = self.flight.start() + self.snd_wnd;
+        // the ACK of a segment that lies outside of its window. Nor of one that lies before it: a
+        // window that was only rounded has not shrunk. RFC 7323 2.4
+        let edge = self.flight.start() + self.snd_wnd + u64::from(self.snd_rounded);
         let place = self.flight.end().min(edge);
         self.segment_of(now, place, 0, false)
     }

@@ -116,7 +116,7 @@ fn mend(frame: &mut [u8]) {
             };
             let len = payload.len();
             let pseudo =
-                Sum::pseudo_header_v4(header.src, header.dst, header.protocol.0, len as u16);
+                Sum::pseudo_header_v4(header.src, header.dst, header.protocol.0, len as u32);
             let pseudo = if header.protocol == Protocol::ICMP {
                 Sum::ZERO
             } else {

@@ -70,6 +70,7 @@ fn run(seed: u64) {
         mtu,
         has_checksum_offload: has_offload,
         segmentation_len_max: if has_offload { 65_535 } else { 0 },
+        big_tcp: None,
         receive_len_max: if has_offload { 65_549 } else { mtu + 14 },
     };
     let is_v6 = choices.pick(&[false, true]);

@@ -132,6 +132,7 @@ fn ends(impairment: Impairment, congestion: CongestionControl) -> (Netstack<Impa
         mtu: MTU,
         has_checksum_offload: false,
         segmentation_len_max: 0,
+        big_tcp: None,
         receive_len_max: MTU + 14,
     };
     let (near, far) = mem::pair(capabilities, 1024);

@@ -228,7 +228,7 @@ proptest! {
         let (src, dst) = (Ipv4Addr::from(v4.0), Ipv4Addr::from(v4.1));
         let bytes = emitted(&segment, &payload);
         let len = bytes.len();
-        let pseudo = Sum::pseudo_header_v4(src, dst, TCP, len as u16);
+        let pseudo = Sum::pseudo_header_v4(src, dst, TCP, len as u32);
         let summed = checksummed(&bytes, segment.header_len(), pseudo);
         let theirs = TcpHeaderSlice::from_slice(&summed).unwrap();
         let expected = theirs.calc_checksum_ipv4_raw(v4.0, v4.1, &payload).unwrap();
@@ -292,7 +292,7 @@ proptest! {
         let ends = (IpAddress::Ipv4(src), IpAddress::Ipv4(dst));
         let mut packet = TcpPacket::new_unchecked(&mut bytes[..]);
         repr.emit(&mut packet, &ends.0, &ends.1, &ChecksumCapabilities::default());
-        let pseudo = Sum::pseudo_header_v4(src, dst, TCP, bytes.len() as u16);
+        let pseudo = Sum::pseudo_header_v4(src, dst, TCP, bytes.len() as u32);
         prop_assert!(checksum_fits(pseudo, &bytes));
         let ours = Segment::parse(&bytes).unwrap();
         prop_assert_eq!((ours.src_port, ours.dst_port, ours.flags), (ports.0, ports.1, flags));

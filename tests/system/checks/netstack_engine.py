@@ -388,6 +388,47 @@ def an_interface_whose_mtu_is_lowered_gets_shorter_segments(world):
                     expect(server.get(f"/{path.name}").body == path.read_bytes(), f"{path.name} has other bytes over {kind}")
 
 
+@check("netstack", limit_s=60)
+def long_files_go_to_the_tap_interfaces_own_host_in_frames_above_64_kib(world):
+    """BIG TCP. A host that the kernel answers for, but only passes packets on to, has them in pieces, and whole as well."""
+    site = world.scratch / "big"
+    site.mkdir()
+    (site / "long.bin").write_bytes(os.urandom(20_000_000))
+    far = world.start("unshare", "--net", "sleep", "infinity")
+    inside = ("nsenter", f"--net=/proc/{far.pid}/ns/net")
+    own = os.readlink("/proc/self/ns/net")
+    wait_for("a network of its own", lambda: os.readlink(f"/proc/{far.pid}/ns/net") != own)
+    with own_link(world, "tap"):
+        # All of the file's bytes are in memory, so that what is read from it is no limit to a frame.
+        server = world.server("--memory-file-max", "32M", site=site)
+        ip("link", "add", "near", "type", "veth", "peer", "name", "far", "netns", str(far.pid))
+        for step in ("address add 10.9.0.3/24 dev far", "link set far up"):
+            world.output_of(*inside, "ip", *step.split())
+        ip("link", "set", "near", "up")
+        ip("route", "add", "10.9.0.3/32", "dev", "near")
+        for setting in ("ip_forward", f"conf/{INTERFACE}/proxy_arp", "conf/near/proxy_arp"):
+            pathlib.Path(f"/proc/sys/net/ipv4/{setting}").write_text("1")
+        for client in ((), inside):
+            with raw_link(INTERFACE) as wire:
+                # SO_RCVBUFFORCE: room for the whole file.
+                wire.setsockopt(socket.SOL_SOCKET, 33, 128 << 20)
+                file = world.scratch / "came"
+                world.output_of(*client, "curl", "--silent", "--fail", "--output", str(file), f"{server.origin}/long.bin")
+                expect(file.read_bytes() == (site / "long.bin").read_bytes(), f"other bytes came to {client or 'the host'}")
+                longest = longest_frame(wire)
+            expect(longest > 200_000, f"the longest frame had {longest} bytes")
+
+
+def longest_frame(wire):
+    """Of those that have come."""
+    wire.setblocking(False)
+    longest = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            longest = max(longest, wire.recv_into(bytearray(1), 1, socket.MSG_TRUNC))
+    return longest
+
+
 SYN, RST = 2, 4
 
 

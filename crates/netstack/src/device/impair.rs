@@ -175,6 +175,7 @@ impl<D: Device> Device for Impair<D> {
         Capabilities {
             has_checksum_offload: false,
             segmentation_len_max: 0,
+            big_tcp: None,
             ..inner
         }
     }

@@ -36,7 +36,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::time::Instant;
 use crate::wire::checksum::Sum;
-use crate::wire::ethernet;
+use crate::wire::ethernet::{self, EthernetAddress};
 
 /// What a device does beyond carrying frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub struct Capabilities {
     /// The longest IP packet that it cuts into segments, or 0 if it does not:
     /// [`Offload::Segmentation`]. Such a device completes checksums as well.
     pub segmentation_len_max: usize,
+    /// Packets that it cuts although they are longer than that.
+    pub big_tcp: Option<BigTcp>,
     /// The longest frame that it may give, with its Ethernet header: beyond the MTU's if it merges
     /// segments.
     pub receive_len_max: usize,
@@ -60,6 +62,7 @@ impl Capabilities {
             mtu,
             has_checksum_offload: false,
             segmentation_len_max: 0,
+            big_tcp: None,
             receive_len_max: ethernet::HEADER_LEN + mtu,
         }
     }
@@ -70,8 +73,15 @@ impl Capabilities {
             mtu,
             has_checksum_offload: true,
             segmentation_len_max: SEGMENTATION_LEN_MAX,
+            big_tcp: None,
             receive_len_max: ethernet::HEADER_LEN + SEGMENTATION_LEN_MAX,
         }
+    }
+
+    /// The longest IP packet that it takes, whoever it is for.
+    fn packet_len_max(&self) -> usize {
+        let big = self.big_tcp.map_or(0, |big| big.len_max);
+        self.mtu.max(self.segmentation_len_max).max(big)
     }
 
     /// # Panics
@@ -81,7 +91,11 @@ impl Capabilities {
         let (has_offload, packet_len_max) = match frame.offload {
             Offload::None => (true, self.mtu),
             Offload::Checksum(_) => (self.has_checksum_offload, self.mtu),
-            Offload::Segmentation(_) => (self.segmentation_len_max > 0, self.segmentation_len_max),
+            Offload::Segmentation(cut) => {
+                let big = self.big_tcp.filter(|_| !cut.is_v6);
+                let len_max = big.map_or(self.segmentation_len_max, |big| big.len_max);
+                (self.segmentation_len_max > 0, len_max)
+            }
         };
         assert!(has_offload, "{:?} with {self:?}", frame.offload);
         let len_max = ethernet::HEADER_LEN + packet_len_max;
@@ -93,6 +107,20 @@ impl Capabilities {
             OutgoingFrame::PIECES_MAX
         );
     }
+}
+
+/// Packets of IPv4 above 64 KiB, as Linux calls them: their length field says 0, and they are as
+/// long as their frame. One system call and one wake-up of the receiver carry several times as
+/// much.
+///
+/// A host that only passes them on has to cut them into segments, where 64 KiB would go on as they
+/// are. So they are for connections with the host itself that the device belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BigTcp {
+    /// The longest: of segments only, up to [`BIG_PACKET_LEN_MAX`](crate::wire::ipv4::BIG_PACKET_LEN_MAX).
+    pub len_max: usize,
+    /// That host's station on the link.
+    pub host: EthernetAddress,
 }
 
 /// What IPv4's length field can say.

@@ -47,7 +47,6 @@ impl<D: Device, W: Write> Pcap<D, W> {
         header[20..24].copy_from_slice(&LINK_TYPE_ETHERNET.to_ne_bytes());
         file.write_all(&header)?;
         let capabilities = device.capabilities();
-        let packet_len_max = capabilities.mtu.max(capabilities.segmentation_len_max);
         Ok(Pcap {
             device,
             capture: Capture {
@@ -55,7 +54,7 @@ impl<D: Device, W: Write> Pcap<D, W> {
                 written: 0,
                 error: None,
             },
-            scratch: vec![0; ethernet::HEADER_LEN + packet_len_max].into(),
+            scratch: vec![0; ethernet::HEADER_LEN + capabilities.packet_len_max()].into(),
         })
     }
 

@@ -197,6 +197,13 @@ impl Shard {
         }
     }
 
+    /// The device cuts payloads of up to `len_max` bytes for this connection.
+    pub fn lengthen(&mut self, tuple: &FourTuple, len_max: u32) {
+        if let Some(index) = self.find_flow(tuple) {
+            self.flows[index as usize].len_max = len_max;
+        }
+    }
+
     /// What connections over IPv6 are offered from now on, and send at most. RFC 9293 3.7.1
     pub fn set_mss_v6(&mut self, mss: u16) {
         self.configs.v6.mss = mss;

@@ -102,7 +102,8 @@ pub struct Departure<'a> {
 
 impl Shard {
     /// Sends what is due, until `emit` says that there is no room for another one. `len_max` is the
-    /// longest payload that the device cuts into segments, 0 if it does not.
+    /// longest payload that the device cuts into segments, 0 if it does not; it is more for those
+    /// that [`Shard::lengthen`] was called for.
     pub fn transmit(
         &mut self,
         now: Instant,
@@ -160,6 +161,7 @@ impl Shard {
         let id = self.id_of(index);
         let flow = &mut self.flows[index as usize];
         let config = self.configs.of(&flow.tuple);
+        let len_max = len_max.max(flow.len_max);
         for _ in 0..self.limits.turn_segments_max {
             let Some(outgoing) = flow.connection.transmit(config, now, len_max) else {
                 return Turn::Done;

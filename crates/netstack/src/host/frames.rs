@@ -59,6 +59,11 @@ fn mss_of(mtu: usize, headers: usize) -> u16 {
     mtu.saturating_sub(headers).min(usize::from(u16::MAX)) as u16
 }
 
+/// What a packet of so many bytes has room for, whatever its headers are.
+fn payload_len_max(packet_len: usize) -> usize {
+    packet_len.saturating_sub(HEADERS_LEN_MAX + HEADER_LEN_MAX)
+}
+
 /// A host's TCP, with its device.
 pub struct Netstack<D> {
     shard: Shard,
@@ -226,11 +231,19 @@ impl<D: Device> Netstack<D> {
         received.map(|()| self.burst.len())
     }
 
-    /// A connection that has just opened sends what is known to arrive.
+    /// A connection that has just opened sends what is known to arrive, and as much at once as the
+    /// device takes to its peer.
     fn opened(&mut self, now: Instant, tuple: &FourTuple) {
         if let Some(mtu) = self.interface.path_mtu_to(now, tuple.remote) {
             let mss = mss_of(mtu, headers_to(tuple.remote));
             self.shard.limit_mss(tuple, mss);
+        }
+        if let Some(big) = self.device.capabilities().big_tcp
+            && tuple.remote.is_ipv4()
+            && self.interface.is_at(now, tuple.remote, big.host)
+        {
+            self.shard
+                .lengthen(tuple, payload_len_max(big.len_max) as u32);
         }
     }
 
@@ -264,11 +277,7 @@ impl<D: Device> Netstack<D> {
         if !self.kept.leaves(now, &mut self.device)? {
             return self.device.flush(now);
         }
-        let capabilities = self.device.capabilities();
-        let headers_max = HEADERS_LEN_MAX + HEADER_LEN_MAX;
-        let len_max = capabilities
-            .segmentation_len_max
-            .saturating_sub(headers_max);
+        let len_max = payload_len_max(self.device.capabilities().segmentation_len_max);
         let mut failed = None;
         while self.shard.has_to_transmit() && self.kept.bytes.is_empty() && failed.is_none() {
             let mut too_long = None;

@@ -234,6 +234,8 @@ struct Flow {
     /// The port of the listener that it is half open or waits at.
     waits_at: Option<u16>,
     events: Happened,
+    /// The longest payload that the device cuts for this one alone.
+    len_max: u32,
     /// RFC 2474
     dscp: u8,
     /// The application has it, or will.
@@ -711,6 +713,7 @@ impl Shard {
             serial: self.serial,
             waits_at: None,
             events: Happened::NOTHING,
+            len_max: 0,
             dscp: 0,
             is_owned: false,
             is_nameless: false,

@@ -184,7 +184,7 @@ impl Interface {
         verified: Verified,
     ) {
         let pseudo_header = || {
-            let len = payload.len() as u16;
+            let len = payload.len() as u32;
             Sum::pseudo_header_v4(header.src, header.dst, Protocol::UDP.0, len)
         };
         let code = match header.protocol {

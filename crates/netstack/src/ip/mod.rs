@@ -304,6 +304,11 @@ impl Interface {
         self.paths.mtu_to(now, dst)
     }
 
+    /// Whether packets to `dst` go no further than the station `mac` of the link.
+    pub fn is_at(&mut self, now: Instant, dst: IpAddr, mac: EthernetAddress) -> bool {
+        self.routes.is_on_link(dst) && self.neighbors.resolve(now, dst) == Resolution::Known(mac)
+    }
+
     /// The longest packet of IPv6 on the link: the device's, or what a router has said. RFC 4861
     /// 6.3.4
     pub fn link_mtu_v6(&self) -> usize {
@@ -370,7 +375,7 @@ impl Interface {
                     fragment_offset: 0,
                 };
                 network_len = header.emit(to.len, network);
-                pseudo_header = Sum::pseudo_header_v4(src, dst, protocol.0, to.len as u16);
+                pseudo_header = Sum::pseudo_header_v4(src, dst, protocol.0, to.len as u32);
                 ethertype = EtherType::IPV4;
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {

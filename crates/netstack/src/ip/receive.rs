@@ -93,7 +93,11 @@ impl Interface {
         packet: &'f [u8],
         is_to_one: bool,
     ) -> Delivery<'f> {
-        let (header, payload) = match Ipv4Header::parse(packet) {
+        let parsed = match frame.segment_len {
+            None => Ipv4Header::parse(packet),
+            Some(_) => Ipv4Header::parse_merged(packet),
+        };
+        let (header, payload) = match parsed {
             Ok(parsed) => parsed,
             Err(malformed) => return self.dropped_as(malformed),
         };
@@ -114,7 +118,7 @@ impl Interface {
         match header.protocol {
             Protocol::TCP => {
                 let sum = || {
-                    let len = payload.len() as u16;
+                    let len = payload.len() as u32;
                     Sum::pseudo_header_v4(header.src, header.dst, Protocol::TCP.0, len)
                 };
                 self.receive_tcp(frame, src, dst, header.ecn, payload, sum)

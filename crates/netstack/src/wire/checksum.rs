@@ -61,7 +61,7 @@ impl Sum {
     }
 
     /// The sum of the fields of IPv4 that TCP's and UDP's checksums include. RFC 9293 3.1
-    pub fn pseudo_header_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) -> Sum {
+    pub fn pseudo_header_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u32) -> Sum {
         let addresses = u64::from(src.to_bits()) + u64::from(dst.to_bits());
         Sum(fold(addresses + u64::from(protocol) + u64::from(len)))
     }

@@ -24,8 +24,12 @@ use super::{Ecn, Malformed, Protocol, array, be16, dscp_of, put, put16, split};
 /// A header without options: what [`Ipv4Header::emit`] writes.
 pub const HEADER_LEN: usize = 20;
 
-/// The longest packet.
+/// The longest packet on a wire.
 pub const PACKET_LEN_MAX: usize = 0xffff;
+
+/// The longest packet that Linux makes of segments and takes apart again (BIG TCP): `GSO_MAX_SIZE`
+/// in `linux/netdevice.h`. Its length field says 0.
+pub const BIG_PACKET_LEN_MAX: usize = 8 * PACKET_LEN_MAX;
 
 const CHECKSUM_AT: usize = 10;
 const DONT_FRAGMENT: u16 = 0x4000;
@@ -67,8 +71,25 @@ impl Ipv4Header {
     // until such stores have reached the cache: 8 % of netstack-no-wire.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<(Ipv4Header, &[u8]), Malformed> {
+        Ipv4Header::parse_of(bytes, len_field(bytes).into())
+    }
+
+    /// The same of a packet that a device has merged of segments: what has no length is as long as
+    /// `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`], in each of its ways.
+    pub fn parse_merged(bytes: &[u8]) -> Result<(Ipv4Header, &[u8]), Malformed> {
+        match len_field(bytes) {
+            0 => Ipv4Header::parse_of(bytes, bytes.len()),
+            len => Ipv4Header::parse_of(bytes, len.into()),
+        }
+    }
+
+    #[inline(always)]
+    fn parse_of(bytes: &[u8], total_len: usize) -> Result<(Ipv4Header, &[u8]), Malformed> {
         let (header, header_len) = Ipv4Header::parse_quoted(bytes)?;
-        let total_len = usize::from(be16(bytes, 2));
         if total_len < header_len {
             return Err(Malformed::Header);
         }
@@ -121,10 +142,14 @@ impl Ipv4Header {
     ///
     /// # Panics
     ///
-    /// If `room` is shorter, or the packet would be longer than [`PACKET_LEN_MAX`].
+    /// If `room` is shorter, or the packet would be longer than [`BIG_PACKET_LEN_MAX`].
     pub fn emit(&self, payload_len: usize, room: &mut [u8]) -> usize {
-        let total_len = u16::try_from(HEADER_LEN + payload_len);
-        let total_len = total_len.expect("a payload that fits into a packet");
+        let len = HEADER_LEN + payload_len;
+        assert!(
+            len <= BIG_PACKET_LEN_MAX,
+            "a packet of {len} bytes, above {BIG_PACKET_LEN_MAX}"
+        );
+        let total_len = u16::try_from(len).unwrap_or(0);
         let header = &mut room[..HEADER_LEN];
         header[0] = 4 << 4 | (HEADER_LEN / 4) as u8;
         header[1] = self.dscp << 2 | self.ecn.bits();
@@ -146,4 +171,12 @@ impl Ipv4Header {
         put16(header, CHECKSUM_AT, checksum);
         HEADER_LEN
     }
+}
+
+/// The length field, and 0 of what is too short to have one.
+fn len_field(bytes: &[u8]) -> u16 {
+    if bytes.len() < HEADER_LEN {
+        return 0;
+    }
+    be16(bytes, 2)
 }

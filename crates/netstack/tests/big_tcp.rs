@@ -1,0 +1,147 @@
+//! Packets of IPv4 above 64 KiB: for whom they are, and that a stream arrives as it was.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use netstack::Netstack;
+use netstack::device::mem::{self, Mem};
+use netstack::device::{BigTcp, Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError};
+use netstack::host::{Backlog, FlowId, ShardLimits};
+use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::tcp::TcpConfig;
+use netstack::time::Instant;
+use netstack::wire::ethernet::{self, EthernetAddress};
+
+const PORT: u16 = 80;
+const BIG: usize = 256 << 10;
+const STREAM_LEN: usize = 8 << 20;
+
+/// Notes how long frames are that leave.
+struct Measured {
+    device: Mem,
+    longest: usize,
+}
+
+impl Device for Measured {
+    fn capabilities(&self) -> Capabilities {
+        self.device.capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        self.device.receive(now, burst)
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        self.longest = self.longest.max(frame.len());
+        self.device.transmit(now, frame)
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        self.device.wakes_at()
+    }
+}
+
+fn mac(host: u8) -> EthernetAddress {
+    EthernetAddress([2, 0, 0, 0, 0, host])
+}
+
+/// Streams from a host to another one and returns the longest packet that left. `len` is how much
+/// of the addresses tells the link: with 32 the other one is behind a gateway, which is itself.
+fn longest_packet(is_v6: bool, len: u8, device_host: EthernetAddress) -> usize {
+    let capabilities = Capabilities {
+        big_tcp: Some(BigTcp {
+            len_max: BIG,
+            host: device_host,
+        }),
+        receive_len_max: ethernet::HEADER_LEN + BIG,
+        ..Capabilities::offloading(1500)
+    };
+    let (near, far) = mem::pair(capabilities, 1024);
+    let v4 = |host| Ipv4Addr::new(192, 0, 2, host);
+    let address = |host: u8| match is_v6 {
+        true => IpAddr::V6(format!("2001:db8::{host}").parse().unwrap()),
+        false => IpAddr::V4(v4(host)),
+    };
+    let mut hosts = [(near, 1), (far, 2)].map(|(device, host)| {
+        let interface = InterfaceConfig {
+            mac: mac(host),
+            mtu: 1500,
+            addresses: vec![Prefix {
+                address: address(host),
+                len,
+            }],
+            gateway_v4: (!is_v6 && len == 32).then(|| v4(3 - host)),
+            gateway_v6: None,
+        };
+        let config = TcpConfig {
+            receive_capacity: 4 << 20,
+            ..TcpConfig::default()
+        };
+        let limits = ShardLimits {
+            send_capacity: 1 << 20,
+            ..ShardLimits::default()
+        };
+        let device = Measured { device, longest: 0 };
+        Netstack::new(device, interface, config, limits, [host; 16])
+    });
+    let gateway = IpAddr::V4(v4(2));
+    if len == 32 {
+        for (host, other) in [(0, 2), (1, 1)] {
+            let neighbors = hosts[host].interface().neighbors();
+            neighbors.fix(Instant::START, IpAddr::V4(v4(other)), mac(other));
+        }
+        assert_eq!(gateway, address(2));
+    }
+    stream(&mut hosts, SocketAddr::new(address(2), PORT));
+    hosts[0].device().longest - ethernet::HEADER_LEN
+}
+
+/// `STREAM_LEN` bytes from the first to the second.
+fn stream(hosts: &mut [Netstack<Measured>; 2], remote: SocketAddr) {
+    let bytes: Vec<u8> = (0..STREAM_LEN).map(|at| ((at * 7) >> 5) as u8).collect();
+    let mut now = Instant::START;
+    hosts[1].shard().listen(PORT, Backlog::default());
+    let near = hosts[0].connect(now, remote).expect("a way to the peer");
+    let mut far: Option<FlowId> = None;
+    let (mut written, mut read) = (0, Vec::with_capacity(STREAM_LEN));
+    while read.len() < STREAM_LEN {
+        for host in &mut *hosts {
+            while host.receive(now).expect("memory") > 0 {}
+            while host.shard().next_event().is_some() {}
+        }
+        written += hosts[0].shard().write(near, &bytes[written..]);
+        far = far.or_else(|| hosts[1].shard().accept(PORT));
+        if let Some(far) = far {
+            let shard = hosts[1].shard();
+            let (front, back) = shard.peek(far);
+            let len = front.len() + back.len();
+            read.extend_from_slice(front);
+            read.extend_from_slice(back);
+            shard.consume(far, len);
+        }
+        let before = now;
+        for host in &mut *hosts {
+            host.transmit(now, &()).expect("memory");
+        }
+        let wakes = hosts.iter().map(Netstack::wakes_at).min().expect("two");
+        now = now.max(wakes.min(before + std::time::Duration::from_millis(1)));
+        assert!(now.as_millis() < 600_000, "{} of {STREAM_LEN}", read.len());
+    }
+    assert!(read == bytes, "other bytes than were sent");
+}
+
+#[test]
+fn a_long_stream_goes_to_the_devices_own_host_in_packets_above_64_kib() {
+    let longest = longest_packet(false, 24, mac(2));
+    assert!((BIG - 3000..=BIG).contains(&longest), "{longest}");
+}
+
+#[test]
+fn others_get_packets_whose_length_field_says_how_long_they_are() {
+    let another = longest_packet(false, 24, mac(3));
+    let behind_a_gateway = longest_packet(false, 32, mac(2));
+    let over_v6 = longest_packet(true, 64, mac(2));
+    for longest in [another, behind_a_gateway, over_v6] {
+        assert!((60_000..=0xffff).contains(&longest), "{longest}");
+    }
+}

@@ -117,10 +117,17 @@ impl Capabilities {
 /// are. So they are for connections with the host itself that the device belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BigTcp {
-    /// The longest: of segments only, up to [`BIG_PACKET_LEN_MAX`](crate::wire::ipv4::BIG_PACKET_LEN_MAX).
+    /// The longest, up to [`BigTcp::LEN_MAX`].
     pub len_max: usize,
     /// That host's station on the link.
     pub host: EthernetAddress,
+}
+
+impl BigTcp {
+    /// The longest that this crate sends; Linux takes
+    /// [twice as much](crate::wire::ipv4::BIG_PACKET_LEN_MAX). The copy of so much keeps others
+    /// waiting for some 30 µs, and longer ones were not seen to carry more.
+    pub const LEN_MAX: usize = 256 << 10;
 }
 
 /// What IPv4's length field can say.
@@ -326,7 +333,7 @@ pub struct OutgoingFrame<'a> {
 
 impl OutgoingFrame<'_> {
     /// The most pieces of a payload.
-    pub const PIECES_MAX: usize = 16;
+    pub const PIECES_MAX: usize = 36;
 
     /// Headers and payload.
     pub fn len(&self) -> usize {

@@ -41,10 +41,6 @@ use crate::wire::vnet::HEADER_LEN;
 /// The most queues of an interface. `MAX_TAP_QUEUES` in `drivers/net/tun.c`
 pub const QUEUES_MAX: usize = 256;
 
-/// What the kernel would take twice as much of. The copy of so much keeps others waiting for some
-/// 30 µs, and no fewer system calls were seen to carry more.
-const BIG_TCP_LEN_MAX: usize = 256 << 10;
-
 /// One queue of a TAP interface.
 pub struct Tap {
     fd: OwnedFd,
@@ -104,7 +100,7 @@ fn big_tcp(name: &str) -> Option<BigTcp> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     let host = sys::mac_of(name).ok()?;
     takes_big_tcp(&release).then_some(BigTcp {
-        len_max: BIG_TCP_LEN_MAX,
+        len_max: BigTcp::LEN_MAX,
         host,
     })
 }

@@ -1,6 +1,7 @@
 //! A burst of segments goes out, and their bytes are asked for.
 
 use super::{FlowId, Shard};
+use crate::device::OutgoingFrame;
 use crate::tcp::SendBuffer;
 use crate::tcp::secret::FourTuple;
 use crate::time::Instant;
@@ -27,15 +28,24 @@ impl Writer for () {
 /// Its bytes are summed each time, and only for a device that completes no checksum. Sums kept
 /// beside bytes that many connections send would save little: on such a device all checksums, those
 /// of received segments included, are 3 to 4 % of a server's CPU (experiment `netstack-profile`).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Pieces<'a> {
     slices: [&'a [u8]; Pieces::COUNT_MAX],
     count: usize,
 }
 
+impl Default for Pieces<'_> {
+    fn default() -> Self {
+        Pieces {
+            slices: [&[]; Pieces::COUNT_MAX],
+            count: 0,
+        }
+    }
+}
+
 impl<'a> Pieces<'a> {
     /// What a device gathers into one frame.
-    pub const COUNT_MAX: usize = 16;
+    pub const COUNT_MAX: usize = OutgoingFrame::PIECES_MAX;
 
     /// Adds a piece.
     ///

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use super::{ConnectError, Departure, FlowId, Shard, ShardLimits, Writer};
 use crate::device::{
-    Device, Losses, Offload, OutgoingFrame, PartialChecksum, ReceiveBurst, Segmentation,
+    BigTcp, Device, Losses, Offload, OutgoingFrame, PartialChecksum, ReceiveBurst, Segmentation,
     TransmitError,
 };
 use crate::ip::{
@@ -95,6 +95,12 @@ impl<D: Device> Netstack<D> {
         key: [u8; 16],
     ) -> Netstack<D> {
         let capabilities = device.capabilities();
+        let big_len_max = capabilities.big_tcp.map_or(0, |big| big.len_max);
+        assert!(
+            big_len_max <= BigTcp::LEN_MAX,
+            "packets of {big_len_max} bytes, above {}",
+            BigTcp::LEN_MAX
+        );
         let v4 = TcpConfig {
             mss: mss_of(interface.mtu, HEADERS_V4),
             mss_default: 536,

@@ -8,6 +8,7 @@
 //! ```
 
 use bytes::Bytes;
+use netstack::device::BigTcp;
 use netstack::host::Pieces;
 use session::{Chunk, Outbox};
 
@@ -31,10 +32,10 @@ const FLIGHTS_LEN_HALF: u64 = FLIGHTS_LEN_MAX / 2;
 /// A crowd: its bytes leave holes in the allocator's memory, which it would keep.
 const CROWD_LEN_MIN: u64 = 64 << 20;
 
-/// Shorter pieces are copied. A segment of 64 KiB has a few of the others and copies between them:
+/// Shorter pieces are copied. The longest segment has some of the others and copies between them:
 /// fewer than the [`Pieces::COUNT_MAX`] that a frame may have.
 const SHARED_LEN_MIN: usize = 16 * 1024;
-const _: () = assert!(2 * ((1 << 16) / SHARED_LEN_MIN + 2) <= Pieces::COUNT_MAX);
+const _: () = assert!(2 * (BigTcp::LEN_MAX / SHARED_LEN_MIN + 2) <= Pieces::COUNT_MAX);
 
 /// What a loop keeps for the next flights.
 const KEPT_MAX: usize = 64;
@@ -281,15 +282,16 @@ mod tests {
     fn a_long_segment_has_fewer_pieces_than_a_frame_takes() {
         let (mut hangar, mut flight, mut out) =
             (Hangar::default(), Flight::default(), Outbox::new());
-        for _ in 0..16 {
+        for _ in 0..20 {
             out.put(b"head of a value\r\n");
             out.put_shared(vec![1; SHARED_LEN_MIN].into());
             out.put_shared(vec![2; SHARED_LEN_MIN - 1].into());
         }
         let len = flight.take(&mut hangar, CWND, &out);
-        for offset in (0..len - 0xffff).step_by(999) {
-            let (bytes, count) = gathered(&flight, offset, 0xffff);
-            assert_eq!(bytes.len(), 0xffff);
+        let longest = BigTcp::LEN_MAX;
+        for offset in (0..len - longest as u64).step_by(999) {
+            let (bytes, count) = gathered(&flight, offset, longest);
+            assert_eq!(bytes.len(), longest);
             assert!(count <= Pieces::COUNT_MAX, "{count} at {offset}");
         }
     }

@@ -197,10 +197,16 @@ impl Shard {
         }
     }
 
-    /// The device cuts payloads of up to `len_max` bytes for this connection.
-    pub fn lengthen(&mut self, tuple: &FourTuple, len_max: u32) {
+    /// The device cuts payloads of up to `len_max` bytes for those connections that are told to be
+    /// [`Shard::set_long`].
+    pub fn set_long_len_max(&mut self, len_max: u32) {
+        self.long_len_max = len_max;
+    }
+
+    /// Whether this connection sends as much at once as [`Shard::set_long_len_max`] says.
+    pub fn set_long(&mut self, tuple: &FourTuple, is_long: bool) {
         if let Some(index) = self.find_flow(tuple) {
-            self.flows[index as usize].len_max = len_max;
+            self.flows[index as usize].is_long = is_long;
         }
     }
 

@@ -171,7 +171,10 @@ impl Shard {
         let id = self.id_of(index);
         let flow = &mut self.flows[index as usize];
         let config = self.configs.of(&flow.tuple);
-        let len_max = len_max.max(flow.len_max);
+        let len_max = match flow.is_long {
+            true => len_max.max(self.long_len_max),
+            false => len_max,
+        };
         for _ in 0..self.limits.turn_segments_max {
             let Some(outgoing) = flow.connection.transmit(config, now, len_max) else {
                 return Turn::Done;

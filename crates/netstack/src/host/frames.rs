@@ -112,8 +112,11 @@ impl<D: Device> Netstack<D> {
             mss_default: 1220,
             ..tcp
         };
+        let mut shard = Shard::new_dual(v4, v6, limits, key);
+        let big_len_max = capabilities.big_tcp.map_or(0, |big| big.len_max);
+        shard.set_long_len_max(payload_len_max(big_len_max) as u32);
         Netstack {
-            shard: Shard::new_dual(v4, v6, limits, key),
+            shard,
             interface: Interface::new(interface),
             burst: ReceiveBurst::new(BURST_FRAMES_MAX, capabilities.receive_len_max),
             device,
@@ -248,8 +251,7 @@ impl<D: Device> Netstack<D> {
             && tuple.remote.is_ipv4()
             && self.interface.is_at(now, tuple.remote, big.host)
         {
-            self.shard
-                .lengthen(tuple, payload_len_max(big.len_max) as u32);
+            self.shard.set_long(tuple, true);
         }
     }
 

@@ -196,6 +196,8 @@ pub struct Shard {
     receive_rings: RingPool,
     serial: u32,
     next_port: u32,
+    /// The longest payload that the device cuts for flows that are long.
+    long_len_max: u32,
     counters: ShardCounters,
 }
 
@@ -234,10 +236,10 @@ struct Flow {
     /// The port of the listener that it is half open or waits at.
     waits_at: Option<u16>,
     events: Happened,
-    /// The longest payload that the device cuts for this one alone.
-    len_max: u32,
     /// RFC 2474
     dscp: u8,
+    /// The device cuts longer payloads for it than for others: [`Shard::long_len_max`].
+    is_long: bool,
     /// The application has it, or will.
     is_owned: bool,
     /// Its name is another's by now, or in TIME-WAIT.
@@ -285,6 +287,7 @@ impl Shard {
             receive_rings: RingPool::new(v4.receive_limit() as usize, limits.receive_memory_max),
             serial: 0,
             next_port: 0,
+            long_len_max: 0,
             counters: ShardCounters::default(),
         }
     }
@@ -713,8 +716,8 @@ impl Shard {
             serial: self.serial,
             waits_at: None,
             events: Happened::NOTHING,
-            len_max: 0,
             dscp: 0,
+            is_long: false,
             is_owned: false,
             is_nameless: false,
             is_in_send_queue: false,

@@ -17,7 +17,9 @@
 //! A frame that the device has no room for is kept, whole, and leaves first the next time: the
 //! connection has counted it as sent. There is one such frame at most, since nothing else is sent
 //! before it. A frame that has become too long for the device is taken as a router's report would
-//! be: the connection sends shorter segments.
+//! be: the connection sends shorter segments. One above 64 KiB is not kept: there may be no memory
+//! for so much at once for a long time. It is as good as lost, and its connection sends shorter
+//! ones.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -35,6 +37,7 @@ use crate::tcp::secret::FourTuple;
 use crate::tcp::{Happened, TcpConfig};
 use crate::time::Instant;
 use crate::wire::checksum::Sum;
+use crate::wire::ipv4::{self, PACKET_LEN_MAX};
 use crate::wire::tcp::{self, Flags, HEADER_LEN_MAX, Segment};
 
 /// Frames that are taken from the device in one turn.
@@ -288,13 +291,14 @@ impl<D: Device> Netstack<D> {
         let len_max = payload_len_max(self.device.capabilities().segmentation_len_max);
         let mut failed = None;
         while self.shard.has_to_transmit() && self.kept.bytes.is_empty() && failed.is_none() {
-            let mut too_long = None;
+            let (mut too_long, mut refused_big) = (None, None);
             let mut line = Line {
                 interface: &mut self.interface,
                 device: &mut self.device,
                 kept: &mut self.kept,
                 unroutable: &mut self.unroutable,
                 too_long: &mut too_long,
+                refused_big: &mut refused_big,
             };
             self.shard
                 .transmit(now, len_max as u32, writer, |departure| {
@@ -308,6 +312,9 @@ impl<D: Device> Netstack<D> {
                 });
             if let Some(error) = too_long {
                 self.on_path_error(now, &error);
+            }
+            if let Some(tuple) = refused_big {
+                self.shard.set_long(&tuple, false);
             }
         }
         // Questions for neighbours that the segments have raised.
@@ -337,6 +344,8 @@ struct Line<'a, D> {
     unroutable: &'a mut u64,
     /// What the device will not take any more, told as a router would.
     too_long: &'a mut Option<PathError>,
+    /// The connection whose frame above 64 KiB the device had no room for.
+    refused_big: &'a mut Option<FourTuple>,
 }
 
 impl<D: Device> Line<'_, D> {
@@ -396,6 +405,10 @@ impl<D: Device> Line<'_, D> {
         };
         match self.device.transmit(now, &frame) {
             Ok(()) => Ok(true),
+            Err(TransmitError::Full) if ipv4::HEADER_LEN + fields.len > PACKET_LEN_MAX => {
+                *self.refused_big = Some(*tuple);
+                Ok(false)
+            }
             Err(TransmitError::Full) => {
                 self.kept.keep(&frame);
                 Ok(false)

@@ -6,7 +6,7 @@ use crate::catalog::web;
 
 pub(in crate::catalog) const OFFLOAD: Experiment = Experiment {
     name: "netstack-offload",
-    about: "short connections and a long stream, with frames of up to 64 KiB",
+    about: "short connections and a long stream, with frames of many packets",
     page: page!("netstack-offload"),
     measures: &[
         Measure::CPU_US,

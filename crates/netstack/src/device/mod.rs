@@ -78,7 +78,7 @@ impl Capabilities {
         }
     }
 
-    /// The longest IP packet that it takes, whoever it is for.
+    /// The longest IP packet that it takes, to any host.
     fn packet_len_max(&self) -> usize {
         let big = self.big_tcp.map_or(0, |big| big.len_max);
         self.mtu.max(self.segmentation_len_max).max(big)

@@ -15,7 +15,11 @@ cmd_help() {
 #: test [ARGS]          every test that needs only Rust; ARGS go to cargo test
 cmd_test() {
     run cargo test --workspace "$@"
-    # What is there with a feature only.
+    cmd_features "$@"
+}
+
+#: features [ARGS]      the tests of what is there with a feature only; ARGS go to cargo test
+cmd_features() {
     run cargo test --package weftwork-fiber --features tracing --test spans "$@"
     run cargo test --package weftwork-fiber --features tracing --doc spans
 }

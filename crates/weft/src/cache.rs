@@ -58,6 +58,9 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     let _pid_file = prepared.pid_file.take();
     let places = prepared.places();
     let (running, restored) = Running::start(config, prepared, orders.sender.clone())?;
+    if let Some(warning) = config.common.engine.warning() {
+        terminal.warn(&warning);
+    }
     terminal.tell_of(config, &places, &running);
     terminal.tell_restored(config, &restored);
     if let Some(daemon) = daemon {

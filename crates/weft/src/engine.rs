@@ -251,6 +251,14 @@ impl EngineChoice {
         }
     }
 
+    /// What keeps connections away although nothing is wrong with what was typed.
+    pub(crate) fn warning(&self) -> Option<String> {
+        match self.kind {
+            Kind::Netstack => self.netstack.warning(),
+            _ => None,
+        }
+    }
+
     /// Finds a limit on connections that this engine cannot keep on this machine.
     ///
     /// # Errors

@@ -1,12 +1,12 @@
 //! What `--engine netstack` needs beside its name: a device, addresses, and where its TCP listens.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use ::serve::engine::netstack::{Door, Handlers, NetstackHost};
 use ::serve::listen::{Address, Inherited, tap_holder};
 use ::serve::tls::Tls;
-use netstack::device::name::DeviceName;
+use netstack::device::name::{DeviceKind, DeviceName};
 use netstack::ip::Prefix;
 use netstack::station::{Station, StationError};
 use netstack::tcp::{CongestionControl, TcpConfig};
@@ -167,6 +167,21 @@ impl NetstackChoice {
         Ok(station)
     }
 
+    /// A warning if connections cannot come because the kernel answers for an address first. AF_XDP
+    /// gets the frames before the kernel.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let kind = self.device.as_ref().map(|device| device.kind);
+        if !matches!(kind, Some(DeviceKind::Tap | DeviceKind::Packet)) {
+            return None;
+        }
+        let mut own = self.addresses.iter().map(|own| own.address);
+        let address = own.find(|&address| is_kernels(address))?;
+        Some(format!(
+            "the kernel has the netstack's address {address} as well, and answers for it: take it \
+             from the interface that has it (ip address show to {address})"
+        ))
+    }
+
     /// Opens the device. `listen` is where the netstack listens, each with TLS or without.
     ///
     /// # Errors
@@ -198,6 +213,11 @@ impl NetstackChoice {
             }
         })
     }
+}
+
+/// Whether an interface of the kernel's has this address: only then a socket can be bound to it.
+fn is_kernels(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// A TAP interface with several queues takes a second program, which then gets a part of the
@@ -303,6 +323,22 @@ mod tests {
         assert!(missing(&NETSTACK[..2]).contains("needs --address"));
         let why = refused(&[NETSTACK, &[("gateway", "10.8.0.1")]].concat());
         assert!(why.contains("10.8.0.1"), "{why}");
+    }
+
+    /// Seen: the kernel had the address of the netstack too, and each client was refused by the
+    /// kernel while the server said nothing. Cure: a warning at the start.
+    #[test]
+    fn an_address_that_the_kernel_has_as_well_is_warned_of() {
+        let choice = |device: &str, address: &str| NetstackChoice {
+            device: Some(device.parse().unwrap()),
+            addresses: vec![own_address(address).unwrap()],
+            ..NetstackChoice::default()
+        };
+        let warning = choice("packet:eth0", "127.0.0.1/8").warning().unwrap();
+        assert!(warning.contains("127.0.0.1 as well"), "{warning}");
+        // For documentation only: no machine has it. RFC 5737 3
+        assert_eq!(choice("packet:eth0", "192.0.2.1/24").warning(), None);
+        assert_eq!(choice("xdp:eth0", "127.0.0.1/8").warning(), None);
     }
 
     /// Seen: `--address 127.0.0.1:8080` was answered with a prefix to write. Cause: the flag had

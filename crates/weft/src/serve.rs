@@ -54,6 +54,9 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     if let Some(warning) = few_connections(config, &limits, &Machine::this()) {
         terminal.warn(&warning);
     }
+    if let Some(warning) = config.common.engine.warning() {
+        terminal.warn(&warning);
+    }
     let urls = urls(&listeners, netstack.as_ref(), &admin);
     let running = Running::start(
         config,

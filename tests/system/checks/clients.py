@@ -157,7 +157,7 @@ def the_error_page_is_the_sites_own(world):
 def a_browser_shows_the_page(world):
     with world.server("--access-log", world.scratch / "access.log", "--error-page", "404=404.html") as server:
         dom = browse(world, "--dump-dom", server.url("/")).decode()
-        expect("Many threads, carried across few cores" in dom, "the page's heading is not in the DOM")
+        expect("Many threads, carried across few cores" in dom, f"the page's heading is not in the DOM, which is {dom[:2000]!r}")
         picture = world.scratch.parent / f"page-{world.variant}.png"
         browse(world, "--window-size=1280,1600", f"--screenshot={picture}", server.url("/"))
         expect(picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n", "there is no screenshot")

@@ -103,6 +103,11 @@ impl Worker<'_> {
                 let oldest = self.oldest(slot);
                 let input = self.backend.input(slot, result as usize);
                 let mut rest = &input[used..];
+                let is_unasked = self.slots[slot as usize].flights.is_empty();
+                if is_unasked && is_farewell(&self.speaker, rest) {
+                    self.closed_between(slot);
+                    break;
+                }
                 let parsed = reader.read(&mut rest, oldest, &mut self.speaker);
                 used = input.len() - rest.len();
                 if !self.parsed(slot, parsed) {
@@ -126,10 +131,7 @@ impl Worker<'_> {
     /// before it was sent.
     fn heard_unasked(&mut self, slot: u32, length: usize) {
         let mut input = self.backend.input(slot, length);
-        // Some servers say so before they close a connection that was idle (RFC 9110 15.5.9). Its
-        // first line is enough: the rest may come later, or end with the connection.
-        let is_http = matches!(self.speaker, Speaker::Http { .. });
-        if is_http && input.starts_with(b"HTTP/1.") && input.get(9..12) == Some(b"408") {
+        if is_farewell(&self.speaker, input) {
             return self.closed_between(slot);
         }
         let reader = &mut self.slots[slot as usize].reader;
@@ -247,4 +249,11 @@ impl Worker<'_> {
         }
         self.part(slot);
     }
+}
+
+/// Some servers say 408 before they close a connection that was idle (RFC 9110 15.5.9). Its first
+/// line is enough: the rest may come later, or end with the connection.
+fn is_farewell(speaker: &Speaker, input: &[u8]) -> bool {
+    let is_http = matches!(speaker, Speaker::Http { .. });
+    is_http && input.starts_with(b"HTTP/1.") && input.get(9..12) == Some(b"408")
 }

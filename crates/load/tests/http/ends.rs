@@ -76,6 +76,29 @@ fn a_server_that_says_408_before_it_closes_is_not_blamed() {
     }
 }
 
+/// Seen: a machine that was busy received the first part of a farewell with the reply before it,
+/// and blamed the server for the rest. Cure: the first line is looked for there as well.
+#[test]
+fn nor_is_one_whose_farewell_begins_right_behind_the_reply() {
+    let server = http_server(|_, _, stream| {
+        send(
+            stream,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello\
+              HTTP/1.1 408 Request Timeout\r\nConnec",
+        );
+        thread::sleep(Duration::from_millis(10));
+        send(stream, &LONG_END);
+        Then::Close
+    });
+    let plan = Plan {
+        arrivals: Arrivals::Fixed { rate_per_s: 100.0 },
+        connections: 50,
+        duration: Duration::from_millis(400),
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, is_not_blamed);
+}
+
 /// Each in the parts in which it is sent.
 static FAREWELLS: [&[&[u8]]; 3] = [
     &[b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"],

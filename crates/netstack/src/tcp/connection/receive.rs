@@ -536,6 +536,11 @@ impl Connection {
         if self.fin_place() != Some(self.rcv_nxt) {
             // One that comes again is answered again: RFC 9293 3.10.7.4 for CLOSE-WAIT and later.
             self.is_ack_due |= arriving.has_fin;
+            if arriving.has_fin && self.fin_place() == Some(place) && place > self.rcv_nxt {
+                // It has a sequence number, so it is reported as data is: the peer sees that what
+                // is missing was lost.
+                self.reassembly.insert(place, place + 1);
+            }
             return;
         }
         self.rcv_nxt += 1;

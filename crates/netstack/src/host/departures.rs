@@ -113,7 +113,7 @@ pub struct Departure<'a> {
 impl Shard {
     /// Sends what is due, until `emit` says that there is no room for another one. `len_max` is the
     /// longest payload that the device cuts into segments, 0 if it does not; it is more for those
-    /// that [`Shard::lengthen`] was called for.
+    /// that [`Shard::set_long`] was called for.
     pub fn transmit(
         &mut self,
         now: Instant,

@@ -1,5 +1,6 @@
 //! Servers that close, fall silent or answer by half.
 
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -65,14 +66,7 @@ fn a_server_that_says_408_before_it_closes_is_not_blamed() {
             }
             Then::Close
         });
-        // No connection is asked twice: its farewell has all the time it takes.
-        let plan = Plan {
-            arrivals: Arrivals::Fixed { rate_per_s: 100.0 },
-            connections: 50,
-            duration: Duration::from_millis(400),
-            ..http_plan(server.address, &["/"])
-        };
-        over_both(&plan, is_not_blamed);
+        over_both(&asked_once(server.address), is_not_blamed);
     }
 }
 
@@ -90,13 +84,17 @@ fn nor_is_one_whose_farewell_begins_right_behind_the_reply() {
         send(stream, &LONG_END);
         Then::Close
     });
-    let plan = Plan {
+    over_both(&asked_once(server.address), is_not_blamed);
+}
+
+/// No connection is asked twice: its farewell has all the time it takes.
+fn asked_once(server: SocketAddr) -> Plan {
+    Plan {
         arrivals: Arrivals::Fixed { rate_per_s: 100.0 },
         connections: 50,
         duration: Duration::from_millis(400),
-        ..http_plan(server.address, &["/"])
-    };
-    over_both(&plan, is_not_blamed);
+        ..http_plan(server, &["/"])
+    }
 }
 
 /// Each in the parts in which it is sent.

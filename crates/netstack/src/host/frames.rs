@@ -116,7 +116,6 @@ impl<D: Device> Netstack<D> {
             ..tcp
         };
         let mut shard = Shard::new_dual(v4, v6, limits, key);
-        let big_len_max = capabilities.big_tcp.map_or(0, |big| big.len_max);
         shard.set_long_len_max(payload_len_max(big_len_max) as u32);
         Netstack {
             shard,

@@ -71,7 +71,7 @@ impl Ipv4Header {
     // until such stores have reached the cache: 8 % of netstack-no-wire.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<(Ipv4Header, &[u8]), Malformed> {
-        Ipv4Header::parse_of(bytes, len_field(bytes).into())
+        Ipv4Header::parse_of(bytes, false)
     }
 
     /// The same of a packet that a device has merged of segments: what has no length is as long as
@@ -81,15 +81,16 @@ impl Ipv4Header {
     ///
     /// [`Malformed`], in each of its ways.
     pub fn parse_merged(bytes: &[u8]) -> Result<(Ipv4Header, &[u8]), Malformed> {
-        match len_field(bytes) {
-            0 => Ipv4Header::parse_of(bytes, bytes.len()),
-            len => Ipv4Header::parse_of(bytes, len.into()),
-        }
+        Ipv4Header::parse_of(bytes, true)
     }
 
     #[inline(always)]
-    fn parse_of(bytes: &[u8], total_len: usize) -> Result<(Ipv4Header, &[u8]), Malformed> {
+    fn parse_of(bytes: &[u8], is_merged: bool) -> Result<(Ipv4Header, &[u8]), Malformed> {
         let (header, header_len) = Ipv4Header::parse_quoted(bytes)?;
+        let total_len = match be16(bytes, 2) {
+            0 if is_merged => bytes.len(),
+            len => len.into(),
+        };
         if total_len < header_len {
             return Err(Malformed::Header);
         }
@@ -171,12 +172,4 @@ impl Ipv4Header {
         put16(header, CHECKSUM_AT, checksum);
         HEADER_LEN
     }
-}
-
-/// The length field, and 0 of what is too short to have one.
-fn len_field(bytes: &[u8]) -> u16 {
-    if bytes.len() < HEADER_LEN {
-        return 0;
-    }
-    be16(bytes, 2)
 }

@@ -16,6 +16,19 @@ use smoltcp::wire as theirs;
 
 use crate::world::*;
 
+fn address(host: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host)
+}
+
+/// So many of IPv6, from 2001:db8::1 on.
+fn addresses(count: u16) -> Vec<Prefix> {
+    let prefix = |host| Prefix {
+        address: address(host).into(),
+        len: 64,
+    };
+    (1..=count).map(prefix).collect()
+}
+
 #[test]
 fn it_announces_its_addresses_and_looks_for_a_router() {
     let mut world = World::new();
@@ -55,14 +68,7 @@ fn it_announces_its_addresses_and_looks_for_a_router() {
 #[test]
 fn however_many_addresses_it_has_all_are_announced() {
     for count in [30, 31, 32, 100, 5000] {
-        let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
-        let mut world = World::with(|config| {
-            let prefix = |host| Prefix {
-                address: address(host).into(),
-                len: 64,
-            };
-            config.addresses = (1..=count).map(prefix).collect();
-        });
+        let mut world = World::with(|config| config.addresses = addresses(count));
         world.interface.announce(START);
         // A router is asked for again after 4 s.
         let sent = world.sent_until(START + Duration::from_millis(3900));
@@ -210,15 +216,8 @@ fn without_ipv6_there_is_no_group_to_report() {
 #[test]
 fn more_groups_than_a_report_has_are_reported_by_several() {
     let count = 2 * mld::REPORT_GROUPS_MAX as u16;
-    let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
-    let mut world = World::with(|config| {
-        // With the link-local one, which has the group of the first, as many as two reports have.
-        let prefix = |host| Prefix {
-            address: address(host).into(),
-            len: 64,
-        };
-        config.addresses = (1..=count).map(prefix).collect();
-    });
+    // With the link-local one, which has the group of the first, as many as two reports have.
+    let mut world = World::with(|config| config.addresses = addresses(count));
     let sent = world.tell(&query(ROUTER, 1, 0, &asks(Ipv6Addr::UNSPECIFIED)));
     let groups: Vec<_> = sent.iter().flat_map(|frame| reported(frame).1).collect();
     let expected = (1..=count).map(|host| Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, host));
@@ -267,14 +266,7 @@ fn a_query_of_version_1_has_an_answer_of_version_1() {
 /// own frames has room for 64.
 #[test]
 fn a_query_of_version_1_has_an_answer_for_each_of_many_groups() {
-    let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
-    let mut world = World::with(|config| {
-        let prefix = |host| Prefix {
-            address: address(host).into(),
-            len: 64,
-        };
-        config.addresses = (1..=100).map(prefix).collect();
-    });
+    let mut world = World::with(|config| config.addresses = addresses(100));
     let query = query(ROUTER, 1, 0, &asks(Ipv6Addr::UNSPECIFIED)[..16]);
     let mut sent = world.tell(&query);
     // Asked again in the middle: the answer begins when this one is over.

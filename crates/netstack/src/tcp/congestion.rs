@@ -236,6 +236,8 @@ impl Congestion {
     pub fn on_timeout(&mut self) {
         self.cwnd = self.mss.into();
         self.credit = 0.0;
+        // The curve begins where avoidance does, and not below the window of before. RFC 9438 4.8
+        self.course.cubic().w_max = 0.0;
     }
 
     /// Recovery is over. RFC 6937 3

@@ -18,7 +18,7 @@ use super::super::state::{End, TcpState};
 use super::receive::Arriving;
 use super::{Connection, Happened, Phase, Probe, Receipt, Trial, Undo, WindowProbe};
 use crate::time::Instant;
-use crate::wire::tcp::{Flags, SeqNumber};
+use crate::wire::tcp::{Flags, SackBlocks, SeqNumber};
 
 impl Connection {
     /// False: the segment is dropped.
@@ -339,10 +339,19 @@ impl Connection {
         }
         let blocks = arriving.segment.options.sacks;
         let fresh = blocks.as_slice().iter().skip(usize::from(has_duplicate));
+        // In ascending order: the latest stands first, and the others did not come after it.
+        // RFC 8985 6.2 step 3
+        let mut ascending = [(0, 0); SackBlocks::COUNT_MAX];
+        let ascending = &mut ascending[..fresh.len()];
+        for (place, block) in ascending.iter_mut().zip(fresh) {
+            *place = (
+                self.snd.place(block.left, ack),
+                self.snd.place(block.right, ack),
+            );
+        }
+        ascending.sort_unstable();
         let mut delivered = 0;
-        for block in fresh {
-            let left = self.snd.place(block.left, ack);
-            let right = self.snd.place(block.right, ack);
+        for &mut (left, right) in ascending {
             delivered += self.flight.sack(now, left, right, min_rtt, echo);
         }
         delivered

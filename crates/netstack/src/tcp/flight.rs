@@ -96,7 +96,8 @@ struct Rack {
     /// The highest place that has arrived.
     fack: u64,
     is_reordering_seen: bool,
-    dsack_round: Option<u64>,
+    /// snd_nxt when a report of duplicates was counted last.
+    dsack_round: u64,
     reo_wnd_mult: u8,
     reo_wnd_persist: u8,
 }
@@ -131,7 +132,7 @@ impl Flight {
                 rtt: Duration::ZERO,
                 fack: start,
                 is_reordering_seen: false,
-                dsack_round: None,
+                dsack_round: 0,
                 reo_wnd_mult: 1,
                 reo_wnd_persist: 0,
             },
@@ -326,10 +327,11 @@ impl Flight {
         self.sacked_len - sacked_len_before
     }
 
-    /// A report of bytes that came twice. RFC 2883; RFC 8985 6.2.4
-    pub fn duplicate_reported(&mut self, snd_nxt: u64) {
-        if self.rack.dsack_round.is_none() {
-            self.rack.dsack_round = Some(snd_nxt);
+    /// A report of bytes that came twice, with an acknowledgement of all before `snd_una`. One in
+    /// a round trip counts. RFC 2883; RFC 8985 6.2 step 4
+    pub fn duplicate_reported(&mut self, snd_una: u64) {
+        if snd_una >= self.rack.dsack_round {
+            self.rack.dsack_round = self.end();
             self.rack.reo_wnd_mult = self.rack.reo_wnd_mult.saturating_add(1);
             self.rack.reo_wnd_persist = REO_WND_PERSIST;
         }
@@ -346,11 +348,6 @@ impl Flight {
     /// Marks what has been overtaken for too long as lost. Returns the time after which something
     /// more will be, if nothing comes. RFC 8985 6.2 step 5
     pub fn detect_losses(&mut self, about: &Detection) -> Option<Duration> {
-        if let Some(round) = self.rack.dsack_round
-            && self.start >= round
-        {
-            self.rack.dsack_round = None;
-        }
         if self.rack.end == 0 {
             return None; // Nothing has arrived yet.
         }

@@ -320,7 +320,7 @@ impl Connection {
             return false;
         }
         self.counters.duplicates_reported += 1;
-        self.flight.duplicate_reported(self.flight.end());
+        self.flight.duplicate_reported(ack.max(self.flight.start()));
         self.judge_duplicate(now, self.snd.seq(left), self.snd.seq(right));
         true
     }

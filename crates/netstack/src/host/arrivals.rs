@@ -429,7 +429,8 @@ impl Shard {
 
     fn receive_in_time_wait(&mut self, now: Instant, entry: u32, hash: u64, segment: &Segment<'_>) {
         let lingering = *self.time_wait.get(entry);
-        match time_wait::answer(&lingering, segment) {
+        let has_timestamps = self.configs.of(&lingering.tuple).has_timestamps;
+        match time_wait::answer(&lingering, segment, has_timestamps) {
             Answer::Nothing => {}
             Answer::Acknowledge => self.acknowledge_in_time_wait(now, entry),
             Answer::AcknowledgeAndWait => {

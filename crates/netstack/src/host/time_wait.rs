@@ -162,8 +162,9 @@ impl Default for TimeWait {
     }
 }
 
-/// RFC 9293 3.10.7.4 for TIME-WAIT, but for the RST; RFC 6191 for the SYN.
-pub fn answer(entry: &Lingering, segment: &Segment<'_>) -> Answer {
+/// RFC 9293 3.10.7.4 for TIME-WAIT, but for the RST; RFC 6191 for the SYN. A new connection has
+/// timestamps if its SYN has and `has_timestamps`.
+pub fn answer(entry: &Lingering, segment: &Segment<'_>, has_timestamps: bool) -> Answer {
     let is_next = segment.seq == entry.rcv_nxt;
     if segment.flags.contains(Flags::RST) {
         // RFC 1337 3 (F1): an old segment makes us acknowledge, and that makes the peer, which has
@@ -171,7 +172,7 @@ pub fn answer(entry: &Lingering, segment: &Segment<'_>) -> Answer {
         return Answer::Nothing;
     }
     if segment.flags.contains(Flags::SYN) && segment.ack.is_none() {
-        return match is_new(entry, segment) {
+        return match is_new(entry, segment, has_timestamps) {
             true => Answer::Reopen,
             false => Answer::Acknowledge,
         };
@@ -186,14 +187,17 @@ pub fn answer(entry: &Lingering, segment: &Segment<'_>) -> Answer {
     }
 }
 
-/// RFC 6191 2: a later timestamp, or no later one but a later sequence number.
-fn is_new(entry: &Lingering, segment: &Segment<'_>) -> bool {
+/// RFC 6191 2: a later timestamp, or no later one but a later sequence number. Timestamps alone, if
+/// the old connection had none: they tell its segments from those of the new one.
+fn is_new(entry: &Lingering, segment: &Segment<'_>, has_timestamps: bool) -> bool {
     let is_later = segment.seq - entry.rcv_nxt > 0;
-    match (entry.timestamps, segment.options.timestamps) {
+    let offered = segment.options.timestamps.filter(|_| has_timestamps);
+    match (entry.timestamps, offered) {
         (Some((recent, _)), Some((value, _))) => match value.wrapping_sub(recent) as i32 {
             0 => is_later,
             ahead => ahead > 0,
         },
+        (None, Some(_)) => true,
         _ => is_later,
     }
 }

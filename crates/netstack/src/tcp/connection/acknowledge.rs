@@ -293,7 +293,10 @@ impl Connection {
         let by_time = arrival.first_sent_at.filter(|_| !arrival.has_retransmitted);
         let rtt = by_time.map(|sent_at| now.since(sent_at)).or(echo_rtt);
         match rtt {
-            Some(rtt) => self.round_trip.sample(now, rtt, &config.rto),
+            Some(rtt) => {
+                self.round_trip.sample(now, rtt, &config.rto);
+                self.is_trip_measured = true;
+            }
             // RFC 6298 5.7 lets the time-out stay doubled until a sample comes. It must not grow
             // from one loss to the next while data gets through.
             None if arrival.delivered > 0 => self.round_trip.end_back_off(),

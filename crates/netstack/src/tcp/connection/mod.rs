@@ -92,6 +92,8 @@ pub struct Connection {
     recover: u64,
     undo: Option<Undo>,
     probe: Probe,
+    /// The round trip was measured since the last probe. RFC 8985 7.3
+    is_trip_measured: bool,
 
     // ---- what we receive
     rcv: Numbering,
@@ -496,6 +498,7 @@ impl Connection {
             recover: SYN_AT,
             undo: None,
             probe: Probe::Idle,
+            is_trip_measured: false,
             rcv: Numbering {
                 initial: SeqNumber(0),
             },

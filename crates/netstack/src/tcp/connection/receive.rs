@@ -166,6 +166,7 @@ impl Connection {
         match arrival.first_sent_at {
             Some(sent_at) if !was_lost => {
                 self.round_trip.sample(now, now.since(sent_at), &config.rto);
+                self.is_trip_measured = true;
             }
             _ if was_lost && self.counters.timeouts > 0 => {
                 self.round_trip.restart_after_lost_syn();

@@ -7,9 +7,6 @@ use super::super::state::{End, TcpState};
 use super::{Connection, Happened, Phase, Probe, Trial, Trouble, WindowProbe};
 use crate::time::Instant;
 
-/// Before the first sample. RFC 8985 7.2
-const PROBE_WAIT_INITIAL: Duration = Duration::from_secs(1);
-
 /// What the clock of a shard can tell apart, twice: a probe must not leave in the very tick in
 /// which the acknowledgement would have come.
 const PROBE_WAIT_MIN: Duration = Duration::from_millis(2);
@@ -189,11 +186,12 @@ impl Connection {
         if !may_probe {
             return;
         }
-        let mut wait = match self.round_trip.srtt() {
-            Some(srtt) => (srtt * 2).max(PROBE_WAIT_MIN),
-            None => PROBE_WAIT_INITIAL,
+        // Without any sample no probe would leave.
+        let Some(srtt) = self.round_trip.srtt() else {
+            return;
         };
-        if self.flight.len() <= self.mss() && self.round_trip.srtt().is_some() {
+        let mut wait = (srtt * 2).max(PROBE_WAIT_MIN);
+        if self.flight.len() <= self.mss() {
             wait += PEER_ACK_DELAY_MAX;
         }
         self.probe_at = (now + wait).min(self.rto_at);
@@ -201,12 +199,17 @@ impl Connection {
 
     fn on_probe_timeout(&mut self, config: &TcpConfig, now: Instant) {
         self.probe_at = Instant::NEVER;
-        if !self.flight.is_empty() {
+        if self.flight.is_empty() {
+            return;
+        }
+        // RFC 8985 7.3: where each segment leaves twice before its acknowledgement comes, none
+        // would tell how long the round trip has become.
+        if self.is_trip_measured {
             self.probe = Probe::Due;
             self.counters.tail_loss_probes += 1;
-            // RFC 8985 7.3: the time-out counts from the probe.
-            self.arm_retransmission(config, now);
         }
+        // The time-out counts from here, whether a probe leaves or not.
+        self.arm_retransmission(config, now);
     }
 
     // ---- closed windows: RFC 9293 3.8.6.1

@@ -231,6 +231,7 @@ impl Connection {
             end: self.flight.end(),
             is_retransmission: !is_new,
         };
+        self.is_trip_measured = false;
         Some(outgoing)
     }
 

@@ -436,6 +436,7 @@ impl Connection {
             debug_assert_eq!(self.phase, Phase::Open, "a probe is out");
             self.congestion.on_loss(self.congestion.cwnd());
             self.congestion.end_recovery();
+            self.window_was_reduced();
         }
     }
 

@@ -84,11 +84,25 @@ impl Station {
                     "gateway {gateway} is the second one of its family: name only one"
                 ));
             }
-            let is_on_link = |prefix: &Prefix| prefix.contains(*gateway);
+            let links = || self.addresses.iter().filter(|it| it.contains(*gateway));
             let is_link_local = matches!(gateway, IpAddr::V6(six) if six.is_unicast_link_local());
-            if !is_link_local && !self.addresses.iter().any(is_on_link) {
+            if !is_link_local && links().next().is_none() {
                 return wrong(format!(
                     "gateway {gateway} is not in the prefix of any address, so it cannot be reached"
+                ));
+            }
+            let of_one_host = |link: &Prefix| {
+                let address = *gateway;
+                Prefix { address, ..*link }.is_of_one_host()
+            };
+            if !links().all(of_one_host) {
+                return wrong(format!(
+                    "gateway {gateway} is not an address that a host can have"
+                ));
+            }
+            if gateway.is_ipv6() && self.addresses.iter().all(|it| it.address.is_ipv4()) {
+                return wrong(format!(
+                    "gateway {gateway} is of IPv6, and the netstack has no address of it"
                 ));
             }
         }
@@ -323,6 +337,31 @@ mod tests {
         }
         for address in ["10.9.0.0/31", "10.9.0.255/16", "192.0.2.1/32", "fe80::2/64"] {
             station(&[address], &[], None).check().unwrap();
+        }
+    }
+
+    /// Seen: `--gateway 10.9.0.255`, and `--gateway fe80::1` without an address of IPv6, started a
+    /// server that never sent a packet that way, without a word. Cause: it was only asked whether
+    /// the prefix of an address has the gateway in it, or whether it is link-local.
+    #[test]
+    fn a_gateway_that_no_host_can_be_is_refused() {
+        let said = |addresses: &[&str], gateway: &str| {
+            let checked = station(addresses, &[gateway], None).check();
+            checked.unwrap_err().to_string()
+        };
+        for gateway in ["10.9.0.255", "10.9.0.0"] {
+            let why = format!("gateway {gateway} is not an address that a host can have");
+            assert_eq!(said(&["10.9.0.2/24", "fd00:9::2/64"], gateway), why);
+        }
+        let why = said(&["10.9.0.2/24"], "fe80::1");
+        assert!(why.contains("has no address of it"), "{why}");
+        for (address, gateway) in [
+            ("10.9.0.2/31", "10.9.0.3"),
+            ("10.9.0.2/16", "10.9.0.255"),
+            ("fd00:9::2/64", "fd00:9::"),
+            ("fd00:9::2/64", "fe80::1"),
+        ] {
+            station(&[address], &[gateway], None).check().unwrap();
         }
     }
 

@@ -293,6 +293,19 @@ def af_xdp_is_refused_where_the_kernel_would_keep_some_frames(world):
             expect(refused.returncode != 0 and b"ethtool -L stack" in said, f"it ended with {refused.returncode} and said {said!r}")
 
 
+@check("netstack", limit_s=60)
+def an_interface_without_ethernet_is_refused(world):
+    """Seen: on a tunnel, which carries bare IP packets, the server started and answered no one. Cause: only the interface's name was looked at."""
+    with own_network():
+        ip("tuntap", "add", "tunnel0", "mode", "tun")
+        ip("link", "set", "tunnel0", "up")
+        for kind in ("packet", "xdp"):
+            refused = world.start(world.binary, "serve", world.site, "--engine", "netstack", "--workers", 1, "--device", f"{kind}:tunnel0",
+                                  "--address", f"{SERVER}/24")
+            _, said = refused.communicate(timeout=20)
+            expect(refused.returncode == 1 and b"carries no Ethernet frames" in said, f"it ended with {refused.returncode} and said {said!r}")
+
+
 def opened_by_shard(server):
     metrics = server.admin("/metrics").body.decode().splitlines()
     flows = [line.rsplit(" ", 1)[1] for line in metrics if line.startswith("weft_netstack_opened_total{")]

@@ -72,17 +72,36 @@ pub(super) fn mtu_of(name: &str) -> io::Result<usize> {
     Ok(usize::try_from(mtu).unwrap_or_default())
 }
 
-/// The station's address of an interface: `SIOCGIFHWADDR`. netdevice(7)
+/// The station's address of an interface. netdevice(7)
 pub(super) fn mac_of(name: &str) -> io::Result<EthernetAddress> {
-    let request = ask_interface(name, libc::SIOCGIFHWADDR)?;
-    // SAFETY: the call has succeeded, so it has written the union's `ifru_hwaddr`; and every bit
-    // pattern is a `sockaddr`.
-    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let address = hardware_address_of(name)?;
     let mut mac = EthernetAddress::ZERO;
     for (to, from) in mac.0.iter_mut().zip(address.sa_data) {
         *to = from as u8;
     }
     Ok(mac)
+}
+
+/// Refuses an interface whose frames do not begin with an Ethernet header, such as that of a tunnel
+/// or of PPP.
+pub(super) fn expect_ethernet(name: &str) -> io::Result<()> {
+    match hardware_address_of(name)?.sa_family {
+        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(()),
+        _ => {
+            let why = format!(
+                "{name} carries no Ethernet frames; name a network card, a veth or the like"
+            );
+            Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+        }
+    }
+}
+
+/// Of which kind an interface is, and its address: `SIOCGIFHWADDR`. netdevice(7)
+fn hardware_address_of(name: &str) -> io::Result<libc::sockaddr> {
+    let request = ask_interface(name, libc::SIOCGIFHWADDR)?;
+    // SAFETY: the call has succeeded, so it has written the union's `ifru_hwaddr`; and every bit
+    // pattern is a `sockaddr`.
+    Ok(unsafe { request.ifr_ifru.ifru_hwaddr })
 }
 
 /// What the driver of an interface calls itself: `ETHTOOL_GDRVINFO` in `linux/ethtool.h`.

@@ -53,14 +53,16 @@ impl Packet {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name or a number of members that cannot be; `ENODEV` if there is no
-    /// such interface; `EPERM` without `CAP_NET_RAW`.
+    /// `InvalidInput` for a name or a number of members that cannot be, and for an interface that
+    /// carries no Ethernet frames; `ENODEV` if there is no such interface; `EPERM` without
+    /// `CAP_NET_RAW`.
     pub fn open(name: &str, members: usize) -> io::Result<Vec<Packet>> {
         if !(1..=MEMBERS_MAX).contains(&members) {
             let why = format!("{members} members: from 1 to {MEMBERS_MAX}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let index = sys::index_of(name)?;
+        sys::expect_ethernet(name)?;
         let mtu = sys::mtu_of(name)?;
         let mut group = sys::NEW_GROUP;
         let open = |own| {

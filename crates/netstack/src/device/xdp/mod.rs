@@ -93,8 +93,9 @@ impl Xdp {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name or a number of queues that cannot be, if the interface receives by
-    /// more queues, and if it has longer frames than the kernel and the driver can hand over;
+    /// `InvalidInput` for a name or a number of queues that cannot be, if the interface carries no
+    /// Ethernet frames or receives by more queues, and if it has longer frames than the kernel and
+    /// the driver can hand over;
     /// `ENODEV` if there is no such interface; `EINVAL` if it has fewer queues; `EBUSY` if another
     /// program has it; `EPERM` without `CAP_NET_RAW` and `CAP_BPF`.
     pub fn open(name: &str, queues: usize) -> io::Result<Vec<Xdp>> {
@@ -105,6 +106,7 @@ impl Xdp {
             ));
         }
         let index = sys::index_of(name)?;
+        sys::expect_ethernet(name)?;
         let capabilities = Capabilities::plain(sys::mtu_of(name)?);
         let has_pieces = capabilities.receive_len_max > PIECE_LEN_MAX;
         // The program lets the kernel have the frames of queues that are not opened.

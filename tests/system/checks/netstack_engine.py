@@ -404,6 +404,25 @@ def an_interface_whose_mtu_is_lowered_gets_shorter_segments(world):
                     expect(server.get(f"/{path.name}").body == path.read_bytes(), f"{path.name} has other bytes over {kind}")
 
 
+@check_over("tap", "packet", "xdp")
+def a_download_goes_on_when_the_mtu_is_lowered(world, kind):
+    """Seen: over AF_XDP it stood still until the client gave up. Cause: the kernel takes a frame that has become too long, and the driver
+    drops it without a word. Cure: the MTU is looked at once a second, and the connection sends shorter segments."""
+    site = world.scratch / "lowered"
+    site.mkdir()
+    (site / "long.bin").write_bytes(os.urandom(30_000_000))
+    with own_link(world, kind):
+        with world.server(site=site).connect() as client:
+            client.sendall(request("/long.bin"))
+            client.settimeout(40)
+            with client.makefile("rb") as file:
+                head = file.peek(1)
+                expect(head.startswith(b"HTTP/1.1 200"), f"it begins with {head[:20]!r}")
+                for end in {kernels_end(kind), "stack" if kind != "tap" else INTERFACE}:
+                    ip("link", "set", end, "mtu", "1280")
+                expect(read_reply(file).body == (site / "long.bin").read_bytes(), "other bytes came")
+
+
 @check("netstack", limit_s=60)
 def long_files_go_to_the_tap_interfaces_own_host_in_frames_above_64_kib(world):
     """BIG TCP. A host that the kernel answers for, but only passes packets on to, has them in pieces, and whole as well."""

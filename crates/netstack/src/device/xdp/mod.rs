@@ -82,6 +82,9 @@ pub struct Xdp {
     /// When it is told of them, if nothing else leaves before.
     kick_at: Option<Instant>,
     capabilities: Capabilities,
+    interface: String,
+    /// As it was at the last look: it may have been lowered, and nothing says so.
+    mtu: usize,
     share: Share,
     /// It is in the way of the interface's frames until the last queue goes.
     program: Arc<Program>,
@@ -154,6 +157,8 @@ impl Xdp {
                 has_untold: false,
                 kick_at: None,
                 capabilities,
+                interface: name.to_owned(),
+                mtu: capabilities.mtu,
                 // The card deals the frames.
                 share: Share::of(queue as usize, queues, false),
                 program: Arc::clone(&program),
@@ -233,6 +238,9 @@ impl Device for Xdp {
 
     fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
         self.capabilities.assert_fit(frame);
+        if frame.len() > ethernet::HEADER_LEN + self.mtu {
+            return Err(TransmitError::TooLong { mtu: self.mtu });
+        }
         let chunks = frame.len().div_ceil(CHUNK_LEN).max(1);
         if self.free.len() < chunks {
             self.flush(now).map_err(TransmitError::Io)?;
@@ -295,6 +303,9 @@ impl Device for Xdp {
     }
 
     fn losses(&mut self) -> Losses {
+        // The kernel takes a frame that has become too long, and a driver drops it. Of an interface
+        // that is gone the MTU stays what it was.
+        self.mtu = sys::mtu_of(&self.interface).unwrap_or(self.mtu);
         Losses {
             overflowed: sys::xdp_drops(self.fd.as_fd()).unwrap_or(0),
             refused: self.program.others.refused(self.queue),

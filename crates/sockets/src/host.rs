@@ -46,6 +46,9 @@ const LOOK_STEP: Duration = Duration::from_millis(2);
 const DEVICE_PAUSE: Duration = Duration::from_millis(1);
 const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 
+/// How often it is told that the device cannot send, at most: frames may come all the while.
+const SENDING_FAILURE_EVERY: Duration = Duration::from_secs(10);
+
 /// A host on a link: a netstack that two fibers drive. Dropping it ends it, and so does a panic of
 /// what it does or of [`with_netstack`](SocketHost::with_netstack): its connections are heard of no
 /// more, and all that wait for them get `NotConnected`. What was due when it was dropped, such as
@@ -156,8 +159,9 @@ pub struct DeviceWatch<D: Device + Send + 'static = StationDevice> {
 }
 
 impl<D: Device + Send + 'static> DeviceWatch<D> {
-    /// Waits until the device brings nothing, and says why: once, until frames have come again. A
-    /// failure that was not taken until then is forgotten.
+    /// Waits until the device brings nothing, or cannot send, and says why: once, until frames have
+    /// come again; that it cannot send every ten seconds at most. A failure that was not taken
+    /// until frames have come is forgotten.
     ///
     /// # Errors
     /// `NotConnected` if the host has ended; [`fiber::Cancelled`].
@@ -210,6 +214,8 @@ pub(crate) struct State<D> {
     device_failure: Option<io::Error>,
     /// No frame has come since that was told.
     is_failure_told: bool,
+    /// That it cannot send is not told again before.
+    sending_failure_at: NetInstant,
     device_failed: Arc<Condvar>,
     is_over: bool,
     /// Why it is, if not because it was dropped.
@@ -320,7 +326,9 @@ impl<D: Device> Shared<D> {
         if state.is_over {
             return Turn::More;
         }
-        let transmitted = state.netstack.transmit(self.now(), &());
+        let now = self.now();
+        let transmitted = state.netstack.transmit(now, &());
+        let transmitted = transmitted.map_err(|failure| state.cannot_send(now, failure));
         let came_of_it = match (received, transmitted) {
             (Some(count), Ok(())) => {
                 state.device_pause = Duration::ZERO;
@@ -407,6 +415,7 @@ impl<D: Device> State<D> {
             device_pause: Duration::ZERO,
             device_failure: None,
             is_failure_told: false,
+            sending_failure_at: NetInstant::START,
             device_failed: Arc::new(Condvar::new()),
             is_over: false,
             failure: None,
@@ -464,12 +473,24 @@ impl<D: Device> State<D> {
                 Some(count)
             }
             Err(failure) => {
-                if !mem::replace(&mut self.is_failure_told, true) {
-                    self.device_failure = Some(failure);
-                    self.device_failed.notify_all();
-                }
+                self.tell_failure(failure);
                 None
             }
+        }
+    }
+
+    /// An AF_XDP socket brings nothing, and reports nothing, when its interface is down or gone.
+    fn cannot_send(&mut self, now: NetInstant, failure: io::Error) {
+        if now >= self.sending_failure_at {
+            self.sending_failure_at = now + SENDING_FAILURE_EVERY;
+            self.tell_failure(failure);
+        }
+    }
+
+    fn tell_failure(&mut self, failure: io::Error) {
+        if !mem::replace(&mut self.is_failure_told, true) {
+            self.device_failure = Some(failure);
+            self.device_failed.notify_all();
         }
     }
 

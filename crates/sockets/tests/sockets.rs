@@ -629,6 +629,24 @@ fn a_device_that_brings_nothing_is_told_once_until_frames_come_again() {
 }
 
 #[test]
+fn a_device_that_takes_nothing_is_told_as_well() {
+    // Seen: over AF_XDP a server said nothing when its interface was down. Its socket has no error
+    // to be received, only frames that cannot be sent.
+    on_a_link(|server, client| {
+        let (mut near, mut far) = pair(&server, &client);
+        let watch = client.device_watch();
+        client.with_netstack(|it| it.device().transmits_to_fail = usize::MAX);
+        far.write_all(b"it leaves").unwrap();
+        let failure = watch.next_failure().unwrap();
+        assert!(failure.to_string().contains("that fails"), "{failure}");
+        client.with_netstack(|it| it.device().transmits_to_fail = 0);
+        let mut came = [0; 9];
+        near.read_exact(&mut came).unwrap();
+        assert_eq!(&came, b"it leaves");
+    });
+}
+
+#[test]
 fn a_host_can_be_looked_at_while_its_device_is_left_alone() {
     // Seen: the host's lock was held for the pause after an error of the device, so each look took
     // as long as the pause, and saw the next turn.

@@ -651,6 +651,23 @@ def a_second_server_on_a_tap_interface_is_refused_and_told_of_the_first(world):
             expect_equal("the first server's page", server.get("/").status, 200)
 
 
+@check_over("tap", "packet", "xdp")
+def an_interface_that_goes_down_is_told_and_serves_when_it_is_up(world, kind):
+    """Seen: over AF_XDP and TAP nothing was said. Cause: their sockets bring no error, and that frames could not be sent was only counted."""
+    with own_link(world, kind):
+        server = world.server("--idle-timeout", "1s")
+        interface = INTERFACE if kind == "tap" else "stack"
+        with server.connect() as client:
+            client.sendall(request("/style.css"))
+            with client.makefile("rb") as file:
+                expect_equal("the reply", read_reply(file).status, 200)
+            # The end of the idle connection is what cannot be sent.
+            ip("link", "set", interface, "down")
+            wait_for("it says so", lambda: b"device brings nothing" in server.log.read_bytes())
+            ip("link", "set", interface, "up")
+            expect_equal("a page", server.get("/style.css").status, 200)
+
+
 @in_both_forms
 def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world, *form):
     """Seen: after `ip link delete` the server answered no one and said nothing. Cause: errors of the device were only counted."""

@@ -29,8 +29,10 @@ mod worker;
 
 use std::fmt;
 use std::io;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ::netstack::Netstack;
 use ::netstack::host::{Backlog, ShardLimits};
@@ -167,7 +169,38 @@ fn door_of(doors: &[Door], own: IpAddr, port: u16) -> Option<usize> {
     doors.iter().position(is_it)
 }
 
-/// Tells the operator, once until frames have come again.
+/// What a loop tells of its device: the first failure until frames have come again.
+#[derive(Default)]
+struct Complaints {
+    is_told: bool,
+    /// That it cannot send is not told again before: frames may come all the while.
+    sending_at: Option<Instant>,
+}
+
+impl Complaints {
+    fn has_received(&mut self, frames: &io::Result<usize>) {
+        match frames {
+            Err(failure) => self.tell(failure),
+            Ok(1..) => self.is_told = false,
+            Ok(_) => {}
+        }
+    }
+
+    /// An AF_XDP socket brings nothing, and reports nothing, when its interface is down or gone.
+    fn cannot_send(&mut self, failure: &io::Error, now: Instant) {
+        if self.sending_at.is_none_or(|at| now >= at) {
+            self.sending_at = Some(now + Duration::from_secs(10));
+            self.tell(failure);
+        }
+    }
+
+    fn tell(&mut self, failure: &io::Error) {
+        if !mem::replace(&mut self.is_told, true) {
+            complain(failure);
+        }
+    }
+}
+
 fn complain(failure: &io::Error) {
     eprintln!("the netstack's device brings nothing: {failure}; it is tried again");
 }

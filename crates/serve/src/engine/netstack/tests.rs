@@ -79,6 +79,7 @@ impl<S: Session + 'static> World<S> {
         let near = Pluggable {
             link: Impair::new(near, link, link, 7),
             is_gone: false,
+            takes_nothing: false,
         };
         let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
         let netstack = Netstack::new(near, host(1), tcp, limits, [1; 16]);
@@ -473,10 +474,29 @@ fn a_device_that_is_gone_is_tried_ever_more_rarely_and_one_that_is_back_at_once(
     assert_eq!(world.worker.device_pause(), ms(1));
 }
 
+/// Seen: over AF_XDP a server said nothing when its interface was down or deleted. Cause: its
+/// socket has no error to be received, only frames that cannot be sent, and those were counted.
+#[test]
+fn a_device_that_takes_nothing_is_told_as_one_that_brings_nothing() {
+    let mut world = World::new(Limits::default(), || Echo);
+    let client = world.connect();
+    world.ask(client, "hello\n");
+    assert!(!world.worker.complaints().is_told);
+    world.worker.device().takes_nothing = true;
+    world.write(client, b"hello again\n");
+    world.until("a complaint", |world| world.worker.complaints().is_told);
+    world.worker.device().takes_nothing = false;
+    assert_eq!(world.read(client, 12), b"hello again\n");
+    world.ask(client, "and again\n");
+    assert!(!world.worker.complaints().is_told);
+}
+
 /// A device that can be taken away.
 struct Pluggable {
     link: Impair<Mem>,
     is_gone: bool,
+    /// Each frame to transmit is an error.
+    takes_nothing: bool,
 }
 
 impl Pluggable {
@@ -504,6 +524,9 @@ impl Device for Pluggable {
         frame: &OutgoingFrame<'_>,
     ) -> Result<(), TransmitError> {
         self.is_there().map_err(TransmitError::Io)?;
+        if self.takes_nothing {
+            return Err(TransmitError::Io(io::ErrorKind::NetworkDown.into()));
+        }
         self.link.transmit(now, frame)
     }
 

@@ -30,7 +30,7 @@ use session::Session;
 use super::connection::{Connection, Desk, Letter, cwnd_of};
 use super::figures::Figures;
 use super::flight::Hangar;
-use super::{Hall, complain};
+use super::{Complaints, Hall};
 use crate::clock;
 use crate::counters::Closed;
 use crate::engine::admission::Opens;
@@ -72,8 +72,7 @@ pub(super) struct Worker<S, O, D> {
     has_more_frames: bool,
     /// How long it is left alone after its last errors; zero while it works.
     device_pause: Duration,
-    /// No frame has come since it was said that the device fails.
-    has_complained: bool,
+    complaints: Complaints,
 }
 
 /// Whether handshakes begin.
@@ -164,7 +163,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
             ends_until: began_at,
             has_more_frames: false,
             device_pause: Duration::ZERO,
-            has_complained: false,
+            complaints: Complaints::default(),
         }
     }
 
@@ -188,13 +187,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
     pub(super) fn turn(&mut self) {
         self.desk.now = clock::now();
         let received = self.netstack.receive(self.now());
-        match &received {
-            Err(error) if !mem::replace(&mut self.has_complained, true) => {
-                complain(error);
-            }
-            Ok(1..) => self.has_complained = false,
-            _ => {}
-        }
+        self.complaints.has_received(&received);
         self.has_more_frames = matches!(received, Ok(count) if count >= BURST_FRAMES_MAX);
         self.hear_news();
         self.read_letters();
@@ -203,6 +196,9 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
         self.look_at_timers();
         self.accept();
         let transmitted = self.netstack.transmit(self.now(), &self.connections);
+        if let Err(error) = &transmitted {
+            self.complaints.cannot_send(error, self.desk.now.monotonic);
+        }
         self.rest_device(received.is_err() || transmitted.is_err());
         if self.desk.hangar.has_lost_a_crowd() {
             // Not on the loop, for which it takes too long. If it is refused, the memory stays.
@@ -286,6 +282,11 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
     #[cfg(test)]
     pub(super) fn device_pause(&self) -> Duration {
         self.device_pause
+    }
+
+    #[cfg(test)]
+    pub(super) fn complaints(&self) -> &Complaints {
+        &self.complaints
     }
 
     #[cfg(test)]

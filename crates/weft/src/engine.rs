@@ -254,7 +254,7 @@ impl EngineChoice {
     /// What keeps connections away although nothing is wrong with what was typed.
     pub(crate) fn warning(&self) -> Option<String> {
         match self.kind {
-            Kind::Netstack => self.netstack.warning(),
+            Kind::Netstack => self.netstack.warning().or_else(|| self.netstack.claim()),
             _ => None,
         }
     }

@@ -1,6 +1,10 @@
 //! What `--engine netstack` needs beside its name: a device, addresses, and where its TCP listens.
 
+use std::io;
+use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{self as unix, UnixDatagram};
 use std::sync::Arc;
 
 use ::serve::engine::netstack::{Door, Handlers, NetstackHost};
@@ -182,6 +186,22 @@ impl NetstackChoice {
         ))
     }
 
+    /// A warning if another process serves at one of the addresses on the same interface. Over
+    /// packet sockets the kernel hands each frame to both, and neither sees what the other sends.
+    /// The addresses are this process's from now on.
+    pub(crate) fn claim(&self) -> Option<String> {
+        let device = self.device.as_ref()?;
+        if device.kind != DeviceKind::Packet {
+            return None;
+        }
+        let mut own = self.addresses.iter().map(|own| own.address);
+        let address = own.find(|&address| !is_claimed(device, address))?;
+        Some(format!(
+            "another process serves at {address} on {device}, and each of the two resets the other \
+             one's connections: stop one of them"
+        ))
+    }
+
     /// Opens the device. `listen` is where the netstack listens, each with TLS or without.
     ///
     /// # Errors
@@ -218,6 +238,19 @@ impl NetstackChoice {
 /// Whether an interface of the kernel's has this address: only then a socket can be bound to it.
 fn is_kernels(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// Takes an address of a device for as long as this process lives; `false` if another one has it.
+/// The kernel knows nothing of such an address. But of a name of a socket it knows who has it, in
+/// each network namespace apart. unix(7)
+fn is_claimed(device: &DeviceName, address: IpAddr) -> bool {
+    let name = format!("weft {device} {address}");
+    let bound = unix::SocketAddr::from_abstract_name(name).and_then(|name| {
+        // The end of the process closes it.
+        UnixDatagram::bind_addr(&name).map(mem::forget)
+    });
+    // Where there are no such sockets, nothing is known.
+    !matches!(bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse)
 }
 
 /// A TAP interface with several queues takes a second program, which then gets a part of the
@@ -339,6 +372,17 @@ mod tests {
         // For documentation only: no machine has it. RFC 5737 3
         assert_eq!(choice("packet:eth0", "192.0.2.1/24").warning(), None);
         assert_eq!(choice("xdp:eth0", "127.0.0.1/8").warning(), None);
+    }
+
+    /// Seen: a server that was started twice on a packet socket lost half of its connections, and
+    /// neither process said a word. Over TAP and AF_XDP the kernel refuses the second one.
+    #[test]
+    fn an_address_of_a_device_is_one_processs() {
+        // A name that no other run of this test has at the same time.
+        let device = format!("packet:t{}", std::process::id()).parse().unwrap();
+        let claims = |address: &str| is_claimed(&device, address.parse().unwrap());
+        assert!(claims("192.0.2.1") && claims("192.0.2.2"));
+        assert!(!claims("192.0.2.1"));
     }
 
     /// Seen: `--address 127.0.0.1:8080` was answered with a prefix to write. Cause: the flag had

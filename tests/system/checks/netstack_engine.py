@@ -651,6 +651,21 @@ def a_second_server_on_a_tap_interface_is_refused_and_told_of_the_first(world):
             expect_equal("the first server's page", server.get("/").status, 200)
 
 
+@check("netstack", limit_s=60)
+def a_second_server_at_one_address_of_a_packet_socket_says_so(world):
+    """Seen: both started, each reset half of the connections, and neither said a word. Cause: the kernel hands each frame to both sockets."""
+    with own_network():
+        make_veth()
+        for is_second in (False, True):
+            server = WebOnLink(world, [], kind="packet")
+            server.admin_port += is_second
+            server.command[server.command.index("--admin") + 1] = f"127.0.0.1:{server.admin_port}"
+            world.servers.append(server)
+            server.start()
+            said = b"another process serves at 10.9.0.2 on packet:stack" in server.log.read_bytes()
+            expect_equal("whether it says so", said, is_second)
+
+
 @check_over("tap", "packet", "xdp")
 def an_interface_that_goes_down_is_told_and_serves_when_it_is_up(world, kind):
     """Seen: over AF_XDP and TAP nothing was said. Cause: their sockets bring no error, and that frames could not be sent was only counted."""

@@ -652,6 +652,20 @@ def a_second_server_on_a_tap_interface_is_refused_and_told_of_the_first(world):
 
 
 @check("netstack", limit_s=60)
+def a_gateway_that_does_not_answer_is_counted(world):
+    """Seen: with a wrong --gateway clients had no answer, and no figure had grown. Cause: what the neighbours do was counted, and not told."""
+    with own_link(world, "packet"):
+        server = world.server("--gateway", "10.9.0.77")
+        ip("address", "add", "10.7.0.1/32", "dev", "lo")
+        expect_equal("absent ones", server.metric("weft_netstack_absent_neighbors_total"), 0)
+        with socket.socket() as client:
+            client.bind(("10.7.0.1", 0))
+            client.setblocking(False)
+            client.connect_ex((SERVER, PORT))
+            wait_for("it is counted", lambda: server.metric("weft_netstack_absent_neighbors_total") > 0)
+
+
+@check("netstack", limit_s=60)
 def a_second_server_at_one_address_of_a_packet_socket_says_so(world):
     """Seen: both started, each reset half of the connections, and neither said a word. Cause: the kernel hands each frame to both sockets."""
     with own_network():

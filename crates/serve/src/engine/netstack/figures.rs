@@ -88,6 +88,8 @@ figures! { |it, hangar|
         it.interface().counters().0.conflicts;
     Counter unroutable: "Segments that were dropped because there was no way to their peer." =
         it.unroutable();
+    Counter absent_neighbors: "Hosts of the link, such as the gateway, that did not answer when they were asked for." =
+        it.interface().counters().1.absent;
 }
 
 /// See the [module page](self).

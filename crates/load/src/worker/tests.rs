@@ -1,7 +1,10 @@
 //! Promises of a worker that no server can be made to test at will.
 
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
 
 use super::*;
 use crate::backend::Kernel;
@@ -25,6 +28,10 @@ fn http_plan(target: SocketAddr) -> Plan {
 }
 
 fn worker(plan: &Plan) -> Worker<'_> {
+    worker_over(Io::Epoll, plan)
+}
+
+fn worker_over(io: Io, plan: &Plan) -> Worker<'_> {
     let share = Share {
         thread: 0,
         threads: 1,
@@ -34,7 +41,7 @@ fn worker(plan: &Plan) -> Worker<'_> {
         end_ns: 1_000_000_000,
         interval_ns: 1_000_000_000,
     };
-    let kernel = Kernel::choose(Io::Epoll, 1024).unwrap();
+    let kernel = Kernel::choose(io, 1024).unwrap();
     let backend = kernel.open(plan.connections).unwrap();
     Worker::new(plan, &share, times, backend)
 }
@@ -95,6 +102,55 @@ fn what_waits_for_the_last_replies_sleeps() {
     worker.now_ns = worker.times.end_ns + 1;
     worker.is_ending = true;
     assert!(worker.wait_ns() > WAIT_MAX_NS / 2);
+}
+
+/// Seen: in an open loop over more connections than are busy, a server that closed idle ones (an
+/// idle time-out) failed the run. Cause: between two requests nothing was received, so the next one
+/// went into a closed connection. Cure: a receive is always under way.
+#[test]
+fn a_close_between_two_requests_is_noticed_before_the_next_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let plan = Plan {
+        arrivals: Arrivals::Fixed { rate_per_s: 1.0 },
+        ..http_plan(listener.local_addr().unwrap())
+    };
+    // Answers one request of each connection, and closes it when it is told to.
+    let (close, is_told) = mpsc::channel::<()>();
+    let server = thread::spawn(move || {
+        for connection in listener.incoming().take(4) {
+            let mut connection = connection.unwrap();
+            let mut head = BufReader::new(connection.try_clone().unwrap()).lines();
+            while !head.next().unwrap().unwrap().is_empty() {}
+            let reply = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+            connection.write_all(reply).unwrap();
+            is_told.recv().unwrap();
+        }
+    });
+    for io in [Io::Auto, Io::Epoll] {
+        let mut worker = worker_over(io, &plan);
+        worker.opening = 0..0;
+        worker.next_arrival_ns = u64::MAX;
+        worker.is_ending = true;
+        let turn_until = |worker: &mut Worker<'_>, what, is_so: &dyn Fn(&Worker<'_>) -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while !is_so(worker) {
+                assert!(Instant::now() < deadline, "{io:?}: {what}");
+                worker.tick();
+                worker.turn().unwrap();
+            }
+        };
+        for asked in 1..=2 {
+            worker.assign(0, worker.now_ns);
+            turn_until(&mut worker, "no reply", &|it| it.tally.replies() == asked);
+            close.send(()).unwrap();
+            // Nothing is asked meanwhile.
+            let is_closed = |it: &Worker<'_>| it.slots[0].state == State::Closed;
+            turn_until(&mut worker, "the close is not noticed", &is_closed);
+            let errors = worker.tally.errors;
+            assert_eq!(errors.total(), 0, "{io:?}: {errors:?}");
+        }
+    }
+    server.join().unwrap();
 }
 
 /// Seen: a time-out of the network between two requests was in no figure. Cause: every error there

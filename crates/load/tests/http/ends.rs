@@ -1,15 +1,18 @@
 //! Servers that close, fall silent or answer by half.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use load::plan::{Arrivals, Burst, SessionPlan, Sessions, Workload};
+use load::plan::{Arrivals, Burst, SessionPlan, Sessions, Stage, Workload};
 use load::verdict::VerdictRow;
-use load::{Outcome, Plan};
+use load::{Outcome, Plan, Tally};
 
 use crate::world::{
-    Then, expect_no_error, http_of, http_plan, http_server, over_both, reply, send,
+    Then, expect_no_error, http_of, http_plan, http_server, over_both, over_both_until, reply,
+    reply_and_end, send,
 };
 
 /// Every connection ends after its first reply, unannounced. The next request is lost with it.
@@ -24,28 +27,6 @@ fn a_server_that_closes_after_every_reply_is_not_praised() {
         let rows: Vec<VerdictRow> = outcome.faults().into_iter().map(|(row, _)| row).collect();
         assert_eq!(rows, [VerdictRow::Failing], "{:?}", outcome.total.errors);
     });
-}
-
-/// Seen: in an open loop over more connections than are busy, a server that closed idle ones (an
-/// idle time-out) failed the run. Cause: between two requests nothing was received, so the next one
-/// went into a closed connection. Cure: a receive is always under way.
-#[test]
-fn a_server_that_closes_between_two_requests_is_not_blamed() {
-    for idle_ms in [0, 50] {
-        let server = http_server(move |_, _, stream| {
-            reply(stream, b"hello");
-            thread::sleep(Duration::from_millis(idle_ms));
-            Then::Close
-        });
-        // Each connection is asked again after 400 ms.
-        let plan = Plan {
-            arrivals: Arrivals::Fixed { rate_per_s: 100.0 },
-            connections: 40,
-            duration: Duration::from_secs(1),
-            ..http_plan(server.address, &["/"])
-        };
-        over_both(&plan, is_not_blamed);
-    }
 }
 
 fn is_not_blamed(outcome: &Outcome) {
@@ -119,36 +100,59 @@ static LONG_END: [u8; 20_000] = {
 };
 
 /// The same in the pause of a session: the pause stays as long as it is.
+///
+/// Seen: on a busy machine the test failed, although nothing was wrong. Cause: the server's thread
+/// did not run for 100 ms, and closed under the next request. Cure: its end comes with its reply.
 #[test]
 fn a_session_goes_on_after_its_pause_if_the_server_closed_meanwhile() {
-    let server = http_server(|_, _, stream| {
-        reply(stream, b"hello");
-        Then::Close
+    const PAGES: [&str; 6] = ["/0", "/1", "/2", "/3", "/4", "/5"];
+    const THINK: Duration = Duration::from_millis(300);
+    let asked: Arc<Mutex<Vec<(String, Instant)>>> = Arc::default();
+    let seen = Arc::clone(&asked);
+    let server = http_server(move |first, _, stream| {
+        let mut seen = seen.lock().unwrap();
+        seen.push((first.to_owned(), Instant::now()));
+        reply_and_end(stream, b"hello")
     });
-    let burst = Burst {
-        pages: vec![0],
-        think: Duration::from_millis(100),
+    let mut plan = http_plan(server.address, &PAGES);
+    // A session for each page, which it asks for three times.
+    let script = |page| {
+        let pages = vec![page];
+        let burst = Burst {
+            pages,
+            think: THINK,
+        };
+        let bursts = vec![burst; 3];
+        SessionPlan { bursts }
     };
-    let mut plan = Plan {
-        arrivals: Arrivals::Fixed { rate_per_s: 20.0 },
-        connections: 20,
-        duration: Duration::from_secs(1),
-        ..http_plan(server.address, &["/"])
+    let stage = |rate_per_s| Stage {
+        lasts: Duration::from_millis(300),
+        from_per_s: rate_per_s,
+        to_per_s: rate_per_s,
     };
+    plan.arrivals = Arrivals::Course {
+        stages: vec![stage(20.0), stage(0.0)],
+        poisson: false,
+    };
+    plan.connections = 6;
     plan.workload = Workload::Sessions(Sessions {
         http: http_of(&mut plan).clone(),
-        scripts: [SessionPlan {
-            bursts: vec![burst; 3],
-        }]
-        .into(),
+        scripts: (0..6).map(script).collect(),
     });
-    over_both(&plan, |outcome| {
+    let all_are_over = |total: &Tally| total.sessions == 6;
+    over_both_until(&plan, all_are_over, |outcome| {
         let total = &outcome.total;
         expect_no_error(outcome);
-        assert!(total.sessions > 0);
-        // With two pauses of its own, no session of the last 200 ms is over at the end.
-        assert!(total.sessions < total.begun, "{}", total.sessions);
-        assert_eq!(total.opened, total.replies());
+        assert_eq!((total.begun, total.opened, total.replies()), (6, 18, 18));
+        let asked = std::mem::take(&mut *asked.lock().unwrap());
+        for page in PAGES {
+            let line = format!("GET {page} HTTP/1.1");
+            let of_page = asked.iter().filter(|(first, _)| *first == line);
+            let times: Vec<_> = of_page.map(|(_, at)| *at).collect();
+            assert_eq!(times.len(), 3, "{page}");
+            let thinks = times.windows(2).all(|two| two[1] - two[0] >= THINK);
+            assert!(thinks, "{page}: {times:?}");
+        }
     });
 }
 
@@ -157,9 +161,20 @@ fn a_session_goes_on_after_its_pause_if_the_server_closed_meanwhile() {
 /// its end was in no figure. Cure: it waits for its last replies, as the open loop does.
 #[test]
 fn a_closed_loop_does_not_forget_what_was_never_answered() {
-    let server = http_server(|_, number, stream| match number {
-        0..3 => reply(stream, b"hello"),
-        _ => Then::Keep,
+    const CONNECTIONS: u64 = 4;
+    // Three are silent from the start, so three requests are under way at the end of any run.
+    let begun = AtomicU64::new(0);
+    let server = http_server(move |_, number, stream| {
+        let is_first = || {
+            begun
+                .fetch_add(1, Ordering::SeqCst)
+                .is_multiple_of(CONNECTIONS)
+        };
+        if number == 0 && !is_first() {
+            return Then::Keep;
+        }
+        thread::sleep(Duration::from_millis(10));
+        reply(stream, b"hello")
     });
     // A time-out that is longer than the run.
     let plan = Plan {
@@ -169,7 +184,9 @@ fn a_closed_loop_does_not_forget_what_was_never_answered() {
     over_both(&plan, |outcome| {
         let total = &outcome.total;
         let (timeouts, all) = (total.errors.client_timeout, total.errors.total());
-        assert_eq!((total.replies(), timeouts, all), (12, 4, 4));
+        assert_eq!((timeouts, total.replies() + timeouts), (all, total.sent));
+        // The fourth may have waited for a busy machine.
+        assert!((3..=CONNECTIONS).contains(&timeouts), "{timeouts}");
         let rows: Vec<VerdictRow> = outcome.faults().into_iter().map(|(row, _)| row).collect();
         assert_eq!(rows, [VerdictRow::Failing]);
         assert!(!outcome.stopped_early && outcome.elapsed < plan.request_timeout);
@@ -188,7 +205,12 @@ fn half_replies_and_resets_are_counted_and_do_not_stop_the_run() {
         }
         reply(stream, b"hello")
     });
-    over_both(&http_plan(server.address, &["/"]), |outcome| {
+    let plan = Plan {
+        requests_max: Some(40),
+        duration: Duration::from_secs(60),
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
         assert!(
             outcome.total.errors.short_reply > 0,
             "{:?}",

@@ -4,14 +4,15 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use load::plan::{Cache, CacheProtocol, Choice, Http, Io, Page, Workload};
-use load::{Outcome, Plan};
+use load::{Outcome, Plan, Tally};
+use rustix::net::sockopt::set_tcp_cork;
 
 /// A listening server; its threads end with their connections.
 pub(crate) struct Server {
@@ -99,6 +100,14 @@ pub(crate) fn reply(stream: &mut TcpStream, body: &[u8]) -> Then {
     send(stream, &bytes)
 }
 
+/// The same, and the end of the connection in the same segment: no thread has to run in between.
+pub(crate) fn reply_and_end(stream: &mut TcpStream, body: &[u8]) -> Then {
+    set_tcp_cork(&*stream, true).unwrap();
+    reply(stream, body);
+    let _ = stream.shutdown(Shutdown::Write);
+    Then::Close
+}
+
 pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) -> Then {
     match stream.write_all(bytes) {
         Ok(()) => Then::Keep,
@@ -139,6 +148,48 @@ pub(crate) fn over_both(plan: &Plan, check: impl Fn(&Outcome)) {
     for io in [Io::Auto, Io::Epoll] {
         check(&run(&Plan { io, ..plan.clone() }));
     }
+}
+
+/// The same, of runs that end when enough has been counted, however long that takes.
+#[track_caller]
+pub(crate) fn over_both_until(
+    plan: &Plan,
+    is_enough: impl Fn(&Tally) -> bool,
+    check: impl Fn(&Outcome),
+) {
+    for io in [Io::Auto, Io::Epoll] {
+        let plan = Plan {
+            io,
+            duration: BOUND,
+            ..plan.clone()
+        };
+        check(&run_until(&plan, &is_enough));
+    }
+}
+
+/// Longer than anything takes that is going to happen.
+const BOUND: Duration = Duration::from_secs(20);
+
+#[track_caller]
+fn run_until(plan: &Plan, is_enough: impl Fn(&Tally) -> bool) -> Outcome {
+    let stop = AtomicBool::new(false);
+    let mut counted: Option<Tally> = None;
+    let outcome = load::run(plan, &stop, &mut |progress| {
+        let later = &progress.interval.tally;
+        match &mut counted {
+            Some(counted) => counted.add_later(later),
+            None => counted = Some(later.clone()),
+        }
+        let is_over = counted.as_ref().is_some_and(&is_enough);
+        stop.fetch_or(is_over, Ordering::Relaxed);
+    });
+    let outcome = outcome.expect("the run begins");
+    assert!(
+        outcome.stopped_early,
+        "never enough: {:?}",
+        outcome.total.errors
+    );
+    outcome
 }
 
 #[track_caller]

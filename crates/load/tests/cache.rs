@@ -11,6 +11,15 @@ use load::verdict::VerdictRow;
 use load::{Errors, Plan};
 use world::{cache_of, cache_plan, cache_server, expect_no_error, over_both};
 
+/// As many requests as chance needs for some of each kind, however long they take.
+fn some_hundred(plan: Plan) -> Plan {
+    Plan {
+        requests_max: Some(400),
+        duration: Duration::from_secs(60),
+        ..plan
+    }
+}
+
 #[test]
 fn populated_keys_are_found_and_their_values_right_over_both_protocols() {
     for protocol in [CacheProtocol::Text, CacheProtocol::Meta] {
@@ -19,7 +28,7 @@ fn populated_keys_are_found_and_their_values_right_over_both_protocols() {
             let mut plan = Plan {
                 depth,
                 threads: 2,
-                ..cache_plan(server.address)
+                ..some_hundred(cache_plan(server.address))
             };
             cache_of(&mut plan).protocol = protocol;
             cache_of(&mut plan).keys_per_get = keys_per_get;
@@ -83,7 +92,7 @@ fn a_changed_value_is_wrong_bytes() {
             value.push(b'!');
         }
     });
-    let mut plan = cache_plan(server.address);
+    let mut plan = some_hundred(cache_plan(server.address));
     for protocol in [CacheProtocol::Text, CacheProtocol::Meta] {
         cache_of(&mut plan).protocol = protocol;
         over_both(&plan, |outcome| {
@@ -98,7 +107,7 @@ fn values_that_nobody_looks_at_are_dropped_unread() {
     let server = cache_server(|_| {});
     let mut plan = Plan {
         verify: false,
-        ..cache_plan(server.address)
+        ..some_hundred(cache_plan(server.address))
     };
     cache_of(&mut plan).value_bytes = "200000".parse().unwrap();
     cache_of(&mut plan).keys = 10;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use load::Plan;
 use load::plan::{Arrivals, Burst, Idle, SessionPlan, Sessions, Stage, Workload};
+use load::{Plan, Tally};
 
 use crate::world::{
-    self, Then, expect_no_error, http_of, http_plan, http_server, over_both, reply,
+    self, Then, expect_no_error, http_of, http_plan, http_server, over_both, over_both_until, reply,
 };
 
 #[test]
@@ -153,7 +153,7 @@ fn a_stop_gives_what_was_measured_until_then() {
     let stop = AtomicBool::new(false);
     let outcome = load::run(&plan, &stop, &mut |progress| {
         assert!(!progress.is_warm_up);
-        stop.store(true, Ordering::Relaxed);
+        stop.fetch_or(progress.interval.tally.replies() > 0, Ordering::Relaxed);
     });
     let outcome = outcome.unwrap();
     assert!(outcome.stopped_early && outcome.total.replies() > 0);
@@ -216,19 +216,9 @@ fn sessions_ask_for_their_pages_in_bursts_with_think_times() {
         http,
         scripts: Arc::new([script]),
     });
-    // Six sessions, and then time for the last to end: one that thinks when the time is over is
-    // cut.
-    let stage = |lasts_ms, per_s| Stage {
-        lasts: Duration::from_millis(lasts_ms),
-        from_per_s: per_s,
-        to_per_s: per_s,
-    };
-    plan.arrivals = Arrivals::Course {
-        stages: vec![stage(300, 20.0), stage(1_000, 0.0)],
-        poisson: false,
-    };
-    plan.duration = Duration::from_secs(2);
-    over_both(&plan, |outcome| {
+    plan.arrivals = for_a_time(Duration::from_millis(300), 20.0);
+    let all_are_over = |total: &Tally| total.sessions == 6;
+    over_both_until(&plan, all_are_over, |outcome| {
         assert_eq!(outcome.total.intended, 6);
         assert_eq!((outcome.total.sessions, outcome.total.opened), (6, 6));
         assert_eq!(outcome.total.replies(), 24);
@@ -241,6 +231,19 @@ fn sessions_ask_for_their_pages_in_bursts_with_think_times() {
             .collect();
         assert_eq!(asked, expected);
     });
+}
+
+/// Arrivals at this rate, and after this time none.
+fn for_a_time(lasts: Duration, rate_per_s: f64) -> Arrivals {
+    let stage = |per_s| Stage {
+        lasts,
+        from_per_s: per_s,
+        to_per_s: per_s,
+    };
+    Arrivals::Course {
+        stages: vec![stage(rate_per_s), stage(0.0)],
+        poisson: false,
+    }
 }
 
 /// Issue 10 B. Seen: sessions that hold every connection while they think were the generator's
@@ -259,10 +262,9 @@ fn sessions_that_find_no_connection_are_counted_and_not_the_generators() {
         http: http_of(&mut plan).clone(),
         scripts: Arc::new([SessionPlan { bursts }]),
     });
-    plan.arrivals = Arrivals::Fixed { rate_per_s: 30.0 };
-    plan.duration = Duration::from_secs(1);
-    plan.request_timeout = Duration::from_millis(300);
-    over_both(&plan, |outcome| {
+    plan.arrivals = for_a_time(Duration::from_secs(1), 30.0);
+    let all_have_come = |total: &Tally| total.intended == 30 && total.replies() == 4;
+    over_both_until(&plan, all_have_come, |outcome| {
         let total = &outcome.total;
         assert_eq!((total.intended, total.begun, total.waited), (30, 4, 26));
         assert_eq!(outcome.achieved_share(), Some(4.0 / 30.0));
@@ -302,7 +304,8 @@ fn idle_connections_that_the_server_closes_are_counted() {
         },
         ..http_plan(server.address, &["/"])
     };
-    over_both(&plan, |outcome| {
+    let all_are_closed = |total: &Tally| total.idle_closed == 10;
+    over_both_until(&plan, all_are_closed, |outcome| {
         assert_eq!(
             (outcome.total.idle_open, outcome.total.idle_closed),
             (0, 10)

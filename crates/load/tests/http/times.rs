@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use load::Plan;
 use load::plan::Arrivals;
+use load::{Plan, Tally};
 
-use crate::world::{Then, http_plan, http_server, over_both, reply, run};
+use crate::world::{Then, http_plan, http_server, over_both, over_both_until, reply, run};
 
 #[test]
 fn a_full_backlog_is_counted_as_missed_not_forgotten() {
@@ -21,7 +21,6 @@ fn a_full_backlog_is_counted_as_missed_not_forgotten() {
         ..http_plan(server.address, &["/"])
     };
     over_both(&plan, |outcome| {
-        let Plan { .. } = plan;
         let total = &outcome.total;
         assert!(total.missed > 200, "{}", total.missed);
         assert_eq!(total.backlog_max, 5);
@@ -61,18 +60,18 @@ fn the_achieved_rate_is_of_all_replies_in_the_time_to_measure() {
     let plan = Plan {
         connections: 1,
         warm_up: Duration::from_millis(400),
-        duration: Duration::from_millis(400),
         arrivals: Arrivals::Fixed { rate_per_s: 1000.0 },
         ..http_plan(server.address, &["/"])
     };
-    over_both(&plan, |outcome| {
+    let some_are_answered = |total: &Tally| total.carried > 0;
+    over_both_until(&plan, some_are_answered, |outcome| {
         let total = &outcome.total;
-        assert_eq!(total.replies(), total.drained);
-        assert!(total.carried > 0);
         let all = outcome.achieved_rate_per_s() * outcome.elapsed.as_secs_f64();
-        assert!((all - total.carried as f64).abs() < 0.5, "{all}");
+        let answered = total.replies() + total.carried;
+        assert!((all - answered as f64).abs() < 0.5, "{all} of {answered}");
         let intervals = load::report::figures(outcome).intervals;
-        assert!(intervals[0].achieved_per_s > 0.0, "{intervals:?}");
+        let is_shown = intervals.iter().any(|one| one.achieved_per_s > 0.0);
+        assert!(is_shown, "{intervals:?}");
     });
 }
 
@@ -96,16 +95,18 @@ fn a_pause_of_the_server_shows_in_the_response_times_and_not_in_the_raw_ones() {
         arrivals: Arrivals::Fixed { rate_per_s: 400.0 },
         ..http_plan(server.address, &["/"])
     };
+    let began = Instant::now();
     let class = &run(&plan).total.classes[0];
-    assert_eq!(class.response_ns.len(), 1200);
-    // A fifth of all requests fall into pauses: the slowest hundredth waits for nearly a whole one.
-    let response_p99 = class.response_ns.value_at_quantile(0.99);
-    let service_p99 = class.service_ns.value_at_quantile(0.99);
+    let lasted_ns = began.elapsed().as_nanos() as f64;
+    let (responses, services) = (&class.response_ns, &class.service_ns);
+    assert_eq!((responses.len(), services.len()), (1200, 1200));
+    // Bounds that hold on any machine, however busy. A fifth of all requests fall into pauses: the
+    // slowest hundredth waits for nearly a whole one.
+    let response_p99 = responses.value_at_quantile(0.99);
     assert!(response_p99 > 150_000_000, "{response_p99}");
-    assert!(
-        service_p99 < response_p99 / 2,
-        "{service_p99} {response_p99}"
-    );
+    // One at a time is under way, so none waits for another.
+    let service_ns = services.mean() * services.len() as f64;
+    assert!(service_ns <= lasted_ns * 1.001, "{service_ns} {lasted_ns}");
 }
 
 /// Bounds that hold on any machine, however busy. No reply comes before the server has kept its

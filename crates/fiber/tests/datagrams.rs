@@ -2,6 +2,7 @@
 
 #[macro_use]
 mod harness;
+mod nobody;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -182,7 +183,10 @@ fn many_fibers_serve_one_socket() {
 
 fn nobody_listens_is_an_error_of_the_next_call() {
     let (a, _) = bind();
-    let nobody = bind().1;
+    // It holds its port, and what does not come from its own peer is for nobody.
+    let (aloof, nobody) = bind();
+    let (_peer, address) = bind();
+    aloof.connect(address).unwrap();
     a.connect(nobody).unwrap();
     a.send(b"anybody?").unwrap();
     let error = a.recv(&mut [0; 8]).unwrap_err();
@@ -281,10 +285,8 @@ fn names_are_looked_up() {
 fn all_addresses_are_tried() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let somebody = listener.local_addr().unwrap();
-    let nobody = {
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        closed.local_addr().unwrap()
-    };
+    let held = nobody::nobody();
+    let nobody = held.address;
     let stream = TcpStream::connect(&[nobody, somebody][..]).unwrap();
     assert_eq!(stream.peer_addr().unwrap(), somebody);
     let error = TcpStream::connect(&[nobody, nobody][..]).unwrap_err();

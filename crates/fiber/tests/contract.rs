@@ -2,6 +2,7 @@
 
 #[macro_use]
 mod harness;
+mod nobody;
 mod patience;
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use fiber::net::{Readable, TcpListener, TcpStream, UnixListener, UnixStream};
 use fiber::{BackendChoice, Runtime};
+use nobody::nobody;
 use patience::{PATIENCE, until};
 
 contract! {
@@ -457,11 +459,7 @@ fn unix_sockets_work_alike() {
 }
 
 fn connect_to_nobody_is_refused() {
-    let address = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let error = TcpStream::connect(address).unwrap_err();
+    let error = TcpStream::connect(nobody().address).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
@@ -535,18 +533,27 @@ fn a_file_that_is_taken_as_fast_as_it_is_sent_leaves_turns_to_others() {
 
 fn sleepers_wake_in_order() {
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
-    fiber::scope(|scope| {
-        for ms in [30u64, 10, 20] {
-            let order = Arc::clone(&order);
-            scope.spawn(move || {
-                let start = Instant::now();
-                fiber::sleep(Duration::from_millis(ms));
-                assert!(start.elapsed() >= Duration::from_millis(ms));
-                order.lock().unwrap().push(ms);
-            });
-        }
+    // Of one processor: another may be kept from its sleepers by other work.
+    let sleepers = [30u64, 10, 20].map(|ms| {
+        let order = Arc::clone(&order);
+        let sleep = move || {
+            let due = Instant::now() + Duration::from_millis(ms);
+            fiber::sleep(Duration::from_millis(ms));
+            assert!(Instant::now() >= due);
+            order.lock().unwrap().push(due);
+        };
+        let builder = fiber::Builder::new().processor(0);
+        builder.spawn(sleep).unwrap()
     });
-    assert_eq!(*order.lock().unwrap(), [10, 20, 30]);
+    sleepers.into_iter().for_each(|one| one.join().unwrap());
+    // Those that were to sleep for less, unless a busy machine let them begin so much later. Times
+    // are rounded to milliseconds.
+    let order = order.lock().unwrap();
+    let round = Duration::from_millis(2);
+    assert!(
+        order.is_sorted_by(|first, next| *first < *next + round),
+        "{order:?}"
+    );
 }
 
 fn two_directions_of_one_stream() {

@@ -18,6 +18,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+mod patience;
+
 /// What was logged: by message, the names of the spans around it, from the outermost.
 #[derive(Clone, Default)]
 struct Log {
@@ -175,12 +177,15 @@ fn spans_may_be_left_in_any_order_and_entered_twice() {
 fn a_fiber_runs_inside_the_span_where_it_was_spawned_or_the_given_one() {
     on_each(2, |log| {
         let parent = info_span!("parent").entered();
-        let inherits = fiber::spawn(|| {
+        let looked = Arc::new(Semaphore::new(0));
+        let may_end = Arc::clone(&looked);
+        let inherits = fiber::spawn(move || {
             let _own = info_span!("own").entered();
             fiber::sleep(Duration::from_millis(1));
             info!("inherits");
             fiber::offload(|| info!("offloaded"));
             fiber::on_processor_stack(|| info!("on the processor's stack"));
+            may_end.acquire().forget();
         });
         let given = Builder::new().span(info_span!(parent: None, "given"));
         let given = given.spawn(|| info!("has been given")).unwrap();
@@ -191,6 +196,7 @@ fn a_fiber_runs_inside_the_span_where_it_was_spawned_or_the_given_one() {
         });
         drop(parent);
         assert!(log.is_open("parent"), "the child is in it");
+        looked.release(1);
         [inherits, given, none]
             .into_iter()
             .for_each(|child| child.join().unwrap());
@@ -342,13 +348,11 @@ fn the_list_of_fibers_says_which_spans_they_are_in() {
         );
         fiber::park();
     });
-    let dumped = (0..1000).find_map(|_| {
-        let dump = runtime.dump();
-        let waits = dump.fibers.iter().any(|fiber| fiber.spans.len() == 2);
-        std::thread::sleep(Duration::from_millis(u64::from(!waits)));
-        waits.then_some(dump)
+    let mut dumped = runtime.dump();
+    patience::until("the fiber enters its spans", || {
+        dumped = runtime.dump();
+        dumped.fibers.iter().any(|fiber| fiber.spans.len() == 2)
     });
-    let dumped = dumped.expect("the fiber enters its spans");
     assert_eq!(dumped.fibers[0].spans, ["listed", "inner"]);
     assert!(dumped.to_string().contains("in listed:inner"), "{dumped}");
     assert!(dumped.to_json().contains(r#""spans":["listed","inner"]"#));

@@ -11,7 +11,7 @@ use fiber::sync::mpsc::{RecvTimeoutError, TryRecvError, TrySendError};
 use fiber::sync::{
     Barrier, Condvar, Event, LazyLock, Mutex, Once, OnceLock, RwLock, Semaphore, mpmc, mpsc,
 };
-use fiber::{select, spawn, yield_now};
+use fiber::{Builder, select, spawn, yield_now};
 
 #[macro_use]
 mod harness;
@@ -73,6 +73,27 @@ fn until(condition: impl Fn() -> bool) {
     while !condition() {
         fiber::sleep(Duration::from_millis(1));
     }
+}
+
+/// Starts a fiber that says so, for [`until_all_wait`].
+fn spawn_on_one<T: Send + 'static>(
+    begun: &Arc<AtomicUsize>,
+    wait: impl FnOnce() -> T + Send + 'static,
+) -> fiber::JoinHandle<T> {
+    let begun = Arc::clone(begun);
+    let begin = move || {
+        begun.fetch_add(1, Ordering::SeqCst);
+        wait()
+    };
+    Builder::new().processor(0).spawn(begin).unwrap()
+}
+
+/// Until so many have begun, and all of them wait: they share a processor, and no other fiber runs
+/// there before.
+fn until_all_wait(begun: &AtomicUsize, count: usize) {
+    until(|| begun.load(Ordering::SeqCst) == count);
+    let after_them = Builder::new().processor(0).spawn(|| ());
+    after_them.unwrap().join().unwrap();
 }
 
 fn a_mutex_excludes_fibers_and_threads() {
@@ -258,21 +279,16 @@ fn permits_are_given_in_order() {
     let semaphore = Arc::new(Semaphore::new(1));
     let order = Arc::new(Mutex::new(Vec::new()));
     let all = semaphore.acquire();
-    let waiters: Vec<_> = [2usize, 1]
-        .map(|count| {
-            let (semaphore, order) = (Arc::clone(&semaphore), Arc::clone(&order));
-            let started = Arc::new(Event::new());
-            let starting = Arc::clone(&started);
-            let waiter = spawn(move || {
-                starting.set();
-                let _permits = semaphore.acquire_many(count);
-                order.lock().unwrap().push(count);
-            });
-            started.wait();
-            fiber::sleep(SHORT);
-            waiter
-        })
-        .into();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let waiters = [(1, 2usize), (2, 1)].map(|(place, count)| {
+        let (semaphore, order) = (Arc::clone(&semaphore), Arc::clone(&order));
+        let waiter = spawn_on_one(&begun, move || {
+            let _permits = semaphore.acquire_many(count);
+            order.lock().unwrap().push(count);
+        });
+        until_all_wait(&begun, place);
+        waiter
+    });
     assert!(semaphore.try_acquire().is_none());
     drop(all);
     fiber::sleep(SHORT);
@@ -311,14 +327,12 @@ fn a_barrier_lets_all_go_at_once_again_and_again() {
 fn an_event_stays_set_until_it_is_reset() {
     let event = Arc::new(Event::new());
     assert!(!event.wait_timeout(SHORT));
-    let other = Arc::clone(&event);
-    let waiters: Vec<_> = (0..3)
-        .map(|_| {
-            let event = Arc::clone(&other);
-            spawn(move || event.wait_timeout(LONG))
-        })
-        .collect();
-    fiber::sleep(SHORT);
+    let begun = Arc::new(AtomicUsize::new(0));
+    let waiters = [(); 3].map(|()| {
+        let event = Arc::clone(&event);
+        spawn_on_one(&begun, move || event.wait_timeout(LONG))
+    });
+    until_all_wait(&begun, 3);
     event.set();
     event.wait();
     event.reset();

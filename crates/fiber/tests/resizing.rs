@@ -216,7 +216,18 @@ fn conversations_that_wait_go_on_elsewhere() {
 #[test]
 fn whoever_may_move_waits_elsewhere_for_the_same() {
     each_backend(2, |runtime| {
+        const NAP: Duration = Duration::from_millis(300);
         let waiting = Arc::new(AtomicUsize::new(0));
+        let naps: Arc<Mutex<Vec<Instant>>> = Arc::default();
+        let nap = || {
+            let naps = Arc::clone(&naps);
+            move || {
+                let begun = Instant::now();
+                naps.lock().unwrap().push(begun);
+                begun
+            }
+        };
+        let [sleeps, parks, reads] = [nap(), nap(), nap()];
         let spawn = |f: Box<dyn FnOnce() + Send>| {
             let waiting = Arc::clone(&waiting);
             let body = move || {
@@ -250,26 +261,23 @@ fn whoever_may_move_waits_elsewhere_for_the_same() {
             })),
             spawn(Box::new(move || drop(listener.accept().unwrap()))),
             spawn(Box::new(move || opened.wait())),
-            spawn(Box::new(|| {
-                let begun = Instant::now();
-                fiber::sleep(Duration::from_millis(300));
-                assert!(
-                    begun.elapsed() >= Duration::from_millis(300),
-                    "it slept too little"
-                );
+            spawn(Box::new(move || {
+                let begun = sleeps();
+                fiber::sleep(NAP);
+                assert!(begun.elapsed() >= NAP, "it slept too little");
                 assert!(!fiber::is_cancelled());
             })),
             // Its timer is kept on.
-            spawn(Box::new(|| {
-                let deadline = Instant::now() + Duration::from_millis(300);
+            spawn(Box::new(move || {
+                let deadline = parks() + NAP;
                 while Instant::now() < deadline {
-                    fiber::park_timeout(deadline - Instant::now());
+                    fiber::park_timeout(deadline.saturating_duration_since(Instant::now()));
                 }
             })),
-            spawn(Box::new(|| {
+            spawn(Box::new(move || {
                 let (mut near, _far) = UnixStream::pair().unwrap();
-                near.set_read_timeout(Some(Duration::from_millis(300)))
-                    .unwrap();
+                reads();
+                near.set_read_timeout(Some(NAP)).unwrap();
                 let error = near.read(&mut [0; 1]).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::TimedOut);
             })),
@@ -279,14 +287,18 @@ fn whoever_may_move_waits_elsewhere_for_the_same() {
         });
         std::thread::sleep(Duration::from_millis(20));
         remove(runtime, 1);
+        let removed = Instant::now();
         near.write_all(b"word").unwrap();
         lent_near.write_all(b"lent").unwrap();
         runtime.run(move || writer.write_all(b"x").unwrap());
         drop(std::net::TcpStream::connect(address).unwrap());
         gate.set();
         fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        // On a busy machine a nap may have been over before its processor was to go.
+        let naps = naps.lock().unwrap();
+        let were_over = naps.iter().filter(|begun| **begun + NAP <= removed).count();
         let finished = runtime.counters()[1].fibers_finished;
-        assert_eq!(finished, 0, "somebody stayed");
+        assert!(finished <= were_over as u64, "{finished} stayed");
     });
 }
 
@@ -537,7 +549,16 @@ fn under_load_nothing_is_lost() {
         let mut going = Vec::new();
         let mut removed = HashSet::new();
         let curtain = Instant::now() + Duration::from_secs(3);
-        while Instant::now() < curtain {
+        // So much has to happen; how long that takes is the machine's affair.
+        let is_enough = |removed: &HashSet<usize>, going: usize| {
+            let has_talked = talked.load(Ordering::Relaxed) > CLIENTS * 20;
+            has_talked && removed.len() > 1 && going > 20
+        };
+        let waits = |is_enough: bool| match Instant::now() {
+            now if is_enough => now < curtain,
+            now => now < curtain + PATIENCE,
+        };
+        while waits(is_enough(&removed, going.len())) {
             dice = dice
                 .wrapping_mul(6364136223846793005)
                 .wrapping_add(1442695040888963407);
@@ -568,14 +589,11 @@ fn under_load_nothing_is_lost() {
                 runtime.dump()
             );
         }
+        let talked = talked.load(Ordering::Relaxed);
         assert!(
-            removed.len() > 1 && going.len() > 20,
-            "{} went",
+            is_enough(&removed, going.len()),
+            "{} went, {talked} talks",
             going.len()
-        );
-        assert!(
-            talked.load(Ordering::Relaxed) > CLIENTS * 20,
-            "nobody got anywhere"
         );
     });
 }

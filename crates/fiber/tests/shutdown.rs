@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fiber::net::{TcpListener, TcpStream, pipe};
@@ -12,12 +12,16 @@ mod patience;
 
 const LONG: Duration = Duration::from_secs(3600);
 
-fn each_runtime(mut test: impl FnMut(Runtime)) {
-    // One after the other: the tests below count descriptors of the process.
+/// One after the other: some of these tests count what the whole process has.
+fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE
+    ALONE
         .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn each_runtime(mut test: impl FnMut(Runtime)) {
+    let _alone = alone();
     for backend in [BackendChoice::Uring, BackendChoice::Epoll] {
         for processors in [1, 2] {
             let builder = Runtime::builder().processors(processors);
@@ -166,7 +170,7 @@ fn no_descriptor_stays_behind() {
             drop((listener, connections, accepted));
             fiber::spawn(|| fiber::sleep(LONG));
         });
-        assert_eq!(runtime.shutdown(Duration::ZERO), 0);
+        assert_eq!(runtime.shutdown_with(Duration::ZERO, LONG).left, 0);
         let after = open_descriptors();
         assert_eq!(*before.get_or_insert(after), after);
     });
@@ -177,8 +181,8 @@ fn no_descriptor_stays_behind() {
 /// anew. Cure: not any more at that time.
 #[test]
 fn who_still_waits_for_connections_does_not_keep_the_ring() {
-    let left_before = fiber::resources().rings_left;
     each_runtime(|runtime| {
+        let left_before = fiber::resources().rings_left;
         let begun = Arc::new(AtomicBool::new(false));
         let begins = Arc::clone(&begun);
         runtime.spawn(move || {
@@ -216,6 +220,7 @@ fn a_runtime_may_be_dropped_by_its_own_fiber() {
 
 #[test]
 fn a_runtime_may_be_dropped_by_what_it_tells_of_stalls_which_may_panic() {
+    let _alone = alone();
     let place: Arc<Mutex<Option<Runtime>>> = Arc::default();
     let own = Arc::clone(&place);
     let stalls = Arc::new(AtomicUsize::new(0));

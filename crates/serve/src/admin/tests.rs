@@ -226,7 +226,8 @@ fn it_answers_at_a_unix_socket() {
 
 #[test]
 fn dropping_it_closes_the_socket() {
-    let running = start("127.0.0.1:0");
+    // No other test takes a port of this address when it is free again.
+    let running = start("127.0.2.1:0");
     let address = running.tcp();
     drop(running);
     assert!(TcpStream::connect(address).is_err());

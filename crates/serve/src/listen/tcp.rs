@@ -81,10 +81,18 @@ fn resolve(host: &str, port: u16, asked: &Address) -> Result<Vec<SocketAddr>, Bi
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const ORPHAN_LOOK: Duration = Duration::from_millis(20);
 
-/// Binds and listens. Waits for a port that a dead process has not given back yet, for as long as
-/// no living one is seen to hold it.
 fn bind_tcp(address: SocketAddr, backlog: Backlog) -> rustix::io::Result<Bound> {
-    let deadline = Instant::now() + ORPHAN_PATIENCE;
+    bind_within(ORPHAN_PATIENCE, address, backlog)
+}
+
+/// Binds and listens. Waits for a port that a dead process has not given back yet, for so long, and
+/// as long as no living one is seen to hold it.
+pub(super) fn bind_within(
+    patience: Duration,
+    address: SocketAddr,
+    backlog: Backlog,
+) -> rustix::io::Result<Bound> {
+    let deadline = Instant::now() + patience;
     loop {
         match try_bind(address, backlog) {
             Err(Errno::ADDRINUSE)

@@ -2,6 +2,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -164,7 +165,8 @@ fn a_port_that_nobody_holds_any_more_is_waited_for() {
         thread::sleep(ORPHAN_LOOK);
         drop((one, other));
     });
-    bind_one(&address.to_string());
+    let patience = Duration::from_secs(20);
+    tcp::bind_within(patience, address, Backlog::from(None)).unwrap();
     end.join().unwrap();
 }
 

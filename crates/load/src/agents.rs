@@ -18,7 +18,7 @@
 //! the load is never shown. Nothing waits for ever: every wait has a patience.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -232,10 +232,11 @@ pub fn meet(place: &Place, patience: Duration) -> Result<Part, String> {
     let port = port_of(at)?;
     // Only this machine if they meet on it; else every interface, as HOST may be known to us by
     // another name.
-    let interface = if at.starts_with("127.") || at.starts_with("localhost") {
-        "127.0.0.1"
-    } else {
-        "0.0.0.0"
+    let host = at.rsplit_once(':').map_or(at.as_str(), |(host, _)| host);
+    let interface = match host.parse::<Ipv4Addr>() {
+        Ok(own) if own.is_loopback() => own,
+        _ if host.starts_with("localhost") => Ipv4Addr::LOCALHOST,
+        _ => Ipv4Addr::UNSPECIFIED,
     };
     let listener = TcpListener::bind((interface, port))
         .map_err(|error| format!("rank 0 cannot listen at port {port}: {error}; choose another with --rendezvous HOST:PORT"))?;

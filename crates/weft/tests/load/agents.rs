@@ -1,16 +1,19 @@
 //! Many generators as one.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
 use super::{command, hello, json, load, load_to, telling_server};
 
 /// The words of an agent, for each of three.
 fn agents(common: &str) -> [String; 3] {
-    // A place to meet at: a port that was free a moment ago.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A place to meet at: a port that was free a moment ago, of an address that nothing else has.
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let host = NEXT.fetch_add(1, Ordering::Relaxed);
+    let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 1, host), 0)).unwrap();
     let rendezvous = listener.local_addr().unwrap();
     [0, 1, 2].map(|rank| {
         format!("{common} --rate 300 -c 3 --agents 3 --rank {rank} --rendezvous {rendezvous}")

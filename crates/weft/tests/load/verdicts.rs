@@ -1,8 +1,10 @@
 //! When a run has failed, and the sentence that says why.
 
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::process::Command;
+
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
 use super::{HELLO, MISSING, answer, hello, json, load, load_says, load_to, said, server};
 
@@ -15,9 +17,10 @@ fn a_threshold_decides_the_exit_code() {
 
 #[test]
 fn nobody_there_is_a_failed_run_and_a_sentence() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let unused = listener.local_addr().unwrap();
-    drop(listener);
+    // It holds its port, and does not listen.
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let unused = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
     load_says(
         1,
         &format!("http http://{unused}/ -d 100ms"),
@@ -95,7 +98,7 @@ fn a_run_of_nothing_but_404_has_failed() {
 
 #[test]
 fn a_condition_on_errors_takes_the_place_of_our_own() {
-    let common = "-d 200ms -c 1";
+    let common = "-n 100 -c 1";
     // One path answers well, the other does not.
     let well = server(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let missing = server(MISSING);
@@ -116,8 +119,8 @@ fn a_condition_on_errors_takes_the_place_of_our_own() {
         ("--fail-if p99>1m", 1),
         ("--fail-if errors>70%", 0),
         ("--fail-if errors.unexpected_status>30%", 1),
-        ("--sweep 50 --pause 0s", 1),
-        ("--sweep 50 --fail-if errors>70%", 0),
+        ("-d 200ms --sweep 50 --pause 0s", 1),
+        ("-d 200ms --sweep 50 --fail-if errors>70%", 0),
     ] {
         let output = load_to(code, &format!("http http://{mixed}/ {common} {condition}"));
         let is_ours = said(&output).contains("were not what was asked for");

@@ -18,7 +18,7 @@ use serve::limits::Limits;
 use serve::listen::{Address, bind};
 use serve::metrics::MetricsWriter;
 use serve::{Engine, Server, Settings};
-use web::transcript::{self, Ending, PROBE};
+use web::transcript::{self, Ending, PROBE, Transcript};
 use web::{Handle, Peer, ServiceConfig, Session};
 
 use cache_transcripts::every_cache_transcript_plays_as_written;
@@ -201,13 +201,8 @@ fn every_transcript_plays_as_written(engine: &Engine) {
         }
         if transcript.ending == Ending::Waits {
             let mut stream = world.connect();
-            stream
-                .set_read_timeout(Some(Duration::from_millis(50)))
-                .unwrap();
             stream.write_all(&sent).unwrap();
-            let mut replied = Vec::new();
-            let waits = stream.read_to_end(&mut replied).is_err();
-            if let (true, Err(why)) | (false, Err(why)) = (waits, transcript.check(&replied)) {
+            if let Err(why) = answers_and_waits(&mut stream, &transcript) {
                 failures.push(format!("{}: {why}", transcript.name));
             }
             continue;
@@ -233,6 +228,26 @@ fn every_transcript_plays_as_written(engine: &Engine) {
         failures.len(),
         failures.join("\n\n")
     );
+}
+
+/// Reads until all expected replies are there, and a moment longer: nothing follows, not even the
+/// end.
+fn answers_and_waits(stream: &mut TcpStream, transcript: &Transcript) -> Result<(), String> {
+    let mut replied = Vec::new();
+    while let Err(why) = transcript.check(&replied) {
+        let mut piece = [0; 4096];
+        match stream.read(&mut piece) {
+            Ok(0) => return Err(format!("closed: {why}")),
+            Ok(len) => replied.extend_from_slice(&piece[..len]),
+            Err(error) => return Err(format!("{error}: {why}")),
+        }
+    }
+    let moment = Duration::from_millis(50);
+    stream.set_read_timeout(Some(moment)).unwrap();
+    match stream.read(&mut [0]) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        followed => Err(format!("it does not wait: {followed:?}")),
+    }
 }
 
 fn a_large_file_arrives_whole(engine: &Engine) {
@@ -296,9 +311,8 @@ fn draining_closes_idle_connections_at_once(engine: &Engine) {
         stream.write_all(GET).unwrap();
         read_reply(stream);
     }
-    let start = Instant::now();
+    // None waits for the deadline, at which it would be cut.
     assert_eq!(world.server.drain(), 0, "cut");
-    assert!(start.elapsed() < Duration::from_secs(5));
     for stream in &mut idle {
         assert_eq!(read_all(stream), b"");
     }

@@ -110,8 +110,8 @@ fn a_session_goes_on_after_its_pause_if_the_server_closed_meanwhile() {
     let asked: Arc<Mutex<Vec<(String, Instant)>>> = Arc::default();
     let seen = Arc::clone(&asked);
     let server = http_server(move |first, _, stream| {
-        let mut seen = seen.lock().unwrap();
-        seen.push((first.to_owned(), Instant::now()));
+        let at = Instant::now();
+        seen.lock().unwrap().push((first.to_owned(), at));
         reply_and_end(stream, b"hello")
     });
     let mut plan = http_plan(server.address, &PAGES);

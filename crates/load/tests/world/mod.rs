@@ -168,7 +168,7 @@ pub(crate) fn over_both_until(
 }
 
 /// Longer than anything takes that is going to happen.
-const BOUND: Duration = Duration::from_secs(20);
+const BOUND: Duration = Duration::from_secs(60);
 
 #[track_caller]
 fn run_until(plan: &Plan, is_enough: impl Fn(&Tally) -> bool) -> Outcome {

@@ -89,7 +89,7 @@ pub trait Steps: Send + 'static {
     /// Where the next input comes from. Asked after each step that returned [`Flow::Receive`], so
     /// steps that never do need none; runs outside the fiber and must not block.
     fn source(&self) -> Source<'_> {
-        unimplemented!("a source, for steps that receive")
+        panic!("steps that return Flow::Receive must implement Steps::source")
     }
 
     /// Until when to wait for it; `None` for ever. As [`source`](Steps::source).
@@ -106,7 +106,7 @@ pub trait Steps: Send + 'static {
     /// as fibers do. An error is `TimedOut` past the deadline, [`Cancelled`](crate::Cancelled),
     /// else what `recv(2)` reports.
     fn received(&mut self, input: io::Result<Input<'_>>) -> Flow {
-        unimplemented!("a step for {input:?}")
+        panic!("steps that return Flow::Receive must implement Steps::received, for {input:?}")
     }
 }
 

@@ -192,6 +192,9 @@ const HOUSES: &[House] = &[
             measure subject
             numbers peers place sample
             busy rows
+            bench/fault
+            bench/generator bench/window
+            bench/driven bench/running
             bench card expect
             experiment
             catalog page store

@@ -1,0 +1,126 @@
+//! What came of asking a server: the generators' outcomes, what the server used meanwhile, and the
+//! sample that is made of both.
+
+use std::collections::BTreeMap;
+
+use load::Outcome;
+
+use super::fault::Fault;
+use super::generator::Interval;
+use super::window::Window;
+use crate::sample::{LASTED_S, Noise, Sample};
+
+/// What generators and meters say.
+pub(crate) struct Driven {
+    pub(crate) outcomes: Vec<Outcome>,
+    /// Interval by interval, of each generator.
+    pub(crate) intervals: Vec<Vec<Interval>>,
+    pub(super) window: Window,
+    pub(super) noise: Noise,
+}
+
+impl Driven {
+    /// What the server made the disk read while the generator measured.
+    pub(crate) fn disk_read_bytes(&self) -> f64 {
+        self.window.disk_read_bytes
+    }
+
+    /// How many reads that were; none if no group counts them.
+    pub(crate) fn disk_reads(&self) -> f64 {
+        self.window.disk_reads
+    }
+
+    /// The same, with the outcomes of all generators as one.
+    pub(super) fn merged(mut self) -> Result<Driven, Fault> {
+        let mut outcomes = self.outcomes.drain(..);
+        let mut whole = outcomes.next().ok_or("there was no generator")?;
+        for outcome in outcomes {
+            whole.merge(&outcome)?;
+        }
+        Ok(Driven {
+            outcomes: vec![whole],
+            ..self
+        })
+    }
+
+    /// A fault if anything at all went wrong: then the figures are not of the work that was asked.
+    pub(crate) fn sound(self) -> Result<Driven, Fault> {
+        let all_answered = self.outcomes.iter().all(|one| one.total.replies() > 0);
+        let driven = self.without_errors()?;
+        match all_answered {
+            true => Ok(driven),
+            false => Err("no request was answered".into()),
+        }
+    }
+
+    /// The same, but there may be no whole reply yet.
+    pub(crate) fn without_errors(self) -> Result<Driven, Fault> {
+        for outcome in &self.outcomes {
+            let errors = outcome.total.errors;
+            if errors.total() > 0 {
+                let named = errors.named().into_iter().filter(|(_, count)| *count > 0);
+                let named = named.map(|(name, count)| format!("{count} {name}"));
+                return Err(named.collect::<Vec<_>>().join(", ").into());
+            }
+        }
+        Ok(self)
+    }
+
+    /// The figures that every experiment with a server has.
+    pub(crate) fn sample(&self) -> Sample {
+        let outcome = &self.outcomes[0];
+        let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
+        let rates = self.outcomes.iter().map(Outcome::achieved_rate_per_s);
+        let rate: f64 = rates.sum();
+        let figures = load::report::figures(outcome);
+        let latency = figures.latency_us.intended;
+        let asked = figures.intended.max(figures.sent).max(1);
+        let failed = (figures.errors["total"] + figures.missed).min(asked);
+        let replies = (rate * seconds).max(1.0);
+        let bytes = self.outcomes.iter().map(|one| one.total.received_bytes);
+        let bytes: u64 = bytes.sum();
+        let is_limited = u8::from(figures.generator_limited);
+        let figures = [
+            (LASTED_S, seconds),
+            ("cpu_us", self.window.cpu_s * 1e6 / replies),
+            ("machine_us", self.window.machine_s * 1e6 / replies),
+            ("gbit_per_s", bytes as f64 * 8e-9 / seconds),
+            ("rate_per_s", rate),
+            ("busy_percent", 100.0 * self.window.cpu_s / seconds),
+            ("p50_us", latency.p50),
+            ("p99_us", latency.p99),
+            ("p99.9_us", latency.p99_9),
+            ("mean_us", latency.mean),
+            ("error_percent", 100.0 * failed as f64 / asked as f64),
+            ("generator_cpu_us", figures.generator.cpu_us_per_reply),
+            ("generator_limited", f64::from(is_limited)),
+            ("lag_p99_us", figures.lag_us.p99),
+        ];
+        let mut sample = Sample {
+            histograms: histograms(&self.outcomes),
+            noise: self.noise,
+            ..Sample::of(figures)
+        };
+        let [user, kernel] = self.window.ticks;
+        if user + kernel > 0.0 {
+            sample.add([("user_percent", 100.0 * user / (user + kernel))]);
+        }
+        sample
+    }
+}
+
+/// The distributions of response times, as the generators encoded them: `response_ns` of the first,
+/// `response_ns 2` of the second.
+fn histograms(outcomes: &[Outcome]) -> BTreeMap<String, String> {
+    let encoded = |(at, outcome): (usize, &Outcome)| {
+        let document = outcome.without_intervals().to_json();
+        let class = document.get("total")?.get("classes")?.get(0)?;
+        let encoded = class.get("response_ns")?.as_str()?;
+        let name = match at {
+            0 => "response_ns".to_owned(),
+            _ => format!("response_ns {}", at + 1),
+        };
+        Some((name, encoded.to_owned()))
+    };
+    outcomes.iter().enumerate().filter_map(encoded).collect()
+}

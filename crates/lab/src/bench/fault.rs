@@ -1,0 +1,32 @@
+//! Why there is no sample, and what the program that is to blame said last.
+
+use std::fmt::Display;
+use std::fs;
+use std::path::Path;
+
+/// Why there is no sample.
+#[derive(Debug)]
+pub enum Fault {
+    /// This sample failed; the sentence says how.
+    Failed(String),
+    /// The subject has nothing of the kind.
+    Absent,
+    /// The user wants to stop.
+    Stopped,
+}
+
+impl<E: Display> From<E> for Fault {
+    fn from(why: E) -> Fault {
+        Fault::Failed(why.to_string())
+    }
+}
+
+/// The last lines of a log, as one.
+pub(super) fn tail(log: &Path) -> String {
+    let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = text.lines().rev().take(4).collect();
+    match lines.is_empty() {
+        true => "it said nothing".to_owned(),
+        false => lines.into_iter().rev().collect::<Vec<_>>().join(" / "),
+    }
+}

@@ -1,0 +1,78 @@
+//! Generators, and what each of them says at its end: `weft load`, and other people's.
+
+use std::fs;
+use std::path::PathBuf;
+
+use load::Outcome;
+use serde::Deserialize;
+
+use super::fault::{Fault, tail};
+use crate::place::Launched;
+use crate::sample::Noise;
+
+/// A `weft load` that was started.
+pub(super) struct Generator {
+    pub(super) launched: Launched,
+    pub(super) log: PathBuf,
+    pub(super) json: PathBuf,
+}
+
+impl Generator {
+    pub(super) fn outcome(&self) -> Result<(Outcome, Vec<Interval>), Fault> {
+        let text = fs::read(&self.json).unwrap_or_default();
+        let read = |text| {
+            let document: serde_json::Value = serde_json::from_slice(text)?;
+            let intervals = Vec::<Interval>::deserialize(&document["intervals"])?;
+            Ok::<_, serde_json::Error>((document, intervals))
+        };
+        let read = read(&text).map_err(|_| format!("the generator: {}", tail(&self.log)));
+        let (document, intervals) = read?;
+        Ok((Outcome::from_json(document)?, intervals))
+    }
+}
+
+/// What a generator says of one of its intervals.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub(crate) struct Interval {
+    /// From the beginning of measuring.
+    pub(crate) begins_s: f64,
+    pub(crate) lasts_s: f64,
+    pub(crate) intended_per_s: f64,
+    /// Good replies.
+    pub(crate) achieved_per_s: f64,
+    /// Requests that failed.
+    pub(crate) errors: u64,
+    /// Requests that were never sent.
+    pub(crate) missed: u64,
+    /// From the intended time.
+    pub(crate) p99_us: f64,
+}
+
+/// How long its threads waited for their core: the one that waited longest.
+pub(super) fn generator_delay_percent(outcome: &Outcome) -> f64 {
+    let threads = &outcome.generator.threads;
+    let share = |thread: &load::outcome::ThreadUse| {
+        100.0 * thread.run_delay.as_secs_f64() / thread.elapsed.as_secs_f64().max(1e-9)
+    };
+    threads.iter().map(share).fold(0.0, f64::max)
+}
+
+/// What another generator did.
+pub(crate) struct Watched {
+    /// All that it printed.
+    pub(crate) said: String,
+    /// How much of its core it used once it was under way, from 0 to 1.
+    pub(crate) busy: f64,
+    /// The server's CPU time from the generator's start to its end, connecting and all.
+    pub(crate) server_s: f64,
+    pub(crate) noise: Noise,
+}
+
+/// CPU time by time, without the first fifth, in which connections are set up, and the last tenth.
+pub(super) fn busy_in_the_middle(readings: &[(f64, f64)]) -> f64 {
+    let count = readings.len();
+    let (Some(from), Some(to)) = (readings.get(count / 5), readings.get(count * 9 / 10)) else {
+        return 0.0;
+    };
+    (to.1 - from.1) / (to.0 - from.0).max(1e-9)
+}

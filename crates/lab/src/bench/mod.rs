@@ -1,0 +1,395 @@
+//! Servers under measurement: started, awaited, asked by generators on the other core, read, and
+//! stopped.
+//!
+//! ```text
+//!   start ──▶ ready ──▶ warm ──▶ measured ──▶ drained ──▶ stopped
+//!   a fresh   answers   the generator says    it ends,    killed, with
+//!   port      anything  when; the server's    is alive    all its processes
+//!                       clocks are read
+//!                       all the while
+//! ```
+//!
+//! The server's CPU time is read fifty times a second with the time of day beside it. The generator
+//! says when it began to measure and for how long; the readings around these two moments give what
+//! the server used between them. So warming up and setting up connections are not part of any
+//! figure, and no server needs to help.
+
+mod driven;
+mod fault;
+mod generator;
+mod running;
+mod window;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) use driven::Driven;
+pub use fault::Fault;
+use fault::tail;
+pub(crate) use generator::Interval;
+use generator::{Generator, Watched, busy_in_the_middle, generator_delay_percent};
+pub(crate) use running::{Running, read_reply};
+use window::Window;
+
+use crate::busy::Usage;
+use crate::place::{
+    LabPlace, Launched, Link, LinkPlan, SERVER, ServerLimits, Side, processes, sys,
+};
+use crate::sample::Noise;
+use crate::subject::{Speaks, Stand, Start, Subject, words};
+
+/// How long a server may take until it answers.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a generator may take beyond its time.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server that answers may take until it has all its processes.
+const SETTLE: Duration = Duration::from_millis(50);
+/// How often clocks are read.
+const READ_EVERY: Duration = Duration::from_millis(20);
+/// And where that takes time from the server: a p99 must not be that of reading.
+const READ_SELDOM: Duration = Duration::from_millis(100);
+
+/// Where samples of servers are taken.
+pub struct Bench<'a> {
+    pub(crate) place: &'a mut LabPlace,
+    /// The weft that generates the load.
+    pub(crate) generator: &'a Path,
+    /// How long a sample is measured.
+    pub(crate) seconds: f64,
+    /// Set when the user wants to stop.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+impl Bench<'_> {
+    /// A folder that is made once in a run, and then found.
+    pub(crate) fn folder(
+        &mut self,
+        name: &str,
+        make: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<PathBuf> {
+        let folder = self.place.scratch().join(name);
+        if !folder.exists() {
+            fs::create_dir(&folder)?;
+            make(&folder)?;
+        }
+        Ok(folder)
+    }
+
+    /// Starts a server over a folder and waits until it answers.
+    pub(crate) fn start(
+        &mut self,
+        subject: &Subject,
+        root: &Path,
+        limits: ServerLimits,
+    ) -> Result<Running, Fault> {
+        self.start_at(subject, root, limits, None, 1, &[])
+    }
+
+    /// Starts a server at the far end of a link, with so many workers, and more words behind its
+    /// own.
+    pub(crate) fn start_on(
+        &mut self,
+        link: LinkPlan,
+        subject: &Subject,
+        root: &Path,
+        workers: u64,
+        words: &[&str],
+    ) -> Result<Running, Fault> {
+        let programs = self.generator.with_file_name("weft-programs");
+        let link = self.place.link(link, &programs)?;
+        let limits = ServerLimits::default();
+        self.start_at(subject, root, limits, Some(link), workers, words)
+    }
+
+    /// Starts so many servers with so many workers each, all on both cores, and takes them for one.
+    /// [Their generators](Bench::drive_among) have what they leave of the cores.
+    pub(crate) fn start_on_both_cores(
+        &mut self,
+        subject: &Subject,
+        root: &Path,
+        servers: u64,
+        workers: u64,
+    ) -> Result<Running, Fault> {
+        let limits = ServerLimits {
+            has_both_cores: true,
+            ..ServerLimits::default()
+        };
+        let mut start = || self.start_at(subject, root, limits, None, workers, &[]);
+        let mut first = start()?;
+        for _ in 1..servers {
+            first.beside.push(start()?);
+        }
+        // What answers may have been about to start its other workers.
+        thread::sleep(SETTLE);
+        first.pids = first.family();
+        Ok(first)
+    }
+
+    fn start_at(
+        &mut self,
+        subject: &Subject,
+        root: &Path,
+        limits: ServerLimits,
+        link: Option<Link>,
+        workers: u64,
+        words: &[&str],
+    ) -> Result<Running, Fault> {
+        let Start::Server(server) = &subject.start else {
+            return Err(format!("{} is no server", subject.name).into());
+        };
+        let (host, interface) = match &link {
+            Some(link) => (SERVER, &*link.interface),
+            None => (Ipv4Addr::LOCALHOST, ""),
+        };
+        let port = self.place.port()?;
+        let (scratch, is_root) = (self.place.scratch().to_owned(), self.place.is_root());
+        let log = scratch.join("server.log");
+        let mut argv = server.argv(&Stand {
+            host,
+            port,
+            root,
+            interface,
+            workers,
+            scratch: &scratch,
+            is_root,
+        })?;
+        argv.extend(words.iter().map(OsString::from));
+        let network = link.as_ref().and_then(|link| link.network.as_ref());
+        let network = network.map(AsFd::as_fd);
+        let launched = self
+            .place
+            .launch(Side::Server, &argv, &log, limits, network)?;
+        let mut running = Running {
+            launched,
+            host,
+            port,
+            log,
+            pids: Vec::new(),
+            beside: Vec::new(),
+            link,
+        };
+        let greeting: &[u8] = match server.protocol {
+            Speaks::Web => b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+            Speaks::Cache => b"version\r\n",
+        };
+        // An answer, for a connection alone says little: nginx listens before it has a worker.
+        let deadline = Instant::now() + START_PATIENCE;
+        while !running.answers(greeting) {
+            self.go_on()?;
+            if running.launched.ended()?.is_some() || Instant::now() > deadline {
+                let (name, words) = (&subject.name, running.last_words());
+                return Err(format!("{name} does not answer: {words}").into());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        running.pids = running.family();
+        // Seen once, on a machine with much else to do: a server that answers, and a cost of 0.
+        match running.pids.is_empty() {
+            true => Err("no process of the server is found".into()),
+            false => Ok(running),
+        }
+    }
+
+    /// Lets generators ask, all at once, and reads the meters meanwhile. Each entry is what comes
+    /// after `weft load`, without durations.
+    pub(crate) fn drive(
+        &mut self,
+        server: &mut Running,
+        loads: &[Vec<String>],
+    ) -> Result<Driven, Fault> {
+        let side = |_| Side::Generator;
+        self.drive_from(&side, READ_EVERY, server, loads)
+    }
+
+    /// The same by two generators, one on each core, where the server has both. What they say is
+    /// one outcome.
+    pub(crate) fn drive_among(
+        &mut self,
+        server: &mut Running,
+        load: &[String],
+    ) -> Result<Driven, Fault> {
+        // With one seed both would ask at the same moments.
+        let loads = ["--seed 1", "--seed 2"].map(|seed| [load, &words(seed)[..]].concat());
+        self.drive_from(&Side::Among, READ_SELDOM, server, &loads)?
+            .merged()
+    }
+
+    /// As [`drive`](Bench::drive). Several generators have one core, and number `ahead` goes ahead
+    /// of the others there: else most of its p99 is how long it waits for them.
+    pub(crate) fn drive_ahead(
+        &mut self,
+        server: &mut Running,
+        loads: &[Vec<String>],
+        ahead: usize,
+    ) -> Result<Driven, Fault> {
+        let side = |at| match loads.len() > 1 && at == ahead {
+            true => Side::Ahead,
+            false => Side::Generator,
+        };
+        self.drive_from(&side, READ_EVERY, server, loads)
+    }
+
+    fn drive_from(
+        &mut self,
+        side: &dyn Fn(usize) -> Side,
+        read_every: Duration,
+        server: &mut Running,
+        loads: &[Vec<String>],
+    ) -> Result<Driven, Fault> {
+        let mut generators = Vec::new();
+        let (mut readings, usage) = (vec![server.read()?], Usage::now());
+        for (at, words) in loads.iter().enumerate() {
+            generators.push(self.generate(at, side(at), words)?);
+        }
+        // Seen: 5 µs of CPU for a request, and 17 in the next sample. Cause: server and generators
+        // had both cores, and this thread read the clock long after the time of day.
+        let is_squeezed = matches!(side(0), Side::Among(_));
+        let ahead = is_squeezed.then(sys::Ahead::go).transpose()?;
+        let deadline = Instant::now() + Duration::from_secs_f64(self.seconds + 5.0) + END_PATIENCE;
+        loop {
+            thread::sleep(read_every);
+            self.go_on()?;
+            readings.push(server.read()?);
+            let mut is_over = true;
+            for generator in &mut generators {
+                is_over &= generator.launched.ended()?.is_some();
+            }
+            if is_over {
+                break;
+            }
+            if Instant::now() > deadline {
+                return Err("the generator did not end in time".into());
+            }
+        }
+        // The generator may have ended its time after the last one.
+        readings.push(server.read()?);
+        drop(ahead);
+        let last = readings[readings.len() - 1];
+        let own = (last.cpu + last.relay).saturating_sub(readings[0].cpu + readings[0].relay);
+        let mut noise = Noise::since(usage, own);
+        server.check()?;
+        let (mut outcomes, mut intervals) = (Vec::new(), Vec::new());
+        for generator in &generators {
+            let (outcome, its_intervals) = generator.outcome()?;
+            outcomes.push(outcome);
+            intervals.push(its_intervals);
+        }
+        let window = Window::of(&readings, outcomes[0].began, outcomes[0].elapsed);
+        let window = window.ok_or("the clock was set while a sample was taken")?;
+        let replies = outcomes.iter().map(|one| one.total.replies()).sum();
+        window.check(replies)?;
+        let generators_delay: f64 = outcomes.iter().map(generator_delay_percent).sum();
+        noise.run_delay_percent = window.delay_percent() + generators_delay;
+        Ok(Driven {
+            noise,
+            outcomes,
+            intervals,
+            window,
+        })
+    }
+
+    fn generate(&mut self, at: usize, side: Side, words: &[String]) -> Result<Generator, Fault> {
+        let scratch = self.place.scratch();
+        let [log, json] = ["log", "json"].map(|kind| scratch.join(format!("load-{at}.{kind}")));
+        let _ = fs::remove_file(&json);
+        let duration = format!("{}ms", (self.seconds * 1000.0) as u64);
+        let mut argv: Vec<OsString> = vec![self.generator.into(), "load".into()];
+        argv.extend(words.iter().map(OsString::from));
+        argv.extend(["--quiet", "--color", "never", "--duration"].map(OsString::from));
+        argv.extend([duration.into(), "--json".into(), json.clone().into()]);
+        let limits = ServerLimits::default();
+        let launched = self.place.launch(side, &argv, &log, limits, None)?;
+        Ok(Generator {
+            launched,
+            log,
+            json,
+        })
+    }
+
+    /// Lets another generator ask, and reads what it prints and how much of its core it used.
+    pub(crate) fn watch(
+        &mut self,
+        server: &mut Running,
+        argv: &[OsString],
+    ) -> Result<Watched, Fault> {
+        let log = self.place.scratch().join("watched.log");
+        let (usage, first) = (Usage::now(), server.read()?);
+        let mut generator = self.place.launch_beside(argv, &log)?;
+        let (began, pid) = (Instant::now(), generator.pid());
+        let mut readings: Vec<(f64, f64)> = Vec::new();
+        let mut delay_ns = 0;
+        let status = loop {
+            thread::sleep(READ_EVERY);
+            self.go_on()?;
+            if let Some(status) = generator.ended()? {
+                break status;
+            }
+            if began.elapsed() > Duration::from_secs_f64(self.seconds + 5.0) + END_PATIENCE {
+                return Err("the generator did not end in time".into());
+            }
+            if let Ok(cpu) = sys::cpu_time(pid) {
+                readings.push((began.elapsed().as_secs_f64(), cpu.as_secs_f64()));
+                delay_ns = processes::run_delay_ns(pid).max(delay_ns);
+            }
+        };
+        let lasted = began.elapsed().as_secs_f64();
+        let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+        if !status.success() {
+            return Err(format!("{status}: {}", tail(&log)).into());
+        }
+        server.check()?;
+        let last = server.read()?;
+        let server = last.cpu.saturating_sub(first.cpu);
+        let (mut noise, server_s) = (Noise::since(usage, server), server.as_secs_f64());
+        // As in a window: the server's own threads had what it used of its core.
+        let waited_s = last.delay_ns.saturating_sub(first.delay_ns) as f64 / 1e9;
+        let waited_s = waited_s.min((lasted - server_s).max(0.0));
+        noise.run_delay_percent = 100.0 * (delay_ns as f64 / 1e9 + waited_s) / lasted;
+        Ok(Watched {
+            said,
+            busy: busy_in_the_middle(&readings),
+            server_s,
+            noise,
+        })
+    }
+
+    /// Runs the generator's program to its end, for what it does and not for what it measures.
+    pub(crate) fn weft(&mut self, words: &[impl AsRef<OsStr>]) -> Result<(), Fault> {
+        let log = self.place.scratch().join("weft.log");
+        let mut argv: Vec<OsString> = vec![self.generator.into()];
+        argv.extend(words.iter().map(OsString::from));
+        let mut launched = self.place.launch_beside(&argv, &log)?;
+        self.see_end(&mut launched, &log)
+    }
+
+    /// Waits until a program has ended well that does so by itself.
+    pub(crate) fn see_end(&self, launched: &mut Launched, log: &Path) -> Result<(), Fault> {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            self.go_on()?;
+            match launched.ended()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(_) => return Err(Fault::Failed(tail(log))),
+                None if Instant::now() > deadline => {
+                    return Err("it did not end in time".into());
+                }
+                None => thread::sleep(READ_EVERY),
+            }
+        }
+    }
+
+    /// An error once the user wants to stop.
+    pub(crate) fn go_on(&self) -> Result<(), Fault> {
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err(Fault::Stopped),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A server that answers: where it is, what it replies, which processes it has, and what its clocks
+//! say.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use super::fault::{Fault, tail};
+use super::window::Reading;
+use crate::busy;
+use crate::place::{Launched, Link, processes, sys};
+
+/// How long a reply to a question of the laboratory's own may take.
+const REPLY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server that answers.
+pub(crate) struct Running {
+    pub(super) launched: Launched,
+    pub(super) host: Ipv4Addr,
+    pub(crate) port: u16,
+    pub(super) log: PathBuf,
+    /// Of those beside it as well.
+    pub(super) pids: Vec<u32>,
+    /// Others that are taken for one with it.
+    pub(super) beside: Vec<Running>,
+    /// It goes when the server has gone.
+    pub(super) link: Option<Link>,
+}
+
+impl Running {
+    /// The numbers of its processes, as a list with commas.
+    pub(crate) fn pids(&self) -> String {
+        let pids = self.pids.iter().map(u32::to_string);
+        pids.collect::<Vec<_>>().join(",")
+    }
+
+    /// The generator's end of the link; nothing on the loopback.
+    pub(crate) fn near(&self) -> &str {
+        self.link.as_ref().map_or("", |link| &link.near)
+    }
+
+    /// `HOST:PORT` of it and of those beside it.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let all = [self].into_iter().chain(&self.beside);
+        all.map(|one| format!("{}:{}", one.host, one.port))
+            .collect()
+    }
+
+    /// `http://HOST:PORT/PATH`
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}:{}{path}", self.host, self.port)
+    }
+
+    pub(crate) fn connect(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect((self.host, self.port))?;
+        stream.set_read_timeout(Some(REPLY_PATIENCE))?;
+        stream.set_write_timeout(Some(REPLY_PATIENCE))?;
+        Ok(stream)
+    }
+
+    pub(super) fn answers(&self, greeting: &[u8]) -> bool {
+        let ask = || -> io::Result<bool> {
+            let mut stream = self.connect()?;
+            stream.write_all(greeting)?;
+            Ok(stream.read(&mut [0])? > 0)
+        };
+        ask().unwrap_or(false)
+    }
+
+    /// Asks for a file and compares every byte of what comes.
+    pub(crate) fn verify(&self, path: &str, body: &[u8]) -> Result<(), Fault> {
+        let mut stream = self.connect()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")?;
+        read_reply(&mut BufReader::new(stream), path, body)?;
+        let mut beside = self.beside.iter();
+        beside.try_for_each(|one| one.verify(path, body))
+    }
+
+    /// Resident memory of all its processes, page tables included.
+    pub(crate) fn resident_bytes(&self) -> Result<u64, Fault> {
+        let each = self.pids.iter().map(|&pid| processes::resident_bytes(pid));
+        let sum: Option<u64> = each.sum();
+        Ok(sum.ok_or("a process of the server is gone")?)
+    }
+
+    /// Its processes are still those that it had when it began to answer.
+    pub(crate) fn check(&mut self) -> Result<(), Fault> {
+        let now = self.family();
+        match now == self.pids {
+            true => Ok(()),
+            false => {
+                let (before, words) = (&self.pids, self.last_words());
+                Err(format!("the server's processes {before:?} became {now:?}: {words}").into())
+            }
+        }
+    }
+
+    pub(super) fn family(&self) -> Vec<u32> {
+        let all = [self].into_iter().chain(&self.beside);
+        let sessions: Vec<u32> = all.map(|one| one.launched.pid()).collect();
+        let members = processes::of_sessions(&sessions);
+        let alive = members.iter().filter(|process| !process.is_zombie);
+        alive.map(|process| process.pid).collect()
+    }
+
+    pub(super) fn read(&self) -> Result<Reading, Fault> {
+        let mut reading = Reading {
+            at: SystemTime::now(),
+            cpu: Duration::ZERO,
+            delay_ns: 0,
+            relay: self.link.as_ref().map_or(Duration::ZERO, Link::relay_cpu),
+            machine: busy::machine().unwrap_or_default(),
+            disk_read_bytes: 0,
+            disk_reads: self.launched.disk_reads().unwrap_or(0),
+            ticks: [0; 2],
+        };
+        for &pid in &self.pids {
+            let time = sys::cpu_time(pid)
+                .map_err(|error| format!("process {pid} of the server: {error}"))?;
+            reading.cpu += time;
+            reading.delay_ns += processes::run_delay_ns(pid);
+            let ticks = processes::ticks(pid).unwrap_or_default();
+            reading.ticks = [0, 1].map(|at| reading.ticks[at] + ticks[at]);
+            reading.disk_read_bytes += processes::storage_read_bytes(pid).unwrap_or(0);
+        }
+        Ok(reading)
+    }
+
+    pub(super) fn last_words(&self) -> String {
+        tail(&self.log)
+    }
+}
+
+/// Reads one reply, which must be the file.
+pub(crate) fn read_reply(stream: &mut impl BufRead, path: &str, body: &[u8]) -> Result<(), Fault> {
+    let mut status = String::new();
+    stream.read_line(&mut status)?;
+    let mut length = None;
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line)? == 0 {
+            return Err(format!("{path}: the reply ends in its head").into());
+        }
+        if line.trim_end().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse::<usize>().ok();
+        }
+    }
+    if !status.starts_with("HTTP/1.1 200 ") {
+        return Err(format!("{path}: {}", status.trim_end()).into());
+    }
+    let expected = body.len();
+    let mut read = vec![0; length.filter(|&length| length == expected).unwrap_or(0)];
+    stream.read_exact(&mut read)?;
+    match read == body {
+        true => Ok(()),
+        false => Err(format!(
+            "{path}: the body is not the file's {expected} bytes (length {length:?})"
+        )
+        .into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_right_or_the_sample_fails() {
+        let read = |reply: &str| {
+            let result = read_reply(&mut reply.as_bytes(), "/a", b"body");
+            result.map_err(|fault| match fault {
+                Fault::Failed(why) => why,
+                _ => unreachable!("it asks for a reply"),
+            })
+        };
+        assert_eq!(
+            read("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"),
+            Ok(())
+        );
+        let wrong = read("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nBODY").unwrap_err();
+        assert!(wrong.contains("not the file's 4 bytes"), "{wrong}");
+        let short = read("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbod").unwrap_err();
+        assert!(short.contains("length Some(3)"), "{short}");
+        assert!(
+            read("HTTP/1.1 404 Not Found\r\n\r\n")
+                .unwrap_err()
+                .contains("404")
+        );
+        assert!(read("HTTP/1.1 200 OK\r\n").unwrap_err().contains("head"));
+    }
+}

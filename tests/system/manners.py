@@ -153,9 +153,9 @@ HTTP = {
 
 # ---- memcached
 
-def value(key, content, flags=b"0", length=None):
+def value(key, content, length=None):
     length = len(content) if length is None else length
-    return b"VALUE %b %b %d\r\n%b\r\n" % (key, flags, length, content)
+    return b"VALUE %b 0 %d\r\n%b\r\n" % (key, length, content)
 
 
 # The first key of the plan, whatever is asked for.

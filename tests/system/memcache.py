@@ -2,6 +2,7 @@
 
 import pathlib
 import socket
+import subprocess
 
 from world import Failure, Server, VARIANTS, expect, free_port
 
@@ -117,21 +118,19 @@ class Client:
         return found
 
 
-def certificate(folder, name="localhost"):
+def certificate(folder):
     """An authority's certificate, and a certificate and key that it signed: three files."""
-    import subprocess
-
     folder = pathlib.Path(folder)
 
     def openssl(*words):
         subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
 
     authority, authority_key = folder / "ca.pem", folder / "ca.key"
-    chain, key, request, names = (folder / f"{name}.{ending}" for ending in ("pem", "key", "csr", "names"))
-    names.write_text(f"subjectAltName=DNS:{name},IP:127.0.0.1\n")
+    chain, key, request, names = (folder / f"localhost.{ending}" for ending in ("pem", "key", "csr", "names"))
+    names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
     openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=authority", "-days", 2,
             "-keyout", authority_key, "-out", authority)
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", key, "-out", request)
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout", key, "-out", request)
     openssl("x509", "-req", "-in", request, "-CA", authority, "-CAkey", authority_key, "-CAcreateserial",
             "-days", 2, "-extfile", names, "-out", chain)
     return authority, chain, key

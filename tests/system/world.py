@@ -261,11 +261,11 @@ class Server:
     def url(self, path="/"):
         return self.origin + path
 
-    def get(self, path="/", method="GET", body=None, **headers):
+    def get(self, path="/", **headers):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
         try:
             headers = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, path, body=body, headers=headers)
+            connection.request("GET", path, headers=headers)
             reply = connection.getresponse()
             return Reply(reply.status, reply.headers, reply.read())
         finally:
@@ -349,8 +349,8 @@ class Server:
 
 # ---- talking bytes
 
-def request(path="/", host="127.0.0.1", method="GET", close=False, **headers):
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
+def request(path="/", close=False, **headers):
+    lines = [f"GET {path} HTTP/1.1", "Host: 127.0.0.1"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     lines += ["Connection: close"] if close else []
     return ("\r\n".join(lines) + "\r\n\r\n").encode()

@@ -202,10 +202,10 @@ def clients_show_certificates_if_asked_to(world):
 class Datagrams:
     """memcached's requests over UDP. Its doc/protocol.txt, "UDP protocol"."""
 
-    def __init__(self, port, timeout=10):
+    def __init__(self, port):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect(("127.0.0.1", port))
-        self.socket.settimeout(timeout)
+        self.socket.settimeout(10)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self.id = 0
 

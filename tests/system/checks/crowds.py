@@ -39,7 +39,7 @@ class Crowd:
             with idler.makefile("rb") as file:
                 expect_equal("an idler's first reply", read_reply(file).status, 200)
 
-    def dribble(self, every_s=3.0):
+    def dribble(self):
         """One byte to each, spread over three seconds, again and again."""
         while not self.stopping.is_set():
             for part in range(30):
@@ -48,7 +48,7 @@ class Crowd:
                         slow.send(self.head[self.at:self.at + 1], socket.MSG_NOSIGNAL)
                     except OSError:
                         pass  # the server may have given up on it: that is its right
-                if self.stopping.wait(every_s / 30):
+                if self.stopping.wait(0.1):
                     return
             self.at += 1
 

@@ -31,8 +31,8 @@ def fill(folder):
             pass
 
 
-def read_only(world, name="read-only", **files):
-    folder = full_disk(world, name, **files)
+def read_only(world, **files):
+    folder = full_disk(world, "read-only", **files)
     world.output_of("mount", "-o", "remount,ro", folder)
     return folder
 

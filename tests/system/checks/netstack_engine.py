@@ -15,6 +15,7 @@ import struct
 import subprocess
 
 import link
+from link import ip
 from memcache import CacheServer, certificate
 from world import Server, check, expect, expect_equal, read_reply, request, wait_for
 from world import check_over as check_over_kinds
@@ -66,10 +67,6 @@ class CacheOnLink(OnLink, CacheServer):
     def __init__(self, world, flags):
         flags = [*self.prepare(world, "tap", "cache"), *flags]
         self.command = [str(world.binary), "cache", "-u", "root", "-p", str(PORT), *flags]
-
-
-def ip(*words):
-    subprocess.run(["ip", *words], check=True)
 
 
 @contextlib.contextmanager

@@ -194,8 +194,9 @@ fn redirect(replier: &mut Replier<'_>, asked: RequestFacts<'_>, path: &str, quer
 
 fn fail(replier: &mut Replier<'_>, asked: RequestFacts<'_>, status: u16, why: &str) {
     if status == Status::ServiceUnavailable.code() {
-        let line = replier.service.retry_after_line();
-        replier.page(Status::ServiceUnavailable, asked, &line, Some(why));
+        // RFC 9110 10.2.3
+        let line = b"Retry-After: 5\r\n";
+        replier.page(Status::ServiceUnavailable, asked, line, Some(why));
     } else {
         replier.page(Status::InternalServerError, asked, &[], Some(why));
     }

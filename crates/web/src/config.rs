@@ -1,5 +1,4 @@
 use std::fmt;
-use std::time::Duration;
 
 use crate::LogFormat;
 
@@ -12,8 +11,6 @@ pub struct ServiceConfig {
     pub server_name: Option<String>,
     /// How access-log lines are written, if the driver wants any.
     pub log_format: LogFormat,
-    /// Value of `Retry-After` in the 503 of an overloaded server.
-    pub retry_after: Duration,
 }
 
 impl Default for ServiceConfig {
@@ -22,7 +19,6 @@ impl Default for ServiceConfig {
             limits: RequestLimits::default(),
             server_name: Some("weft".to_owned()),
             log_format: LogFormat::default(),
-            retry_after: Duration::from_secs(5),
         }
     }
 }

@@ -105,11 +105,6 @@ impl Service {
         })
     }
 
-    /// `Retry-After`, for a 503. RFC 9110 10.2.3
-    pub(crate) fn retry_after_line(&self) -> Vec<u8> {
-        format!("Retry-After: {}\r\n", self.config.retry_after.as_secs()).into_bytes()
-    }
-
     pub(crate) fn page(&self, status: Status) -> &Page {
         &self.pages[status as usize]
     }

@@ -230,7 +230,6 @@ fn service_config(config: &ServeConfig) -> ServiceConfig {
         limits: config.request_limits,
         server_name: config.server_name.clone(),
         log_format: config.log_format,
-        ..ServiceConfig::default()
     }
 }
 

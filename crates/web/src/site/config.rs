@@ -51,8 +51,6 @@ pub struct SiteConfig {
     pub recheck_every: Duration,
     /// Types by file name extension (without its dot), before the built-in table.
     pub mime_types: Vec<(String, String)>,
-    /// The type of files with an unknown extension.
-    pub default_type: String,
 }
 
 /// A header field for the files whose path matches a glob; with the glob `**` for every reply.
@@ -99,7 +97,6 @@ impl Default for SiteConfig {
             paths_max: 32_768,
             recheck_every: Duration::from_secs(1),
             mime_types: Vec::new(),
-            default_type: "application/octet-stream".to_owned(),
         }
     }
 }

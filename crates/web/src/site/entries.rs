@@ -267,7 +267,7 @@ impl Site {
             .find(|(of, _)| of.eq_ignore_ascii_case(extension));
         own.map(|(_, content_type)| content_type.as_str())
             .or_else(|| mime::by_name(path))
-            .unwrap_or(&self.config.default_type)
+            .unwrap_or("application/octet-stream")
     }
 
     /// A number that no other reading has, of this process or an earlier one.

@@ -340,15 +340,8 @@ fn check_config(config: &SiteConfig) -> Result<(), SiteError> {
     if let Some(name) = config.index.iter().find(is_unusable) {
         return Err(SiteError::IndexName(name.clone()));
     }
-    let types = config
-        .mime_types
-        .iter()
-        .map(|(_, value)| value)
-        .chain([&config.default_type]);
-    match types
-        .into_iter()
-        .find(|value| value.is_empty() || !rules::is_value(value))
-    {
+    let mut types = config.mime_types.iter().map(|(_, value)| value);
+    match types.find(|value| value.is_empty() || !rules::is_value(value)) {
         None => Ok(()),
         Some(value) => Err(SiteError::HeaderValue {
             name: "Content-Type".to_owned(),

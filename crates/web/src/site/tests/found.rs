@@ -297,6 +297,8 @@ fn what_is_wrong_with_the_configuration_is_said() {
     assert!(error.contains("nope.html"), "{error}");
     let error = error_of(|config, _| config.index = vec!["a/b".into()]);
     assert!(error.contains("a/b"), "{error}");
-    let error = error_of(|config, _| config.default_type = "x\r\nSet-Cookie: y".into());
+    let error = error_of(|config, _| {
+        config.mime_types = vec![("js".into(), "x\r\nSet-Cookie: y".into())];
+    });
     assert!(error.contains("Content-Type"), "{error}");
 }

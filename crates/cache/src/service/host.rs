@@ -31,8 +31,7 @@ pub enum StopMode {
     Graceful,
 }
 
-/// What `stats` says of the process. `None`: the host does not know, and the session's own count is
-/// shown, or nothing.
+/// What `stats` says of the process: 0 of what the host does not know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// The process's number.
@@ -51,12 +50,8 @@ pub struct Process {
     pub bytes_read: u64,
     /// Bytes sent.
     pub bytes_written: u64,
-    /// Whether connections are accepted now.
-    pub accepting_conns: bool,
     /// How often accepting paused.
     pub listen_disabled_num: u64,
-    /// For how long, in all.
-    pub time_in_listen_disabled: Duration,
     /// Connections closed because they were idle.
     pub idle_kicks: u64,
 }
@@ -69,7 +64,6 @@ impl Host for NoHost {
     fn process(&self) -> Process {
         Process {
             pid: std::process::id(),
-            accepting_conns: true,
             ..Process::default()
         }
     }

@@ -26,8 +26,6 @@ pub struct Settings {
     pub threads: u32,
     /// `-b`
     pub backlog: u32,
-    /// `-R`
-    pub requests_per_turn: u32,
     /// `-B`
     pub binding: Binding,
     /// `-D`: what ends the prefix of a key in `stats detail`.
@@ -96,7 +94,6 @@ impl Default for Settings {
             memory_file: None,
             threads: 4,
             backlog: 1024,
-            requests_per_turn: 20,
             binding: Binding::Auto,
             prefix_delimiter: b':',
             counts_prefixes: false,

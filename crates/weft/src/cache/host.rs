@@ -50,7 +50,6 @@ impl Host for ProcessHost {
             rusage_user,
             rusage_system,
             reserved_fds: DESCRIPTORS_RESERVED,
-            accepting_conns: true,
             ..Process::default()
         };
         let Some(server) = self.0.server.get().and_then(Weak::upgrade) else {

@@ -121,8 +121,7 @@ impl<'a> Iterator for Tags<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RequestLimits;
-    use crate::request::parse;
+    use crate::request::with_fields;
 
     const CURRENT: Validators<'_> = Validators {
         etag: "\"abc\"",
@@ -133,18 +132,10 @@ mod tests {
     const SAME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
-    fn with_head<R>(fields: &str, read: impl FnOnce(&Fields<'_>) -> R) -> R {
-        let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n");
-        match parse(head.as_bytes(), &RequestLimits::default()) {
-            Ok(Some(head)) => read(&head.fields),
-            other => panic!("{other:?}"),
-        }
-    }
-
     #[track_caller]
     fn check(fields: &str, verdict: Verdict) {
         assert_eq!(
-            with_head(fields, |fields| judge(fields, CURRENT)),
+            with_fields(fields, |fields| judge(fields, CURRENT)),
             verdict,
             "{fields}"
         );
@@ -197,14 +188,14 @@ mod tests {
             modified_is_strong: false,
             ..CURRENT
         };
-        let judged = |fields: &str| with_head(fields, |fields| judge(fields, current));
+        let judged = |fields: &str| with_fields(fields, |fields| judge(fields, current));
         assert_eq!(judged("If-Match: W/\"abc\""), Verdict::Failed);
         assert_eq!(judged("If-Match: \"abc\""), Verdict::Failed);
         assert_eq!(judged("If-None-Match: \"abc\""), Verdict::Perform);
         for value in ["W/\"abc\"", "\"abc\"", SAME] {
             let fields = format!("If-Range: {value}");
             assert!(
-                !with_head(&fields, |f| range_applies(f, current)),
+                !with_fields(&fields, |f| range_applies(f, current)),
                 "{value}"
             );
         }
@@ -256,7 +247,7 @@ mod tests {
 
     #[test]
     fn if_range_wants_exactly_what_there_is() {
-        let applies = |fields: &str, current| with_head(fields, |f| range_applies(f, current));
+        let applies = |fields: &str, current| with_fields(fields, |f| range_applies(f, current));
         assert!(applies("Range: bytes=0-", CURRENT));
         assert!(applies("If-Range: \"abc\"", CURRENT));
         assert!(applies(&format!("If-Range: {SAME}"), CURRENT));

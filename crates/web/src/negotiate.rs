@@ -168,20 +168,11 @@ fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RequestLimits;
-    use crate::request::parse;
-
-    fn with_head<R>(fields: &str, read: impl FnOnce(&Fields<'_>) -> R) -> R {
-        let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n");
-        match parse(head.as_bytes(), &RequestLimits::default()) {
-            Ok(Some(head)) => read(&head.fields),
-            other => panic!("{other:?}"),
-        }
-    }
+    use crate::request::with_fields;
 
     #[track_caller]
     fn check(value: &str, ranked: &str) {
-        let encodings = with_head(&format!("Accept-Encoding: {value}\r\n"), encodings);
+        let encodings = with_fields(&format!("Accept-Encoding: {value}"), encodings);
         let tokens: Vec<_> = encodings.iter().map(Encoding::token).collect();
         assert_eq!(tokens.join(" "), ranked, "{value}");
     }
@@ -210,13 +201,13 @@ mod tests {
         check("identity, gzip;q=0.5", "");
         check("identity;q=0.5, gzip", "gzip");
         check("identity;q=0", "");
-        with_head("", |fields| assert_eq!(encodings(fields), Encodings::NONE));
+        with_fields("", |fields| assert_eq!(encodings(fields), Encodings::NONE));
     }
 
     #[test]
     fn values_of_two_fields_are_one_list() {
-        let two = "Accept-Encoding: gzip\r\nAccept-Encoding: br;q=0.1\r\n";
-        let tokens: Vec<_> = with_head(two, encodings)
+        let two = "Accept-Encoding: gzip\r\nAccept-Encoding: br;q=0.1";
+        let tokens: Vec<_> = with_fields(two, encodings)
             .iter()
             .map(Encoding::token)
             .collect();
@@ -226,21 +217,18 @@ mod tests {
     #[test]
     fn a_listing_is_json_for_those_who_ask() {
         let format = |query: &str, accept: &str| {
-            with_head(accept, |fields| listing_format(query.as_bytes(), fields))
+            with_fields(accept, |fields| listing_format(query.as_bytes(), fields))
         };
         assert_eq!(format("", ""), ListingFormat::Html);
         assert_eq!(format("a=b&format=json", ""), ListingFormat::Json);
+        assert_eq!(format("", "Accept: application/json"), ListingFormat::Json);
         assert_eq!(
-            format("", "Accept: application/json\r\n"),
-            ListingFormat::Json
-        );
-        assert_eq!(
-            format("format=html", "Accept: application/json\r\n"),
+            format("format=html", "Accept: application/json"),
             ListingFormat::Html
         );
-        let browser = "Accept: text/html,application/xml;q=0.9,*/*;q=0.8\r\n";
+        let browser = "Accept: text/html,application/xml;q=0.9,*/*;q=0.8";
         assert_eq!(format("", browser), ListingFormat::Html);
-        let both = "Accept: text/html, application/json;q=0.9\r\n";
+        let both = "Accept: text/html, application/json;q=0.9";
         assert_eq!(format("", both), ListingFormat::Html);
     }
 

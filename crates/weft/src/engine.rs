@@ -475,6 +475,9 @@ pub(crate) fn choice(flags: &[(&str, &str)]) -> EngineChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::tests::machine;
+
+    const WATCHED: (&str, &str) = ("proc/sys/fs/epoll/max_user_watches", "9000\n");
 
     /// The row of `--engine` reads the names one by one: one that it forgets would be fibers.
     #[test]
@@ -571,11 +574,7 @@ mod tests {
 
     #[test]
     fn more_connections_than_an_engine_holds_are_refused() {
-        let root = tempfile::tempdir().unwrap();
-        let watches = root.path().join("proc/sys/fs/epoll");
-        std::fs::create_dir_all(&watches).unwrap();
-        std::fs::write(watches.join("max_user_watches"), "9000\n").unwrap();
-        let machine = Machine::at(root.path());
+        let (_root, machine) = machine(&[WATCHED]);
         let check = |flags: &[(&str, &str)]| {
             choice(flags).check_holds("--max-connections", 10_000, 2, &machine)
         };
@@ -603,11 +602,8 @@ mod tests {
     /// what epoll watches. Cure: fibers are, for each processor that a connection may wait on.
     #[test]
     fn fibers_hold_what_epoll_watches_on_all_their_processors() {
-        let root = tempfile::tempdir().unwrap();
-        let watches = root.path().join("proc/sys/fs/epoll");
-        std::fs::create_dir_all(&watches).unwrap();
-        std::fs::write(watches.join("max_user_watches"), "9000\n").unwrap();
-        let machine = Machine::at(root.path());
+        let (_nothing, silent) = machine(&[]);
+        let (_root, machine) = machine(&[WATCHED]);
         let on_epoll = choice(&[("io", "epoll")]);
         for (workers, held) in [(1, 8_936), (2, 4_468), (4, 2_234)] {
             on_epoll.check_holds("-c", held, workers, &machine).unwrap();
@@ -619,7 +615,6 @@ mod tests {
         let on_uring = choice(&[("io", "uring")]);
         on_uring.check_holds("-c", 10_000, 2, &machine).unwrap();
         // Where the machine does not say.
-        let silent = Machine::at(&root.path().join("nowhere"));
         on_epoll.check_holds("-c", 10_000, 2, &silent).unwrap();
     }
 }

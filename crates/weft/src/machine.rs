@@ -37,7 +37,7 @@ impl Machine {
     }
 
     /// One whose `/proc` and `/sys` lie under `root`.
-    pub(crate) fn at(root: &Path) -> Machine {
+    fn at(root: &Path) -> Machine {
         Machine {
             root: root.to_owned(),
         }
@@ -216,10 +216,11 @@ fn limit(resource: Resource) -> Limit {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
+    /// A machine that has these files, in a folder that goes with the first.
+    pub(crate) fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = root.path().join(path);

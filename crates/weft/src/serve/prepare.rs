@@ -267,18 +267,7 @@ mod tests {
     use super::*;
     use crate::common::Common;
     use crate::engine::choice;
-    use std::fs;
-
-    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let machine = Machine::at(root.path());
-        (root, machine)
-    }
+    use crate::machine::tests::machine;
 
     fn limits(config: &ServeConfig, files: &[(&str, &str)], nofile: u64) -> Limits {
         Limits::derive(config, &machine(files).1, nofile)

@@ -15,11 +15,6 @@ pub trait Host: Send + Sync {
     fn refresh_certificates(&self) -> Option<Result<(), String>> {
         None
     }
-
-    /// A client changed the verbosity.
-    fn set_verbosity(&self, level: u32) {
-        let _ = level;
-    }
 }
 
 /// How to end.

@@ -62,7 +62,6 @@ fn verbosity(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
             let level = level.min(VERBOSITY_MAX);
             let tuning = &cx.service.tuning;
             tuning.verbosity.store(level, Ordering::Relaxed);
-            cx.service.host.set_verbosity(level);
             b"OK\r\n"
         }
     };

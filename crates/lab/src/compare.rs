@@ -9,6 +9,8 @@
 
 use std::fmt;
 
+use load::random::Random;
+
 use crate::measure::{Better, Measure};
 use crate::numbers::{Spread, counted, with_unit};
 use crate::report::Report;
@@ -251,15 +253,9 @@ fn bootstrap(old: &[f64], new: &[f64], dearer: impl Fn(f64, f64) -> f64) -> (f64
     if old.len().min(new.len()) < SAMPLES_MIN {
         return (ratio, 0.0, f64::INFINITY);
     }
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Random::new(1);
     let mut draw = |from: &[f64]| {
-        let drawn = (0..from.len()).map(|_| {
-            // xorshift64 (Marsaglia 2003)
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            from[(state >> 33) as usize % from.len()]
-        });
+        let drawn = (0..from.len()).map(|_| from[random.below(from.len() as u64) as usize]);
         median(drawn.collect())
     };
     let mut ratios: Vec<f64> = (0..DRAWS).map(|_| dearer(draw(old), draw(new))).collect();

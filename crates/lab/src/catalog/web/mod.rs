@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use load::random::Random;
+
 use crate::catalog::prelude::*;
 use crate::place::{drop_from_page_cache, filesystem_of};
 
@@ -54,17 +56,9 @@ const NGINX: &[&str] = &["nginx sendfile", "nginx copy"];
 
 /// Bytes that look like nothing, so that a body that is shifted or mixed up is noticed.
 pub(super) fn body(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        // xorshift64 (Marsaglia 2003)
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
+    let mut random = Random::new(seed);
+    let words = std::iter::repeat_with(|| random.bits().to_le_bytes());
+    words.flatten().take(length).collect()
 }
 
 /// A folder of the run with a file of each size, `SIZE.html`.

@@ -77,35 +77,6 @@ pub fn rate(text: &str) -> Result<f64, String> {
     })
 }
 
-/// When a server keeps up.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Goal {
-    /// This part of the offered rate is achieved, at least.
-    pub achieved_share: f64,
-    /// The 99th percentile from the intended time is this, at most.
-    pub p99: Duration,
-}
-
-impl Default for Goal {
-    fn default() -> Goal {
-        Goal {
-            achieved_share: 0.99,
-            p99: Duration::from_millis(10),
-        }
-    }
-}
-
-impl Goal {
-    /// Whether the server kept up.
-    pub fn holds(&self, seen: &Figures) -> bool {
-        let errors = seen.errors.get("total").copied().unwrap_or(0) as f64;
-        let failed_share = errors / (seen.replies as f64 + errors).max(1.0);
-        let achieved = seen.achieved_share.unwrap_or(0.0) >= self.achieved_share;
-        let quick = seen.latency_us.intended.p99 <= self.p99.as_secs_f64() * 1e6;
-        seen.replies > 0 && achieved && quick && failed_share <= 1.0 - self.achieved_share
-    }
-}
-
 /// One run of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
@@ -139,17 +110,20 @@ pub struct Manner {
     pub repetitions: u32,
     /// Rest before each run but the first: connections in TIME-WAIT go away, queues empty.
     pub pause: Duration,
-    /// When a server keeps up.
-    pub bound: Goal,
+    /// What the 99th percentile from the intended time is at most when a server keeps up.
+    pub p99_max: Duration,
 }
 
-impl Default for Manner {
-    fn default() -> Manner {
-        Manner {
-            repetitions: 1,
-            pause: Duration::from_secs(1),
-            bound: Goal::default(),
-        }
+/// The part of the offered rate that a server which keeps up achieves at least.
+const ACHIEVED_SHARE_MIN: f64 = 0.99;
+
+impl Manner {
+    fn keeps_up(&self, seen: &Figures) -> bool {
+        let errors = seen.errors.get("total").copied().unwrap_or(0) as f64;
+        let failed_share = errors / (seen.replies as f64 + errors).max(1.0);
+        let achieved = seen.achieved_share.unwrap_or(0.0) >= ACHIEVED_SHARE_MIN;
+        let quick = seen.latency_us.intended.p99 <= self.p99_max.as_secs_f64() * 1e6;
+        seen.replies > 0 && achieved && quick && failed_share <= 1.0 - ACHIEVED_SHARE_MIN
     }
 }
 
@@ -292,7 +266,7 @@ impl Sweep {
             runner.pause(manner.pause);
         }
         let figures = figures(&runner.run(rate_per_s)?);
-        let kept_up = manner.bound.holds(&figures);
+        let kept_up = manner.keeps_up(&figures);
         let step = Step {
             rate_per_s,
             repetition,
@@ -429,6 +403,12 @@ mod tests {
     use crate::outcome::record;
     use crate::report::tests::sample;
 
+    const MANNER: Manner = Manner {
+        repetitions: 1,
+        pause: Duration::from_secs(1),
+        p99_max: Duration::from_millis(10),
+    };
+
     /// A server that keeps up to a capacity, and behind it answers at that rate, late.
     struct Server {
         capacity_per_s: f64,
@@ -519,7 +499,7 @@ mod tests {
         let mut sweep = Sweep::default();
         let manner = Manner {
             repetitions: 2,
-            ..Manner::default()
+            ..MANNER
         };
         sweep
             .over(&"20k..60k:20k".parse().unwrap(), &manner, &mut server)
@@ -542,7 +522,7 @@ mod tests {
             let mut server = Server::new(57_500.0);
             let mut sweep = Sweep::default();
             let knee = sweep
-                .knee(first, 0.02, &Manner::default(), &mut server)
+                .knee(first, 0.02, &MANNER, &mut server)
                 .unwrap()
                 .unwrap();
             // Where 99 % of the offered rate is achieved but late, the bound of the latency
@@ -552,7 +532,7 @@ mod tests {
                 "{first}: {knee}"
             );
             assert!(sweep.table(100).contains("the server keeps up to"));
-            sweep.overload(&Manner::default(), &mut server).unwrap();
+            sweep.overload(&MANNER, &mut server).unwrap();
             assert_eq!(server.asked.last(), Some(&(2.0 * knee)));
             assert_eq!(sweep.steps.last().unwrap().purpose, "overload");
         }
@@ -561,7 +541,7 @@ mod tests {
     #[test]
     fn a_server_that_never_keeps_up_has_no_knee() {
         let mut server = Server::new(0.0);
-        let knee = Sweep::default().knee(10e3, 0.02, &Manner::default(), &mut server);
+        let knee = Sweep::default().knee(10e3, 0.02, &MANNER, &mut server);
         assert_eq!(knee, Ok(None));
         assert!(server.asked.len() < 20, "{:?}", server.asked);
     }
@@ -573,13 +553,11 @@ mod tests {
             ..Server::new(1e12)
         };
         let mut sweep = Sweep::default();
-        let knee = sweep
-            .knee(10e3, 0.02, &Manner::default(), &mut server)
-            .unwrap();
+        let knee = sweep.knee(10e3, 0.02, &MANNER, &mut server).unwrap();
         assert_eq!(knee, Some(160e3));
         let runs = sweep.steps.len();
         let refused = sweep
-            .overload(&Manner::default(), &mut server)
+            .overload(&MANNER, &mut server)
             .expect_err("twice the generator's own limit");
         assert!(refused.contains("above 160,000/s"), "{refused}");
         assert_eq!(sweep.steps.len(), runs, "and nothing was run");
@@ -595,7 +573,7 @@ mod tests {
         let mut server = Server::new(50e6);
         let mut sweep = Sweep::default();
         let rates = "1M,100M".parse().unwrap();
-        sweep.over(&rates, &Manner::default(), &mut server).unwrap();
+        sweep.over(&rates, &MANNER, &mut server).unwrap();
         let longest = |text: &str| text.lines().map(|line| line.chars().count()).max();
         for width in [43, 50, 60, 69, 70, 78, 79, 200] {
             let table = sweep.table(width);
@@ -612,17 +590,17 @@ mod tests {
         let mut outcome = Server::new(1e6).run(10e3).unwrap();
         outcome.asked.kind = crate::outcome::Kind::Sessions;
         (outcome.total.intended, outcome.total.begun) = (10_000, 5_000);
-        assert!(!Goal::default().holds(&figures(&outcome)));
+        assert!(!MANNER.keeps_up(&figures(&outcome)));
         outcome.total.begun = 9_900;
-        assert!(Goal::default().holds(&figures(&outcome)));
+        assert!(MANNER.keeps_up(&figures(&outcome)));
     }
 
     #[test]
     fn errors_are_not_keeping_up() {
         let mut outcome = Server::new(1e6).run(10e3).unwrap();
-        assert!(Goal::default().holds(&figures(&outcome)));
+        assert!(MANNER.keeps_up(&figures(&outcome)));
         outcome.total.errors.reset = outcome.total.replies() / 10;
-        assert!(!Goal::default().holds(&figures(&outcome)));
+        assert!(!MANNER.keeps_up(&figures(&outcome)));
     }
 
     #[test]
@@ -630,7 +608,7 @@ mod tests {
         let manner = Manner {
             repetitions: 2,
             pause: Duration::from_secs(20),
-            ..Manner::default()
+            ..MANNER
         };
         let rates = "10k..70k:10k".parse().unwrap();
         assert_eq!(

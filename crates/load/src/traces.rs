@@ -27,36 +27,23 @@ use crate::sessions::{Call, CallBurst, UserSession};
 pub struct UserModel {
     /// The part of the sessions that is a single request.
     pub single_share: f64,
-    /// How many pages a longer session has in the mean (geometric).
-    pub pages_mean: f64,
-    /// How many files are embedded in a page at most; how many there are is Pareto.
-    pub embedded_max: usize,
-    /// The longest idle period.
-    pub idle_max: Duration,
     /// All periods are this much longer or shorter; 0 leaves them out.
     pub think_scale: f64,
-}
-
-impl Default for UserModel {
-    fn default() -> UserModel {
-        UserModel {
-            single_share: 0.7,
-            pages_mean: 3.0,
-            embedded_max: 12,
-            idle_max: Duration::from_secs(60),
-            think_scale: 1.0,
-        }
-    }
 }
 
 // Barford and Crovella, table 2: embedded references Pareto (k = 1, α = 2.43), active periods
 // Weibull (α = 1.46 s, β = 0.382), idle periods Pareto (k = 1 s, α = 1.5).
 const EMBEDDED_ALPHA: f64 = 2.43;
+const EMBEDDED_MAX: usize = 12;
 const ACTIVE_SCALE_S: f64 = 1.46;
 const ACTIVE_SHAPE: f64 = 0.382;
 const ACTIVE_S_MAX: f64 = 1.0;
 const IDLE_MIN_S: f64 = 1.0;
 const IDLE_ALPHA: f64 = 1.5;
+const IDLE_S_MAX: f64 = 60.0;
+
+/// How many pages a session of several requests has in the mean (geometric).
+const PAGES_MEAN: f64 = 3.0;
 
 /// The log number `number` of a set's logs: at least `requests` requests, in whole sessions.
 pub fn session_log(
@@ -122,7 +109,7 @@ impl Maker<'_> {
         let mut session = UserSession::default();
         loop {
             self.page(&mut session);
-            if self.random.unit() < 1.0 / self.users.pages_mean.max(1.0) {
+            if self.random.unit() < 1.0 / PAGES_MEAN {
                 return session;
             }
         }
@@ -159,7 +146,7 @@ impl Maker<'_> {
     fn embedded(&mut self) -> usize {
         let count = self.random.unit_above_zero().powf(-1.0 / EMBEDDED_ALPHA);
         // The least that Pareto draws is 1: the page itself.
-        (count.round() as usize - 1).min(self.users.embedded_max)
+        (count.round() as usize - 1).min(EMBEDDED_MAX)
     }
 
     fn active(&mut self) -> Duration {
@@ -171,7 +158,7 @@ impl Maker<'_> {
 
     fn idle(&mut self) -> Duration {
         let idle_s = IDLE_MIN_S * self.random.unit_above_zero().powf(-1.0 / IDLE_ALPHA);
-        self.scaled(idle_s.min(self.users.idle_max.as_secs_f64()))
+        self.scaled(idle_s.min(IDLE_S_MAX))
     }
 
     fn scaled(&self, period_s: f64) -> Duration {
@@ -184,6 +171,11 @@ mod tests {
     use super::*;
     use crate::fileset::{Model, Recipe};
     use crate::sessions;
+
+    const USERS: UserModel = UserModel {
+        single_share: 0.7,
+        think_scale: 1.0,
+    };
 
     fn set() -> FileSet {
         FileSet::plan(Recipe {
@@ -200,7 +192,7 @@ mod tests {
         let set = set();
         let mut counts = vec![0; set.entries.len()];
         for number in 0..16 {
-            let log = session_log(&set, &UserModel::default(), 20_000, 1, number);
+            let log = session_log(&set, &USERS, 20_000, 1, number);
             for (sum, count) in counts.iter_mut().zip(requests_per_file(&set, &log)) {
                 *sum += count;
             }
@@ -218,7 +210,7 @@ mod tests {
     #[test]
     fn logs_differ_from_each_other_and_replay_from_their_seed() {
         let set = set();
-        let log = |seed, number| session_log(&set, &UserModel::default(), 100, seed, number);
+        let log = |seed, number| session_log(&set, &USERS, 100, seed, number);
         assert_eq!(log(1, 0), log(1, 0));
         assert_ne!(log(1, 0), log(1, 1));
         assert_ne!(log(1, 0), log(2, 0));
@@ -226,7 +218,7 @@ mod tests {
 
     #[test]
     fn users_are_as_asked_for() {
-        let log = session_log(&set(), &UserModel::default(), 50_000, 3, 0);
+        let log = session_log(&set(), &USERS, 50_000, 3, 0);
         let single = log.iter().filter(|session| session.calls() == 1).count();
         let share = single as f64 / log.len() as f64;
         // Single requests, and longer sessions of one page with nothing embedded.
@@ -248,7 +240,7 @@ mod tests {
 
     #[test]
     fn httperf_reads_what_is_written() {
-        let log = session_log(&set(), &UserModel::default(), 1000, 3, 0);
+        let log = session_log(&set(), &USERS, 1000, 3, 0);
         let mut text = Vec::new();
         sessions::write(&log, &mut text).unwrap();
         assert_eq!(

@@ -18,7 +18,7 @@ use crate::Failure;
 use ::load::agents::{Leader, Order, Part, Place, meet};
 use ::load::plan::{Arrivals, Stage};
 use ::load::report::Heading;
-use ::load::sweep::{Goal, Manner, Rates, Runner, Step, Sweep, planned};
+use ::load::sweep::{Manner, Rates, Runner, Step, Sweep, planned};
 use ::load::{LoadError, Outcome, Plan, Progress};
 use ::serve::signals::exit_at_second;
 
@@ -196,15 +196,11 @@ impl RunKind {
 
 /// The options of a sweep, as they were typed.
 fn manner(matches: &ArgMatches) -> Result<Manner, String> {
-    let p99 = one(matches, "knee-p99", time)?;
     let repetitions = one(matches, "repeat", |text| count_up_to(text, REPETITIONS_MAX))?;
     Ok(Manner {
         repetitions: repetitions.max(1) as u32,
         pause: one(matches, "pause", time)?,
-        bound: Goal {
-            p99,
-            ..Goal::default()
-        },
+        p99_max: one(matches, "knee-p99", time)?,
     })
 }
 
@@ -492,7 +488,7 @@ mod tests {
         let manner = manner(&matches(&words).unwrap()).unwrap();
         let (pause, p99) = (Duration::from_secs(20), Duration::from_millis(5));
         assert_eq!(
-            (manner.repetitions, manner.pause, manner.bound.p99),
+            (manner.repetitions, manner.pause, manner.p99_max),
             (3, pause, p99)
         );
     }

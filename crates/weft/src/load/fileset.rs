@@ -146,7 +146,6 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
     let users = UserModel {
         single_share: number("single"),
         think_scale: number("think"),
-        ..UserModel::default()
     };
     if !(0.0..=1.0).contains(&users.single_share) || !(0.0..=1e3).contains(&users.think_scale) {
         return Err(Failure::Usage(

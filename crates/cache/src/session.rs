@@ -342,7 +342,7 @@ fn dialect_of(first: u8, service: &Service) -> Dialect {
 #[cfg(test)]
 mod tests {
     use session::Session as _;
-    use session::replay::test_now;
+    use session::replay::{queued, test_now};
 
     use super::*;
     use crate::Settings;
@@ -361,9 +361,7 @@ mod tests {
             session.work(test_now());
             let answered = session.receive(b"", test_now(), &mut out);
             assert_eq!(answered.next, Next::Receive(Phase::Idle));
-            let mut slices = [std::io::IoSlice::new(&[])];
-            out.gather(&mut slices);
-            String::from_utf8_lossy(&slices[0]).into_owned()
+            String::from_utf8(queued(&out)).unwrap()
         };
         assert_eq!(crawl(), "OK\r\n");
         let other = Crawl::begin(&service).expect("it is the only one");

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use cache::store::{Config, Store};
 use cache::{Host, Peer, Process, Service, Session, Settings, StopMode, transcript};
-use session::replay::test_now;
+use session::replay::{queued, test_now};
 use session::{GiveUp, Next, Outbox, Phase, Received, Session as _};
 
 fn service() -> Arc<Service> {
@@ -18,14 +18,7 @@ fn open(service: &Arc<Service>) -> Session {
 
 /// All that is in the outbox.
 fn take(out: &mut Outbox) -> String {
-    let mut bytes = Vec::new();
-    for chunk in out.chunks() {
-        match chunk {
-            session::Chunk::Bytes(piece) => bytes.extend_from_slice(piece),
-            session::Chunk::Shared(piece) => bytes.extend_from_slice(piece),
-            session::Chunk::File(_) => panic!("a cache has no files"),
-        }
-    }
+    let bytes = queued(out);
     out.clear();
     String::from_utf8(bytes).expect("text")
 }

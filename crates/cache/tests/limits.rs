@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cache::{Peer, Service, Session, Settings, transcript};
 use proptest::prelude::*;
 use proptest::sample::select;
-use session::replay::test_now;
+use session::replay::{queued, test_now};
 use session::{Chunk, Next, Outbox, Session as _};
 
 fn service() -> Arc<Service> {
@@ -21,13 +21,7 @@ fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
     loop {
         let received = session.receive(rest, test_now(), &mut out);
         rest = &rest[received.used..];
-        for chunk in out.chunks() {
-            match chunk {
-                Chunk::Bytes(piece) => replied.extend_from_slice(piece),
-                Chunk::Shared(piece) => replied.extend_from_slice(piece),
-                Chunk::File(_) => panic!("a cache has no files"),
-            }
-        }
+        replied.extend(queued(&out));
         out.clear();
         match received.next {
             Next::Flush => {}

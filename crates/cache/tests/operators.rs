@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::{Peer, Service, Session, Settings, transcript};
-use session::replay::test_now;
+use session::replay::{queued, test_now};
 use session::{Next, Now, Outbox, Session as _};
 
 fn service(settings: Settings) -> Arc<Service> {
@@ -31,13 +31,7 @@ fn ask_after(session: &mut Session, seconds: u64, line: &str) -> String {
     loop {
         let received = session.receive(input, now, &mut out);
         input = &input[received.used..];
-        for chunk in out.chunks() {
-            match chunk {
-                session::Chunk::Bytes(piece) => reply.extend_from_slice(piece),
-                session::Chunk::Shared(piece) => reply.extend_from_slice(piece),
-                session::Chunk::File(_) => panic!("a cache has no files"),
-            }
-        }
+        reply.extend(queued(&out));
         out.clear();
         match received.next {
             Next::Work => session.work(now),
@@ -510,9 +504,7 @@ fn a_watcher_may_want_each_kind_and_twenty_may_watch() {
     let watch = |kinds: &str| {
         let (mut session, mut out) = (open(&service), Outbox::new());
         session.receive(format!("watch{kinds}\r\n").as_bytes(), test_now(), &mut out);
-        let mut room = [std::io::IoSlice::new(&[])];
-        out.gather(&mut room);
-        (String::from_utf8(room[0].to_vec()).unwrap(), session)
+        (String::from_utf8(queued(&out)).unwrap(), session)
     };
     let watchers: Vec<_> = (0..20).map(|at| watch(kinds[at % kinds.len()])).collect();
     for (reply, _) in &watchers {

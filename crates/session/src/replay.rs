@@ -161,6 +161,19 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Replaye
     peer.replayed
 }
 
+/// All that is in an outbox, files read out.
+pub fn queued(out: &Outbox) -> Vec<u8> {
+    let mut queued = Vec::new();
+    for chunk in out.chunks() {
+        match chunk {
+            Chunk::Bytes(bytes) => queued.extend_from_slice(bytes),
+            Chunk::Shared(bytes) => queued.extend_from_slice(bytes),
+            Chunk::File(range) => drop(read(range, range.len(), &mut queued)),
+        }
+    }
+    queued
+}
+
 /// The time of every replay: sessions have no clock, so tests choose it. 2026-11-20 12:00:00 UTC,
 /// and it stands still, so that no reply depends on when it was made.
 pub fn test_now() -> Now {
@@ -289,7 +302,8 @@ fn assert_same(cut: &str, got: &[u8], expected: &[u8]) {
     }
 }
 
-fn show(bytes: &[u8]) -> String {
+/// Bytes for a message of a test: the first 4 KiB, escaped, a line for a line.
+pub fn show(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 4096;
     let text = bytes[..bytes.len().min(SHOWN_MAX)]
         .escape_ascii()

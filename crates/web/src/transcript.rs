@@ -30,6 +30,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use session::replay::show;
+
 use crate::{Handle, ServiceConfig, Site, SiteConfig};
 
 /// One conversation.
@@ -329,14 +331,6 @@ fn matches(pattern: &[Piece], mut text: &[u8], boundary: &mut Option<Vec<u8>>) -
         *boundary = bound;
     }
     text.is_empty()
-}
-
-fn show(bytes: &[u8]) -> String {
-    const SHOWN_MAX: usize = 4096;
-    let text = bytes[..bytes.len().min(SHOWN_MAX)]
-        .escape_ascii()
-        .to_string();
-    text.replace("\\r\\n", "\n")
 }
 
 /// Reads a file of transcripts.

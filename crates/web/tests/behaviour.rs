@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use session::replay::{Cutting, run, test_now};
+use session::replay::{Cutting, queued, run, test_now};
 use session::{GiveUp, Next, Outbox, Phase, Received, Session as _};
 use web::{Handle, HeaderRule, LogFormat, ServiceConfig, Session, Site, SiteConfig, transcript};
 
@@ -64,12 +64,7 @@ fn waits(used: usize, phase: Phase) -> Received {
 }
 
 fn text(out: &Outbox) -> String {
-    let mut slices = [std::io::IoSlice::new(&[]); 64];
-    let filled = out.gather(&mut slices);
-    slices[..filled]
-        .iter()
-        .map(|slice| String::from_utf8_lossy(slice))
-        .collect()
+    String::from_utf8(queued(out)).unwrap()
 }
 
 #[test]

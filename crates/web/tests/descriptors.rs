@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use session::replay::test_now;
-use session::{Chunk, Next, Outbox, Session as _};
+use session::replay::{queued, test_now};
+use session::{Next, Outbox, Session as _};
 use web::{Handle, ServiceConfig, Session, Site, SiteConfig};
 
 /// Seen: with one or two descriptors left, a directory was listed as if it were empty, and a look
@@ -71,10 +71,5 @@ fn get(handle: &Arc<Handle>, path: &str) -> String {
         received = session.receive(&request.as_bytes()[received.used..], test_now(), &mut out);
     }
     assert!(matches!(received.next, Next::Receive(_)), "{received:?}");
-    let text = |chunk: Chunk<'_>| match chunk {
-        Chunk::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Chunk::Shared(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Chunk::File(range) => panic!("a listing is not a file: {range:?}"),
-    };
-    out.chunks().map(text).collect()
+    String::from_utf8(queued(&out)).unwrap()
 }

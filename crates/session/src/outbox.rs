@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::io;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -179,22 +179,6 @@ impl Outbox {
         })
     }
 
-    /// Fills `slices` with the chunks in memory up to the first file or the end, for one vectored
-    /// write. Returns how many it filled.
-    pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let memory = self.chunks().map_while(|chunk| match chunk {
-            Chunk::Bytes(bytes) => Some(bytes),
-            Chunk::Shared(bytes) => Some(&bytes[..]),
-            Chunk::File(_) => None,
-        });
-        let mut filled = 0;
-        for (slice, bytes) in slices.iter_mut().zip(memory) {
-            *slice = IoSlice::new(bytes);
-            filled += 1;
-        }
-        filled
-    }
-
     /// Forgets the first `len` bytes: they were sent, and the receiver has a copy.
     ///
     /// # Panics
@@ -355,13 +339,14 @@ mod tests {
         }
     }
 
+    /// What is in memory up to the first file.
     fn text(out: &Outbox) -> String {
-        let mut slices = [IoSlice::new(&[]); 8];
-        let filled = out.gather(&mut slices);
-        slices[..filled]
-            .iter()
-            .map(|slice| String::from_utf8_lossy(slice))
-            .collect()
+        let memory = out.chunks().map_while(|chunk| match chunk {
+            Chunk::Bytes(bytes) => Some(bytes),
+            Chunk::Shared(bytes) => Some(&bytes[..]),
+            Chunk::File(_) => None,
+        });
+        memory.map(String::from_utf8_lossy).collect()
     }
 
     #[test]

@@ -186,13 +186,11 @@ pub(super) fn swallow(
     left: usize,
     status: Status,
 ) -> Step {
-    let mut out = Outbox::new();
-    say(&mut out, header, status);
-    let mut slices = [std::io::IoSlice::new(&[])];
-    out.gather(&mut slices);
+    let text = status.text();
+    let head = head(header, status, 0, 0, text.len(), 0);
     *state = State::Swallow(Box::new(Swallow {
         left: left as u64,
-        reply: slices[0].to_vec(),
+        reply: [&head[..], text].concat(),
     }));
     Step::used(used)
 }

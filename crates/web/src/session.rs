@@ -191,6 +191,10 @@ struct Step {
 }
 
 impl Step {
+    fn used(used: usize) -> Step {
+        Step { used, next: None }
+    }
+
     fn wait(next: Next) -> Step {
         Step {
             used: 0,
@@ -231,10 +235,7 @@ impl Turn<'_> {
         if input.starts_with(b"\r\n") {
             (*seen, *blank_lines) = (0, *blank_lines + 1);
             return match *blank_lines <= limits.blank_lines_max {
-                true => Step {
-                    used: 2,
-                    next: None,
-                },
+                true => Step::used(2),
                 false => self.refuse(state, Refusal::BlankLines, input),
             };
         }
@@ -271,10 +272,7 @@ impl Turn<'_> {
                 } else {
                     State::Closed
                 };
-                Step {
-                    used: head.len,
-                    next: None,
-                }
+                Step::used(head.len)
             }
             Answer::Blocked => {
                 *state = State::Answering(self.keep(head, input));
@@ -305,10 +303,7 @@ impl Turn<'_> {
                 } else {
                     State::Refused
                 };
-                return Step {
-                    used: head.len,
-                    next: None,
-                };
+                return Step::used(head.len);
             }
             Expectation::Continue if has_body => match head.method {
                 Method::Get | Method::Head | Method::Options => self.replier.go_on(),
@@ -317,10 +312,7 @@ impl Turn<'_> {
                 Method::Forbidden | Method::Unknown => {
                     answer(&mut self.replier, head, false, None, self.path_room);
                     *state = State::Refused;
-                    return Step {
-                        used: head.len,
-                        next: None,
-                    };
+                    return Step::used(head.len);
                 }
             },
             Expectation::Continue | Expectation::None => {}
@@ -330,10 +322,7 @@ impl Turn<'_> {
             Some(body) => State::Body(kept, Box::new(body)),
             None => State::Answering(kept),
         };
-        Step {
-            used: head.len,
-            next: None,
-        }
+        Step::used(head.len)
     }
 
     fn step_body(&mut self, state: &mut State, input: &[u8]) -> Step {
@@ -354,7 +343,7 @@ impl Turn<'_> {
                     unreachable!("matched above")
                 };
                 *state = State::Answering(kept);
-                Step { used, next: None }
+                Step::used(used)
             }
             Err(refusal) => {
                 let bytes = std::mem::take(&mut kept.head);
@@ -377,10 +366,7 @@ impl Turn<'_> {
                 } else {
                     State::Closed
                 };
-                Step {
-                    used: 0,
-                    next: None,
-                }
+                Step::used(0)
             }
             Answer::Blocked => Step::wait(Next::Work),
         }

@@ -367,7 +367,7 @@ const THEIR_FLAGS: &[(&str, &str)] = &[
 ];
 
 /// Users of other servers type those servers' flags.
-fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
+fn with_our_name_for_it(error: clap::Error) -> clap::Error {
     let typed = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => flag,
         _ => return error,
@@ -376,46 +376,40 @@ fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
         .iter()
         .find(|(flags, _)| flags.split(' ').any(|flag| flag == typed));
     let second = (!typed.starts_with('-')).then_some("one directory is served: weft serve DIR");
-    if let Some(tip) = ours.map(|(_, tip)| *tip).or(second) {
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec![tip.into()]),
-        );
+    match ours.map(|(_, tip)| *tip).or(second) {
+        Some(tip) => suggesting(error, tip),
+        None => error,
     }
-    error
 }
 
 /// clap leads to a help of its own only, and the cache has memcached's.
-fn with_the_way_to_the_options(mut error: clap::Error) -> clap::Error {
+fn with_the_way_to_the_options(error: clap::Error) -> clap::Error {
     let is_unknown = error.kind() == ErrorKind::UnknownArgument;
-    if is_unknown && error.get(ContextKind::SuggestedArg).is_none() {
-        let tip = "weft cache -h lists the options";
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec![tip.into()]),
-        );
+    match is_unknown && error.get(ContextKind::SuggestedArg).is_none() {
+        true => suggesting(error, "weft cache -h lists the options"),
+        false => error,
     }
-    error
 }
 
 /// Says what probably helps: which flag prints the version, which command names experiments.
-fn with_a_tip(mut error: clap::Error) -> clap::Error {
+fn with_a_tip(error: clap::Error) -> clap::Error {
     let is = |kind, text: &str| match error.get(kind) {
         Some(ContextValue::String(found)) => found == text,
         Some(ContextValue::Strings(found)) => found.iter().any(|found| found == text),
         _ => false,
     };
-    let tip = if is(ContextKind::InvalidSubcommand, "version") {
-        "weft --version prints it"
+    if is(ContextKind::InvalidSubcommand, "version") {
+        suggesting(error, "weft --version prints it")
     } else if is(ContextKind::InvalidArg, "<EXPERIMENT>...") {
-        "weft lab list names the experiments"
+        suggesting(error, "weft lab list names the experiments")
     } else {
-        return error;
-    };
-    error.insert(
-        ContextKind::Suggested,
-        ContextValue::StyledStrs(vec![tip.into()]),
-    );
+        error
+    }
+}
+
+fn suggesting(mut error: clap::Error, tip: &'static str) -> clap::Error {
+    let tip = ContextValue::StyledStrs(vec![tip.into()]);
+    error.insert(ContextKind::Suggested, tip);
     error
 }
 

@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::process::{Pid, WaitOptions, waitpid};
+
 use crate::Failure;
 
 /// Ends the wait of the parent.
@@ -56,12 +58,9 @@ fn wait_for(child: libc::pid_t, waiting: OwnedFd) -> i32 {
     {
         return 0;
     }
-    let mut status = 0;
-    // SAFETY: `status` outlives the call. waitpid(2)
-    unsafe { libc::waitpid(child, &raw mut status, 0) };
-    match libc::WIFEXITED(status) {
-        true => libc::WEXITSTATUS(status),
-        false => 1,
+    match waitpid(Pid::from_raw(child), WaitOptions::empty()) {
+        Ok(Some((_, ended))) => ended.exit_status().unwrap_or(1),
+        _ => 1,
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ::serve::engine::netstack::NetstackHost;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::tls::Tls;
+use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{CacheConfig, Listen};
@@ -162,15 +163,13 @@ fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
 /// Pages are locked as they come into use: the store and the stacks reserve far more addresses than
 /// memory. mlockall(2)
 fn lock_memory() -> Result<(), Failure> {
-    let flags = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
-    // SAFETY: a plain system call on numbers.
-    match unsafe { libc::mlockall(flags) } {
-        0 => Ok(()),
-        _ => Err(Failure::Running(format!(
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    mlockall(flags).map_err(|error| {
+        Failure::Running(format!(
             "-k: cannot lock the memory: {}; raise the limit (ulimit -l unlimited, LimitMEMLOCK= in a systemd unit)",
-            io::Error::last_os_error()
-        ))),
-    }
+            io::Error::from(error)
+        ))
+    })
 }
 
 /// Listens at each address that no listener of `inherited` has: systemd may hold the port that -l

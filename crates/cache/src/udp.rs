@@ -71,7 +71,7 @@ pub fn request(datagram: &[u8]) -> Result<Request<'_>, Malformed> {
 
 /// How many datagrams a reply of `len` bytes takes; `None` if it is above [`REPLY_LEN_MAX`]. A
 /// reply without bytes takes none.
-pub fn datagram_count(len: usize) -> Option<u16> {
+fn datagram_count(len: usize) -> Option<u16> {
     u16::try_from(len.div_ceil(DATAGRAM_LEN_MAX - HEADER_LEN)).ok()
 }
 

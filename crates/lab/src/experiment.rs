@@ -180,7 +180,7 @@ pub enum Figure {
 
 impl Figure {
     /// Lines over the rate that was offered: the figures of the papers.
-    pub const fn over_rate(
+    pub(crate) const fn over_rate(
         measure: usize,
         log: bool,
         diagonal: bool,

@@ -43,7 +43,6 @@ mod sample;
 mod store;
 mod subject;
 
-pub use bench::{Bench, Fault};
 pub use card::{Card, date_of};
 pub use expect::{Expectation, Expectations, Judge, Judgement};
 pub use experiment::{Breadth, Experiment, Figure, ServerWork, Work};
@@ -53,7 +52,7 @@ pub use method::{
 };
 pub use numbers::{Spread, show};
 pub use peers::PeerRuntime;
-pub use place::{Controller, LabPlace, Launched, ServerLimits, Side, guard};
+pub use place::{Controller, LabPlace, guard};
 pub use report::{Report, html, summary};
 pub use rows::{Ratio, Row, Rows};
 pub use sample::{Course, Noise, Output, Sample};

@@ -108,12 +108,12 @@ const ETC_VALUE_SMALL: [f64; 15] = [
 
 impl Distribution {
     /// ETC's key sizes in bytes.
-    pub fn etc_key() -> Distribution {
+    pub(crate) fn etc_key() -> Distribution {
         Distribution::ExtremeValue(ETC_KEY)
     }
 
     /// ETC's gaps between requests in µs.
-    pub fn etc_gap() -> Distribution {
+    pub(crate) fn etc_gap() -> Distribution {
         Distribution::Pareto(ETC_GAP)
     }
 
@@ -136,7 +136,7 @@ impl Distribution {
     }
 
     /// Draws a whole number and keeps it inside `min..=max`.
-    pub fn draw_size(&self, random: &mut Random, min: usize, max: usize) -> usize {
+    pub(crate) fn draw_size(&self, random: &mut Random, min: usize, max: usize) -> usize {
         let drawn = match *self {
             // Both ends of a uniform range are as likely as what lies between.
             Distribution::Uniform { low, high } => {

@@ -242,7 +242,7 @@ impl Errors {
     }
 
     /// Replies that came and are wrong.
-    pub fn wrong_replies(&self) -> u64 {
+    pub(crate) fn wrong_replies(&self) -> u64 {
         self.bad_reply + self.unexpected_status + self.wrong_bytes + self.missing_value
     }
 
@@ -394,7 +394,7 @@ impl Tally {
     }
 
     /// Adds what was counted in a later stretch.
-    pub fn add_later(&mut self, other: &Tally) {
+    pub(crate) fn add_later(&mut self, other: &Tally) {
         for (class, theirs) in self.classes.iter_mut().zip(&other.classes) {
             class.add(theirs);
         }

@@ -21,7 +21,7 @@ mod threshold;
 pub use crate::numbers::{count_of, ns_of, rate_of};
 pub use figures::{Figures, Latency, figures, json};
 pub use files::{csv, hgrm, interval_log};
-pub use screen::{Heading, Look, screen, spark};
+pub use screen::{Heading, Look, screen};
 pub use threshold::{Threshold, failed};
 
 #[cfg(test)]

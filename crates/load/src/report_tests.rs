@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
+use super::screen::spark;
 use super::*;
 use crate::outcome::{Demand, Generator, IntervalRecord, Kind, Outcome, Tally, ThreadUse, record};
 

@@ -80,7 +80,7 @@ pub enum VerdictRow {
 
 /// How a verdict is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tone {
+pub(crate) enum Tone {
     /// The figures are the server's, and it met the demand.
     Good,
     /// The figures are true, and below the demand.
@@ -91,7 +91,7 @@ pub enum Tone {
 
 impl VerdictRow {
     /// How it is meant.
-    pub fn tone(self) -> Tone {
+    pub(crate) fn tone(self) -> Tone {
         match self {
             VerdictRow::IdleHeld | VerdictRow::KeptUp | VerdictRow::ServersLimit => Tone::Good,
             VerdictRow::IdleLost

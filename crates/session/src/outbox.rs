@@ -68,7 +68,7 @@ impl Outbox {
     }
 
     /// An empty outbox that is full from `watermark` bytes on.
-    pub fn with_watermark(watermark: u64) -> Outbox {
+    pub(crate) fn with_watermark(watermark: u64) -> Outbox {
         Outbox {
             bytes: Vec::new(),
             consumed: 0,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Why there is no sample.
 #[derive(Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// This sample failed; the sentence says how.
     Failed(String),
     /// The subject has nothing of the kind.

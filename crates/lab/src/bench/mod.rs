@@ -31,7 +31,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) use driven::Driven;
-pub use fault::Fault;
+pub(crate) use fault::Fault;
 use fault::tail;
 pub(crate) use generator::Interval;
 use generator::{Generator, Watched, busy_in_the_middle, generator_delay_percent};
@@ -57,7 +57,7 @@ const READ_EVERY: Duration = Duration::from_millis(20);
 const READ_SELDOM: Duration = Duration::from_millis(100);
 
 /// Where samples of servers are taken.
-pub struct Bench<'a> {
+pub(crate) struct Bench<'a> {
     pub(crate) place: &'a mut LabPlace,
     /// The weft that generates the load.
     pub(crate) generator: &'a Path,

@@ -51,7 +51,7 @@ const SYSCTLS: &[(&str, &str)] = &[
 
 /// The two sides of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     /// What is measured.
     Server,
     /// What asks.
@@ -64,17 +64,17 @@ pub enum Side {
 
 /// What a server is not to have in plenty.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ServerLimits {
+pub(crate) struct ServerLimits {
     /// No limit, but both cores: generators have what it leaves of them.
-    pub has_both_cores: bool,
+    pub(crate) has_both_cores: bool,
     /// Memory, page cache included.
-    pub memory_bytes: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
     /// Its part of the core, in percent.
-    pub cpu_percent: Option<u64>,
+    pub(crate) cpu_percent: Option<u64>,
     /// Reads of the disk that holds the scratch folder.
-    pub disk_reads_per_s: Option<u64>,
+    pub(crate) disk_reads_per_s: Option<u64>,
     /// Signals that may be queued.
-    pub signals: Option<u64>,
+    pub(crate) signals: Option<u64>,
 }
 
 /// Where samples are taken.
@@ -152,17 +152,17 @@ impl LabPlace {
     }
 
     /// Why no control group of this kind can be made here, if so.
-    pub fn lacks_group(&self, controller: Controller) -> Option<String> {
+    pub(crate) fn lacks_group(&self, controller: Controller) -> Option<String> {
         self.groups.lacks(controller)
     }
 
     /// Why there are no links between networks here, if so.
-    pub fn lacks_links(&self) -> Option<String> {
+    pub(crate) fn lacks_links(&self) -> Option<String> {
         link::lacks(self.is_root)
     }
 
     /// Why no server can go ahead of generators on its cores here, if so.
-    pub fn lacks_both_cores(&self) -> Option<String> {
+    pub(crate) fn lacks_both_cores(&self) -> Option<String> {
         sys::lacks_real_time()
     }
 
@@ -249,7 +249,7 @@ impl LabPlace {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn launch_beside(&mut self, argv: &[OsString], log: &Path) -> io::Result<Launched> {
+    pub(crate) fn launch_beside(&mut self, argv: &[OsString], log: &Path) -> io::Result<Launched> {
         self.launch(Side::Generator, argv, log, ServerLimits::default(), None)
     }
 
@@ -258,7 +258,7 @@ impl LabPlace {
     ///
     /// # Errors
     /// When it cannot be started, or not be limited.
-    pub fn launch(
+    pub(crate) fn launch(
         &mut self,
         side: Side,
         argv: &[OsString],
@@ -306,14 +306,14 @@ impl LabPlace {
 }
 
 /// A program that was launched. It is killed, with its whole session, when this goes.
-pub struct Launched {
+pub(crate) struct Launched {
     child: Child,
     groups: Vec<PathBuf>,
 }
 
 impl Launched {
     /// Its number, and that of its session.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
@@ -328,7 +328,7 @@ impl Launched {
     ///
     /// # Errors
     /// None that happen to a child of one's own.
-    pub fn ended(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
+    pub(crate) fn ended(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
         self.child.try_wait()
     }
 }

@@ -303,7 +303,7 @@ fn course(
 }
 
 /// A row of blocks, as high as the values; at most `width` of them, each the mean of its part.
-pub fn spark(values: &[f64], width: usize) -> String {
+pub(crate) fn spark(values: &[f64], width: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let high = values.iter().copied().fold(0.0, f64::max).max(1e-9);
     let parts = values.len().min(width.max(1));

@@ -419,26 +419,6 @@ impl Tally {
         self.received_bytes += other.received_bytes;
         self.sent_bytes += other.sent_bytes;
     }
-
-    /// Sets everything to zero, and keeps the memory.
-    pub fn clear(&mut self) {
-        let mut classes = std::mem::take(&mut self.classes);
-        for class in &mut classes {
-            class.response_ns.reset();
-            class.service_ns.reset();
-            class.replies_by_status = [0; 6];
-        }
-        let mut connect_ns = std::mem::replace(&mut self.connect_ns, histogram());
-        let mut lag_ns = std::mem::replace(&mut self.lag_ns, histogram());
-        connect_ns.reset();
-        lag_ns.reset();
-        *self = Tally {
-            classes,
-            connect_ns,
-            lag_ns,
-            ..Tally::new(&[])
-        };
-    }
 }
 
 impl Class {

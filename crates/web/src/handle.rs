@@ -48,11 +48,6 @@ impl Handle {
         self.service.load().site.clone()
     }
 
-    /// The current configuration.
-    pub fn config(&self) -> ServiceConfig {
-        self.service.load().config.clone()
-    }
-
     /// Replies by status, bytes, and refused requests by reason, since the start.
     pub fn counters(&self) -> impl Iterator<Item = Metric> + '_ {
         self.counters.samples()

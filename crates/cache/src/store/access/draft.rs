@@ -15,12 +15,6 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// The key.
-    pub fn key(&self) -> &[u8] {
-        // The draft's own memory: nothing else knows the chunk.
-        self.store.pool().key(self.raw().chunk)
-    }
-
     /// How long the value will be.
     pub fn value_len(&self) -> usize {
         self.raw().value_len

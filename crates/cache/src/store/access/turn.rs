@@ -52,11 +52,6 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// The time that the turn was begun with.
-    pub fn now(&self) -> Seconds {
-        self.now
-    }
-
     /// Finds an item and marks it as used.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Item<'_>, Miss> {

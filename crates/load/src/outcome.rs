@@ -394,7 +394,7 @@ impl Tally {
     }
 
     /// Adds what was counted in a later stretch.
-    pub(crate) fn add_later(&mut self, other: &Tally) {
+    pub fn add_later(&mut self, other: &Tally) {
         for (class, theirs) in self.classes.iter_mut().zip(&other.classes) {
             class.add(theirs);
         }

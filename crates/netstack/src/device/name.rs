@@ -100,6 +100,10 @@ impl fmt::Display for DeviceName {
 
 /// What a [`DeviceName`] opens.
 #[expect(missing_docs, reason = "the types say it")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a shard has one, and asks it for each frame"
+)]
 pub enum NamedDevice {
     Tap(Tap),
     Packet(Packet),

@@ -183,7 +183,7 @@ fn many_fibers_serve_one_socket() {
 
 fn nobody_listens_is_an_error_of_the_next_call() {
     let (a, _) = bind();
-    // It holds its port, and what does not come from its own peer is for nobody.
+    // It holds its port, and what does not come from its own peer is refused.
     let (aloof, nobody) = bind();
     let (_peer, address) = bind();
     aloof.connect(address).unwrap();

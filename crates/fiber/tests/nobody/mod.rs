@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
-/// Holds a port of TCP and does not listen, so whoever connects is refused. A port that was free a
-/// moment ago may have been taken by another test.
+/// Holds a port of TCP and does not listen, so a connection to it is refused. A port that was free
+/// a moment ago may have been taken by another test.
 pub(crate) struct Nobody {
     _holds: OwnedFd,
     pub(crate) address: SocketAddr,

@@ -217,7 +217,7 @@ impl LabPlace {
         self.swept
     }
 
-    /// What it is, for reports; `shares_cores` where servers [have both](ServerLimits).
+    /// What it is, for reports; `shares_cores` where servers have both.
     pub fn words(&self, shares_cores: bool) -> String {
         let [server, generator] = self.cores;
         let cores = match shares_cores {

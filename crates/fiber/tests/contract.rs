@@ -1,8 +1,8 @@
 //! What every back end promises: one suite, run over each.
 
+mod closed_port;
 #[macro_use]
 mod harness;
-mod nobody;
 mod patience;
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use closed_port::closed_port;
 use fiber::net::{Readable, TcpListener, TcpStream, UnixListener, UnixStream};
 use fiber::{BackendChoice, Runtime};
-use nobody::nobody;
 use patience::{PATIENCE, until};
 
 contract! {
@@ -37,7 +37,7 @@ contract! {
     what_comes_to_a_descriptor_that_other_code_reads_is_not_missed
     vectored_writes_keep_their_order
     unix_sockets_work_alike
-    connect_to_nobody_is_refused
+    connect_to_a_closed_port_is_refused
     a_busy_stream_does_not_starve_others
     a_file_that_is_taken_as_fast_as_it_is_sent_leaves_turns_to_others
     sleepers_wake_in_order
@@ -458,8 +458,8 @@ fn unix_sockets_work_alike() {
     b.read_exact(&mut got).unwrap();
 }
 
-fn connect_to_nobody_is_refused() {
-    let error = TcpStream::connect(nobody().address).unwrap_err();
+fn connect_to_a_closed_port_is_refused() {
+    let error = TcpStream::connect(closed_port().address).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 

@@ -2,7 +2,7 @@
 
 #[macro_use]
 mod harness;
-mod nobody;
+mod closed_port;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -284,12 +284,12 @@ fn names_are_looked_up() {
 
 fn all_addresses_are_tried() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let somebody = listener.local_addr().unwrap();
-    let held = nobody::nobody();
-    let nobody = held.address;
-    let stream = TcpStream::connect(&[nobody, somebody][..]).unwrap();
-    assert_eq!(stream.peer_addr().unwrap(), somebody);
-    let error = TcpStream::connect(&[nobody, nobody][..]).unwrap_err();
+    let open = listener.local_addr().unwrap();
+    let held = closed_port::closed_port();
+    let closed = held.address;
+    let stream = TcpStream::connect(&[closed, open][..]).unwrap();
+    assert_eq!(stream.peer_addr().unwrap(), open);
+    let error = TcpStream::connect(&[closed, closed][..]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     let error = TcpStream::connect(&[][..]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fiber::net::{TcpListener, TcpStream};
 
-mod nobody;
+mod closed_port;
 
 #[path = "../examples/chat.rs"]
 #[expect(dead_code, reason = "main is for those who run it")]
@@ -117,7 +117,7 @@ fn files_are_served_and_nothing_else() {
 fn an_open_port_is_found_and_a_closed_one_is_not() {
     fiber::run(|| {
         let (_open, address) = listen();
-        let closed = nobody::nobody();
+        let closed = closed_port::closed_port();
         let ports = [address.port(), closed.address.port()];
         assert_eq!(port_scanner::scan(ports), [address.port()]);
     });

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use load::plan::{Arrivals, Burst, SessionPlan, Sessions, Stage, Workload};
+use load::plan::{Arrivals, Burst, SessionPlan, Sessions, Workload};
 use load::verdict::VerdictRow;
 use load::{Outcome, Plan, Tally};
 
 use crate::world::{
-    Then, expect_no_error, http_of, http_plan, http_server, over_both, over_both_until, reply,
-    reply_and_end, send,
+    Then, expect_no_error, for_a_time, http_of, http_plan, http_server, over_both, over_both_until,
+    reply, reply_and_end, send,
 };
 
 /// Every connection ends after its first reply, unannounced. The next request is lost with it.
@@ -125,15 +125,7 @@ fn a_session_goes_on_after_its_pause_if_the_server_closed_meanwhile() {
         let bursts = vec![burst; 3];
         SessionPlan { bursts }
     };
-    let stage = |rate_per_s| Stage {
-        lasts: Duration::from_millis(300),
-        from_per_s: rate_per_s,
-        to_per_s: rate_per_s,
-    };
-    plan.arrivals = Arrivals::Course {
-        stages: vec![stage(20.0), stage(0.0)],
-        poisson: false,
-    };
+    plan.arrivals = for_a_time(Duration::from_millis(300), 20.0);
     plan.connections = 6;
     plan.workload = Workload::Sessions(Sessions {
         http: http_of(&mut plan).clone(),

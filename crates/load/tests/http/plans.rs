@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use load::plan::{Arrivals, Burst, Idle, SessionPlan, Sessions, Stage, Workload};
+use load::plan::{Arrivals, Burst, Idle, SessionPlan, Sessions, Workload};
 use load::{Plan, Tally};
 
 use crate::world::{
-    self, Then, expect_no_error, http_of, http_plan, http_server, over_both, over_both_until, reply,
+    self, Then, expect_no_error, for_a_time, http_of, http_plan, http_server, over_both,
+    over_both_until, reply,
 };
 
 #[test]
@@ -231,19 +232,6 @@ fn sessions_ask_for_their_pages_in_bursts_with_think_times() {
             .collect();
         assert_eq!(asked, expected);
     });
-}
-
-/// Arrivals at this rate, and after this time none.
-fn for_a_time(lasts: Duration, rate_per_s: f64) -> Arrivals {
-    let stage = |per_s| Stage {
-        lasts,
-        from_per_s: per_s,
-        to_per_s: per_s,
-    };
-    Arrivals::Course {
-        stages: vec![stage(rate_per_s), stage(0.0)],
-        poisson: false,
-    }
 }
 
 /// Issue 10 B. Seen: sessions that hold every connection while they think were the generator's

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use load::plan::{Cache, CacheProtocol, Choice, Http, Io, Page, Workload};
+use load::plan::{Arrivals, Cache, CacheProtocol, Choice, Http, Io, Page, Stage, Workload};
 use load::{Outcome, Plan, Tally};
 use rustix::net::sockopt::set_tcp_cork;
 
@@ -164,6 +164,19 @@ pub(crate) fn over_both_until(
             ..plan.clone()
         };
         check(&run_until(&plan, &is_enough));
+    }
+}
+
+/// Arrivals at this rate, and after this time none.
+pub(crate) fn for_a_time(lasts: Duration, rate_per_s: f64) -> Arrivals {
+    let stage = |per_s| Stage {
+        lasts,
+        from_per_s: per_s,
+        to_per_s: per_s,
+    };
+    Arrivals::Course {
+        stages: vec![stage(rate_per_s), stage(0.0)],
+        poisson: false,
     }
 }
 

@@ -7,16 +7,16 @@ use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
 /// Holds a port of TCP and does not listen, so a connection to it is refused. A port that was free
 /// a moment ago may have been taken by another test.
-pub(crate) struct Nobody {
+pub(crate) struct ClosedPort {
     _holds: OwnedFd,
     pub(crate) address: SocketAddr,
 }
 
-pub(crate) fn nobody() -> Nobody {
+pub(crate) fn closed_port() -> ClosedPort {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
-    Nobody {
+    ClosedPort {
         _holds: socket,
         address,
     }

@@ -169,11 +169,14 @@ fn door_of(doors: &[Door], own: IpAddr, port: u16) -> Option<usize> {
     doors.iter().position(is_it)
 }
 
+/// How often it is told that the device cannot send, at most: frames may come all the while.
+const SENDING_FAILURE_EVERY: Duration = Duration::from_secs(10);
+
 /// What a loop tells of its device: the first failure until frames have come again.
 #[derive(Default)]
 struct Complaints {
     is_told: bool,
-    /// That it cannot send is not told again before: frames may come all the while.
+    /// That it cannot send is not told again before.
     sending_at: Option<Instant>,
 }
 
@@ -189,7 +192,7 @@ impl Complaints {
     /// An AF_XDP socket brings nothing, and reports nothing, when its interface is down or gone.
     fn cannot_send(&mut self, failure: &io::Error, now: Instant) {
         if self.sending_at.is_none_or(|at| now >= at) {
-            self.sending_at = Some(now + Duration::from_secs(10));
+            self.sending_at = Some(now + SENDING_FAILURE_EVERY);
             self.tell(failure);
         }
     }

@@ -6,9 +6,8 @@
 //! ([`fiber::offload`]); an engine whose threads serve many connections
 //! [hands it over](Jobs::hand_over), and what is called last delivers it.
 //!
-//! Two kinds of threads block themselves, beside the pool and its figures (`weft_jobs_…`): those of
-//! the thread engine, for which nothing else waits, and those of the pipeline's session stage,
-//! which are there for it. They do the work of sessions and read cold files.
+//! Threads of the thread engine block themselves, beside the pool and its figures (`weft_jobs_…`):
+//! nothing else waits for them.
 //!
 //! A connection has at most one job in the line. One that is cut leaves its job behind, so what is
 //! handed over has a limit and a counter of its own. Jobs that wait for something to happen have
@@ -109,21 +108,26 @@ impl Jobs {
         waits: bool,
         call: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
+        let place = self.reserve()?;
+        if waits {
+            on_own_thread(move || place.run(call));
+        } else {
+            place.hand_over(call);
+        }
+        Ok(())
+    }
+
+    /// Reserves a place in the line, for a caller that wants back what it cannot hand over.
+    ///
+    /// # Errors
+    /// As [`hand_over`](Jobs::hand_over).
+    pub(crate) fn reserve(self: &Arc<Self>) -> io::Result<Place> {
         if self.handed_over.fetch_add(1, Ordering::Relaxed) >= self.handed_over_max {
             self.handed_over.fetch_sub(1, Ordering::Relaxed);
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        let place = Place(Arc::clone(self));
-        let call = move || {
-            let _place = place;
-            call();
-        };
-        match waits {
-            false => fiber::offload_detached(call),
-            true => on_own_thread(call),
-        }
-        Ok(())
+        Ok(Place(Arc::clone(self)))
     }
 
     /// Writes how the pool is doing.
@@ -148,8 +152,19 @@ impl Jobs {
     }
 }
 
-/// Something that was handed over; dropping it is its end.
-struct Place(Arc<Jobs>);
+/// The place of something that is handed over; dropping it is its end.
+pub(crate) struct Place(Arc<Jobs>);
+
+impl Place {
+    /// Has something done by a thread of the pool.
+    pub(crate) fn hand_over(self, call: impl FnOnce() + Send + 'static) {
+        fiber::offload_detached(move || self.run(call));
+    }
+
+    fn run(self, call: impl FnOnce()) {
+        call();
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {

@@ -206,8 +206,8 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             .on_engines(&["pipeline"])
             .help("Threads of each stage of a pipeline, as in read=1,session=4,write=1")
             .more(
-                "The threads of the session stage may block, so there are two more than --workers \
-                 says; for each four workers one thread reads and one writes. What is not named \
+                "The session stage has as many as --workers says; for each four workers one \
+                 thread reads and one writes. What is not named \
                  keeps its number.",
             ),
         Setting::new("stage-queue")

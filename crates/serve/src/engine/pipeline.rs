@@ -5,7 +5,8 @@
 //!            ┌──────────────── back, for more input, or to end ───────────────┐
 //!            ▼                                                                │
 //!  accept ─▶ ║ read ──── input ────▶ ║ session ──── output ────▶ ║ write ─────┤
-//!                                    ▲   (may block)                          │
+//!                                    ▲     │ ▲                                │
+//!                                    │     ▼ └─ work and reads, from the pool │
 //!                                    └──── the next turn, cold files ─────────┘
 //! ```
 //!
@@ -20,19 +21,19 @@
 //!
 //! Every queue has the same limit. A thread that finds one full does one of two things: it *waits*
 //! there, or it keeps the connection in line and *comes back* when there is room. Loops come back;
-//! only threads that may block wait:
+//! only threads that are no loops wait:
 //!
 //! ```text
 //!  accept ── waits ──▶ read          read ── comes back ──▶ session
 //!  session ── waits ──▶ read, write       write ── comes back ──▶ session, read
+//!  pool ── waits ──▶ session
 //! ```
 //!
 //! The stages are a circle, so if all of them waited, all could wait for each other. As it is, a
 //! loop waits for no other stage: in each of its turns it takes up to a batch from its queue,
 //! however full the others are. So queues of loops always get room; so a thread of the session
-//! stage, which waits for nothing else of the engine, always comes to its next batch; so its queue
-//! gets room, and those in line are handed over. (What a session itself waits for, a disk, is the
-//! one thing that can stop the session stage; connections wait then, and none is dropped.)
+//! stage, which waits for nothing else, always comes to its next batch; so its queue gets room, and
+//! those in line are handed over. A disk that hangs stops threads of the pool, and no stage.
 //!
 //! What waits in line is bounded as well. A reader stops receiving when a batch is in line: bytes
 //! stay in the socket, and the peer slows down. A writer keeps connections that have nothing more
@@ -80,7 +81,7 @@ use write::Writer;
 pub struct PipelineOptions {
     /// Threads that receive.
     pub read_threads: usize,
-    /// Threads that show sessions their input, and may block.
+    /// Threads that show sessions their input.
     pub session_threads: usize,
     /// Threads that send.
     pub write_threads: usize,
@@ -94,12 +95,11 @@ pub struct PipelineOptions {
 }
 
 impl PipelineOptions {
-    /// What suits a machine with so many processors: the session stage has more threads than that,
-    /// because they may block.
+    /// What suits a machine with so many processors.
     pub fn for_processors(processors: usize) -> PipelineOptions {
         PipelineOptions {
             read_threads: processors.div_ceil(4),
-            session_threads: processors + 2,
+            session_threads: processors,
             write_threads: processors.div_ceil(4),
             queue_limit: 1024,
             batch_max: 32,
@@ -208,7 +208,7 @@ impl Pipeline {
         for number in 0..stages.session_threads {
             let (house, stages) = (house.clone(), stages.clone());
             // It ends when its queue is closed, and it has done what it was doing. How long that
-            // takes is up to a disk, so nothing waits for it.
+            // takes is up to a session, so nothing waits for it.
             let run = move || SessionThread::new(house, stages).run();
             LoopThreads::detach(format!("session {number}"), run)?;
         }

@@ -115,15 +115,6 @@ impl<T> Queue<T> {
         self.wake_takers(state, count);
     }
 
-    /// Takes over what there is room for.
-    pub(super) fn share(&self, line: &mut VecDeque<T>) {
-        if !line.is_empty() {
-            let mut state = self.lock();
-            let count = state.push(line, self.limit);
-            self.wake_takers(state, count);
-        }
-    }
-
     /// Takes over all of `line`, and waits for room where there is none. If the queue is closed,
     /// the rest stays in `line`.
     pub(super) fn put(&self, line: &mut VecDeque<T>) {

@@ -1,6 +1,11 @@
-//! The session stage: threads that show sessions their input, and may block.
+//! The session stage: threads that show sessions their input.
+//!
+//! What may block is handed to the pool of [jobs](crate::jobs), the connection with it, which comes
+//! back through the stage's queue. So however many connections wait for a disk or a long listing,
+//! each thread of the stage is there for the others.
 
 use std::collections::VecDeque;
+use std::io;
 use std::mem;
 use std::sync::Arc;
 
@@ -20,8 +25,6 @@ pub(super) struct SessionThread<S, O> {
     /// For each reader and each writer, what this batch has for it.
     to_readers: Vec<VecDeque<Arrival<S>>>,
     to_writers: Vec<VecDeque<Box<Connection<S>>>>,
-    /// Those of this batch that want something done that may block.
-    may_block: VecDeque<Box<Connection<S>>>,
 }
 
 impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
@@ -29,7 +32,6 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         SessionThread {
             to_readers: stages.readers.iter().map(|_| VecDeque::new()).collect(),
             to_writers: stages.writers.iter().map(|_| VecDeque::new()).collect(),
-            may_block: VecDeque::new(),
             house,
             stages,
         }
@@ -48,14 +50,13 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
                 self.dispatch(connection, stop);
             }
             self.hand_over();
-            self.do_what_may_block();
         }
     }
 
     /// Puts a connection to those for its next stage.
     fn dispatch(&mut self, connection: Box<Connection<S>>, stop: Option<Stop>) {
         match stop {
-            Some(Stop::Block) => self.may_block.push_back(connection),
+            Some(Stop::Block) => self.hand_to_pool(connection),
             // It has had its turn. A writer, which never waits for this stage, sends it back
             // behind the others.
             Some(Stop::Turn | Stop::Write) => {
@@ -72,20 +73,26 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         }
     }
 
-    /// Does what may block, but only one thing if the others have room in the queue: no connection
-    /// waits for the work of another while a thread has nothing to do.
-    fn do_what_may_block(&mut self) {
-        let stages = Arc::clone(&self.stages);
-        while let Some(mut connection) = self.may_block.pop_front() {
-            stages.sessions.share(&mut self.may_block);
-            let house = &*self.house;
-            let stop = guard(&mut connection, |connection| {
-                connection.block(house);
-                connection.converse(house)
-            });
-            self.dispatch(connection, stop);
-            self.hand_over();
-        }
+    /// Has the pool do what may block. A thread of the pool then waits for room in the queue, as the
+    /// threads of the stage never wait for it.
+    fn hand_to_pool(&mut self, mut connection: Box<Connection<S>>) {
+        let place = match self.house.admission.shared.jobs.reserve() {
+            Ok(place) => place,
+            Err(error) => {
+                let failed = |connection: &mut Connection<S>| connection.fail(&error);
+                let stop = guard(&mut connection, failed);
+                return self.dispatch(connection, stop);
+            }
+        };
+        let (house, stages) = (Arc::clone(&self.house), Arc::clone(&self.stages));
+        place.hand_over(move || {
+            guard(&mut connection, |connection| connection.block(&house));
+            let mut line = VecDeque::from([connection]);
+            stages.sessions.put(&mut line);
+            // The server is over.
+            line.drain(..)
+                .for_each(|connection| cut(&house, connection, clock::now()));
+        });
     }
 
     /// Hands over to the other stages, and waits for room there. They never wait for this one.
@@ -109,6 +116,9 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
 impl<S: Session + 'static> Connection<S> {
     /// Goes on with the conversation until that is up to another stage, or may block.
     fn converse(&mut self, house: &House<impl Opens<S>>) -> Stop {
+        if let Cargo::Ruin | Cargo::Watch(_) = self.cargo {
+            return self.next_stop();
+        }
         let mut now = clock::now();
         let Connection { carriage, .. } = self;
         carriage.at_stage(house.admission.shared.stage.get(), now);
@@ -165,5 +175,15 @@ impl<S: Session + 'static> Connection<S> {
                 false => carriage.worked(job.run(now), clock::now()),
             }
         }
+    }
+
+    /// What may block can not be done now.
+    fn fail(&mut self, error: &io::Error) -> Stop {
+        self.cargo = Cargo::Nothing;
+        if let Want::Work = self.carriage.want() {
+            drop(self.carriage.begin_work());
+        }
+        self.carriage.failed(error, clock::now());
+        self.next_stop()
     }
 }

@@ -67,7 +67,7 @@ fn a_thread_that_puts_waits_for_room() {
 #[test]
 fn threads_leave_each_other_a_share() {
     let (queue, mut batch) = (Queue::new(100, None), Vec::new());
-    queue.share(&mut line(0..10));
+    queue.put(&mut line(0..10));
     for left in [5, 2, 1, 0] {
         assert!(queue.wait(100, 2, &mut batch));
         assert_eq!(queue.counted().length, left);

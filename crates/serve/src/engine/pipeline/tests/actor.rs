@@ -1,6 +1,7 @@
 //! A session that does what the bytes say that it is sent.
 
 use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use session::{Next, Now, Outbox, Phase, Received, Session};
@@ -11,6 +12,8 @@ pub(super) struct Locks {
     /// Names that work waits for.
     opened: Mutex<Vec<u8>>,
     has_opened: Condvar,
+    /// How often something has come to wait.
+    waits: AtomicUsize,
 }
 
 impl Locks {
@@ -19,7 +22,12 @@ impl Locks {
         self.has_opened.notify_all();
     }
 
+    pub(super) fn waits(&self) -> usize {
+        self.waits.load(Ordering::Relaxed)
+    }
+
     fn wait(&self, name: u8) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
         let opened = self.opened.lock().unwrap();
         let waits = |opened: &mut Vec<u8>| !opened.contains(&name);
         drop(self.has_opened.wait_while(opened, waits));
@@ -56,6 +64,11 @@ impl Session for Actor {
             let worked = mem::take(&mut self.has_worked);
             self.works_for = byte;
             match byte {
+                // Keeps the thread that shows it its input.
+                b'S' => {
+                    self.locks.wait(b'S');
+                    out.put(b"S");
+                }
                 b'P' => panic!("deliberate, from a test"),
                 // A digit waits for a lock, a capital letter opens the digit of its place.
                 b'w' | b'!' | b'0'..=b'9' | b'A'..=b'J' if !worked => {

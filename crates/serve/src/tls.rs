@@ -1,29 +1,30 @@
 //! How TLS is spoken: certificates and rules, by rustls, that can be read again while the server
 //! runs. The records are made and opened in the carriage of each connection (`carriage/secure.rs`).
 
+mod files;
 mod held;
+mod kind;
+mod provider;
+mod validity;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use rustls::ServerConfig;
 use rustls::client::verify_server_name;
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
-    ServerSessionMemoryCache, WebPkiClientVerifier,
+    ServerSessionMemoryCache, StoresServerSessions, WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
 
 use crate::metrics::MetricsWriter;
-use crate::whole_file;
-
-/// No file of certificates is longer: those of all public authorities together have 0.3 MB.
-const FILE_BYTES_MAX: u64 = 16 << 20;
+use files::Loaded;
+use provider::provider;
+use validity::Validity;
 
 /// How TLS is spoken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,6 +86,8 @@ pub enum Clients {
 pub struct Tls {
     options: TlsOptions,
     current: RwLock<Current>,
+    /// Sessions that clients may resume, also after a reload.
+    sessions: Arc<dyn StoresServerSessions>,
     handshake_count: AtomicU64,
     failed_handshake_count: AtomicU64,
 }
@@ -92,6 +95,10 @@ pub struct Tls {
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
+    /// Of each certificate, in the order of the options.
+    validities: Vec<Validity>,
+    /// Faults of the files that do not keep the server from using them.
+    faults: Vec<String>,
     since: Instant,
 }
 
@@ -104,23 +111,41 @@ impl Tls {
     /// # Errors
     /// A sentence that names the file and says what is wrong with it.
     pub fn open(options: TlsOptions) -> Result<Tls, String> {
-        let current = RwLock::new(Current::open(&options)?);
+        let sessions = sessions(&options);
+        let current = RwLock::new(Current::open(&options, Arc::clone(&sessions))?);
         Ok(Tls {
             options,
             current,
+            sessions,
             handshake_count: AtomicU64::new(0),
             failed_handshake_count: AtomicU64::new(0),
         })
     }
 
-    /// Reads the files again. Connections that are open go on with what they began with.
+    /// Reads the files again. Connections that are open go on with what they began with, and
+    /// sessions can be resumed. Where clients show certificates, they begin new sessions: an
+    /// authority that is no longer in the file must not stay trusted by way of an old one.
     ///
     /// # Errors
     /// As [`Tls::open`]; what was read before stays in force then.
     pub fn reload(&self) -> Result<(), String> {
-        let newer = Current::open(&self.options)?;
+        let sessions = if self.options.clients == Clients::Unknown {
+            Arc::clone(&self.sessions)
+        } else {
+            sessions(&self.options)
+        };
+        let newer = Current::open(&self.options, sessions)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = newer;
         Ok(())
+    }
+
+    /// A sentence for each certificate that clients will refuse, as far as the server can know:
+    /// one that has expired or is not valid yet, a chain that is out of order.
+    pub fn warnings(&self, now: SystemTime) -> Vec<String> {
+        let current = self.current();
+        let validities = current.validities.iter();
+        let expired = validities.flat_map(|validity| validity.warnings(now));
+        current.faults.iter().cloned().chain(expired).collect()
     }
 
     /// How long ago the files were read.
@@ -157,6 +182,16 @@ impl Tls {
         let help = "Seconds since the certificate was read.";
         let age = self.age().as_secs_f64();
         out.gauge("weft_tls_certificate_age_seconds", help, &[], age);
+        let help = "Unix time at which the server's certificate expires.";
+        for validity in &self.current().validities {
+            let file = validity.file.display().to_string();
+            out.gauge(
+                "weft_tls_certificate_not_after_seconds",
+                help,
+                &[("certificate", &file)],
+                validity.not_after_unix_s() as f64,
+            );
+        }
     }
 
     pub(crate) fn in_the_clear(&self) -> &'static [u8] {
@@ -181,18 +216,31 @@ impl Tls {
     }
 }
 
+/// The store of sessions that clients may resume.
+fn sessions(options: &TlsOptions) -> Arc<dyn StoresServerSessions> {
+    if options.resumes {
+        ServerSessionMemoryCache::new(SESSIONS_KEPT_MAX)
+    } else {
+        Arc::new(NoServerSessionStorage {})
+    }
+}
+
 impl Current {
-    fn open(options: &TlsOptions) -> Result<Current, String> {
+    fn open(
+        options: &TlsOptions,
+        sessions: Arc<dyn StoresServerSessions>,
+    ) -> Result<Current, String> {
         let provider = Arc::new(provider(&options.ciphers)?);
-        let versions: &[_] = match options.only_1_3 {
-            true => &[&rustls::version::TLS13],
-            false => &[&rustls::version::TLS13, &rustls::version::TLS12],
+        let versions: &[_] = if options.only_1_3 {
+            &[&rustls::version::TLS13]
+        } else {
+            &[&rustls::version::TLS13, &rustls::version::TLS12]
         };
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)
             .map_err(|error| format!("the cipher suites fit no version of TLS: {error}"))?;
         let verifier = |file: &Path| {
-            let roots = Arc::new(roots(file)?);
+            let roots = Arc::new(files::roots(file)?);
             let provider = Arc::clone(&provider);
             Ok::<_, String>(WebPkiClientVerifier::builder_with_provider(roots, provider))
         };
@@ -209,19 +257,25 @@ impl Current {
                 builder.with_client_cert_verifier(verifier(file)?.build().map_err(wrong)?)
             }
         };
-        let open = |certificate| open_certificate(certificate, options, &provider);
-        let certificates = options.certificates.iter().map(open);
-        let shown = Shown(certificates.collect::<Result<_, _>>()?);
+        let mut shown = Shown(Vec::new());
+        let mut validities = Vec::new();
+        let mut faults = Vec::new();
+        for certificate in &options.certificates {
+            let loaded = Loaded::open(certificate, options, &provider)?;
+            shown.0.push(loaded.pair);
+            validities.push(loaded.validity);
+            faults.extend(loaded.fault);
+        }
         let mut config = builder.with_cert_resolver(Arc::new(shown));
         config.alpn_protocols.clone_from(&options.protocols);
-        if options.resumes {
-            config.session_storage = ServerSessionMemoryCache::new(SESSIONS_KEPT_MAX);
-        } else {
-            config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.session_storage = sessions;
+        if !options.resumes {
             config.send_tls13_tickets = 0;
         }
         Ok(Current {
             config: Arc::new(config),
+            validities,
+            faults,
             since: Instant::now(),
         })
     }
@@ -241,138 +295,5 @@ impl ResolvesServerCert for Shown {
             name.is_some_and(|(name, certificate)| verify_server_name(&certificate, name).is_ok())
         };
         self.0.iter().find(fits).or(self.0.first()).cloned()
-    }
-}
-
-fn open_certificate(
-    certificate: &Certificate,
-    options: &TlsOptions,
-    provider: &CryptoProvider,
-) -> Result<Arc<CertifiedKey>, String> {
-    let (chain, key) = (chain(&certificate.chain)?, key(certificate, options)?);
-    let pair = CertifiedKey::from_der(chain, key, provider).map_err(|error| {
-        let file = certificate.chain.display();
-        let key = certificate.key_file().display();
-        match error {
-            rustls::Error::InconsistentKeys(_) => {
-                format!("the certificate {file} and the key {key} do not belong together")
-            }
-            error => format!("cannot use the certificate {file} with the key {key}: {error}"),
-        }
-    });
-    pair.map(Arc::new)
-}
-
-fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let what = "the certificate chain";
-    let bytes = read(what, file)?;
-    match CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>() {
-        Ok(chain) if chain.is_empty() => Err(format!(
-            "{what} {} has no certificate in PEM{}",
-            file.display(),
-            held::instead(file)
-        )),
-        Ok(chain) => Ok(chain),
-        Err(error) => Err(unreadable(what, file, &error)),
-    }
-}
-
-fn key(certificate: &Certificate, options: &TlsOptions) -> Result<PrivateKeyDer<'static>, String> {
-    let file = certificate.key_file();
-    let unreadable_pem = |error| match (error, &certificate.key) {
-        _ if held::is_encrypted_key(file) => format!(
-            "the private key in {0} is encrypted; write it without a passphrase: openssl pkey -in \
-             {0} -out KEY.pem",
-            file.display()
-        ),
-        (pem::Error::NoItemsFound, None) => {
-            let option = options.key_option;
-            format!("{} holds no private key: add {option}", file.display())
-        }
-        (pem::Error::NoItemsFound, Some(_)) => {
-            let instead = held::instead(file);
-            format!("{} holds no private key in PEM{instead}", file.display())
-        }
-        (error, _) => unreadable("the private key", file, &error),
-    };
-    let bytes = read("the private key", file)?;
-    let bytes = match options.key_is_der {
-        true => bytes,
-        // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now
-        // and then.
-        false => PrivateKeyDer::from_pem_slice(&bytes)
-            .map_err(unreadable_pem)?
-            .secret_der()
-            .to_vec(),
-    };
-    PrivateKeyDer::try_from(bytes).map_err(|error| unreadable("the private key", file, &error))
-}
-
-fn roots(file: &Path) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in chain(file)? {
-        roots.add(certificate).map_err(|error| {
-            unreadable(
-                "the certificates of the clients' authorities,",
-                file,
-                &error,
-            )
-        })?;
-    }
-    Ok(roots)
-}
-
-fn read(what: &str, file: &Path) -> Result<Vec<u8>, String> {
-    let bytes = whole_file::read(file, FILE_BYTES_MAX);
-    bytes.map_err(|error| unreadable(what, file, &error))
-}
-
-fn unreadable(what: &str, file: &Path, error: &dyn std::fmt::Display) -> String {
-    format!("cannot read {what} {}: {error}", file.display())
-}
-
-/// rustls's provider with all suites, or those of the list in its order.
-fn provider(names: &[String]) -> Result<CryptoProvider, String> {
-    let all = ring::default_provider();
-    if names.is_empty() {
-        return Ok(all);
-    }
-    let known = || {
-        all.cipher_suites
-            .iter()
-            .map(openssl_name)
-            .collect::<Vec<_>>()
-    };
-    let suite = |name: &String| {
-        let found = all
-            .cipher_suites
-            .iter()
-            .find(|suite| openssl_name(suite) == *name);
-        found.copied().ok_or_else(|| {
-            format!(
-                "there is no cipher suite '{name}'; there are {}",
-                known().join(", ")
-            )
-        })
-    };
-    let cipher_suites = names.iter().map(suite).collect::<Result<Vec<_>, _>>()?;
-    Ok(CryptoProvider {
-        cipher_suites,
-        ..all
-    })
-}
-
-/// `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` as OpenSSL calls it, `ECDHE-RSA-AES128-GCM-SHA256`. The
-/// suites of TLS 1.3 have one name. openssl-ciphers(1)
-fn openssl_name(suite: &SupportedCipherSuite) -> String {
-    let name = format!("{:?}", suite.suite());
-    match name.strip_prefix("TLS13_") {
-        Some(rest) => format!("TLS_{rest}"),
-        None => name
-            .trim_start_matches("TLS_")
-            .replace("_WITH", "")
-            .replace("AES_", "AES")
-            .replace("_POLY1305_SHA256", "_POLY1305")
-            .replace('_', "-"),
     }
 }

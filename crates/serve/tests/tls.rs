@@ -5,17 +5,21 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use event::Mechanism;
 use fiber::BackendChoice;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, NamedGroup, RootCertStore, StreamOwned,
+};
 use serve::engine::{Accept, EventOptions, PipelineOptions};
 use serve::limits::Limits;
 use serve::listen::{self, Address};
+use serve::metrics::MetricsWriter;
 use serve::tls::{Certificate, Clients, Tls, TlsOptions};
 use serve::{Engine, Server, Settings};
 use session::Echo;
@@ -46,9 +50,12 @@ impl Authority {
     }
 
     fn sign_for(&self, name: &str, hosts: &[&str]) {
-        let key = KeyPair::generate().unwrap();
         let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let params = CertificateParams::new(hosts).unwrap();
+        self.sign_as(name, CertificateParams::new(hosts).unwrap());
+    }
+
+    fn sign_as(&self, name: &str, params: CertificateParams) {
+        let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         fs::write(self.file(&format!("{name}.pem")), certificate.pem()).unwrap();
         fs::write(self.file(&format!("{name}.key")), key.serialize_pem()).unwrap();
@@ -69,10 +76,13 @@ impl Authority {
     }
 
     fn client(&self, shows: Option<&str>) -> Arc<ClientConfig> {
+        self.client_of(rustls::crypto::ring::default_provider(), shows)
+    }
+
+    fn client_of(&self, provider: CryptoProvider, shows: Option<&str>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots);
@@ -294,6 +304,76 @@ fn a_new_certificate_holds_for_new_connections_and_old_ones_go_on() {
 }
 
 #[test]
+fn sessions_are_resumed_after_a_reload() {
+    let authority = Authority::new();
+    authority.sign("server");
+    let options = TlsOptions {
+        resumes: true,
+        ..authority.options()
+    };
+    let running = start(fibers(BackendChoice::Auto), options, Limits::default());
+    let config = authority.client(None);
+    let handshake = || {
+        let mut client = running.connect(Arc::clone(&config));
+        assert!(echoes(&mut client, b"x\n"));
+        client.conn.handshake_kind().unwrap()
+    };
+    assert_eq!(handshake(), HandshakeKind::Full);
+    assert_eq!(handshake(), HandshakeKind::Resumed);
+    running.tls.reload().unwrap();
+    assert_eq!(handshake(), HandshakeKind::Resumed);
+}
+
+/// Otherwise an authority that was taken from the file would be trusted as long as its clients
+/// come back.
+#[test]
+fn a_reload_ends_sessions_of_clients_with_certificates() {
+    let authority = Authority::new();
+    authority.sign("server");
+    authority.sign("client");
+    let options = TlsOptions {
+        resumes: true,
+        clients: Clients::MustShow(authority.file("ca.pem")),
+        ..authority.options()
+    };
+    let running = start(fibers(BackendChoice::Auto), options, Limits::default());
+    let config = authority.client(Some("client"));
+    let connect = || running.connect(Arc::clone(&config));
+    for expected in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        let mut client = connect();
+        assert!(echoes(&mut client, b"x\n"));
+        assert_eq!(client.conn.handshake_kind(), Some(expected));
+    }
+    fs::copy(Authority::new().file("ca.pem"), authority.file("ca.pem")).unwrap();
+    running.tls.reload().unwrap();
+    assert!(!echoes(&mut connect(), b"x\n"));
+}
+
+#[test]
+fn the_key_exchange_is_hybrid_if_the_client_can() {
+    let authority = Authority::new();
+    authority.sign("server");
+    let options = authority.options();
+    let running = start(fibers(BackendChoice::Auto), options, Limits::default());
+    let group = |provider| {
+        let mut client = running.connect(authority.client_of(provider, None));
+        assert!(echoes(&mut client, b"x\n"));
+        client.conn.negotiated_key_exchange_group().unwrap().name()
+    };
+    // As browsers do: with a key share of both.
+    let modern = group(CryptoProvider {
+        kx_groups: vec![
+            aws_lc_rs::kx_group::X25519MLKEM768,
+            aws_lc_rs::kx_group::X25519,
+        ],
+        ..aws_lc_rs::default_provider()
+    });
+    assert_eq!(modern, NamedGroup::X25519MLKEM768);
+    let older = group(rustls::crypto::ring::default_provider());
+    assert_eq!(older, NamedGroup::X25519);
+}
+
+#[test]
 fn clients_that_must_show_a_certificate_do_or_fail() {
     let authority = Authority::new();
     authority.sign("server");
@@ -390,6 +470,22 @@ fn what_is_wrong_with_the_files_is_said() {
     let plain = fs::read_to_string(&key).unwrap();
     fs::write(&encrypted, plain.replace("PRIVATE", "ENCRYPTED PRIVATE")).unwrap();
     assert!(holds(&server.chain, &encrypted).contains("is encrypted; write it without"));
+    // Seen: 'unexpected error: failed to parse private key as RSA, ECDSA, or EdDSA'.
+    let p521 = authority.file("p521.pem");
+    let p521_key = authority.file("p521.key");
+    fs::write(&p521, P521_CERTIFICATE).unwrap();
+    fs::write(&p521_key, P521_KEY).unwrap();
+    let why = holds(&p521, &p521_key);
+    assert!(
+        why.contains("p521.key is ECDSA on the curve P-521, which is not supported; use RSA"),
+        "{why}"
+    );
+    // Seen: a chain that begins with its authority was a key that does not belong to it.
+    let ca = authority.issuer.pem();
+    let reversed = authority.file("reversed.pem");
+    let own = fs::read_to_string(&server.chain).unwrap();
+    fs::write(&reversed, ca + &own).unwrap();
+    assert!(holds(&reversed, &key).ends_with("server.key is number 2, and must be the first"));
     let no_cipher = TlsOptions {
         ciphers: vec!["RC4-MD5".to_owned()],
         ..authority.options()
@@ -401,6 +497,54 @@ fn what_is_wrong_with_the_files_is_said() {
             && why.contains("ECDHE-ECDSA-CHACHA20-POLY1305,")
             && why.contains("TLS_AES_256_GCM_SHA384"),
         "{why}"
+    );
+}
+
+#[test]
+fn certificates_that_clients_refuse_are_warned_of() {
+    let authority = Authority::new();
+    let year = |year| {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(year, 1, 1);
+        params.not_after = rcgen::date_time_ymd(year + 1, 1, 1);
+        params
+    };
+    authority.sign_as("server", year(2030));
+    let tls = Tls::open(authority.options()).unwrap();
+    let warnings_in = |unix_s| {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s);
+        tls.warnings(now)
+    };
+    // The end of 2029, all of 2030, and the beginning of 2031.
+    let before = warnings_in(1_893_455_999);
+    assert!(before[0].contains("server.pem is not valid before Tue, 01 Jan 2030 00:00:00 GMT"));
+    assert_eq!(warnings_in(1_893_456_000), [""; 0]);
+    assert_eq!(warnings_in(1_924_992_000), [""; 0]);
+    let after = warnings_in(1_924_992_001);
+    assert!(after[0].contains("server.pem expired on Wed, 01 Jan 2031 00:00:00 GMT"));
+    let mut metrics = MetricsWriter::default();
+    tls.write_metrics(&mut metrics);
+    let text = String::from_utf8(metrics.finish()).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("weft_tls_certificate_not_after_seconds"));
+    assert!(
+        line.unwrap().ends_with("server.pem\"} 1924992000"),
+        "{line:?}"
+    );
+
+    let mut elsewhere = CertificateParams::new(Vec::new()).unwrap();
+    let name = &mut elsewhere.distinguished_name;
+    name.push(DnType::CommonName, "elsewhere");
+    authority.sign_as("elsewhere", elsewhere);
+    let files = ["server.pem", "elsewhere.pem"].map(|file| authority.file(file));
+    let chain = files.map(|file| fs::read_to_string(file).unwrap());
+    fs::write(authority.file("server.pem"), chain.concat()).unwrap();
+    let torn = Tls::open(authority.options()).unwrap();
+    let fault = torn.warnings(SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000));
+    assert!(
+        fault[0].contains("out of order: certificate 2 did not sign"),
+        "{fault:?}"
     );
 }
 
@@ -447,3 +591,28 @@ fn one_above_the_limit_is_told_so() {
         next.read_exact(&mut [0; 2]).unwrap();
     }
 }
+
+/// Made for this test by `openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp521r1`.
+const P521_CERTIFICATE: &str = "\
+-----BEGIN CERTIFICATE-----
+MIICBTCCAWagAwIBAgIUCKUC8V71wUa2rMKOcfUQtp2oVigwCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MB4XDTI2MTEyNTIyMDMyOVoXDTI2MTEyODIy
+MDMyOVowFDESMBAGA1UEAwwJbG9jYWxob3N0MIGbMBAGByqGSM49AgEGBSuBBAAj
+A4GGAAQAJRL/xYWDDTFsCputzcLaa2xSGyx8t7yljAR8RbIrjWE3gYL43511cQas
+P5hBQ5CE/sdNZLErI19DPFPKSfUc0iUB9WDFodY0PFqOy8Bl3Kgi7Bsw85P4A3g1
+H2/DvnxpP7kKJnM8Ngz0nz0lczE1UOLXYCsx/P/Z7XI+g2XJ2QIeTVGjUzBRMB0G
+A1UdDgQWBBR55PzOxy/YoUCuvB3ks2jk9rOL5TAfBgNVHSMEGDAWgBR55PzOxy/Y
+oUCuvB3ks2jk9rOL5TAPBgNVHRMBAf8EBTADAQH/MAoGCCqGSM49BAMCA4GMADCB
+iAJCAaUnS2ntXCM+ZVeqz0dS4ZRbbXfSof+4wjP01B4duoT1xGp4QsJBitZF70sO
+Ch2grWaP+HhboPyPkRaqJNMWRQqAAkIAz78i23R0pChWImY6ptu8HpXRnWxeV+LD
+Lq1QX+CKVoeU8p4vZc4aeuy+dL6V2ba9f7hJXvrVXjSM3SY00abBIXw=
+-----END CERTIFICATE-----";
+
+const P521_KEY: &str = "\
+-----BEGIN EC PRIVATE KEY-----
+MIHcAgEBBEIAwGC9wyPb1oBYEKrLD3YE3LQZbIMDS5+/1n1DNfOIE87Y68ayr5iF
+w3F0s6s+ZXyXx9LsGhXa5REsWpswi2briPCgBwYFK4EEACOhgYkDgYYABAAlEv/F
+hYMNMWwKm63NwtprbFIbLHy3vKWMBHxFsiuNYTeBgvjfnXVxBqw/mEFDkIT+x01k
+sSsjX0M8U8pJ9RzSJQH1YMWh1jQ8Wo7LwGXcqCLsGzDzk/gDeDUfb8O+fGk/uQom
+czw2DPSfPSVzMTVQ4tdgKzH8/9ntcj6DZcnZAh5NUQ==
+-----END EC PRIVATE KEY-----";

@@ -61,6 +61,8 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     if let Some(warning) = config.common.engine.warning() {
         terminal.warn(&warning);
     }
+    let hosted = &running.hosted;
+    hosted.warn_of_certificates(|text| terminal.warn(text));
     terminal.tell_of(config, &places, &running);
     terminal.tell_restored(config, &restored);
     if let Some(daemon) = daemon {
@@ -88,7 +90,8 @@ struct Caching<'a> {
 impl Operated for Caching<'_> {
     fn reload(&mut self) -> Vec<Part> {
         let users = self.running.reload_users(self.config);
-        let certificate = self.running.hosted.reload_certificate();
+        let hosted = &self.running.hosted;
+        let certificate = hosted.reload_certificate(|text| self.terminal.warn(text));
         users.into_iter().chain(certificate).collect()
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ::serve::Server;
 use ::serve::admin::{Admin, Route};
@@ -74,9 +74,20 @@ impl Hosted {
     }
 
     /// Reads the certificate again, if there is one.
-    pub(crate) fn reload_certificate(&self) -> Option<Part> {
-        let tls = self.tls.as_ref()?;
-        Some(("the certificate", tls.reload()))
+    pub(crate) fn reload_certificate(&self, warn: impl Fn(&str)) -> Option<Part> {
+        let reloaded = self.tls.as_ref()?.reload();
+        if reloaded.is_ok() {
+            self.warn_of_certificates(warn);
+        }
+        Some(("the certificate", reloaded))
+    }
+
+    /// Reports certificates that clients will refuse.
+    pub(crate) fn warn_of_certificates(&self, warn: impl Fn(&str)) {
+        let tls = self.tls.iter();
+        for warning in tls.flat_map(|tls| tls.warnings(SystemTime::now())) {
+            warn(&warning);
+        }
     }
 
     /// Takes no more connections, and lets the open ones finish within the drain time-out. Returns

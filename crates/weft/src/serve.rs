@@ -69,6 +69,8 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         tls,
         Arc::clone(&terminal),
     )?;
+    let hosted = &running.hosted;
+    hosted.warn_of_certificates(|text| terminal.warn(text));
     terminal.banner(
         config,
         &banner(config, &limits, urls, running.hosted.server.describe()),
@@ -119,7 +121,8 @@ impl Serving {
 impl Operated for Serving {
     fn reload(&mut self) -> Vec<Part> {
         let log = self.running.reopen_log();
-        let certificate = self.running.hosted.reload_certificate();
+        let hosted = &self.running.hosted;
+        let certificate = hosted.reload_certificate(|text| self.terminal.warn(text));
         let configuration = ("the configuration", self.reload_configuration());
         let others = log.into_iter().chain(certificate);
         others.chain([configuration]).collect()

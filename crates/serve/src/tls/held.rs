@@ -1,4 +1,4 @@
-//! What a file holds in place of the certificate or the key that it was named for.
+//! Contents of a file in which no certificate or no key was found.
 
 use std::fs;
 use std::path::Path;
@@ -8,27 +8,53 @@ pub(super) fn is_encrypted_key(file: &Path) -> bool {
     has(&bytes_of(file), "ENCRYPTED")
 }
 
+/// Labels of PEM (RFC 7468) and what to do with such a file. The first that fits counts.
+const LABELS: &[(&str, &str)] = &[
+    (
+        "BEGIN OPENSSH PRIVATE KEY",
+        ": it holds a key of OpenSSH; ssh-keygen -p -m PKCS8 -f COPY writes it as PEM",
+    ),
+    ("PRIVATE KEY-----", ": it holds a private key"),
+    ("BEGIN CERTIFICATE-----", ": it holds a certificate"),
+    (
+        "CERTIFICATE REQUEST-----",
+        ": it holds a request for a certificate; an authority's answer to it is needed",
+    ),
+    (
+        "BEGIN TRUSTED CERTIFICATE",
+        ": it holds a certificate in OpenSSL's own form; openssl x509 -in FILE writes PEM",
+    ),
+    (
+        "BEGIN PKCS7",
+        ": it is PKCS #7; openssl pkcs7 -print_certs -in FILE writes PEM",
+    ),
+    ("PUBLIC KEY-----", ": it holds a public key"),
+];
+
 /// A remedy for a file in which nothing was found, or nothing if none is known.
 pub(super) fn instead(file: &Path) -> &'static str {
     let bytes = bytes_of(file);
-    // The first byte of a sequence in DER. X.690 8.9
-    let is_der = bytes.first() == Some(&0x30);
-    if has(&bytes, "PRIVATE KEY-----") {
-        ": it holds a private key"
-    } else if has(&bytes, "BEGIN CERTIFICATE-----") {
-        ": it holds a certificate"
-    } else if is_der {
-        ": it is DER; openssl x509 or openssl pkey with -inform DER writes PEM"
-    } else {
-        ""
+    if let Some((_, remedy)) = LABELS.iter().find(|(label, _)| has(&bytes, label)) {
+        return remedy;
+    }
+    // PKCS #12 is a sequence that begins with its version, which is 3. RFC 7292 4
+    let is_pkcs12 = bytes.windows(3).take(8).any(|place| place == [2, 1, 3]);
+    match bytes.first() {
+        // The first byte of a sequence in DER. X.690 8.9
+        Some(0x30) if is_pkcs12 => {
+            ": it is PKCS #12; openssl pkcs12 -nodes -in FILE writes certificate and key as PEM"
+        }
+        Some(0x30) => ": it is DER; openssl x509 or openssl pkey with -inform DER writes PEM",
+        _ => "",
     }
 }
 
 /// The bytes of a regular file. Another one may be gone by now, or keep its reader waiting.
 fn bytes_of(file: &Path) -> Vec<u8> {
-    match fs::metadata(file).is_ok_and(|there| there.is_file()) {
-        true => fs::read(file).unwrap_or_default(),
-        false => Vec::new(),
+    if fs::metadata(file).is_ok_and(|there| there.is_file()) {
+        fs::read(file).unwrap_or_default()
+    } else {
+        Vec::new()
     }
 }
 

@@ -1,0 +1,172 @@
+//! Certificate and key files: reading them, and the sentence for each that cannot be used.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, RootCertStore};
+
+use super::validity::Validity;
+use super::{Certificate, TlsOptions, held, kind};
+use crate::whole_file;
+
+/// No file of certificates is longer: those of all public authorities together have 0.3 MB.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// A certificate chain with its key.
+pub(super) struct Loaded {
+    pub(super) pair: Arc<CertifiedKey>,
+    pub(super) validity: Validity,
+    /// A fault that some clients forgive.
+    pub(super) fault: Option<String>,
+}
+
+impl Loaded {
+    /// Reads the files of a certificate.
+    ///
+    /// # Errors
+    /// A sentence that names the file and says what is wrong with it.
+    pub(super) fn open(
+        certificate: &Certificate,
+        options: &TlsOptions,
+        provider: &CryptoProvider,
+    ) -> Result<Loaded, String> {
+        let chain = chain(&certificate.chain)?;
+        let key = key(certificate, options)?;
+        let pair = CertifiedKey::from_der(chain.clone(), key.clone_key(), provider)
+            .map_err(|error| refusal(certificate, &chain, &key, provider, &error))?;
+        Ok(Loaded {
+            pair: Arc::new(pair),
+            validity: Validity::of(certificate.chain.clone(), &chain),
+            fault: kind::first_unlinked(&chain).map(|at| {
+                let file = certificate.chain.display();
+                format!(
+                    "the chain in {file} is out of order: certificate {} did not sign certificate \
+                     {}, and clients may not find the way to one that they know",
+                    at + 2,
+                    at + 1
+                )
+            }),
+        })
+    }
+}
+
+/// The reason why a certificate cannot be used with its key.
+fn refusal(
+    certificate: &Certificate,
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+    error: &Error,
+) -> String {
+    let file = certificate.chain.display();
+    let key_file = certificate.key_file().display();
+    if provider
+        .key_provider
+        .load_private_key(key.clone_key())
+        .is_err()
+    {
+        let kind = kind::unusable(&chain[0]);
+        let kind = kind.as_deref().unwrap_or("of an unknown kind");
+        return format!(
+            "the private key in {key_file} is {kind}, which is not supported; use {}",
+            kind::USABLE
+        );
+    }
+    if kind::is_old(&chain[0]) {
+        return format!(
+            "the certificate {file} is of X.509 version 1, which clients of TLS refuse; make one \
+             of version 3"
+        );
+    }
+    if !matches!(error, Error::InconsistentKeys(_)) {
+        return format!("cannot use the certificate {file} with the key {key_file}: {error}");
+    }
+    let fits = |der: &CertificateDer<'static>| {
+        CertifiedKey::from_der(vec![der.clone()], key.clone_key(), provider).is_ok()
+    };
+    match chain.iter().position(fits) {
+        Some(at) => format!(
+            "the chain in {file} is out of order: the certificate of the key {key_file} is number \
+             {}, and must be the first",
+            at + 1
+        ),
+        None => format!("the certificate {file} and the key {key_file} do not belong together"),
+    }
+}
+
+fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let what = "the certificate chain";
+    let bytes = read(what, file)?;
+    match CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>() {
+        Ok(chain) if chain.is_empty() => Err(format!(
+            "{what} {} has no certificate in PEM{}",
+            file.display(),
+            held::instead(file)
+        )),
+        Ok(chain) => Ok(chain),
+        Err(error) => Err(unreadable(what, file, &error)),
+    }
+}
+
+fn key(certificate: &Certificate, options: &TlsOptions) -> Result<PrivateKeyDer<'static>, String> {
+    let file = certificate.key_file();
+    let unreadable_pem = |error| match (error, &certificate.key) {
+        _ if held::is_encrypted_key(file) => format!(
+            "the private key in {0} is encrypted; write it without a passphrase: openssl pkey -in \
+             {0} -out KEY.pem",
+            file.display()
+        ),
+        (pem::Error::NoItemsFound, None) => {
+            let option = options.key_option;
+            format!("{} holds no private key: add {option}", file.display())
+        }
+        (pem::Error::NoItemsFound, Some(_)) => {
+            let instead = held::instead(file);
+            format!("{} holds no private key in PEM{instead}", file.display())
+        }
+        (error, _) => unreadable("the private key", file, &error),
+    };
+    let bytes = read("the private key", file)?;
+    let bytes = if options.key_is_der {
+        bytes
+    } else {
+        // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now
+        // and then.
+        PrivateKeyDer::from_pem_slice(&bytes)
+            .map_err(unreadable_pem)?
+            .secret_der()
+            .to_vec()
+    };
+    PrivateKeyDer::try_from(bytes).map_err(|error| unreadable("the private key", file, &error))
+}
+
+/// The certificates of authorities that a file holds.
+///
+/// # Errors
+/// A sentence that names the file and says what is wrong with it.
+pub(super) fn roots(file: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in chain(file)? {
+        roots.add(certificate).map_err(|error| {
+            unreadable(
+                "the certificates of the clients' authorities,",
+                file,
+                &error,
+            )
+        })?;
+    }
+    Ok(roots)
+}
+
+fn read(what: &str, file: &Path) -> Result<Vec<u8>, String> {
+    let bytes = whole_file::read(file, FILE_BYTES_MAX);
+    bytes.map_err(|error| unreadable(what, file, &error))
+}
+
+fn unreadable(what: &str, file: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("cannot read {what} {}: {error}", file.display())
+}

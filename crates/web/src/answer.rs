@@ -148,6 +148,7 @@ fn serve(replier: &mut Replier<'_>, head: &Head<'_>, asked: RequestFacts<'_>, en
     let current = Validators {
         etag: &entry.etag,
         modified_s: entry.modified_s,
+        modified_is_told: entry.modified_is_told,
         modified_is_strong: entry.modified_is_strong,
     };
     match judge(&head.fields, current) {

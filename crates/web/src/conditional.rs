@@ -6,10 +6,13 @@ use crate::request::{Fields, Name, fields::trim};
 /// The validators that a request's conditions are compared with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validators<'a> {
-    /// With its quotes. A weak one (`W/"…"`) is of one reply, so no request can name it.
+    /// With its quotes; empty if there is none. A weak one (`W/"…"`) is of one reply, so no
+    /// request can name it.
     pub(crate) etag: &'a str,
     /// Seconds since 1970.
     pub(crate) modified_s: u64,
+    /// Whether the date tells one state from another, so that `If-Modified-Since` can be answered.
+    pub(crate) modified_is_told: bool,
     /// Whether the date may stand in for the ETag in `If-Range`. RFC 9110 8.8.2.2
     pub(crate) modified_is_strong: bool,
 }
@@ -39,7 +42,9 @@ pub(crate) fn judge(request: &Fields<'_>, current: Validators<'_>) -> Verdict {
         if list_names(request, Name::IfNoneMatch, current.etag, Comparison::Weak) {
             return Verdict::NotModified;
         }
-    } else if date_of(request, Name::IfModifiedSince).is_some_and(|s| current.modified_s <= s) {
+    } else if current.modified_is_told
+        && date_of(request, Name::IfModifiedSince).is_some_and(|s| current.modified_s <= s)
+    {
         return Verdict::NotModified;
     }
     Verdict::Perform
@@ -76,7 +81,7 @@ enum Comparison {
 fn list_names(request: &Fields<'_>, name: Name, etag: &str, comparison: Comparison) -> bool {
     request.all(name).any(|value| {
         let value = trim(value);
-        value == b"*" || Tags(value).any(|tag| tag.is(etag, comparison))
+        value == b"*" || (!etag.is_empty() && Tags(value).any(|tag| tag.is(etag, comparison)))
     })
 }
 
@@ -126,6 +131,7 @@ mod tests {
     const CURRENT: Validators<'_> = Validators {
         etag: "\"abc\"",
         modified_s: 784_111_777,
+        modified_is_told: true,
         modified_is_strong: true,
     };
     const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
@@ -243,6 +249,34 @@ mod tests {
             &format!("If-Unmodified-Since: {BEFORE}\r\nIf-None-Match: \"abc\""),
             Verdict::Failed,
         );
+    }
+
+    #[test]
+    fn without_validators_nothing_is_not_modified() {
+        let current = Validators {
+            etag: "",
+            modified_is_told: false,
+            modified_is_strong: false,
+            ..CURRENT
+        };
+        let judged = |fields: &str| with_fields(fields, |fields| judge(fields, current));
+        for value in ["\"\"", "W/\"\"", "\"abc\"", ""] {
+            let verdict = judged(&format!("If-None-Match: {value}"));
+            assert_eq!(verdict, Verdict::Perform, "{value}");
+            assert_eq!(judged(&format!("If-Match: {value}")), Verdict::Failed);
+            let range = format!("If-Range: {value}");
+            assert!(!with_fields(&range, |f| range_applies(f, current)));
+        }
+        assert_eq!(judged("If-None-Match: *"), Verdict::NotModified);
+        assert_eq!(judged("If-Match: *"), Verdict::Perform);
+        assert_eq!(
+            judged(&format!("If-Modified-Since: {AFTER}")),
+            Verdict::Perform
+        );
+        let verdict = judged(&format!("If-Unmodified-Since: {BEFORE}"));
+        assert_eq!(verdict, Verdict::Failed);
+        let range = format!("If-Range: {SAME}");
+        assert!(!with_fields(&range, |f| range_applies(f, current)));
     }
 
     #[test]

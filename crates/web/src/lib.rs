@@ -60,4 +60,4 @@ pub use counters::Metric;
 pub use handle::Handle;
 pub use log::{LogFormat, Peer};
 pub use reply::WANTS_HTTPS;
-pub use site::{CacheRule, HeaderRule, Site, SiteConfig, SiteError};
+pub use site::{CacheRule, EtagKind, HeaderRule, Site, SiteConfig, SiteError};

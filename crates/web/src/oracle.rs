@@ -105,6 +105,7 @@ fn check_promises(head: &Head<'_>, input: &[u8], limits: &RequestLimits) {
     let validators = conditional::Validators {
         etag: "\"abc\"",
         modified_s: 784_111_777,
+        modified_is_told: true,
         modified_is_strong: true,
     };
     conditional::judge(&head.fields, validators);

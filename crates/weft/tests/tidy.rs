@@ -183,10 +183,7 @@ fn protocols_have_no_sockets_and_no_clock() {
         // The site is opened, which no conversation does.
         ("crates/web/src/site/mod.rs", "let now = Now::read();"),
         // It waits, in `work`, for a file to be left alone.
-        (
-            "crates/web/src/site/records.rs",
-            "thread::sleep(head::REST)",
-        ),
+        ("crates/web/src/site/rest.rs", "std::thread::sleep(left);"),
         // `watch` waits, in `work`, until there is something to say.
         (
             "crates/cache/src/service/watch.rs",

@@ -49,8 +49,24 @@ pub struct SiteConfig {
     pub paths_max: usize,
     /// A change on disk is served at the latest this long after it, plus the reply in progress.
     pub recheck_every: Duration,
+    /// What ETags are made of.
+    pub etag: EtagKind,
     /// Types by file name extension (without its dot), before the built-in table.
     pub mime_types: Vec<(String, String)>,
+}
+
+/// What a file's ETag is made of, beside its length. RFC 9110 8.8.3
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EtagKind {
+    /// A hash of inode number, change time and modification time: whatever is done to a file, it
+    /// gets another one, also where tools give every file the same modification time.
+    #[default]
+    Inode,
+    /// The modification time: the same on servers that have the same files. A file whose time is
+    /// known to be the same for all of its versions has none.
+    Mtime,
+    /// None.
+    Off,
 }
 
 /// A header field for the files whose path matches a glob; with the glob `**` for every reply.
@@ -96,6 +112,7 @@ impl Default for SiteConfig {
             open_files_max: 512,
             paths_max: 32_768,
             recheck_every: Duration::from_secs(1),
+            etag: EtagKind::default(),
             mime_types: Vec::new(),
         }
     }

@@ -1,11 +1,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
+use bytes::Bytes;
 use rustix::fs::FileType;
 use session::{FileStamp, SharedFile};
 
 use super::entry::{Body, Entry};
-use super::head::Description;
+use super::head::{Description, Modified};
 use super::open::{Blocking, Miss, miss_of};
 use super::read::{Reading, read_whole};
 use super::sketch::ESTIMATE_MAX;
@@ -66,15 +67,15 @@ impl Site {
                 None => return Ok(None),
             },
         };
-        let is_at_rest = || record.settled || head::is_at_rest(file.stamp(), moment.since_epoch);
-        // The file was truncated just now; its new bytes may be on their way.
-        if file.stamp().len == 0 && !is_at_rest() {
-            return Err(Miss::Restless);
+        // A known one has been believed since the record was made.
+        if known.is_none()
+            && let Some(left) = self.rest_left(record, &file, moment)?
+        {
+            return Err(Miss::Restless(left));
         }
         match self.read_if_worth(record, id, &file, estimate, moment, blocking)? {
             Worth::Held(entry) => Ok(Some(entry)),
             Worth::Changed => Ok(None),
-            Worth::Not if !is_at_rest() => Err(Miss::Restless),
             Worth::Not => Ok(Some(
                 self.entry_with_file(record, id, file, estimate, moment),
             )),
@@ -105,9 +106,9 @@ impl Site {
         }
     }
 
-    /// The file of a record that never comes to rest. It is served with its present length, and
-    /// with a validator that does not promise that its bytes are of one state. It is valid as long
-    /// as the record, which is not long.
+    /// The file of a record that does not come to rest. It is served with its present length, a
+    /// validator that does not promise that its bytes are of one state, and `no-store`. It is valid
+    /// as long as the record, which is not long.
     pub(super) fn moving_entry(&self, record: &Record, moment: Moment) -> Result<Arc<Entry>, Miss> {
         let id = record.best(Encodings::NONE);
         let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
@@ -118,18 +119,53 @@ impl Site {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Miss::NotFound);
         }
+        self.counts.moving.fetch_add(1, Relaxed);
+        record.note_moving(moment.ns);
         let stamp = file.stamp();
-        let body = Body::File {
-            file: Arc::new(file.moving()),
-            keep: false,
-            settled: false,
+        let body = match self.read_moving(&file) {
+            Some(bytes) => Body::Memory(bytes),
+            None => Body::File {
+                file: Arc::new(file.moving()),
+                keep: false,
+                settled: false,
+            },
         };
-        let entry = self.make_entry(record, id, stamp, body, moment);
-        if !record.settled {
+        let entry = self.make_entry(record, id, stamp, body, true, moment);
+        // Times that are old do not show when it has changed: others must look themselves.
+        match record.settled {
+            true => Ok(entry),
+            false => Ok(self.share_moving(record, id, entry)),
+        }
+    }
+
+    /// A short file's bytes of one reading, if no write shows between its beginning and its end.
+    fn read_moving(&self, file: &SharedFile) -> Option<Bytes> {
+        let len_max = self.config.memory_file_len_max.min(READ_AT_ONCE_LEN_MAX);
+        if file.stamp().len > len_max {
+            return None;
+        }
+        match read_whole(file, Blocking::Allowed) {
+            Ok(Reading::Whole(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Puts the entry into the table, for all who ask while the record stands.
+    fn share_moving(&self, record: &Record, id: Id, entry: Arc<Entry>) -> Arc<Entry> {
+        if !entry.is_in_memory() {
             let garbage = self.ledger().open(&self.table, record, id, &entry);
             drop(garbage);
+            return entry;
         }
-        Ok(entry)
+        let estimate = self.sketch.estimate(id.hash());
+        let mut ledger = self.ledger();
+        let Some(victims) = ledger.consider(entry.len, estimate, &self.sketch) else {
+            return entry;
+        };
+        let (entry, garbage) = ledger.hold(&self.table, record, id, entry, &victims);
+        drop(ledger);
+        drop(garbage);
+        entry
     }
 
     fn read_if_worth(
@@ -164,7 +200,8 @@ impl Site {
         };
         match read_whole(file, blocking)? {
             Reading::Whole(bytes) => {
-                let entry = self.make_entry(record, id, file.stamp(), Body::Memory(bytes), moment);
+                let entry =
+                    self.make_entry(record, id, file.stamp(), Body::Memory(bytes), false, moment);
                 let (entry, garbage) = self.ledger().hold(&self.table, record, id, entry, &victims);
                 drop(garbage);
                 Ok(Worth::Held(entry))
@@ -218,7 +255,7 @@ impl Site {
             Some(entry) => Arc::new(head::with_body(entry, body(file))),
             None => {
                 let stamp = file.stamp();
-                self.make_entry(record, id, stamp, body(file), moment)
+                self.make_entry(record, id, stamp, body(file), false, moment)
             }
         };
         let garbage = self.ledger().open(&self.table, record, id, &entry);
@@ -232,28 +269,35 @@ impl Site {
         id: Id,
         stamp: FileStamp,
         body: Body,
+        is_moving: bool,
         moment: Moment,
     ) -> Arc<Entry> {
         let survey = &record.survey;
         let content_type = self.content_type(&survey.source);
         let varies = survey.has_variants()
             || (self.config.precompressed && mime::is_compressible(content_type));
-        let is_moving = matches!(&body, Body::File { file, .. } if file.is_moving());
         let reading = (is_moving || !record.settled).then(|| self.reading());
-        let strong_etag = head::etag(stamp, id.encoding, reading);
-        let (modified_s, modified_is_strong) = head::modified(stamp, moment.since_epoch);
+        let strong_etag = head::etag(self.config.etag, stamp, id.encoding, reading);
+        let modified = head::modified(stamp, moment.since_epoch);
+        let extra = self.rules.lines(&survey.source);
         let description = Description {
             content_type,
             encoding: id.encoding,
             len: stamp.len,
             etag: match is_moving {
-                true => format!("W/{strong_etag}"),
+                true => strong_etag.map(|etag| format!("W/{etag}")),
                 false => strong_etag,
             },
-            modified_s,
-            modified_is_strong: modified_is_strong && !is_moving,
+            modified: Modified {
+                is_told: modified.is_told && !is_moving,
+                is_strong: modified.is_strong && !is_moving,
+                ..modified
+            },
             vary: varies.then_some("Accept-Encoding"),
-            extra: &self.rules.lines(&survey.source),
+            extra: &match is_moving {
+                true => head::not_stored(&extra),
+                false => extra,
+            },
         };
         Arc::new(head::entry(&description, body))
     }

@@ -9,19 +9,21 @@ use session::SharedFile;
 /// fields that every reply with it carries. Never changes; a changed file becomes a new entry.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Validator with its quotes, from length and modification time (`head::etag` says more).
-    /// Strong, unless the file is [moving](SharedFile::moving). RFC 9110 8.8.3
+    /// Validator with its quotes (`head::etag` says more), empty if there is none. Strong, unless
+    /// the file was still being written. RFC 9110 8.8.3
     pub(crate) etag: Box<str>,
     /// Last modification, whole seconds since 1970, for the conditional fields.
     pub(crate) modified_s: u64,
+    /// Whether clients are told that, and may ask with it whether the file has changed.
+    pub(crate) modified_is_told: bool,
     /// Whether `Last-Modified` may serve as a strong validator (RFC 9110 8.8.2.2: at least a
     /// second older than the moment we looked).
     pub(crate) modified_is_strong: bool,
     /// Value of `Content-Type`, for parts of a multipart/byteranges reply.
     pub(crate) content_type: Box<str>,
     /// Header lines of a 200 (each ending in CRLF): Content-Type, Content-Encoding, Content-Length,
-    /// Last-Modified, ETag, Accept-Ranges, Vary, X-Content-Type-Options, extra and cache rules.
-    /// No status line, no Date, no Server, no Connection, no blank line.
+    /// Last-Modified and ETag (if told), Accept-Ranges, Vary, X-Content-Type-Options, extra and
+    /// cache rules. No status line, no Date, no Server, no Connection, no blank line.
     pub(crate) head_200: Bytes,
     /// The same lines without Content-Type and Content-Length: a 206 adds its own.
     pub(crate) head_206: Bytes,
@@ -32,6 +34,12 @@ pub(crate) struct Entry {
     pub(crate) len: u64,
     /// Where the bytes are.
     pub(crate) body: Body,
+}
+
+impl Entry {
+    pub(super) fn is_in_memory(&self) -> bool {
+        matches!(self.body, Body::Memory(_))
+    }
 }
 
 /// Where an entry's bytes are.

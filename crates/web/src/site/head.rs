@@ -4,7 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use session::FileStamp;
 
+use super::config::EtagKind;
 use super::entry::{Body, Entry};
+use super::rest::LOOK_AGAIN_MIN;
 use crate::lookup::Encoding;
 
 /// The values of an entry's header fields.
@@ -13,11 +15,9 @@ pub(super) struct Description<'a> {
     pub(super) content_type: &'a str,
     pub(super) encoding: Option<Encoding>,
     pub(super) len: u64,
-    /// With its quotes.
-    pub(super) etag: String,
-    /// Seconds since 1970.
-    pub(super) modified_s: u64,
-    pub(super) modified_is_strong: bool,
+    /// With its quotes, if there is one.
+    pub(super) etag: Option<String>,
+    pub(super) modified: Modified,
     /// The value of `Vary`, if any.
     pub(super) vary: Option<&'static str>,
     /// Lines by the operator's rules.
@@ -40,16 +40,6 @@ pub(super) fn is_settled(stamp: FileStamp, since_epoch: Duration) -> bool {
     (now_ns - stamp.ctime_ns).unsigned_abs() > STAMP_GRAIN.as_nanos()
 }
 
-/// How long a file must have been left alone before it is sent from its open file. A write in
-/// progress leaves no trace: the kernel sets the time before it copies the bytes. What began this
-/// long ago is over, unless a single `write(2)` takes longer.
-pub(super) const REST: Duration = Duration::from_millis(50);
-
-/// Whether no write into the file is likely to be under way.
-pub(super) fn is_at_rest(stamp: FileStamp, since_epoch: Duration) -> bool {
-    since_epoch.as_nanos() as i128 - stamp.ctime_ns >= REST.as_nanos() as i128
-}
-
 /// How soon a file that is not settled is looked at again: after as long as it was left alone
 /// before. So a state that was caught between two writes is replaced soon, and a file that no
 /// longer changes is soon not checked any more.
@@ -58,18 +48,26 @@ pub(super) fn look_again_after(stamp: FileStamp, since_epoch: Duration) -> Durat
     Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)).max(LOOK_AGAIN_MIN)
 }
 
-/// A tick of the kernel's coarse clock, by which files are stamped.
-const LOOK_AGAIN_MIN: Duration = Duration::from_millis(4);
-
-/// `"len-mtime"` in hexadecimal, `-br` and the like behind it for variants. Neither inode nor
-/// change time is in it, so that replicas with the same files (`rsync -t`) agree. RFC 9110 8.8.3
+/// A file's entity tag: its length, then what [`EtagKind`] says, `-br` and the like for variants.
+/// RFC 9110 8.8.3
 ///
-/// While the file is not settled, two states could have the same length and time. A strong
+/// While the file is not settled, two states could have the same length and times. A strong
 /// validator must tell them apart, so until then it also names this `reading` of the file: a client
 /// that resumes a download of a file that was written less than two seconds before its first
 /// request starts again.
-pub(super) fn etag(stamp: FileStamp, encoding: Option<Encoding>, reading: Option<u128>) -> String {
-    let mut etag = format!("\"{:x}-{:x}", stamp.len, stamp.mtime_ns);
+pub(super) fn etag(
+    kind: EtagKind,
+    stamp: FileStamp,
+    encoding: Option<Encoding>,
+    reading: Option<u128>,
+) -> Option<String> {
+    let state = match kind {
+        EtagKind::Inode => state_hash(stamp).into(),
+        EtagKind::Mtime if is_normalised(stamp.mtime_ns) => return None,
+        EtagKind::Mtime => stamp.mtime_ns,
+        EtagKind::Off => return None,
+    };
+    let mut etag = format!("\"{:x}-{state:x}", stamp.len);
     if let Some(encoding) = encoding {
         etag.extend(["-", encoding.token()]);
     }
@@ -77,20 +75,65 @@ pub(super) fn etag(stamp: FileStamp, encoding: Option<Encoding>, reading: Option
         _ = write!(etag, "-{reading:x}");
     }
     etag.push('"');
-    etag
+    Some(etag)
 }
 
-/// A file's time of modification in whole seconds, but never in the future (RFC 9110 8.8.2.1), and
-/// whether it may serve as a strong validator: when it is so old that the file, had it changed
-/// again in that second, would have done so before we looked (RFC 9110 8.8.2.2).
-pub(super) fn modified(stamp: FileStamp, since_epoch: Duration) -> (u64, bool) {
+/// A hash of what the file system changes whenever the bytes may have changed. Without the device,
+/// whose number may be another one after a restart of the machine.
+fn state_hash(stamp: FileStamp) -> u64 {
+    let mut state = [0; 40];
+    state[..8].copy_from_slice(&stamp.inode.1.to_le_bytes());
+    state[8..24].copy_from_slice(&stamp.ctime_ns.to_le_bytes());
+    state[24..].copy_from_slice(&stamp.mtime_ns.to_le_bytes());
+    fnv1a(&state)
+}
+
+/// FNV-1a, 64 bits: the same on every machine. A collision gains a client nothing.
+pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// Whether a time is one that tools give to every file, so that what they make is the same each
+/// time: such files keep their time when they change. Before 1990 there was no web: 0 and 1
+/// (OSTree, Nix, Guix, container images), 1980 (zip), 1984 (Yarn), 1985 (npm). Others are known by
+/// name.
+fn is_normalised(mtime_ns: i128) -> bool {
+    const YEAR_1990_S: i128 = 631_152_000;
+    // cargo package, Bazel, Poetry, Hatch.
+    const BY_NAME_S: [i128; 4] = [1_153_704_088, 1_262_304_000, 1_451_606_400, 1_580_601_600];
+    let seconds = mtime_ns.div_euclid(1_000_000_000);
+    seconds < YEAR_1990_S
+        || BY_NAME_S
+            .map(|seconds| seconds * 1_000_000_000)
+            .contains(&mtime_ns)
+}
+
+/// A file's time of modification, as clients see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Modified {
+    /// Whole seconds since 1970, never in the future (RFC 9110 8.8.2.1).
+    pub(super) s: u64,
+    /// Whether it tells one state of the file from another, so that clients are told.
+    pub(super) is_told: bool,
+    /// Whether it may stand in for a strong ETag. RFC 9110 8.8.2.2
+    pub(super) is_strong: bool,
+}
+
+/// A file's time of modification. It is told when it is so old that the file, had it changed again
+/// in that second, would have done so before we looked, and no [normalised](is_normalised) one.
+pub(super) fn modified(stamp: FileStamp, since_epoch: Duration) -> Modified {
     let now_s = since_epoch.as_secs();
-    let modified_s = stamp
+    let s = stamp
         .mtime_ns
         .div_euclid(1_000_000_000)
         .clamp(0, i128::from(now_s)) as u64;
-    let is_old = modified_s + STAMP_GRAIN.as_secs() <= now_s;
-    (modified_s, is_old && is_settled(stamp, since_epoch))
+    let is_told = s + STAMP_GRAIN.as_secs() <= now_s && !is_normalised(stamp.mtime_ns);
+    Modified {
+        s,
+        is_told,
+        is_strong: is_told && is_settled(stamp, since_epoch),
+    }
 }
 
 /// Writes the header lines and makes the entry.
@@ -109,9 +152,10 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
     let head_206 = format!("{body_lines}{shared}");
     let head_200 = format!("Content-Type: {content_type}\r\nContent-Length: {len}\r\n{head_206}");
     Entry {
-        etag: description.etag.as_str().into(),
-        modified_s: description.modified_s,
-        modified_is_strong: description.modified_is_strong,
+        etag: description.etag.as_deref().unwrap_or_default().into(),
+        modified_s: description.modified.s,
+        modified_is_told: description.modified.is_told,
+        modified_is_strong: description.modified.is_strong,
         content_type: content_type.into(),
         head_200: Bytes::from(head_200),
         head_206: Bytes::from(head_206),
@@ -126,6 +170,7 @@ pub(super) fn with_body(entry: &Entry, body: Body) -> Entry {
     Entry {
         etag: entry.etag.clone(),
         modified_s: entry.modified_s,
+        modified_is_told: entry.modified_is_told,
         modified_is_strong: entry.modified_is_strong,
         content_type: entry.content_type.clone(),
         head_200: entry.head_200.clone(),
@@ -138,16 +183,26 @@ pub(super) fn with_body(entry: &Entry, body: Body) -> Entry {
 
 /// What a 304 carries, and so do the others. RFC 9110 15.4.5
 fn shared_lines(description: &Description<'_>) -> String {
-    let modified = http_date(description.modified_s);
-    let mut lines = format!(
-        "Last-Modified: {modified}\r\nETag: {}\r\n",
-        description.etag
-    );
+    let mut lines = String::new();
+    if description.modified.is_told {
+        let modified = http_date(description.modified.s);
+        _ = write!(lines, "Last-Modified: {modified}\r\n");
+    }
+    if let Some(etag) = &description.etag {
+        _ = write!(lines, "ETag: {etag}\r\n");
+    }
     if let Some(vary) = description.vary {
         _ = write!(lines, "Vary: {vary}\r\n");
     }
     lines.push_str(description.extra);
     lines
+}
+
+/// An operator's lines for a file that is still being written: no cache may keep it.
+pub(super) fn not_stored(lines: &str) -> String {
+    let is_kept = |line: &&str| !line.to_ascii_lowercase().starts_with("cache-control:");
+    let kept = lines.split_inclusive("\r\n").filter(is_kept);
+    kept.chain(["Cache-Control: no-store\r\n"]).collect()
 }
 
 fn http_date(seconds: u64) -> String {
@@ -174,26 +229,78 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1000);
 
     #[test]
-    fn an_etag_is_the_same_on_every_replica_and_another_for_each_encoding() {
+    fn an_etag_by_mtime_is_the_same_on_replicas() {
+        let of = |stamp, encoding| etag(EtagKind::Mtime, stamp, encoding, None);
         let replica = FileStamp {
             ctime_ns: 7,
             inode: (8, 9),
-            ..stamp(1, 1)
+            ..stamp(1_000_000_000, 1)
         };
-        assert_eq!(etag(stamp(1, 1), None, None), "\"ff-3b9aca00\"");
-        assert_eq!(etag(replica, None, None), "\"ff-3b9aca00\"");
+        let expected = "\"ff-de0b6b3a7640000\"".to_owned();
+        assert_eq!(of(stamp(1_000_000_000, 1), None), Some(expected.clone()));
+        assert_eq!(of(replica, None), Some(expected));
+        let br = of(replica, Some(Encoding::Br));
+        assert_eq!(br.as_deref(), Some("\"ff-de0b6b3a7640000-br\""));
+    }
+
+    #[test]
+    fn an_etag_by_inode_changes_with_each_part() {
+        let of = |stamp| etag(EtagKind::Inode, stamp, None, None).unwrap();
+        let one = stamp(1, 1);
+        let (len, inode) = (256, (1, 3));
+        let others = [
+            stamp(1, 2),
+            stamp(2, 1),
+            FileStamp { len, ..one },
+            FileStamp { inode, ..one },
+        ];
+        for other in others {
+            assert_ne!(of(one), of(other), "{other:?}");
+        }
+        let inode = (7, 2);
+        let after_a_boot = FileStamp { inode, ..one };
+        assert_eq!(of(one), of(after_a_boot), "another number of the device");
         assert_eq!(
-            etag(replica, Some(Encoding::Br), None),
-            "\"ff-3b9aca00-br\""
+            of(one),
+            "\"ff-68cbd88aadd9322b\"",
+            "stable from release to release"
         );
     }
 
     #[test]
     fn an_etag_of_a_file_that_changed_just_now_names_the_reading() {
-        assert_ne!(
-            etag(stamp(1, 1), None, Some(1)),
-            etag(stamp(1, 1), None, Some(2))
-        );
+        let of = |reading| etag(EtagKind::Inode, stamp(1, 1), None, Some(reading));
+        assert_ne!(of(1), of(2));
+    }
+
+    #[test]
+    fn a_time_that_every_file_has_is_no_validator() {
+        for mtime_s in [
+            0,
+            1,
+            315_532_800,
+            499_162_500,
+            1_153_704_088,
+            1_580_601_600,
+            -1,
+        ] {
+            let stamp = stamp(mtime_s, 10);
+            assert_eq!(etag(EtagKind::Mtime, stamp, None, None), None, "{mtime_s}");
+            let now = Duration::from_secs(2_000_000_000);
+            assert!(!modified(stamp, now).is_told, "{mtime_s}");
+            assert!(!modified(stamp, now).is_strong, "{mtime_s}");
+            assert!(etag(EtagKind::Inode, stamp, None, None).is_some());
+        }
+        assert!(!is_normalised(1_580_601_600_000_000_001), "written then");
+        assert!(!is_normalised(1_580_601_601_000_000_000));
+        assert_eq!(etag(EtagKind::Off, stamp(1, 1), None, None), None);
+    }
+
+    #[test]
+    fn a_file_that_is_still_written_is_not_stored() {
+        let lines = "X-A: b\r\ncache-control: max-age=9\r\nX-C: d\r\n";
+        let expected = "X-A: b\r\nX-C: d\r\nCache-Control: no-store\r\n";
+        assert_eq!(not_stored(lines), expected);
     }
 
     #[test]
@@ -225,10 +332,25 @@ mod tests {
     }
 
     #[test]
-    fn last_modified_is_never_in_the_future() {
-        assert_eq!(modified(stamp(2000, 10), NOW), (1000, false));
-        assert_eq!(modified(stamp(-5, 10), NOW), (0, true));
-        assert_eq!(modified(stamp(998, 10), NOW), (998, true));
-        assert_eq!(modified(stamp(999, 10), NOW), (999, false));
+    fn a_date_is_told_when_its_second_is_over() {
+        let now = Duration::from_secs(1_700_000_000);
+        let at = |ago_s: i128| 1_700_000_000 - ago_s;
+        let of = |mtime_s, ctime_s| {
+            let Modified {
+                s,
+                is_told,
+                is_strong,
+            } = modified(stamp(mtime_s, ctime_s), now);
+            (now.as_secs() - s, is_told, is_strong)
+        };
+        assert_eq!(of(at(-1000), 10), (0, false, false), "never in the future");
+        assert_eq!(of(at(2), 10), (2, true, true));
+        assert_eq!(of(at(1), 10), (1, false, false));
+        assert_eq!(
+            of(at(9), at(1)),
+            (9, true, false),
+            "it may be set back again"
+        );
+        assert_eq!(modified(stamp(-5, 10), now).s, 0);
     }
 }

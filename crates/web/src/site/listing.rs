@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::entry::{Body, Entry};
-use super::head::{self, Description};
+use super::head::{self, Description, Modified};
 use super::open::{Miss, Root};
 use super::rules::Rules;
 use crate::lookup::{ListingFormat, ListingSort, Lookup};
@@ -175,18 +175,15 @@ pub(super) fn entry(
         content_type,
         encoding: None,
         len: page.len() as u64,
-        etag: format!("\"{:x}-{:x}\"", page.len(), fnv1a(&page)),
-        // When it was read: before that, something may have been different.
-        modified_s: since_epoch.as_secs(),
-        modified_is_strong: false,
+        etag: Some(format!("\"{:x}-{:x}\"", page.len(), head::fnv1a(&page))),
+        // When it was read. Not told: what is in the directory may change again in that second.
+        modified: Modified {
+            s: since_epoch.as_secs(),
+            is_told: false,
+            is_strong: false,
+        },
         vary: Some("Accept"),
         extra: &rules.lines(lookup.path.trim_start_matches('/')),
     };
     head::entry(&description, Body::Memory(page))
-}
-
-/// FNV-1a, 64 bits: the same on every machine. A collision gains a client nothing.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }

@@ -17,8 +17,8 @@
 //! than half of `recheck_every` ago, and so is the root directory itself; so a change is served at
 //! the latest `recheck_every` after it. An open file is compared at each use. Bytes in memory were
 //! read between two equal stamps and never change, and an entry's header is made from the same
-//! stamp. A file that is sent from its open file has been left alone for a moment first
-//! ([`head::REST`]), and says whether a write would show. What changes through a shared writable
+//! stamp. A file has been left alone for a moment before it is served ([`rest::REST`]), and an open
+//! one says whether a write would show. What changes through a shared writable
 //! mapping shows when the kernel notes it (`msync(2)`), not before.
 //!
 //! **Memory.** Small files are held in memory and all files in the page cache under one budget
@@ -40,6 +40,7 @@ mod open;
 mod pages;
 mod read;
 mod records;
+mod rest;
 mod ring;
 mod room;
 mod rules;
@@ -54,7 +55,7 @@ use std::time::{Duration, Instant};
 
 use session::Now;
 
-pub use config::{CacheRule, HeaderRule, SiteConfig, SiteError};
+pub use config::{CacheRule, EtagKind, HeaderRule, SiteConfig, SiteError};
 pub(crate) use entry::{Body, Entry, Found};
 
 use crate::lookup::Lookup;
@@ -100,6 +101,8 @@ struct Counts {
     not_found: AtomicU64,
     rechecks: AtomicU64,
     changed: AtomicU64,
+    waits: AtomicU64,
+    moving: AtomicU64,
     out_of_descriptors: AtomicU64,
 }
 
@@ -216,6 +219,8 @@ impl Site {
             "site_not_found_total" "Requests for paths where there is nothing." of(&counts.not_found);
             "site_rechecks_total" "Looks at whether a known file has changed." of(&counts.rechecks);
             "site_changed_total" "Of these, those that found a change." of(&counts.changed);
+            "site_waits_total" "Waits of requests for a file to be left alone." of(&counts.waits);
+            "site_moving_total" "Files sent while they were still being written." of(&counts.moving);
             "site_out_of_descriptors_total" "Files that could not be opened because no descriptor was left (EMFILE, ENFILE)." of(&counts.out_of_descriptors);
             "site_listing_bytes" "Bytes of listings that are kept or on their way." self.listings.held_len();
             "site_listings_refused_total" "Listings not made because clients have not received too many." self.listings.refused();
@@ -254,7 +259,7 @@ impl Site {
                 self.counts.not_found.fetch_add(1, Relaxed);
                 Found::NotFound
             }
-            Miss::WouldBlock | Miss::Restless => {
+            Miss::WouldBlock | Miss::Restless(_) => {
                 self.counts.would_block.fetch_add(1, Relaxed);
                 Found::WouldBlock
             }
@@ -290,7 +295,8 @@ impl Site {
 
     fn is_record_due(&self, record: &Record, moment: Moment) -> bool {
         let checked_ns = record.checked_ns();
-        self.is_due(checked_ns, moment) || moment.ns.saturating_sub(checked_ns) > record.stands_ns
+        let is_old = moment.ns.saturating_sub(checked_ns) > record.stands_ns;
+        (self.is_due(checked_ns, moment) || is_old) && moment.ns >= record.postponed_ns()
     }
 
     /// Tries again once with some files closed when there is no descriptor left.

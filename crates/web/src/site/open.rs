@@ -2,6 +2,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -52,8 +53,8 @@ pub(super) enum Miss {
     Directory,
     /// The answer is on the disk.
     WouldBlock,
-    /// The file is being written to, or was just now.
-    Restless,
+    /// The file is being written to, or was just now: it must be left alone for so long.
+    Restless(Duration),
     /// No descriptor is free.
     OutOfDescriptors,
     /// The reply's status, and a sentence for the log.

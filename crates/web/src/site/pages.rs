@@ -94,14 +94,12 @@ impl Site {
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        let (modified_s, modified_is_strong) = head::modified(file.stamp(), now.since_epoch);
         let description = Description {
             content_type: self.content_type(name),
             encoding: None,
             len: bytes.len() as u64,
-            etag: head::etag(file.stamp(), None, None),
-            modified_s,
-            modified_is_strong,
+            etag: None,
+            modified: head::modified(file.stamp(), now.since_epoch),
             vary: None,
             extra: &self.rules.lines(name),
         };

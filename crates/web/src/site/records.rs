@@ -1,20 +1,18 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use session::FileStamp;
 
 use super::entry::Entry;
 use super::open::{Blocking, Kind, Miss, Root, is_hidden};
+use super::rest::WAIT_MAX;
 use super::table::{Key, Record, Survey};
 use super::{Moment, Site, head};
 use crate::lookup::{Encoding, Encodings};
 
 /// A file that changes faster than it can be opened is tried this often, and then sent as it comes.
-const CHANGING_MAX: u32 = 4;
-
-/// How many requests wait at once for a file to be left alone: each holds a thread that others want
-/// for the disk.
-pub(super) const RESTING_MAX: u64 = 16;
+const CHANGING_MAX: u32 = 8;
 
 /// From a path to its record: what lies on disk for it.
 impl Site {
@@ -26,45 +24,41 @@ impl Site {
         moment: Moment,
         blocking: Blocking,
     ) -> Result<Arc<Entry>, Miss> {
+        let start = moment;
         let mut moment = moment;
         for _ in 0..CHANGING_MAX {
             let record = self.record_at(key, moment, blocking)?;
             let id = record.best(accepts);
             let entry = match self.entry_of(&record, id, moment, blocking) {
-                // A variant that may not be read takes nothing from clients that may read the
-                // original.
-                Err(Miss::Forbidden) if id.encoding.is_some() => {
+                // The original answers instead of a variant that may not be read, or is being
+                // written.
+                Err(Miss::Forbidden | Miss::Restless(_)) if id.encoding.is_some() => {
                     self.entry_of(&record, record.best(Encodings::NONE), moment, blocking)
                 }
                 done => done,
             };
             match entry {
                 Ok(Some(entry)) => return Ok(entry),
-                Ok(None) => {}
-                Err(Miss::Restless) if blocking == Blocking::Never => break,
-                Err(Miss::Restless) => match self.wait_for_rest(moment) {
-                    Some(later) => moment = later,
-                    None => break,
-                },
+                Ok(None) => self.drop_changed(&record),
+                Err(Miss::Restless(_)) if blocking == Blocking::Never => break,
+                Err(Miss::Restless(_)) if self.never_rests(&record, moment) => break,
+                Err(Miss::Restless(left)) => {
+                    let waited = Duration::from_nanos(moment.ns - start.ns);
+                    let left = left.min(WAIT_MAX.saturating_sub(waited));
+                    let waits = !left.is_zero();
+                    match waits.then(|| self.wait_for_rest(moment, left)).flatten() {
+                        Some(later) => moment = later,
+                        None => break,
+                    }
+                }
                 Err(miss) => return Err(miss),
             }
-            self.drop_changed(&record);
         }
         if blocking == Blocking::Never {
             return Err(Miss::WouldBlock);
         }
         let record = self.record_at(key, moment, blocking)?;
         self.moving_entry(&record, moment)
-    }
-
-    /// Waits a moment, so that a write under way may end. `None` if enough requests wait already.
-    fn wait_for_rest(&self, moment: Moment) -> Option<Moment> {
-        let may_wait = self.resting.fetch_add(1, Relaxed) < RESTING_MAX;
-        if may_wait {
-            std::thread::sleep(head::REST);
-        }
-        self.resting.fetch_sub(1, Relaxed);
-        may_wait.then(|| moment.after(head::REST))
     }
 
     /// What a path stands for: as the table knows it, if that is fresh or still true.
@@ -84,7 +78,7 @@ impl Site {
             .filter(|record| record.generation == root.generation);
         let Some(known) = known else {
             let survey = self.with_descriptors(|| self.survey(&root, key.path, blocking))?;
-            return Ok(self.enroll(key, survey, &root, moment));
+            return Ok(self.enroll(key, survey, &root, None, moment));
         };
         // Only from the second request on: files asked for once go first.
         known.refer();
@@ -97,9 +91,10 @@ impl Site {
                 known.confirm(moment.ns);
                 Ok(known)
             }
+            Ok(survey) if self.stands(&known, &survey, moment) => Ok(known),
             Ok(survey) => {
                 self.drop_changed(&known);
-                Ok(self.enroll(key, survey, &root, moment))
+                Ok(self.enroll(key, survey, &root, Some(&known), moment))
             }
             // One of the requests looks where blocking is allowed. For the others, what was true
             // one interval ago may stand for a second one: two of them are what is promised.
@@ -169,7 +164,14 @@ impl Site {
         Err(Miss::Directory)
     }
 
-    fn enroll(&self, key: Key<'_>, survey: Survey, root: &Root, moment: Moment) -> Arc<Record> {
+    fn enroll(
+        &self,
+        key: Key<'_>,
+        survey: Survey,
+        root: &Root,
+        before: Option<&Record>,
+        moment: Moment,
+    ) -> Arc<Record> {
         // Whether another change may hide behind the same stamp, so that the record has to be made
         // anew, and how soon.
         let unsettled = survey
@@ -183,6 +185,7 @@ impl Site {
             survey,
             root.generation,
             look_again_after,
+            before,
             moment.ns,
         ));
         let (record, garbage) = self.ledger().enroll(&self.table, record);

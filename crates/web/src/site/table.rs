@@ -1,13 +1,14 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use foldhash::quality::RandomState;
 use session::FileStamp;
 
-use super::entry::{Body, Entry};
+use super::entry::Entry;
+use super::rest::{Pending, is_resized};
 use crate::lookup::{Encoding, Encodings};
 
 /// Every path that was asked for lately and exists, in shards with a lock each: a hit takes one
@@ -56,7 +57,7 @@ pub(super) struct Id {
 }
 
 /// What lay on disk for a path, at one moment.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Survey {
     /// The file that answers, from the root, without its variants' suffixes.
     pub(super) source: Box<str>,
@@ -79,6 +80,16 @@ pub(super) struct Record {
     pub(super) settled: bool,
     /// How long it stands before it is made anew; for ever if it is settled.
     pub(super) stands_ns: u64,
+    /// Since when looks have seen this survey, in nanoseconds since the site opened.
+    pub(super) seen_ns: u64,
+    /// Whether a file had another length at the look before, at the same times.
+    pub(super) is_resized: bool,
+    /// Since when requests have got a file that was still being written; 0 if none has.
+    moving_since_ns: AtomicU64,
+    /// What the disk says now, if that is not believed yet.
+    pending: Mutex<Option<Pending>>,
+    /// Not looked at again before.
+    postponed_ns: AtomicU64,
     /// When the survey was last known to be true, in nanoseconds since the site opened.
     checked_ns: AtomicU64,
     /// When a request last undertook to look where blocking is allowed.
@@ -220,20 +231,29 @@ impl Survey {
 }
 
 impl Record {
+    /// `before` is what was known of the path until now.
     pub(super) fn new(
         key: Key<'_>,
         survey: Survey,
         generation: u64,
         look_again_after: Option<Duration>,
+        before: Option<&Record>,
         now_ns: u64,
     ) -> Record {
+        let settled = look_again_after.is_none();
+        let moving = before.filter(|_| !settled);
         Record {
             hash: key.hash,
             path: key.path.into(),
-            survey: Arc::new(survey),
             generation,
-            settled: look_again_after.is_none(),
+            settled,
             stands_ns: look_again_after.map_or(u64::MAX, |after| after.as_nanos() as u64),
+            seen_ns: before.map_or(now_ns, |before| before.seen_since(&survey, now_ns)),
+            is_resized: before.is_some_and(|before| before.is_resized_to(&survey)),
+            moving_since_ns: AtomicU64::new(moving.map_or(0, Record::moving_since_ns)),
+            pending: Mutex::default(),
+            postponed_ns: AtomicU64::new(0),
+            survey: Arc::new(survey),
             checked_ns: AtomicU64::new(now_ns),
             claimed_ns: AtomicU64::new(0),
             referenced: AtomicBool::new(false),
@@ -259,8 +279,7 @@ impl Record {
     /// The entry whose bytes are in memory, if they are.
     #[inline]
     pub(super) fn in_memory(&self, encoding: Option<Encoding>) -> Option<&Arc<Entry>> {
-        self.entry(encoding)
-            .filter(|entry| matches!(entry.body, Body::Memory(_)))
+        self.entry(encoding).filter(|entry| entry.is_in_memory())
     }
 
     /// All entries that are open or in memory.
@@ -288,6 +307,11 @@ impl Record {
             generation: self.generation,
             settled: self.settled,
             stands_ns: self.stands_ns,
+            seen_ns: self.seen_ns,
+            is_resized: self.is_resized,
+            moving_since_ns: AtomicU64::new(self.moving_since_ns()),
+            pending: Mutex::default(),
+            postponed_ns: AtomicU64::new(self.postponed_ns()),
             checked_ns: AtomicU64::new(self.checked_ns()),
             claimed_ns: AtomicU64::new(self.claimed_ns.load(Relaxed)),
             referenced: AtomicBool::new(self.referenced.load(Relaxed)),
@@ -311,6 +335,52 @@ impl Record {
 
     pub(super) fn checked_ns(&self) -> u64 {
         self.checked_ns.load(Relaxed)
+    }
+
+    pub(super) fn postponed_ns(&self) -> u64 {
+        self.postponed_ns.load(Relaxed)
+    }
+
+    pub(super) fn postpone(&self, until_ns: u64) {
+        self.postponed_ns.fetch_max(until_ns, Relaxed);
+    }
+
+    /// Since when the disk has been as `survey` says, as far as looks have seen. Notes it, if it
+    /// is new.
+    pub(super) fn seen_since(&self, survey: &Survey, now_ns: u64) -> u64 {
+        if *survey == *self.survey {
+            return self.seen_ns;
+        }
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let since_ns = pending.as_ref().and_then(|seen| seen.since_ns(survey));
+        since_ns.unwrap_or_else(|| {
+            *pending = Some(Pending::new(survey, now_ns));
+            now_ns
+        })
+    }
+
+    fn is_resized_to(&self, survey: &Survey) -> bool {
+        // What is still doubted stays so until it has been seen for long enough.
+        (self.is_resized && *self.survey == *survey)
+            || [None].into_iter().chain(Encoding::ALL.map(Some)).any(|of| {
+                let stamps = self.survey.stamp(of).zip(survey.stamp(of));
+                stamps.is_some_and(|(before, now)| is_resized(before, now))
+            })
+    }
+
+    /// Whether a request has got the file while it was still being written.
+    pub(super) fn is_moving(&self) -> bool {
+        self.moving_since_ns() != 0
+    }
+
+    pub(super) fn moving_since_ns(&self) -> u64 {
+        self.moving_since_ns.load(Relaxed)
+    }
+
+    pub(super) fn note_moving(&self, now_ns: u64) {
+        _ = self
+            .moving_since_ns
+            .compare_exchange(0, now_ns.max(1), Relaxed, Relaxed);
     }
 
     /// Takes the next look upon the caller, unless another has less than `patience_ns` ago: one

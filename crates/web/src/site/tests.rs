@@ -1,10 +1,12 @@
 //! A site over a directory, with a clock that the test moves.
 
+mod etags;
 mod found;
 mod fresh;
 mod limits;
 mod storm;
 mod variants;
+mod written;
 mod young;
 
 use std::fs::{self, File};

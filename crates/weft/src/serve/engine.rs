@@ -213,6 +213,7 @@ fn site_config(config: &ServeConfig) -> SiteConfig {
         page_cache_budget: config.page_cache_budget_bytes,
         recheck_every: config.recheck,
         mime_types: config.mime_types.clone(),
+        etag: config.etag,
         ..SiteConfig::default()
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::serve::access_log::Target;
 use ::serve::listen::Address;
 use clap::ValueHint;
-use web::{CacheRule, HeaderRule, LogFormat};
+use web::{CacheRule, EtagKind, HeaderRule, LogFormat};
 
 use crate::common::{Common, FIBERS_MAX, WORKERS_MAX, address, as_typed};
 use crate::engine;
@@ -39,6 +39,7 @@ pub(crate) struct ServeConfig {
     pub(crate) headers: Vec<HeaderRule>,
     pub(crate) cache: Vec<CacheRule>,
     pub(crate) mime_types: Vec<(String, String)>,
+    pub(crate) etag: EtagKind,
     /// `None` sends no `Server` field.
     pub(crate) server_name: Option<String>,
     pub(crate) max_connections: Option<NonZeroUsize>,
@@ -245,6 +246,23 @@ const REPLIES: Rows = &[
         .or_table("mime_types")
         .reloads()
         .help("The Content-Type of an extension, such as webc=text/html; may be repeated"),
+    set("etag")
+        .chooses(ETAG_KINDS, |config, text| {
+            config.etag = match text {
+                "mtime" => EtagKind::Mtime,
+                "off" => EtagKind::Off,
+                _ => EtagKind::Inode,
+            };
+            Ok(())
+        })
+        .starts_as("inode")
+        .reloads()
+        .help("What the ETag of a file is made of, beside its length")
+        .more(
+            "inode is a hash of inode number, change time and modification time, and is never the \
+             same for two states of a file. mtime is the modification time alone, for several \
+             servers with the same files behind one load balancer.",
+        ),
     set("server-name")
         .takes("NAME|off", |config, text| {
             config.server_name = (text != "off").then(|| text.to_owned());
@@ -371,6 +389,12 @@ const LOGS: Rows = &[
         .starts_as("combined")
         .reloads()
         .help("How a request is logged"),
+];
+
+const ETAG_KINDS: crate::settings::Choices = &[
+    ("inode", "inode, change time, modification time"),
+    ("mtime", "modification time, the same on all servers"),
+    ("off", "no ETag"),
 ];
 
 const LOG_FORMATS: crate::settings::Choices = &[

@@ -60,7 +60,7 @@ fn a_crowd_that_asks_for_a_young_large_file_is_served() {
     });
     world.at_s = 0.0;
     world.set_age("a.bin", Duration::ZERO);
-    world.site.resting.store(records::RESTING_MAX, Relaxed);
+    world.site.resting.store(rest::WAITING_MAX, Relaxed);
     let Found::Entry(entry) = world.ask("/a.bin", &[]) else {
         panic!("refused");
     };

@@ -1,0 +1,204 @@
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use session::{FileStamp, SharedFile};
+
+use super::open::{Miss, miss_of};
+use super::table::{Record, Survey};
+use super::{Moment, Site};
+
+/// How long a file must have been left alone before it is believed. A write in progress leaves no
+/// trace: the kernel sets the time before it copies the bytes. What began this long ago is over,
+/// unless a single `write(2)` takes longer.
+pub(super) const REST: Duration = Duration::from_millis(50);
+
+/// How long a request waits for files to come to rest. After that it gets what is there, with a
+/// weak validator and `no-store`.
+pub(super) const WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// How many requests wait at once: each holds a thread that others want for the disk.
+pub(super) const WAITING_MAX: u64 = 16;
+
+/// How long an empty file that still has blocks is doubted. The kernel takes the blocks of a long
+/// file away between its new length and its new times; but they may also be reserved for it
+/// (`FALLOC_FL_KEEP_SIZE`, fallocate(2)).
+const EMPTY_WITH_BLOCKS_REST: Duration = Duration::from_secs(1);
+
+/// After this long a file that never came to rest is not waited for any more: it is a log.
+const NEVER_RESTS_AFTER: Duration = Duration::from_secs(2);
+
+/// How soon a file is looked at again of which an older state is served meanwhile: a tick of the
+/// kernel's coarse clock, by which files are stamped.
+pub(super) const LOOK_AGAIN_MIN: Duration = Duration::from_millis(4);
+
+/// A state of the disk that is not believed yet, and since when it has been seen.
+#[derive(Debug)]
+pub(super) struct Pending {
+    survey: Survey,
+    since_ns: u64,
+}
+
+/// Files under a write: which states are believed, which older one stands meanwhile, and how long
+/// a request waits.
+///
+/// ```text
+///   open(O_TRUNC)       length 0, the old times, for some ms: ext4, XFS, Btrfs
+///   ...                 length 0, new times
+///   write(2) × n        new times, then bytes and length, piece by piece
+///   (left alone)        after REST it is believed
+/// ```
+impl Site {
+    /// How long the file must still be left alone before it is believed to be whole. `None`: it
+    /// is.
+    pub(super) fn rest_left(
+        &self,
+        record: &Record,
+        file: &SharedFile,
+        moment: Moment,
+    ) -> Result<Option<Duration>, Miss> {
+        let stamp = file.stamp();
+        let seen_for = Duration::from_nanos(moment.ns.saturating_sub(record.seen_ns));
+        let second_look = match (stamp.len, record.is_resized) {
+            (0, _) if has_blocks(file)? => EMPTY_WITH_BLOCKS_REST,
+            (0, _) | (_, true) => REST,
+            _ => Duration::ZERO,
+        };
+        let left = match record.settled {
+            true => Duration::ZERO,
+            false => REST.saturating_sub(age(stamp, moment.since_epoch)),
+        };
+        let left = left.max(second_look.saturating_sub(seen_for));
+        Ok((!left.is_zero()).then_some(left))
+    }
+
+    /// Waits so that a write under way may end. `None` if enough requests wait already.
+    pub(super) fn wait_for_rest(&self, moment: Moment, left: Duration) -> Option<Moment> {
+        let may_wait = self.resting.fetch_add(1, Relaxed) < WAITING_MAX;
+        if may_wait {
+            self.counts.waits.fetch_add(1, Relaxed);
+            std::thread::sleep(left);
+        }
+        self.resting.fetch_sub(1, Relaxed);
+        may_wait.then(|| moment.after(left))
+    }
+
+    /// Whether what is known stands although the disk says something else by now: because that is
+    /// not whole yet, and the bytes of before are in memory. Not for longer than was promised.
+    pub(super) fn stands(&self, known: &Record, survey: &Survey, moment: Moment) -> bool {
+        let look_ns = moment.ns + LOOK_AGAIN_MIN.as_nanos() as u64;
+        let is_late = look_ns.saturating_sub(known.checked_ns()) > 2 * self.half_recheck_ns;
+        if is_late || known.is_moving() {
+            return false;
+        }
+        let seen_ns = known.seen_since(survey, moment.ns);
+        let seen_for = Duration::from_nanos(moment.ns - seen_ns);
+        let is_unfinished = known.entries().any(|(id, entry)| {
+            let before = known.survey.stamp(id.encoding);
+            let stamps = before.zip(survey.stamp(id.encoding));
+            entry.is_in_memory()
+                && stamps.is_some_and(|(before, now)| {
+                    before != now
+                        && (age(now, moment.since_epoch) < REST
+                            || (is_doubtful(before, now) && seen_for < REST))
+                })
+        });
+        if is_unfinished {
+            known.postpone(look_ns);
+        }
+        is_unfinished
+    }
+
+    /// Whether the file has been written to for so long that no request waits for its end.
+    pub(super) fn never_rests(&self, record: &Record, moment: Moment) -> bool {
+        let moving_for = Duration::from_nanos(moment.ns.saturating_sub(record.moving_since_ns()));
+        // An empty one would be of no use to a client.
+        record.is_moving() && moving_for >= NEVER_RESTS_AFTER && record.survey.plain.len > 0
+    }
+}
+
+/// Time since the last write, as far as the stamp tells. A write sets both times, so it was no
+/// later than the earlier one: a rename sets `ctime` alone, and who sets `mtime` has written. Zero
+/// for a time that lies ahead.
+fn age(stamp: FileStamp, since_epoch: Duration) -> Duration {
+    let written_ns = stamp.mtime_ns.min(stamp.ctime_ns);
+    let age_ns = (since_epoch.as_nanos() as i128).saturating_sub(written_ns);
+    Duration::from_nanos(u64::try_from(age_ns.max(0)).unwrap_or(u64::MAX))
+}
+
+/// Whether the later stamp must be seen for a while before it is believed, whatever its times say:
+/// a truncation shows the length before the times.
+fn is_doubtful(before: FileStamp, now: FileStamp) -> bool {
+    now.len == 0 || is_resized(before, now)
+}
+
+/// Whether a file has another length although nothing else changed: a write is under way.
+pub(super) fn is_resized(before: FileStamp, now: FileStamp) -> bool {
+    let len = before.len;
+    now.len != len && FileStamp { len, ..now } == before
+}
+
+fn has_blocks(file: &SharedFile) -> Result<bool, Miss> {
+    Ok(rustix::fs::fstat(file).map_err(miss_of)?.st_blocks > 0)
+}
+
+impl Pending {
+    pub(super) fn new(survey: &Survey, since_ns: u64) -> Pending {
+        Pending {
+            survey: survey.clone(),
+            since_ns,
+        }
+    }
+
+    /// Since when this state has been seen, if it is the same.
+    pub(super) fn since_ns(&self, survey: &Survey) -> Option<u64> {
+        (self.survey == *survey).then_some(self.since_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: i128 = 1_000_000;
+
+    fn stamp(len: u64, mtime_ns: i128, ctime_ns: i128) -> FileStamp {
+        FileStamp {
+            len,
+            mtime_ns,
+            ctime_ns,
+            inode: (1, 2),
+        }
+    }
+
+    #[test]
+    fn the_last_write_is_no_later_than_either_time() {
+        let now = Duration::from_secs(1000);
+        let at = |before_ms: i128| now.as_nanos() as i128 - before_ms * MS;
+        let age_ms =
+            |mtime_ms, ctime_ms| age(stamp(1, at(mtime_ms), at(ctime_ms)), now).as_millis() as u64;
+        assert_eq!(age_ms(30, 30), 30);
+        assert_eq!(age_ms(5000, 30), 5000, "renamed, or its time set back");
+        assert_eq!(age_ms(-5000, 30), 30, "its time set ahead");
+        assert_eq!(age_ms(-1, -1), 0);
+    }
+
+    #[test]
+    fn another_length_at_the_same_times_is_a_write_under_way() {
+        let before = stamp(100, 1, 1);
+        assert!(is_resized(before, stamp(0, 1, 1)) && is_resized(before, stamp(7, 1, 1)));
+        assert!(!is_resized(before, before) && !is_resized(before, stamp(7, 2, 2)));
+        let inode = (1, 3);
+        let other = FileStamp {
+            inode,
+            ..stamp(7, 1, 1)
+        };
+        assert!(!is_resized(before, other), "renamed over it");
+        assert!(is_doubtful(
+            before,
+            FileStamp {
+                inode,
+                ..stamp(0, 9, 9)
+            }
+        ));
+    }
+}

@@ -1,0 +1,124 @@
+//! Validators and changes that times do not show.
+
+use super::*;
+
+/// Two releases of equal length in which every file has one time, as Nix makes them.
+fn releases(files: &[&str], mtime_s: u64, configure: impl FnOnce(&mut SiteConfig)) -> World {
+    let world = World::with(&[("one/x", ""), ("two/x", "")], |config| {
+        config.root.push("current");
+        symlink("one", &config.root).unwrap();
+        configure(config);
+    });
+    for release in ["one", "two"] {
+        for file in files {
+            world.write(&format!("{release}/{file}"), &format!("{release} {file}"));
+            set_mtime(&world.path(&format!("{release}/{file}")), mtime_s);
+        }
+    }
+    world
+}
+
+fn switch(world: &mut World, release: &str) {
+    symlink(release, world.path("next")).unwrap();
+    fs::rename(world.path("next"), world.path("current")).unwrap();
+    world.at_s += 1.0;
+}
+
+/// Seen: in the Nix store every file is of 1 January 1970, so two releases of equal length had one
+/// ETag: 304 for ever, and `If-Range` joined two versions. Cause: it was made of length and
+/// modification time. Cure: inode and change time are in it.
+#[test]
+fn two_releases_with_one_time_have_two_etags() {
+    for mtime_s in [0, 1, 315_532_800, 499_162_500, 1_700_000_000] {
+        let files = ["a.js", "a.js.br", "large.bin"];
+        let mut world = releases(&files, mtime_s, |config| config.memory_file_len_max = 8);
+        let tags = |world: &World| {
+            let entries = [
+                world.entry("/a.js"),
+                world.entry("/large.bin"),
+                entry_of(world.ask("/a.js", &ALL)),
+            ];
+            assert_eq!(entries[0].modified_is_told, mtime_s == 1_700_000_000);
+            entries.map(|entry| entry.etag.to_string())
+        };
+        let one = tags(&world);
+        switch(&mut world, "two");
+        let two = tags(&world);
+        switch(&mut world, "one");
+        assert_eq!(tags(&world), one, "back to the first");
+        let all: std::collections::HashSet<_> = one.iter().chain(&two).collect();
+        assert_eq!(all.len(), 6, "{one:?} {two:?}");
+    }
+}
+
+#[test]
+fn an_etag_is_the_same_after_a_restart() {
+    let world = World::new(&[("a.txt", "hello")]);
+    let again = SiteConfig {
+        root: world.dir.path().to_owned(),
+        ..SiteConfig::default()
+    };
+    let etag = world.entry("/a.txt").etag.clone();
+    let site = Site::open(again).unwrap();
+    let restarted = World { site, ..world };
+    assert_eq!(restarted.entry("/a.txt").etag, etag);
+}
+
+/// As `cp -p` does: the same inode, the same length, the same time.
+#[test]
+fn a_copy_onto_the_same_name_is_another_state() {
+    for len_max in [4, 1000] {
+        let mut world = World::with(&[("a.bin", "release 1")], |config| {
+            config.memory_file_len_max = len_max;
+        });
+        set_mtime(&world.path("a.bin"), 1);
+        let one = world.entry("/a.bin");
+        world.write("a.bin", "release 2");
+        set_mtime(&world.path("a.bin"), 1);
+        world.at_s += 1.0;
+        let two = world.entry("/a.bin");
+        assert_eq!(text_of(&two), "release 2");
+        assert_ne!(one.etag, two.etag);
+    }
+}
+
+#[test]
+fn etags_by_mtime_agree_on_replicas_or_are_left_out() {
+    let files = ["a.js", "a.js.br"];
+    let by_mtime = |config: &mut SiteConfig| config.etag = EtagKind::Mtime;
+    let etag = |world: &World| world.entry("/a.js").etag.to_string();
+    let mut world = releases(&files, 1_700_000_000, by_mtime);
+    let one = etag(&world);
+    assert!(one.starts_with("\"8-"), "{one}");
+    assert_ne!(*one, *entry_of(world.ask("/a.js", &ALL)).etag);
+    switch(&mut world, "two");
+    assert_eq!(etag(&world), one, "the same time and length");
+    let world = releases(&files, 1, by_mtime);
+    let entry = world.entry("/a.js");
+    let head = head_of(&entry);
+    assert!(entry.etag.is_empty() && !entry.modified_is_told);
+    assert!(
+        !head.contains("ETag") && !head.contains("Last-Modified"),
+        "{head}"
+    );
+}
+
+#[test]
+fn etags_can_be_turned_off() {
+    let world = World::with(&[("a.txt", "hello")], |config| config.etag = EtagKind::Off);
+    let head = head_of(&world.entry("/a.txt"));
+    assert!(
+        !head.contains("ETag") && head.contains("Last-Modified"),
+        "{head}"
+    );
+}
+
+/// Another state of the second could have the same date.
+#[test]
+fn a_date_is_not_told_in_its_own_second() {
+    let mut world = World::new(&[("a.txt", "one")]);
+    world.set_age("a.txt", Duration::from_millis(500));
+    assert!(!head_of(&world.entry("/a.txt")).contains("Last-Modified"));
+    world.at_s += 5.0;
+    assert!(head_of(&world.entry("/a.txt")).contains("Last-Modified"));
+}

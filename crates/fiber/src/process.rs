@@ -32,7 +32,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 pub use std::process::{ExitStatus, Output, Stdio};
 
-use crate::io::offload::offload;
+use crate::io::offload::{keep_thread, offload};
+use crate::net::socket::SocketKind;
 use crate::net::{PipeReader, PipeWriter, Socket};
 use crate::sched::block::current;
 
@@ -126,11 +127,16 @@ impl Command {
     }
 
     /// Starts the child, on an offload thread: looking up and loading a program reads from disks.
+    /// The thread stays as long as the process, because a child that has asked to die with its
+    /// parent (`PR_SET_PDEATHSIG`) dies with the thread that has started it.
     ///
     /// # Errors
     /// As [`std::process::Command::spawn`].
     pub fn spawn(&mut self) -> io::Result<Child> {
-        let mut inner = offload(|| self.inner.spawn())?;
+        let mut inner = offload(|| {
+            keep_thread();
+            self.inner.spawn()
+        })?;
         // The child is not reaped before `wait`, so its number is its own.
         let pid = i32::try_from(inner.id()).ok().and_then(Pid::from_raw);
         let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -139,7 +145,7 @@ impl Command {
             stdout: inner.stdout.take().map(|pipe| OwnedFd::from(pipe).into()),
             stderr: inner.stderr.take().map(|pipe| OwnedFd::from(pipe).into()),
             inner,
-            ended: pidfd.map(Socket::new),
+            ended: pidfd.map(|pidfd| Socket::new(pidfd, SocketKind::Other)),
         })
     }
 

@@ -15,40 +15,85 @@
 //! });
 //! ```
 
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::sync::Arc;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicPtr;
 
-use signal_hook::SigId;
-use signal_hook::low_level;
-
-pub use signal_hook::consts::{
+pub use libc::{
     SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
     SIGWINCH,
 };
 
 use crate::base::atomic::{AtomicU64, Ordering};
+use crate::base::lock::lock;
 use crate::net::UnixStream;
 
 /// Waits for signals. From when it is made until it is dropped, these signals do nothing by
-/// themselves any more; other handlers that the process registered through `signal-hook` are called
-/// as well.
+/// themselves any more; a handler that was there before is called as well. When the last `Signals`
+/// of a signal is dropped the former disposition comes back: SIGTERM, for one, ends the process
+/// again.
+///
+/// A handler that was installed over this one meanwhile (`signal-hook` and others call the handler
+/// that they find) stays, and so the signal does what that one says.
 ///
 /// A signal that comes twice before a wait is told once, as the kernel does with signals that are
 /// blocked.
 pub struct Signals {
-    arrivals: Arc<Arrivals>,
+    listener: &'static Listener,
     doorbell: UnixStream,
-    ids: Vec<SigId>,
 }
 
-/// What the handler touches: it may only do what is safe at any moment (signal-safety(7)).
-struct Arrivals {
+/// What the handler touches of one [`Signals`]: it may only do what is safe at any moment
+/// (signal-safety(7)). Never freed, because a handler may be looking at it, and used again: there
+/// are as many as there have been `Signals` at one time.
+struct Listener {
+    /// One bit for each signal that it is told of; none while no `Signals` has it.
+    wanted: AtomicU64,
     pending: Pending,
     bell: StdUnixStream,
+    doorbell: StdUnixStream,
+    next: Option<&'static Listener>,
 }
+
+/// All listeners, in a list that only grows.
+static LISTENERS: AtomicPtr<Listener> = AtomicPtr::new(ptr::null_mut());
+
+/// Signals have the numbers 1 to 64.
+const SIGNALS: usize = 65;
+
+/// By signal: what was there before our handler. Never freed either.
+static FORMER: [AtomicPtr<libc::sigaction>; SIGNALS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; SIGNALS];
+
+/// Held while dispositions change.
+static REGISTERED: Mutex<Registered> = Mutex::new(Registered {
+    users: [0; SIGNALS],
+    is_beneath: [false; SIGNALS],
+    idle: Vec::new(),
+});
+
+struct Registered {
+    /// By signal: how many `Signals` wait for it.
+    users: [usize; SIGNALS],
+    /// Another handler was over ours when the last of them went.
+    is_beneath: [bool; SIGNALS],
+    /// Listeners that no `Signals` has.
+    idle: Vec<&'static Listener>,
+}
+
+/// Those of which a handler cannot return, and those that cannot be caught.
+const FORBIDDEN: [i32; 5] = [
+    libc::SIGKILL,
+    libc::SIGSTOP,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+];
 
 impl Signals {
     /// Waits for these from now on.
@@ -57,31 +102,46 @@ impl Signals {
     /// `InvalidInput` for a signal that cannot be caught; else what `sigaction(2)` or
     /// `socketpair(2)` reports.
     pub fn new(signals: impl IntoIterator<Item = i32>) -> io::Result<Signals> {
-        let (bell, doorbell) = StdUnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        let pending = Pending(AtomicU64::new(0));
-        let mut waiting = Signals {
-            arrivals: Arc::new(Arrivals { pending, bell }),
-            doorbell: OwnedFd::from(doorbell).into(),
-            ids: Vec::new(),
+        // The caller's code runs before the lock is taken.
+        let signals: Vec<i32> = signals.into_iter().collect();
+        let mut registered = lock(&REGISTERED);
+        let listener = match registered.idle.pop() {
+            Some(listener) => listener,
+            None => Listener::add()?,
         };
-        for signal in signals {
-            // If one fails, dropping `waiting` takes the others back.
-            waiting.add(signal)?;
-        }
-        Ok(waiting)
+        listener.forget();
+        let doorbell = match listener.doorbell.try_clone() {
+            Ok(doorbell) => OwnedFd::from(doorbell).into(),
+            Err(error) => {
+                registered.idle.push(listener);
+                return Err(error);
+            }
+        };
+        let waiting = Signals { listener, doorbell };
+        let result = signals
+            .into_iter()
+            .try_for_each(|signal| waiting.add(&mut registered, signal));
+        // If one failed, dropping `waiting` takes the others back.
+        drop(registered);
+        result.map(|()| waiting)
     }
 
-    fn add(&mut self, signal: i32) -> io::Result<()> {
-        if signal_hook::consts::FORBIDDEN.contains(&signal) || !(1..=64).contains(&signal) {
+    fn add(&self, registered: &mut Registered, signal: i32) -> io::Result<()> {
+        let index = usize::try_from(signal).unwrap_or(0);
+        if FORBIDDEN.contains(&signal) || !(1..SIGNALS).contains(&index) {
             let message = format!("signal {signal} cannot be caught");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let arrivals = Arc::clone(&self.arrivals);
-        // SAFETY: the action is an atomic operation and a system call that does not wait, both of
-        // which are allowed in handlers; it neither allocates nor locks nor panics.
-        let id = unsafe { low_level::register(signal, move || arrivals.arrived(signal)) }?;
-        self.ids.push(id);
+        let wanted = self.listener.wanted.load(Ordering::Relaxed);
+        if wanted & bit_of(signal) != 0 {
+            return Ok(());
+        }
+        if registered.users[index] == 0 {
+            install(registered, signal)?;
+        }
+        registered.users[index] += 1;
+        let wanted = wanted | bit_of(signal);
+        self.listener.wanted.store(wanted, Ordering::Release);
         Ok(())
     }
 
@@ -91,7 +151,7 @@ impl Signals {
     /// `TimedOut` past the deadline of [`timeout`](crate::timeout); else what `recv(2)` reports.
     pub fn wait(&self) -> io::Result<i32> {
         loop {
-            if let Some(signal) = self.arrivals.pending.take() {
+            if let Some(signal) = self.listener.take() {
                 return Ok(signal);
             }
             // As many rings as there are: each rang after its bit was set.
@@ -103,7 +163,123 @@ impl Signals {
 
     /// A signal that has come and was not told, if there is one. Does not wait.
     pub fn take(&self) -> Option<i32> {
-        self.arrivals.pending.take()
+        self.listener.take()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        let mut registered = lock(&REGISTERED);
+        let wanted = self.listener.wanted.load(Ordering::Relaxed);
+        for signal in (1..SIGNALS as i32).filter(|&signal| wanted & bit_of(signal) != 0) {
+            let users = &mut registered.users[signal as usize];
+            *users -= 1;
+            if *users == 0 {
+                uninstall(&mut registered, signal);
+            }
+        }
+        self.listener.wanted.store(0, Ordering::Release);
+        registered.idle.push(self.listener);
+    }
+}
+
+fn bit_of(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Reads the disposition of a signal, or sets it.
+fn sigaction(signal: i32, new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
+    let new = new.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: all-zero is a valid `sigaction`; the kernel reads and writes whole ones. What `new`
+    // names is our handler, which may be called at any moment, or what was there before.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        match libc::sigaction(signal, new, &mut old) {
+            0 => Ok(old),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn is_ours(action: &libc::sigaction) -> bool {
+    action.sa_sigaction == handler as *const () as usize
+}
+
+fn install(registered: &mut Registered, signal: i32) -> io::Result<()> {
+    let current = sigaction(signal, None)?;
+    let is_function = ![libc::SIG_DFL, libc::SIG_IGN].contains(&current.sa_sigaction);
+    let is_beneath = std::mem::take(&mut registered.is_beneath[signal as usize]);
+    if is_ours(&current) || (is_beneath && is_function) {
+        return Ok(());
+    }
+    let former = &FORMER[signal as usize];
+    // SAFETY: null or leaked.
+    let known = unsafe { former.load(Ordering::Acquire).as_ref() };
+    let is_known = known.is_some_and(|known| {
+        let of = |it: &libc::sigaction| (it.sa_sigaction, it.sa_flags);
+        of(known) == of(&current)
+    });
+    if !is_known {
+        let current: &mut _ = Box::leak(Box::new(current));
+        former.store(current, Ordering::Release);
+    }
+    // SAFETY: all-zero is a valid `sigaction`, with an empty mask.
+    let mut own: libc::sigaction = unsafe { std::mem::zeroed() };
+    own.sa_sigaction = handler as *const () as usize;
+    // ONSTACK: the stacks of fibers are small.
+    own.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+    sigaction(signal, Some(&own)).map(drop)
+}
+
+/// Brings the former disposition back, unless another handler was installed over ours.
+fn uninstall(registered: &mut Registered, signal: i32) {
+    let is_on_top = sigaction(signal, None).is_ok_and(|current| is_ours(&current));
+    registered.is_beneath[signal as usize] = !is_on_top;
+    // SAFETY: null or leaked.
+    let former = unsafe { FORMER[signal as usize].load(Ordering::Acquire).as_ref() };
+    if let Some(former) = former.filter(|_| is_on_top) {
+        // It was taken before, so it is taken again.
+        let _ = sigaction(signal, Some(former));
+    }
+}
+
+extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the address of this thread's own. The interrupted code finds it as it was.
+    let errno = unsafe { *libc::__errno_location() };
+    let former = usize::try_from(signal)
+        .ok()
+        .and_then(|index| FORMER.get(index));
+    // SAFETY: null or leaked.
+    if let Some(former) = former.and_then(|it| unsafe { it.load(Ordering::Acquire).as_ref() }) {
+        call(former, signal, info, context);
+    }
+    // SAFETY: null or leaked.
+    let mut next = unsafe { LISTENERS.load(Ordering::Acquire).as_ref() };
+    while let Some(listener) = next {
+        listener.arrived(signal);
+        next = listener.next;
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Calls a handler that was there before ours, as the kernel would.
+fn call(action: &libc::sigaction, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    type Plain = extern "C" fn(c_int);
+    type WithInfo = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    let function = action.sa_sigaction;
+    if [libc::SIG_DFL, libc::SIG_IGN].contains(&function) {
+        return;
+    }
+    let function = ptr::with_exposed_provenance::<()>(function);
+    // SAFETY: it was installed as a handler of this form, and its library is still there, as the
+    // kernel takes for granted as well. sigaction(2)
+    unsafe {
+        if action.sa_flags & libc::SA_SIGINFO == 0 {
+            std::mem::transmute::<*const (), Plain>(function)(signal);
+        } else {
+            std::mem::transmute::<*const (), WithInfo>(function)(signal, info, context);
+        }
     }
 }
 
@@ -113,8 +289,7 @@ struct Pending(AtomicU64);
 impl Pending {
     /// `false` if it has come before.
     fn add(&self, signal: i32) -> bool {
-        let bit = 1 << (signal - 1);
-        self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
+        self.0.fetch_or(bit_of(signal), Ordering::AcqRel) & bit_of(signal) == 0
     }
 
     fn take(&self) -> Option<i32> {
@@ -125,31 +300,55 @@ impl Pending {
     }
 }
 
-impl Arrivals {
+impl Listener {
+    /// One more, under the lock of [`REGISTERED`].
+    fn add() -> io::Result<&'static Listener> {
+        let (bell, doorbell) = StdUnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        // SAFETY: null or leaked.
+        let next = unsafe { LISTENERS.load(Ordering::Acquire).as_ref() };
+        let listener: &'static mut Listener = Box::leak(Box::new(Listener {
+            wanted: AtomicU64::new(0),
+            pending: Pending(AtomicU64::new(0)),
+            bell,
+            doorbell,
+            next,
+        }));
+        LISTENERS.store(listener, Ordering::Release);
+        Ok(listener)
+    }
+
+    /// Forgets what came for the `Signals` that had it before.
+    fn forget(&self) {
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        let mut rings = [0u8; 64];
+        while rustix::net::recv(&self.doorbell, &mut rings[..], flags).is_ok_and(|it| it.1 > 0) {}
+        self.pending.0.store(0, Ordering::Release);
+    }
+
+    /// A signal that has come; not one that a handler of another thread adds late, for the
+    /// `Signals` that had this before.
+    fn take(&self) -> Option<i32> {
+        loop {
+            let signal = self.pending.take()?;
+            if self.wanted.load(Ordering::Acquire) & bit_of(signal) != 0 {
+                return Some(signal);
+            }
+        }
+    }
+
+    /// In a handler.
     fn arrived(&self, signal: i32) {
-        if !self.pending.add(signal) {
+        if self.wanted.load(Ordering::Acquire) & bit_of(signal) == 0 || !self.pending.add(signal) {
             return; // The bell has been rung for it.
         }
         // When the socket is full it has been rung often enough.
-        // SAFETY: sends one byte of a live local through a descriptor that lives as long as `self`.
-        // The interrupted code finds the errno that it had.
-        unsafe {
-            let errno = *libc::__errno_location();
-            libc::send(self.bell.as_raw_fd(), [1u8].as_ptr().cast(), 1, BELL_FLAGS);
-            *libc::__errno_location() = errno;
-        }
+        // SAFETY: sends one byte of a live local through a descriptor that is never closed.
+        unsafe { libc::send(self.bell.as_raw_fd(), [1u8].as_ptr().cast(), 1, BELL_FLAGS) };
     }
 }
 
 const BELL_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        for id in self.ids.drain(..) {
-            low_level::unregister(id);
-        }
-    }
-}
 
 impl fmt::Debug for Signals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,6 +6,7 @@ mod harness;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fiber::net::pipe;
@@ -27,6 +28,9 @@ contract! {
     a_signal_wakes_the_fiber_that_waits
     signals_that_nobody_waited_for_are_told_once
     a_signal_that_cannot_be_caught_is_refused
+    dropped_signals_do_again_what_they_did
+    a_handler_that_was_there_is_called_and_comes_back
+    a_handler_over_ours_stays
 }
 
 fn a_pipe_carries_bytes_and_its_end() {
@@ -192,4 +196,82 @@ fn a_signal_that_cannot_be_caught_is_refused() {
         let error = Signals::new([signal]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "signal {signal}");
     }
+}
+
+fn disposition(signal: i32) -> usize {
+    // SAFETY: all-zero is a valid `sigaction`; the kernel writes a whole one.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        assert_eq!(libc::sigaction(signal, std::ptr::null(), &mut action), 0);
+        action.sa_sigaction
+    }
+}
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count(_: i32) {
+    CALLS.fetch_add(1, Ordering::SeqCst);
+}
+
+fn set_disposition(signal: i32, handler: usize) {
+    // SAFETY: no signal, or an atomic addition, which is allowed in handlers.
+    assert_ne!(unsafe { libc::signal(signal, handler) }, libc::SIG_ERR);
+}
+
+/// Seen: a process that had dropped its `Signals` could not be ended by SIGTERM any more. Cause:
+/// the handler stayed, and did nothing. Cure: what was there before comes back.
+fn dropped_signals_do_again_what_they_did() {
+    let _alone = SIGNALS.lock().unwrap();
+    let signal = fiber::signal::SIGUSR2;
+    for former in [libc::SIG_DFL, libc::SIG_IGN] {
+        set_disposition(signal, former);
+        for _ in 0..2 {
+            let first = Signals::new([signal]).unwrap();
+            let second = Signals::new([signal, fiber::signal::SIGWINCH]).unwrap();
+            drop(first);
+            raise(signal);
+            assert_eq!(second.wait().unwrap(), signal);
+            assert_ne!(disposition(signal), former);
+            raise(signal);
+            drop(second);
+            assert_eq!(disposition(signal), former);
+            // What came for one that was dropped is not told to the next.
+            assert_eq!(Signals::new([signal]).unwrap().take(), None);
+        }
+    }
+    assert!(Signals::new([signal, libc::SIGKILL]).is_err());
+    assert_eq!(disposition(signal), libc::SIG_IGN);
+    set_disposition(signal, libc::SIG_DFL);
+}
+
+fn a_handler_that_was_there_is_called_and_comes_back() {
+    let _alone = SIGNALS.lock().unwrap();
+    let signal = fiber::signal::SIGUSR2;
+    set_disposition(signal, count as *const () as usize);
+    let before = CALLS.load(Ordering::SeqCst);
+    let signals = Signals::new([signal]).unwrap();
+    raise(signal);
+    assert_eq!(signals.wait().unwrap(), signal);
+    assert_eq!(CALLS.load(Ordering::SeqCst), before + 1);
+    drop(signals);
+    raise(signal);
+    assert_eq!(CALLS.load(Ordering::SeqCst), before + 2);
+    set_disposition(signal, libc::SIG_DFL);
+}
+
+fn a_handler_over_ours_stays() {
+    let _alone = SIGNALS.lock().unwrap();
+    let signal = fiber::signal::SIGUSR2;
+    let signals = Signals::new([signal]).unwrap();
+    let over = count as *const () as usize;
+    set_disposition(signal, over);
+    drop(signals);
+    assert_eq!(disposition(signal), over);
+    // One that calls no other was put in place of ours, and is taken away.
+    set_disposition(signal, libc::SIG_DFL);
+    let signals = Signals::new([signal]).unwrap();
+    raise(signal);
+    assert_eq!(signals.wait().unwrap(), signal);
+    drop(signals);
+    assert_eq!(disposition(signal), libc::SIG_DFL);
 }

@@ -44,6 +44,8 @@ struct Source {
     writable: bool,
     /// Reset or closed by the peer: every attempt returns at once from now on.
     hung_up: bool,
+    /// Urgent data has come: a read ends where it was, and more may follow.
+    urgent: bool,
     /// A listener: readiness goes to its acceptors.
     listener: bool,
     /// By the addresses of their operations.
@@ -114,6 +116,7 @@ impl Epoll {
             flags.contains(Flags::OUT) || hung_up,
         );
         source.hung_up |= hung_up;
+        source.urgent |= flags.contains(Flags::PRI);
         source.readable |= read;
         source.writable |= write;
         if source.listener {
@@ -152,16 +155,32 @@ impl Epoll {
 
     /// Notes that an attempt came up short: the next one would get EAGAIN.
     pub(crate) fn used_up(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest) {
+        self.note(fd, io_id, interest, false);
+    }
+
+    /// Notes that the next attempt may succeed.
+    pub(crate) fn try_again(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest) {
+        self.note(fd, io_id, interest, true);
+    }
+
+    fn note(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest, may_try: bool) {
         let mut sources = self.sources.borrow_mut();
         let source = sources
             .get_mut(fd.as_raw_fd() as usize)
             .filter(|source| source.io_id == io_id);
         if let Some(source) = source {
             match interest {
-                Interest::Read => source.readable = false,
-                Interest::Write => source.writable = false,
+                Interest::Read => source.readable = may_try,
+                Interest::Write => source.writable = may_try,
             }
         }
+    }
+
+    /// Whether urgent data has come, since the descriptor is known.
+    pub(crate) fn has_urgent(&self, fd: BorrowedFd<'_>, io_id: u64) -> bool {
+        let sources = self.sources.borrow();
+        let source = sources.get(fd.as_raw_fd() as usize);
+        source.is_some_and(|source| source.io_id == io_id && source.urgent)
     }
 
     /// Registers the descriptor with this processor unless it is. The kernel then reports how
@@ -186,7 +205,7 @@ impl Epoll {
         let direction = if listener {
             Flags::empty()
         } else {
-            Flags::OUT | Flags::RDHUP
+            Flags::OUT | Flags::RDHUP | Flags::PRI
         };
         let flags = Flags::IN | Flags::ET | direction;
         let data = epoll::EventData::new_u64((index as u64) << 32 | u64::from(io_id as u32));
@@ -201,6 +220,19 @@ impl Epoll {
             ..Source::default()
         };
         Ok(())
+    }
+
+    /// As [`forget`](Epoll::forget), for one of several descriptors of a file: closing it does not
+    /// end its registration. epoll(7)
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>, io_id: u64) {
+        let sources = self.sources.borrow();
+        let source = sources.get(fd.as_raw_fd() as usize);
+        if source.is_some_and(|source| source.io_id == io_id) {
+            // It is there, so it can be removed.
+            let _ = epoll::delete(&self.fd, fd);
+        }
+        drop(sources);
+        self.forget(fd, io_id);
     }
 
     /// Forgets a descriptor that is closed (which ends its registration) or no longer of interest.

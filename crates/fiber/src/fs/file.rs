@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use io_uring::{opcode, types::Fd};
+use io_uring::{opcode, squeue, types::Fd};
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 
@@ -260,7 +260,14 @@ impl OpenOptions {
         }
         let (path, flags) = (c_path(path)?, self.flags()?);
         let open = opcode::OpenAt::new(HERE, path.as_ptr());
-        let fd = by_ring(&open.flags(flags).mode(self.mode).build())?;
+        let open = open.flags(flags).mode(self.mode).build();
+        let fd = match by_ring(&open) {
+            // The ring tries first with O_NONBLOCK: a FIFO that has no reader. fifo(7)
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+                by_ring(&open.flags(squeue::Flags::ASYNC))?
+            }
+            opened => opened?,
+        };
         // SAFETY: the kernel has just made this descriptor for us.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         Ok(File { fd })

@@ -1,19 +1,33 @@
 //! One datagram socket: what it does beyond [`Socket`], and the methods that UDP and Unix datagrams
 //! share.
+//!
+//! **A send never waits in the ring.** The kernel copies a Unix datagram before it looks whether
+//! the receiver has room, and if not, it tries again with what is left of the copy: an empty
+//! datagram goes out, and the send reports 0 bytes (seen on Linux 6.18). So a send must not block,
+//! and what is waited for is readiness. A socket without a peer is ready to send whatever the receiver's
+//! queue: a [probe](Socket::wait_for_room_at) that is connected to the receiver tells instead.
+//!
+//! **A receive on a socket whose reading side was shut down is over.** The kernel says so to calls
+//! that block only; others get EAGAIN for ever.
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 
 use io_uring::opcode;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::addr::SocketAddrStorage;
-use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, socket_with,
+};
 
-use super::socket::{ANY_LEN, Socket};
+use super::socket::{ANY_LEN, Socket, SocketKind, check_cancelled};
 use crate::backend::{Interest, ring_len};
 use crate::io::path::{IoPath, io_path};
 use crate::io::ring::operate;
+use crate::sched::block::give_way;
 
 impl Socket {
     /// Receives a datagram (what does not fit is cut off), or looks at it if `flags` say PEEK.
@@ -35,9 +49,34 @@ impl Socket {
         }
         self.attempt(Interest::Read, ANY_LEN, deadline, || {
             let flags = flags | RecvFlags::DONTWAIT;
-            let (len, _) = rustix::net::recv(self.as_fd(), &mut *buffer, flags)?;
-            Ok(len)
+            self.unless_read_shut(|| {
+                let (len, _) = rustix::net::recv(self.as_fd(), &mut *buffer, flags)?;
+                Ok(len)
+            })
         })
+    }
+
+    /// Receives without waiting, by `call`; 0 if nothing is there and nothing will come, because
+    /// the reading side was shut down.
+    fn unless_read_shut(
+        &self,
+        mut call: impl FnMut() -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let received = call();
+        if received != Err(Errno::AGAIN) || !self.is_read_shut() {
+            return received;
+        }
+        // What came before the end is received first.
+        match call() {
+            Err(Errno::AGAIN) => Ok(0),
+            received => received,
+        }
+    }
+
+    fn is_read_shut(&self) -> bool {
+        let mut sockets = [PollFd::new(self, PollFlags::RDHUP)];
+        poll(&mut sockets, Some(&Timespec::default())).is_ok()
+            && sockets[0].revents().contains(PollFlags::RDHUP)
     }
 
     /// As [`receive_datagram`](Socket::receive_datagram), with the sender's address if it has one.
@@ -53,9 +92,11 @@ impl Socket {
         let mut sender = None;
         let len = self.attempt(Interest::Read, ANY_LEN, deadline, || {
             let flags = flags | RecvFlags::DONTWAIT;
-            let (len, _, address) = rustix::net::recvfrom(self.as_fd(), &mut *buffer, flags)?;
-            sender = address;
-            Ok(len)
+            self.unless_read_shut(|| {
+                let (len, _, address) = rustix::net::recvfrom(self.as_fd(), &mut *buffer, flags)?;
+                sender = address;
+                Ok(len)
+            })
         })?;
         Ok((len, sender))
     }
@@ -91,19 +132,55 @@ impl Socket {
         }
     }
 
-    /// Sends a datagram to `address`.
-    pub(super) fn send_datagram_to(
+    /// Sends a datagram to `address`, or to the peer.
+    pub(super) fn send_datagram(
         &self,
         bytes: &[u8],
-        address: &SocketAddrAny,
+        address: Option<&SocketAddrAny>,
         deadline: Option<Instant>,
     ) -> io::Result<usize> {
-        if io_path() != IoPath::Uring {
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            return self.attempt(Interest::Write, ANY_LEN, deadline, || {
-                rustix::net::sendto(self.as_fd(), bytes, flags, address)
-            });
+        let by_ring = io_path() == IoPath::Uring;
+        check_cancelled()?;
+        loop {
+            let sent = if by_ring {
+                self.send_datagram_by_ring(bytes, address, deadline)
+            } else {
+                self.send_datagram_now(bytes, address)
+            };
+            match sent {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                    self.wait_for_room_at(address, deadline)?;
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                sent => {
+                    if !by_ring {
+                        give_way(bytes.len());
+                    }
+                    return sent;
+                }
+            }
         }
+    }
+
+    fn send_datagram_now(
+        &self,
+        bytes: &[u8],
+        address: Option<&SocketAddrAny>,
+    ) -> io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        Ok(match address {
+            Some(address) => rustix::net::sendto(self, bytes, flags, address)?,
+            None => rustix::net::send(self, bytes, flags)?,
+        })
+    }
+
+    /// One attempt, which does not wait: see the head of this file.
+    fn send_datagram_by_ring(
+        &self,
+        bytes: &[u8],
+        address: Option<&SocketAddrAny>,
+        deadline: Option<Instant>,
+    ) -> io::Result<usize> {
         let slice = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
@@ -112,22 +189,58 @@ impl Socket {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = (&raw const slice).cast_mut();
         message.msg_iovlen = 1;
-        message.msg_name = address.as_ptr().cast_mut().cast();
-        message.msg_namelen = address.addr_len();
-        loop {
-            let send = opcode::SendMsg::new(self.ring_fd()?, &raw const message);
-            let flags = SendFlags::NOSIGNAL.bits();
-            match operate(send.flags(flags).build(), deadline) {
-                Ok(completion) => return completion.into_result(),
-                Err(error) => self.retry(error, Interest::Write, deadline)?,
-            }
+        if let Some(address) = address {
+            message.msg_name = address.as_ptr().cast_mut().cast();
+            message.msg_namelen = address.addr_len();
         }
+        let send = opcode::SendMsg::new(self.ring_fd()?, &raw const message);
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        operate(send.flags(flags.bits()).build(), deadline)?.into_result()
+    }
+
+    /// Waits, after a send that found none, until there may be room for another datagram: in this
+    /// socket's own buffer, or with the receiver.
+    fn wait_for_room_at(
+        &self,
+        address: Option<&SocketAddrAny>,
+        deadline: Option<Instant>,
+    ) -> io::Result<()> {
+        let of_unix = |address: &&SocketAddrAny| address.address_family() == AddressFamily::UNIX;
+        let Some(address) = address.filter(of_unix) else {
+            return self.wait(Interest::Write, deadline);
+        };
+        if self.is_send_buffer_full() {
+            return self.wait(Interest::Write, deadline);
+        }
+        let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+        let probe = socket_with(family, SocketType::DGRAM, flags, None)?;
+        if rustix::net::connect(&probe, address).is_err() {
+            // The receiver is gone: the next send says how.
+            return Ok(());
+        }
+        let probe = Socket::with_mode(probe, false, SocketKind::Unix);
+        probe.wait(Interest::Write, deadline)
+    }
+
+    /// Whether what this socket has sent, and is not received yet, is as much as it may be.
+    fn is_send_buffer_full(&self) -> bool {
+        let mut unreceived_len: libc::c_int = 0;
+        // SAFETY: writes one int, which is what this call is given. SIOCOUTQ, unix(7)
+        let result = unsafe {
+            libc::ioctl(
+                self.as_fd().as_raw_fd(),
+                libc::TIOCOUTQ,
+                &mut unreceived_len,
+            )
+        };
+        let buffer_len = rustix::net::sockopt::socket_send_buffer_size(self).unwrap_or(0);
+        result == 0 && usize::try_from(unreceived_len).is_ok_and(|len| len >= buffer_len)
     }
 }
 
 /// The methods that all datagram types share.
 macro_rules! datagram {
-    ($name:ident, $std:ty) => {
+    ($name:ident, $std:ty, $kind:ident) => {
         impl $name {
             /// Receives one datagram; what does not fit into `buffer` is lost. An empty datagram is
             /// 0 and not an end.
@@ -156,21 +269,11 @@ macro_rules! datagram {
             /// `TimedOut` past the write time-out; else what `send(2)` reports.
             pub fn send(&self, bytes: &[u8]) -> std::io::Result<usize> {
                 let deadline = self.socket.write_deadline();
-                let slices = [std::io::IoSlice::new(bytes)];
-                self.socket.send(&slices, false, deadline)
-            }
-
-            /// Takes the error that the socket has kept, if any (SO_ERROR).
-            ///
-            /// # Errors
-            /// What `getsockopt(2)` reports.
-            pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
-                let error = rustix::net::sockopt::socket_error(&self.socket)?;
-                Ok(error.err().map(std::io::Error::from))
+                self.socket.send_datagram(bytes, None, deadline)
             }
         }
 
-        crate::net::handle!($name, $std);
+        crate::net::handle!($name, $std, $kind);
     };
 }
 

@@ -25,7 +25,7 @@ pub use unix::{UnixDatagram, UnixListener, UnixStream};
 
 /// The methods that all stream types share.
 macro_rules! stream {
-    ($name:ident, $std:ty) => {
+    ($name:ident, $std:ty, $kind:ident) => {
         impl $name {
             /// This stream as where the input of [`Steps`](crate::Steps) comes from.
             pub fn source(&self) -> crate::Source<'_> {
@@ -136,13 +136,13 @@ macro_rules! stream {
         }
 
         crate::base::by_reference!(Read, Write for $name);
-        crate::net::handle!($name, $std);
+        crate::net::handle!($name, $std, $kind);
     };
 }
 
 /// What streams and datagram sockets have in common.
 macro_rules! handle {
-    ($name:ident, $std:ty) => {
+    ($name:ident, $std:ty, $kind:ident) => {
         impl $name {
             /// A second handle to the same socket.
             ///
@@ -152,6 +152,15 @@ macro_rules! handle {
                 Ok($name {
                     socket: self.socket.try_clone()?,
                 })
+            }
+
+            /// Takes the error that the socket has kept, if any (SO_ERROR).
+            ///
+            /// # Errors
+            /// What `getsockopt(2)` reports.
+            pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
+                let error = rustix::net::sockopt::socket_error(&self.socket)?;
+                Ok(error.err().map(std::io::Error::from))
             }
 
             /// How long a read may wait; `None` (the default) is for ever.
@@ -196,7 +205,7 @@ macro_rules! handle {
         impl From<std::os::fd::OwnedFd> for $name {
             fn from(fd: std::os::fd::OwnedFd) -> $name {
                 $name {
-                    socket: Socket::new(fd),
+                    socket: Socket::new(fd, crate::net::socket::SocketKind::$kind),
                 }
             }
         }
@@ -211,7 +220,7 @@ macro_rules! handle {
 
 /// What listeners have in common.
 macro_rules! listener {
-    ($name:ident, $stream:ident, $std:ty) => {
+    ($name:ident, $stream:ident, $std:ty, $kind:ident) => {
         impl $name {
             /// Waits for a connection. Any number of fibers and plain threads may wait on one
             /// listener.
@@ -224,7 +233,11 @@ macro_rules! listener {
                 // As our back ends accept them: the ring's are blocking, the others not.
                 let nonblocking = io_path() != IoPath::Uring;
                 Ok($stream {
-                    socket: Socket::with_mode(connection, nonblocking),
+                    socket: Socket::with_mode(
+                        connection,
+                        nonblocking,
+                        crate::net::socket::SocketKind::$kind,
+                    ),
                 })
             }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use io_uring::opcode;
 use rustix::pipe::PipeFlags;
 
-use super::socket::Socket;
+use super::socket::{Socket, SocketKind};
 use crate::backend::{Interest, ring_len};
 use crate::base::by_reference;
 use crate::io::path::{IoPath, io_path};
@@ -129,14 +129,14 @@ impl AsFd for PipeWriter {
 
 impl From<OwnedFd> for PipeReader {
     fn from(fd: OwnedFd) -> PipeReader {
-        let socket = Socket::new(fd);
+        let socket = Socket::new(fd, SocketKind::Other);
         PipeReader { socket }
     }
 }
 
 impl From<OwnedFd> for PipeWriter {
     fn from(fd: OwnedFd) -> PipeWriter {
-        let socket = Socket::new(fd);
+        let socket = Socket::new(fd, SocketKind::Other);
         PipeWriter { socket }
     }
 }

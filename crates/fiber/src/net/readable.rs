@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use super::Socket;
+use super::socket::{Socket, SocketKind};
 use crate::backend::Interest;
 
 /// A descriptor that other code reads, by calls that do not wait: a TAP interface, or the socket of
@@ -52,7 +52,7 @@ impl AsFd for Readable {
 impl From<OwnedFd> for Readable {
     fn from(fd: OwnedFd) -> Readable {
         Readable {
-            socket: Socket::new(fd),
+            socket: Socket::new(fd, SocketKind::Other),
         }
     }
 }

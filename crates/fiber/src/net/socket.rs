@@ -15,13 +15,17 @@ use io_uring::opcode;
 use io_uring::squeue::{self, Flags};
 use io_uring::types::Fd;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny,
+};
 
 use crate::backend::{Backend, Interest, LENT_GROUP, RECEIVE_LEN_MAX, ring_len};
+use crate::base::clock::{after, earlier};
 use crate::base::lock::lock;
 use crate::fs;
+use crate::io::cancel::checkpoint;
 use crate::io::lent::LentBuffer;
-use crate::io::op::Op;
+use crate::io::op::{Op, sleep};
 use crate::io::path::{IoPath, io_path};
 use crate::io::ready::{wait_ready, wait_ready_plain, waited};
 use crate::io::ring::{operate, outcome};
@@ -32,6 +36,15 @@ use crate::sched::processor::{self, Processor};
 /// How much of a file goes out in one call, in bytes: one fast peer must not keep the processor.
 const FILE_PIECE_LEN_MAX: u64 = 1024 * 1024;
 
+/// How long a fiber leaves a Unix listener alone whose queue is full, and at most, since each
+/// further wait is twice as long.
+const CONNECT_PAUSE: Duration = Duration::from_millis(1);
+const CONNECT_PAUSE_MAX: Duration = Duration::from_millis(32);
+
+/// How long a wait to write to a Unix socket is at most before it is tried again: nothing else
+/// tells that the writing side was shut down, here or in another process that has the socket.
+const SHUT_LOOK: Duration = Duration::from_millis(100);
+
 /// What one system call takes; the rest of them is for the next. IOV_MAX, readv(2)
 const SLICES_MAX: usize = 1024;
 
@@ -40,9 +53,24 @@ const SLICES_MAX: usize = 1024;
 /// takes that for the end of readiness would wait for an edge that has come.
 pub(super) const ANY_LEN: usize = 0;
 
+/// What a descriptor is, as far as it matters for waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SocketKind {
+    /// A read that is shorter than its buffer was the last one, unless urgent data has come.
+    Tcp,
+    Udp,
+    /// A short read says nothing: it may have ended at descriptors that came along. The kernel does
+    /// not tell those that wait to write that the writing side was shut down. unix(7)
+    Unix,
+    /// A short read says nothing: it may have ended at a line of a terminal, or at a packet of a
+    /// pipe.
+    Other,
+}
+
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
+    kind: SocketKind,
     /// Names this socket to the epoll back end: descriptors are used again.
     id: u64,
     mode: Arc<Mode>,
@@ -80,26 +108,27 @@ pub(super) fn next_id() -> u64 {
 }
 
 impl Socket {
-    pub(crate) fn new(fd: OwnedFd) -> Socket {
+    pub(crate) fn new(fd: OwnedFd, kind: SocketKind) -> Socket {
         let nonblocking = rustix::fs::fcntl_getfl(&fd)
             .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK));
-        Socket::with_mode(fd, nonblocking)
+        Socket::with_mode(fd, nonblocking, kind)
     }
 
     /// A socket whose mode is known: one system call less.
-    pub(super) fn with_mode(fd: OwnedFd, nonblocking: bool) -> Socket {
+    pub(super) fn with_mode(fd: OwnedFd, nonblocking: bool, kind: SocketKind) -> Socket {
         let is_nonblocking = AtomicBool::new(nonblocking);
         let calls = Mutex::default();
         let mode = Mode {
             is_nonblocking,
             calls,
         };
-        Socket::sharing(fd, Arc::new(mode))
+        Socket::sharing(fd, Arc::new(mode), kind)
     }
 
-    fn sharing(fd: OwnedFd, mode: Arc<Mode>) -> Socket {
+    fn sharing(fd: OwnedFd, mode: Arc<Mode>, kind: SocketKind) -> Socket {
         Socket {
             fd,
+            kind,
             id: next_id(),
             mode,
             waits_without: AtomicBool::new(false),
@@ -109,14 +138,22 @@ impl Socket {
     }
 
     /// Connects a new socket.
-    pub(super) fn connect(fd: OwnedFd, address: &SocketAddrAny) -> io::Result<Socket> {
-        let socket = Socket::with_mode(fd, false);
+    pub(super) fn connect(
+        fd: OwnedFd,
+        address: &SocketAddrAny,
+        kind: SocketKind,
+    ) -> io::Result<Socket> {
+        let socket = Socket::with_mode(fd, false, kind);
         if io_path() == IoPath::Uring {
             let (pointer, len) = (address.as_ptr().cast(), address.addr_len());
             operate(
                 opcode::Connect::new(socket.ring_fd()?, pointer, len).build(),
                 None,
             )?;
+            return Ok(socket);
+        }
+        if address.address_family() == AddressFamily::UNIX {
+            socket.connect_to_unix(address)?;
             return Ok(socket);
         }
         let begun = {
@@ -134,6 +171,31 @@ impl Socket {
             // connect(2): writable is how it is told; but a wait may end for no reason.
             if rustix::net::getpeername(&socket.fd) != Err(Errno::NOTCONN) {
                 return Ok(socket);
+            }
+        }
+    }
+
+    /// Connects a Unix socket without the ring. The kernel does not tell of room in the queue of a
+    /// listener: only a call that blocks waits for it, as a plain thread's does; a fiber looks
+    /// again.
+    fn connect_to_unix(&self, address: &SocketAddrAny) -> io::Result<()> {
+        let is_plain = io_path() == IoPath::Plain;
+        let mut pause = CONNECT_PAUSE;
+        loop {
+            let connected = if is_plain {
+                rustix::net::connect(&self.fd, address)
+            } else {
+                let _nonblocking = self.nonblocking()?;
+                rustix::net::connect(&self.fd, address)
+            };
+            match connected {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if !is_plain => {
+                    sleep(pause);
+                    checkpoint()?;
+                    pause = (2 * pause).min(CONNECT_PAUSE_MAX);
+                }
+                connected => return Ok(connected?),
             }
         }
     }
@@ -187,7 +249,7 @@ impl Socket {
             buffer = ScratchBuffer::take();
         };
         if len < RECEIVE_LEN_MAX {
-            self.used_up(Interest::Read);
+            self.came_short(Interest::Read);
         }
         give_way(len);
         Ok(f(&buffer.bytes()[..len]))
@@ -294,7 +356,7 @@ impl Socket {
         match rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT) {
             Ok((len, _)) => {
                 if len < RECEIVE_LEN_MAX {
-                    self.used_up(Interest::Read);
+                    self.came_short(Interest::Read);
                 }
                 Ok(Some(Received::Scratch(buffer, len)))
             }
@@ -416,7 +478,7 @@ impl Socket {
                 match call() {
                     Ok(len) => {
                         if len < wanted_len {
-                            self.used_up(interest);
+                            self.came_short(interest);
                         }
                         return Ok(len);
                     }
@@ -451,6 +513,23 @@ impl Socket {
 
     /// Waits until an attempt may succeed, after one that could not; may return for no reason.
     pub(super) fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
+        if (self.kind, interest) != (SocketKind::Unix, Interest::Write) {
+            return self.wait_until(interest, deadline);
+        }
+        let look_at = Some(after(SHUT_LOOK));
+        match self.wait_until(interest, earlier(deadline, look_at)) {
+            Err(error)
+                if error.kind() == io::ErrorKind::TimedOut
+                    && deadline.is_none_or(|deadline| Instant::now() < deadline) =>
+            {
+                self.try_again(interest);
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn wait_until(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
         match io_path() {
             IoPath::Uring => match operate(self.poll_entry(interest), deadline) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
@@ -503,6 +582,30 @@ impl Socket {
             Backend::Epoll(epoll) => epoll.register(self.fd.as_fd(), self.id, false),
             Backend::Uring(_) => Ok(()),
         })
+    }
+
+    /// Notes that a call moved less than it might have.
+    fn came_short(&self, interest: Interest) {
+        let is_urgent = || {
+            let is_urgent = |processor: &Processor| match &processor.backend {
+                Backend::Epoll(epoll) => epoll.has_urgent(self.fd.as_fd(), self.id),
+                Backend::Uring(_) => false,
+            };
+            processor::with_current(|processor, _| is_urgent(processor)).unwrap_or(false)
+        };
+        let is_all = self.kind == SocketKind::Tcp;
+        if interest == Interest::Write || (is_all && !is_urgent()) {
+            self.used_up(interest);
+        }
+    }
+
+    /// The next attempt is made, although no edge has come.
+    fn try_again(&self, interest: Interest) {
+        processor::with_current(|processor, _| {
+            if let Backend::Epoll(epoll) = &processor.backend {
+                epoll.try_again(self.fd.as_fd(), self.id, interest);
+            }
+        });
     }
 
     fn used_up(&self, interest: Interest) {
@@ -577,17 +680,18 @@ impl Socket {
     }
 
     pub(super) fn read_deadline(&self) -> Option<Instant> {
-        self.timeout(Interest::Read).map(crate::base::clock::after)
+        self.timeout(Interest::Read).map(after)
     }
 
     pub(super) fn write_deadline(&self) -> Option<Instant> {
-        self.timeout(Interest::Write).map(crate::base::clock::after)
+        self.timeout(Interest::Write).map(after)
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Socket> {
         Ok(Socket::sharing(
             self.fd.try_clone()?,
             Arc::clone(&self.mode),
+            self.kind,
         ))
     }
 }
@@ -604,11 +708,11 @@ pub struct Source<'a>(pub(crate) &'a Socket);
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Only a duplicate of the descriptor would keep a registration alive, but then for ever.
-        processor::with_current(|processor, _| {
-            if let Backend::Epoll(epoll) = &processor.backend {
-                epoll.forget(self.fd.as_fd(), self.id);
-            }
+        let is_shared = Arc::strong_count(&self.mode) > 1;
+        processor::with_current(|processor, _| match &processor.backend {
+            Backend::Epoll(epoll) if is_shared => epoll.remove(self.fd.as_fd(), self.id),
+            Backend::Epoll(epoll) => epoll.forget(self.fd.as_fd(), self.id),
+            Backend::Uring(_) => {}
         });
     }
 }
@@ -718,7 +822,7 @@ impl fmt::Debug for Input<'_> {
 
 /// Attempts that succeed at once are suspension points as well, or a fiber whose peer is always
 /// ready could not be cancelled.
-fn check_cancelled() -> io::Result<()> {
+pub(super) fn check_cancelled() -> io::Result<()> {
     processor::with_current(|_, fiber| fiber.control().cancellation().check()).unwrap_or(Ok(()))
 }
 

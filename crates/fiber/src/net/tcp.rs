@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::resolve::{first_that_works, resolve};
-use super::socket::Socket;
+use super::socket::{Socket, SocketKind};
 use super::{listener, stream};
 use crate::backend::Interest;
 use crate::io::accept::ListenerState;
@@ -19,7 +19,7 @@ pub struct TcpStream {
     socket: Socket,
 }
 
-stream!(TcpStream, std::net::TcpStream);
+stream!(TcpStream, std::net::TcpStream, Tcp);
 
 impl TcpStream {
     /// Connects to the first address that answers. Names are looked up on an offload thread.
@@ -65,7 +65,7 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     };
     let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     Ok(TcpStream {
-        socket: Socket::connect(fd, &address.into())?,
+        socket: Socket::connect(fd, &address.into(), SocketKind::Tcp)?,
     })
 }
 
@@ -76,7 +76,7 @@ pub struct TcpListener {
     state: Arc<ListenerState>,
 }
 
-listener!(TcpListener, TcpStream, std::net::TcpListener);
+listener!(TcpListener, TcpStream, std::net::TcpListener, Tcp);
 
 impl TcpListener {
     /// Listens on the first address that is free. Names are looked up on an offload thread. As many

@@ -30,7 +30,7 @@ pub struct UdpSocket {
     socket: Socket,
 }
 
-datagram!(UdpSocket, std::net::UdpSocket);
+datagram!(UdpSocket, std::net::UdpSocket, Udp);
 
 impl UdpSocket {
     /// A socket at the first address that is free. Names are looked up on an offload thread.
@@ -62,7 +62,7 @@ impl UdpSocket {
     pub fn send_to(&self, bytes: &[u8], address: impl ToSocketAddrs + Sync) -> io::Result<usize> {
         let address = SocketAddrAny::from(resolve_first(address)?);
         let deadline = self.socket.write_deadline();
-        self.socket.send_datagram_to(bytes, &address, deadline)
+        self.socket.send_datagram(bytes, Some(&address), deadline)
     }
 
     /// As [`recv`](UdpSocket::recv), and says who sent it.

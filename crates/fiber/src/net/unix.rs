@@ -14,7 +14,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 
 use super::datagram::datagram;
-use super::socket::Socket;
+use super::socket::{Socket, SocketKind};
 use super::{listener, stream};
 use crate::backend::Interest;
 use crate::io::accept::ListenerState;
@@ -26,7 +26,7 @@ pub struct UnixStream {
     socket: Socket,
 }
 
-stream!(UnixStream, std::os::unix::net::UnixStream);
+stream!(UnixStream, std::os::unix::net::UnixStream, Unix);
 
 impl UnixStream {
     /// Connects to the socket at `path`.
@@ -34,7 +34,18 @@ impl UnixStream {
     /// # Errors
     /// What `connect(2)` reports; `InvalidInput` for a path of more than 107 bytes.
     pub fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
-        let address = SocketAddrUnix::new(path.as_ref())?;
+        UnixStream::connect_to(SocketAddrUnix::new(path.as_ref())?)
+    }
+
+    /// Connects to the socket at `address`, which may be an abstract name.
+    ///
+    /// # Errors
+    /// As [`connect`](UnixStream::connect).
+    pub fn connect_addr(address: &SocketAddr) -> io::Result<UnixStream> {
+        UnixStream::connect_to(kernel_address(address)?)
+    }
+
+    fn connect_to(address: SocketAddrUnix) -> io::Result<UnixStream> {
         let fd = socket_with(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -42,8 +53,24 @@ impl UnixStream {
             None,
         )?;
         Ok(UnixStream {
-            socket: Socket::connect(fd, &address.into())?,
+            socket: Socket::connect(fd, &address.into(), SocketKind::Unix)?,
         })
+    }
+
+    /// The other end's address.
+    ///
+    /// # Errors
+    /// What `getpeername(2)` reports.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        unix_address(rustix::net::getpeername(self)?)
+    }
+
+    /// This end's address.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` reports.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        unix_address(Some(rustix::net::getsockname(self)?))
     }
 
     /// Two streams connected to each other.
@@ -63,7 +90,12 @@ pub struct UnixListener {
     state: Arc<ListenerState>,
 }
 
-listener!(UnixListener, UnixStream, std::os::unix::net::UnixListener);
+listener!(
+    UnixListener,
+    UnixStream,
+    std::os::unix::net::UnixListener,
+    Unix
+);
 
 impl UnixListener {
     /// Makes a socket at `path` and listens on it.
@@ -72,6 +104,22 @@ impl UnixListener {
     /// What `bind(2)` reports; `AddrInUse` if something is at `path`.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         Ok(std::os::unix::net::UnixListener::bind(path)?.into())
+    }
+
+    /// Makes a socket at `address`, which may be an abstract name, and listens on it.
+    ///
+    /// # Errors
+    /// As [`bind`](UnixListener::bind).
+    pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixListener> {
+        Ok(std::os::unix::net::UnixListener::bind_addr(address)?.into())
+    }
+
+    /// The address it listens on.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` reports.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        unix_address(Some(rustix::net::getsockname(self)?))
     }
 }
 
@@ -82,7 +130,7 @@ pub struct UnixDatagram {
     socket: Socket,
 }
 
-datagram!(UnixDatagram, std::os::unix::net::UnixDatagram);
+datagram!(UnixDatagram, std::os::unix::net::UnixDatagram, Unix);
 
 impl UnixDatagram {
     /// A socket at `path`, to which others may send.
@@ -91,6 +139,14 @@ impl UnixDatagram {
     /// What `bind(2)` reports; `AddrInUse` if something is at `path`.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
         Ok(std::os::unix::net::UnixDatagram::bind(path)?.into())
+    }
+
+    /// A socket at `address`, which may be an abstract name, to which others may send.
+    ///
+    /// # Errors
+    /// As [`bind`](UnixDatagram::bind).
+    pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixDatagram> {
+        Ok(std::os::unix::net::UnixDatagram::bind_addr(address)?.into())
     }
 
     /// A socket without a name: it can send, and receive from its peer.
@@ -119,6 +175,17 @@ impl UnixDatagram {
         Ok(rustix::net::connect(&self.socket, &address)?)
     }
 
+    /// As [`connect`](UnixDatagram::connect), to an address, which may be an abstract name.
+    ///
+    /// # Errors
+    /// What `connect(2)` reports.
+    pub fn connect_addr(&self, address: &SocketAddr) -> io::Result<()> {
+        Ok(rustix::net::connect(
+            &self.socket,
+            &kernel_address(address)?,
+        )?)
+    }
+
     /// Sends one datagram to the socket at `path`.
     ///
     /// # Errors
@@ -126,7 +193,17 @@ impl UnixDatagram {
     pub fn send_to(&self, bytes: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
         let address = SocketAddrAny::from(SocketAddrUnix::new(path.as_ref())?);
         let deadline = self.socket.write_deadline();
-        self.socket.send_datagram_to(bytes, &address, deadline)
+        self.socket.send_datagram(bytes, Some(&address), deadline)
+    }
+
+    /// As [`send_to`](UnixDatagram::send_to), to an address, which may be an abstract name.
+    ///
+    /// # Errors
+    /// As [`send_to`](UnixDatagram::send_to).
+    pub fn send_to_addr(&self, bytes: &[u8], address: &SocketAddr) -> io::Result<usize> {
+        let address = SocketAddrAny::from(kernel_address(address)?);
+        let deadline = self.socket.write_deadline();
+        self.socket.send_datagram(bytes, Some(&address), deadline)
     }
 
     /// As [`recv`](UnixDatagram::recv), and says who sent it.
@@ -139,6 +216,14 @@ impl UnixDatagram {
         Ok((len, unix_address(sender)?))
     }
 
+    /// The address that it is connected to.
+    ///
+    /// # Errors
+    /// What `getpeername(2)` reports.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        unix_address(rustix::net::getpeername(self)?)
+    }
+
     /// This end's address.
     ///
     /// # Errors
@@ -147,12 +232,22 @@ impl UnixDatagram {
         unix_address(Some(rustix::net::getsockname(self)?))
     }
 
-    /// Ends receiving, sending or both; those that wait are woken.
+    /// Ends receiving, sending or both; those that wait are woken, those that wait for room within
+    /// a tenth of a second. From then on an empty datagram may be the end.
     ///
     /// # Errors
     /// What `shutdown(2)` reports.
     pub fn shutdown(&self, how: std::net::Shutdown) -> io::Result<()> {
         self.socket.shutdown(how)
+    }
+}
+
+/// As the kernel has it. A name of nothing can be no target.
+fn kernel_address(address: &SocketAddr) -> io::Result<SocketAddrUnix> {
+    match (address.as_pathname(), address.as_abstract_name()) {
+        (Some(path), _) => Ok(SocketAddrUnix::new(path)?),
+        (None, Some(name)) => Ok(SocketAddrUnix::new_abstract_name(name)?),
+        (None, None) => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 

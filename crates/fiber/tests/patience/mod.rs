@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits on a plain thread until something is so, because it will be.
+#[allow(dead_code, reason = "not every suite does")]
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

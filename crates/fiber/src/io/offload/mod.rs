@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-pub(crate) use pool::forget_after_fork;
 pub use pool::{OffloadCounters, offload_counters, set_offload_threads_max};
+pub(crate) use pool::{forget_after_fork, keep_thread};
 
 use crate::base::abort::while_lent;
 use crate::base::lock::lock;

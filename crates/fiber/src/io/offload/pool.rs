@@ -3,6 +3,7 @@
 //!
 //! One pool for the process, whatever runtimes there are.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -155,6 +156,16 @@ pub(super) fn pool() -> &'static Pool {
     unsafe { &*pool }
 }
 
+thread_local! {
+    static IS_KEPT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread, if it is one of the pool, stays when it has nothing to do: it is the parent
+/// of a process that may have asked to die with it. PR_SET_PDEATHSIG(2const)
+pub(crate) fn keep_thread() {
+    IS_KEPT.set(true);
+}
+
 /// In the child of a fork: its parent's threads are not there, and the lock may be held by one of
 /// them.
 pub(crate) fn forget_after_fork() {
@@ -233,7 +244,8 @@ impl Pool {
             state = woken;
             state.idle -= 1;
             let too_many = state.threads > state.threads_max;
-            if (timeout.timed_out() || too_many) && state.line.is_empty() {
+            let may_end = state.line.is_empty() && !IS_KEPT.get();
+            if (timeout.timed_out() || too_many) && may_end {
                 state.threads -= 1;
                 return;
             }
@@ -259,5 +271,42 @@ impl Pool {
         let mut state = lock(&self.state);
         state.active.retain(|&(id, _)| id != call.id);
         state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Barrier, mpsc};
+
+    /// Seen: a child that had asked to die with its parent died after ten seconds. Cause: the
+    /// thread that had started it had nothing to do, and ended. Cure: it stays.
+    #[test]
+    fn a_thread_that_has_a_child_stays() {
+        let pool: &'static Pool = Box::leak(Box::new(Pool::new()));
+        let both_run = Arc::new(Barrier::new(2));
+        for is_kept in [true, false] {
+            let both_run = Arc::clone(&both_run);
+            pool.submit(Box::new(move || {
+                if is_kept {
+                    keep_thread();
+                }
+                both_run.wait();
+            }));
+        }
+        let until = |is_so: fn(&PoolState) -> bool| {
+            while !is_so(&lock(&pool.state)) {
+                pool.work.notify_all();
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        until(|state| state.idle == 2);
+        // Both are too many now.
+        lock(&pool.state).threads_max = 0;
+        until(|state| state.threads <= 1);
+        lock(&pool.state).threads_max = 1;
+        let (sender, receiver) = mpsc::channel();
+        pool.submit(Box::new(move || sender.send(IS_KEPT.get()).unwrap()));
+        assert!(receiver.recv().unwrap(), "another thread");
     }
 }

@@ -35,7 +35,7 @@ pub use std::process::{ExitStatus, Output, Stdio};
 use crate::io::offload::{keep_thread, offload};
 use crate::net::socket::SocketKind;
 use crate::net::{PipeReader, PipeWriter, Socket};
-use crate::sched::block::current;
+use crate::sched::block::suspendable;
 
 /// A program to start, as [`std::process::Command`].
 #[derive(Debug)]
@@ -245,7 +245,7 @@ fn read_both(
         Ok(content)
     };
     // A fiber that panics while it reads is a mistake of ours, and is passed on.
-    if current().is_some() {
+    if suspendable().is_some() {
         crate::scope(|scope| {
             let errors = scope.spawn(move || whole(stderr));
             (whole(stdout), errors.join().expect("a reader of a pipe"))

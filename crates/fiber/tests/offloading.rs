@@ -211,3 +211,34 @@ fn a_result_that_panics_when_dropped_costs_no_thread() {
     });
     set_offload_threads_max(32);
 }
+
+/// Seen: 32 calls that waited for fibers, whose own calls stood in line behind them for ever. Cause:
+/// each kept a thread of the pool while it waited. Cure: such a call does not count.
+#[test]
+fn calls_may_wait_for_fibers_that_make_calls() {
+    let _alone = alone();
+    set_offload_threads_max(2);
+    fiber::run(|| {
+        let cluster = fiber::ClusterHandle::current().unwrap();
+        let gate = Arc::new(fiber::sync::Event::new());
+        let calls: Vec<_> = (0..20)
+            .map(|n| {
+                let (cluster, gate) = (cluster.clone(), Arc::clone(&gate));
+                fiber::spawn(move || {
+                    offload(|| match n % 3 {
+                        0 => cluster.run(|| offload(|| n)),
+                        1 => cluster.spawn(move || offload(move || n)).join().unwrap(),
+                        _ => (gate.wait(), n).1,
+                    })
+                })
+            })
+            .collect();
+        until(|| calls.iter().filter(|call| call.is_finished()).count() >= 14);
+        until(|| offload_counters().waiting_for_fibers == 6);
+        offload(|| gate.set());
+        let sum: usize = calls.into_iter().map(|call| call.join().unwrap()).sum();
+        assert_eq!(sum, 190);
+        assert_eq!(offload_counters().waiting_for_fibers, 0);
+    });
+    set_offload_threads_max(32);
+}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use fiber::sync::mpsc;
 use fiber::{JoinSet, is_cancellation, is_cancelled};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -315,5 +316,48 @@ fn several_may_wait_for_one_fiber() {
         for waiter in waiters {
             waiter.join().unwrap().unwrap();
         }
+    });
+}
+
+/// As for a thread of `std` that joins itself.
+#[test]
+fn a_fiber_that_joins_itself_is_refused() {
+    fiber::run(|| {
+        let (give, take) = mpsc::channel::<fiber::JoinHandle<()>>();
+        let (tell, told) = mpsc::channel();
+        let fiber = fiber::spawn(move || {
+            let own = take.recv().unwrap();
+            let refused = own.wait().unwrap_err().kind();
+            let joined = catch_unwind(AssertUnwindSafe(|| own.join()));
+            tell.send((refused, joined.is_err())).unwrap();
+        });
+        give.send(fiber).unwrap();
+        assert_eq!(told.recv(), Ok((ErrorKind::Deadlock, true)));
+    });
+}
+
+#[test]
+fn a_member_of_a_set_does_not_wait_for_itself() {
+    fiber::run(|| {
+        let (give, take) = mpsc::channel::<JoinSet<()>>();
+        let (tell, told) = mpsc::channel();
+        let mut set = JoinSet::new();
+        let other = tell.clone();
+        set.spawn(move || {
+            fiber::sleep(LONG);
+            other.send(None).unwrap();
+        });
+        set.spawn(move || {
+            let mut set = take.recv().unwrap();
+            set.cancel_all();
+            assert!(set.join_next().is_some(), "the other");
+            let refused = set.wait_next().unwrap_err().kind();
+            let joined = catch_unwind(AssertUnwindSafe(|| set.join_next().is_some()));
+            drop(set);
+            tell.send(Some((refused, joined.is_err()))).unwrap();
+        });
+        give.send(set).unwrap();
+        assert_eq!(told.recv(), Ok(None));
+        assert_eq!(told.recv(), Ok(Some((ErrorKind::Deadlock, true))));
     });
 }

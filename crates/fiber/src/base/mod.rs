@@ -9,6 +9,7 @@ pub(crate) mod counters;
 pub(crate) mod home;
 pub(crate) mod lock;
 pub(crate) mod stamp;
+pub(crate) mod thread_wait;
 pub(crate) mod topology;
 
 pub(crate) use by_reference::by_reference;

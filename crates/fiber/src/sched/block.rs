@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use corosensei::Coroutine;
 
 use crate::base::clock::{after, earlier};
+use crate::base::thread_wait;
 use crate::sched::fiber::{Body, Control, Fiber, FiberRef, Flow, Resume, Suspend};
 use crate::sched::processor::{self, Expiry};
 use crate::sched::waiting;
@@ -13,8 +14,14 @@ use crate::switch::look::WaitingFrame;
 use crate::switch::reason::WaitReason;
 use crate::switch::stack::FiberStack;
 
-/// The fiber that calls, or `None` on a plain thread.
+/// The fiber that calls, or `None` on a plain thread and in
+/// [`on_processor_stack`](crate::on_processor_stack).
 pub fn current() -> Option<Fiber> {
+    processor::with_running(|_, fiber| fiber.handle())
+}
+
+/// The fiber that calls, if it can suspend: not while it unwinds.
+pub(crate) fn suspendable() -> Option<Fiber> {
     processor::with_current(|_, fiber| fiber.handle())
 }
 
@@ -57,14 +64,14 @@ pub fn park() {
         // A fiber that unwinds may not suspend (see processor::with_current). Returning for no
         // reason is allowed.
         None if processor::is_here() => std::thread::yield_now(),
-        None => std::thread::park(),
+        None => thread_wait::for_fibers(std::thread::park),
     }
 }
 
 /// As [`park`], but not longer than `timeout`.
 pub fn park_timeout(timeout: Duration) {
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
-        return std::thread::park_timeout(timeout);
+        return thread_wait::for_fibers(|| std::thread::park_timeout(timeout));
     };
     if fiber.take_token() {
         return;

@@ -149,6 +149,17 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Opti
     processor.current.get().map(|fiber| f(processor, fiber))
 }
 
+/// As [`with_current`], also while the fiber unwinds: for what does not suspend.
+pub(crate) fn with_running<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Option<R> {
+    let processor = here_ptr();
+    if processor.is_null() {
+        return None;
+    }
+    // SAFETY: as in `with_current`.
+    let processor = unsafe { &*processor };
+    processor.current.get().map(|fiber| f(processor, fiber))
+}
+
 /// Makes a fiber ready that any processor may run, in a lane of the calling processor, if that is
 /// one of `cluster`'s.
 pub(crate) fn push_movable_if_in(cluster: &Cluster, fiber: FiberRef) -> bool {
@@ -391,10 +402,22 @@ fn cancel_timer([processor, key]: [u64; 2]) {
     });
 }
 
-/// The fiber that runs on this thread, for the overflow handler: no lock, no allocation.
-pub(crate) fn running_here() -> Option<FiberRef> {
+/// Whether this fiber can run on the calling thread only.
+pub(crate) fn is_fiber_of_here(id: u64) -> bool {
     let processor = here_ptr();
-    // SAFETY: as in `with_current`; the handler interrupts this very thread.
-    let processor = (!processor.is_null()).then(|| unsafe { &*processor })?;
-    processor.running()
+    // SAFETY: as in `with_current`.
+    let processor = (!processor.is_null()).then(|| unsafe { &*processor });
+    processor.is_some_and(|processor| {
+        let found = processor.cluster.roster.find(id);
+        found.is_some_and(|fiber| {
+            let is_here = fiber.control.is_home(processor.shared());
+            is_here && !FiberRef::of(&fiber).is_movable()
+        })
+    })
+}
+
+/// The fiber that runs on this thread, also while it unwinds. No lock, no allocation: the overflow
+/// handler calls it, and interrupts this very thread.
+pub(crate) fn running_here() -> Option<FiberRef> {
+    with_running(|_, fiber| fiber)
 }

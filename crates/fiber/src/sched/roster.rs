@@ -102,6 +102,14 @@ impl Roster {
         (0..SHARDS).flat_map(|part| self.part(part)).collect()
     }
 
+    /// The fiber with this number.
+    pub(crate) fn find(&self, id: u64) -> Option<Fiber> {
+        let shard = lock(self.shard_of(id));
+        let mut fibers = shard.places.iter().flatten();
+        let found = fibers.find(|fiber| fiber.control().id() == id);
+        found.map(|fiber| fiber.handle())
+    }
+
     /// Those of one part of [`SHARDS`].
     pub(crate) fn part(&self, part: usize) -> Vec<Fiber> {
         lock(&self.shards[part]).fibers()

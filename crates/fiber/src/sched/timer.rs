@@ -18,8 +18,11 @@ const LEVELS: usize = 7;
 const SLOT_BITS: usize = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const NONE: u32 = u32::MAX;
+/// The default key's is 0, which no timer has.
+const FIRST_GENERATION: u32 = 1;
 
-/// Names a timer. Slots of the table are used again, so a key carries the generation of its slot.
+/// Names a timer of one wheel. Slots of the table are used again, so a key carries the generation
+/// of its slot. The default key names none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimerKey {
     index: u32,
@@ -108,10 +111,10 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Takes a timer back; `None` if it has expired.
+    /// Takes a timer back; `None` if it has expired, or the key names none.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
-        let entry = &self.entries[key.index as usize];
-        if entry.generation != key.generation {
+        let entry = self.entries.get(key.index as usize)?;
+        if entry.generation != key.generation || entry.payload.is_none() {
             return None;
         }
         self.unlink(key.index);
@@ -185,7 +188,7 @@ impl<T> Wheel<T> {
             let fresh = Entry {
                 deadline,
                 payload,
-                generation: 0,
+                generation: FIRST_GENERATION,
                 next: NONE,
                 previous: NONE,
                 level,
@@ -202,7 +205,7 @@ impl<T> Wheel<T> {
 
     fn release(&mut self, index: u32) -> T {
         let entry = &mut self.entries[index as usize];
-        entry.generation = entry.generation.wrapping_add(1);
+        entry.generation = entry.generation.checked_add(1).unwrap_or(FIRST_GENERATION);
         entry.next = self.free;
         self.free = index;
         entry
@@ -298,6 +301,25 @@ mod tests {
         assert_eq!(wheel.cancel(key), Some(1));
         assert_eq!(wheel.cancel(key), None);
         assert_eq!(expired(&mut wheel, 10), [2]);
+    }
+
+    #[test]
+    fn a_key_of_no_timer_here_cancels_nothing() {
+        let mut other = Wheel::new();
+        let keys: Vec<_> = (0..10).map(|n| other.insert(1000 + n, 1)).collect();
+        let mut wheel = Wheel::new();
+        assert_eq!(wheel.cancel(keys[9]), None, "beyond the table");
+        wheel.insert(10, 1);
+        assert_eq!(wheel.cancel(TimerKey::default()), None);
+        assert_eq!(expired(&mut wheel, 10), [1]);
+        let expired_here = wheel.insert(20, 2);
+        wheel.cancel(expired_here);
+        let (mut twin, mut key) = (Wheel::new(), TimerKey::default());
+        for _ in 0..3 {
+            twin.cancel(key);
+            key = twin.insert(20, 3);
+        }
+        assert_eq!(wheel.cancel(key), None, "the entry is free");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Who is parked and will be woken.
 
-use crate::sched::block::current;
+use crate::sched::block::suspendable;
 use crate::sched::fiber::Fiber;
 
 /// What is parked: a fiber or a plain thread.
@@ -11,13 +11,14 @@ pub(crate) enum Unparker {
 }
 
 impl Unparker {
+    /// The calling fiber, or the thread, if that is what a wait would block.
     pub(crate) fn current() -> Unparker {
-        current().map_or_else(|| Unparker::Thread(std::thread::current()), Unparker::Fiber)
+        suspendable().map_or_else(|| Unparker::Thread(std::thread::current()), Unparker::Fiber)
     }
 
     pub(crate) fn is_caller(&self) -> bool {
         match self {
-            Unparker::Fiber(fiber) => current().is_some_and(|caller| caller.id() == fiber.id()),
+            Unparker::Fiber(fiber) => suspendable().is_some_and(|caller| caller.id() == fiber.id()),
             Unparker::Thread(thread) => thread.id() == std::thread::current().id(),
         }
     }

@@ -218,7 +218,7 @@ impl Builder {
     /// What a fiber runs that calls `entry`, on a stack of its own.
     fn body(&self, entry: impl FnOnce() + Send + 'static) -> io::Result<Body> {
         let stack = match self.stack_size.unwrap_or(STACK_SIZE_DEFAULT) {
-            STACK_SIZE_DEFAULT => processor::with_current(|processor, _| processor.stacks.take())
+            STACK_SIZE_DEFAULT => processor::with_running(|processor, _| processor.stacks.take())
                 .unwrap_or_else(|| FiberStack::take(STACK_SIZE_DEFAULT)),
             size => FiberStack::take(size),
         };

@@ -16,7 +16,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::io::offload::offload;
-use crate::sched::block::{current, suspend};
+use crate::sched::block::{suspend, suspendable};
 use crate::sched::cluster::stopped;
 use crate::sched::fiber::Suspend;
 use crate::sched::processor;
@@ -72,7 +72,7 @@ impl ClusterHandle {
     pub fn add_processor(&self) -> io::Result<usize> {
         // In a fiber, without holding its processor up: a thread has to start, and another may be
         // at it.
-        match current() {
+        match suspendable() {
             Some(_) => offload(|| self.0.add_processor()),
             None => self.0.add_processor(),
         }
@@ -83,7 +83,7 @@ impl ClusterHandle {
     /// # Errors
     /// The same, and `NotConnected` if the runtime has been shut down.
     pub fn remove_processor(&self, index: usize) -> io::Result<Retirement> {
-        match current() {
+        match suspendable() {
             Some(_) => offload(|| self.0.remove_processor(index)),
             None => self.0.remove_processor(index),
         }

@@ -32,7 +32,7 @@ pub struct ClusterHandle(pub(crate) Arc<Cluster>);
 impl ClusterHandle {
     /// The cluster of the fiber that calls; `None` on a plain thread.
     pub fn current() -> Option<ClusterHandle> {
-        processor::with_current(|processor, _| ClusterHandle(Arc::clone(&processor.cluster)))
+        processor::with_running(|processor, _| ClusterHandle(Arc::clone(&processor.cluster)))
     }
 
     /// As [`Runtime::fiber_count`](crate::Runtime::fiber_count).

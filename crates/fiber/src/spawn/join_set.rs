@@ -16,8 +16,9 @@ use crate::spawn::packet::{self, FiberResult};
 
 /// Fibers whose results are taken in the order in which they come, and that do not outlive the set.
 ///
-/// When the set is dropped, its fibers are [cancelled](Fiber::cancel) and waited for. Cancellation
-/// goes down: when the fiber that waits for the next result is cancelled, so are those of the set.
+/// When the set is dropped, its fibers are [cancelled](Fiber::cancel) and waited for; one of them
+/// that drops it does not wait for itself. Cancellation goes down: when the fiber that waits for
+/// the next result is cancelled, so are those of the set.
 ///
 /// ```
 /// fiber::run(|| {
@@ -92,8 +93,14 @@ impl<T: Send + 'static> JoinSet<T> {
 
     /// Waits for the next fiber to finish, and returns what it returned, or the payload of its
     /// panic. `None` if there is no fiber.
+    ///
+    /// # Panics
+    /// In a fiber of the set that is the only one left: it would wait for itself for ever.
     pub fn join_next(&mut self) -> Option<FiberResult<T>> {
         while !self.fibers.is_empty() {
+            if let Err(error) = self.refuse_to_wait_for_caller() {
+                panic!("failed to join a fiber of a set: {error}");
+            }
             if is_cancelled() {
                 self.cancel_all();
             }
@@ -109,12 +116,14 @@ impl<T: Send + 'static> JoinSet<T> {
     /// [cancelled](Fiber::cancel). Those of the set go on then.
     ///
     /// # Errors
-    /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
+    /// `TimedOut`, or [`Cancelled`](crate::Cancelled); `Deadlock` in a fiber of the set that is the
+    /// only one left.
     pub fn wait_next(&mut self) -> io::Result<Option<FiberResult<T>>> {
         while !self.fibers.is_empty() {
             if let Some(result) = self.try_join_next() {
                 return Ok(Some(result));
             }
+            self.refuse_to_wait_for_caller()?;
             checkpoint()?;
             if let Some(result) = self.take_or_wait(park_until_deadline) {
                 return Ok(Some(result));
@@ -128,6 +137,12 @@ impl<T: Send + 'static> JoinSet<T> {
         let (id, result) = lock(&self.shared).finished.pop_front()?;
         self.fibers.remove(&id);
         Some(result)
+    }
+
+    /// A fiber of the set that is the only one left will not leave a result while it waits for one.
+    fn refuse_to_wait_for_caller(&self) -> io::Result<()> {
+        let only = self.fibers.keys().next().filter(|_| self.fibers.len() == 1);
+        only.map_or(Ok(()), |&only| packet::refuse_to_wait_for(only))
     }
 
     /// Takes a result, or waits once until there may be one.
@@ -176,6 +191,9 @@ impl<T> Drop for JoinSet<T> {
         let is_elsewhere = |fiber: &Fiber| !fiber.control.cluster().process.is_here();
         if std::thread::panicking() || self.fibers.values().any(is_elsewhere) {
             return;
+        }
+        if let Some(caller) = current() {
+            self.fibers.remove(&caller.id());
         }
         while !self.fibers.is_empty() {
             let mut shared = lock(&self.shared);

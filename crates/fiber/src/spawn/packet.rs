@@ -13,8 +13,9 @@ use crate::base::abort::{AbortOnUnwind, DROPPED};
 use crate::base::home::Home;
 use crate::base::lock::lock;
 use crate::io::cancel::checkpoint;
-use crate::sched::block::{park, park_until_deadline};
+use crate::sched::block::{park, park_until_deadline, suspendable};
 use crate::sched::fiber::Fiber;
+use crate::sched::processor::{is_fiber_of_here, running_here};
 use crate::sched::unparker::Unparker;
 use crate::sched::{local, spans, waiting};
 use crate::switch::reason::WaitReason;
@@ -40,6 +41,22 @@ pub(crate) fn clear_here() {
 
 /// The result of a fiber, as of [`std::thread::Result`].
 pub(crate) type FiberResult<T> = Result<T, Box<dyn Any + Send>>;
+
+/// Refuses the calling fiber to wait for its own end, as `std` does for threads; and code that
+/// cannot suspend, to wait for a fiber that can run on no other processor.
+///
+/// # Errors
+/// `Deadlock`.
+pub(super) fn refuse_to_wait_for(fiber: u64) -> io::Result<()> {
+    let refused = |message| Err(io::Error::new(io::ErrorKind::Deadlock, message));
+    if running_here().is_some_and(|caller| caller.control().id() == fiber) {
+        return refused("a fiber would wait for itself");
+    }
+    if suspendable().is_none() && is_fiber_of_here(fiber) {
+        return refused("the fiber cannot run while this processor waits for it");
+    }
+    Ok(())
+}
 
 /// Where a fiber leaves its result.
 pub(crate) struct Packet<T> {
@@ -181,8 +198,18 @@ impl<T> JoinHandle<T> {
     ///
     /// # Errors
     /// The payload of its panic, if it panicked.
+    ///
+    /// # Panics
+    /// If it would wait for ever: in the fiber itself, or where the caller
+    /// [cannot suspend](crate::sync#code-that-cannot-suspend) and the fiber can run on the caller's
+    /// processor only.
     pub fn join(self) -> FiberResult<T> {
         let fiber = self.fiber.id();
+        if !self.packet.is_finished()
+            && let Err(error) = refuse_to_wait_for(fiber)
+        {
+            panic!("failed to join a fiber: {error}");
+        }
         let _noted = waiting::on(WaitReason::Join { fiber });
         self.packet.wait(&self.fiber);
         self.packet.take().expect("a fiber leaves one result")
@@ -193,9 +220,10 @@ impl<T> JoinHandle<T> {
     /// fiber that waits is [cancelled](Fiber::cancel). The fiber that is waited for goes on then.
     ///
     /// # Errors
-    /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
+    /// `TimedOut`, or [`Cancelled`](crate::Cancelled); `Deadlock` where `join` panics.
     pub fn wait(&self) -> io::Result<()> {
         if !self.packet.is_finished() {
+            refuse_to_wait_for(self.fiber.id())?;
             self.fiber
                 .control
                 .cluster()

@@ -26,12 +26,23 @@
 //! # What to know
 //! * A guard belongs to the fiber that took it. It may be held across anything that suspends:
 //!   whatever else wants the lock suspends too.
-//! * While a fiber unwinds from a panic it cannot suspend. A destructor that waits then blocks the
-//!   processor, and for ever if it waits for a fiber of that processor: do not lock in destructors
-//!   what others hold for long.
 //! * Waits without a time-out go on until they are granted. Those with one also end at the deadline
 //!   of [`fiber::timeout`](crate::timeout) and when the fiber is [cancelled](crate::Fiber::cancel),
 //!   as if their own time were over; [`fiber::checkpoint`](crate::checkpoint) then tells why.
+//!
+//! # Code that cannot suspend
+//! A fiber does not suspend while it unwinds from a panic, nor in
+//! [`on_processor_stack`](crate::on_processor_stack). A destructor that waits then blocks the
+//! thread, and with it all fibers of its processor. So:
+//!
+//! * It stands in line before all that can suspend, and takes a lock or permits that were handed
+//!   over to a fiber which has not run yet. What others hold only while they run (a counter, a map)
+//!   may be locked in any destructor.
+//! * What a fiber of the same processor holds while it waits for something else, it cannot have: the
+//!   fiber cannot run before the wait is over. [`Mutex::lock`] panics then, which in a destructor
+//!   that runs because of a panic ends the process; the others wait for ever. Do not lock in
+//!   destructors what is held across waits, or give it a time-out.
+//! * The same goes for messages, notifications and fibers that it waits for.
 //!
 //! # Inside
 //! One wait queue (`wait`) under all of them, guarded by a lock for a few instructions (`short`).

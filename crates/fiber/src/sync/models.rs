@@ -19,6 +19,7 @@ use super::channel::{Channel, Slot};
 use super::mutex::RawMutex;
 use super::semaphore::RawSemaphore;
 use super::short::{Short, SpinLock};
+use super::wait::parker::Processor;
 use super::wait::{Node, Queue, Wait};
 use super::{Barrier, Condvar, Event, Mutex, Once, RwLock, Select};
 use crate::base::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -149,6 +150,73 @@ fn a_semaphore_keeps_count() {
         assert_eq!(shared.0.available(), 1);
         assert!(shared.0.try_acquire(1), "something is still said to wait");
     });
+}
+
+/// Two fibers of one processor, of which the second cannot suspend, beside a thread that has the
+/// lock twice, so that it is kept for one that was overtaken.
+#[test]
+fn a_mutex_is_not_kept_from_what_blocks_its_processor() {
+    check(2, || {
+        let shared = Arc::new((RawMutex::new(), Alone::new()));
+        let processor = Processor::new();
+        let work = |shared: &(RawMutex, Alone)| {
+            if !shared.0.try_lock() {
+                assert!(shared.0.lock_slow(None));
+            }
+            shared.1.touch();
+            shared.0.unlock();
+        };
+        assert!(shared.0.try_lock());
+        let fibers = [true, false].map(|suspends| {
+            let (shared, processor) = (Arc::clone(&shared), processor.clone());
+            thread::spawn(move || processor.run(suspends, || work(&shared)))
+        });
+        shared.0.unlock();
+        work(&shared);
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        assert_eq!(shared.1.count(), 3);
+        assert!(shared.0.try_lock(), "it is still locked or kept");
+    });
+}
+
+/// Permits are granted to one fiber of a processor while another, which cannot suspend, wants so
+/// many as well.
+fn blocks_for(permits: usize, granted: usize, blocking: usize) {
+    check(2, move || {
+        let semaphore = Arc::new(RawSemaphore::new(permits));
+        let processor = Processor::new();
+        assert!(semaphore.try_acquire(permits));
+        let fibers = [(true, granted), (false, blocking)].map(|(suspends, count)| {
+            let (semaphore, processor) = (Arc::clone(&semaphore), processor.clone());
+            thread::spawn(move || {
+                processor.run(suspends, || {
+                    assert!(wait_for(&semaphore, count, None));
+                    semaphore.release(count);
+                });
+            })
+        });
+        semaphore.release(permits);
+        assert!(wait_for(&semaphore, 1, None));
+        semaphore.release(1);
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        assert!(semaphore.try_acquire(permits), "permits are gone, or kept");
+        assert_eq!(semaphore.available(), 0);
+    });
+}
+
+#[test]
+fn a_permit_is_taken_back() {
+    blocks_for(1, 1, 1);
+}
+
+#[test]
+fn a_writer_takes_permits_back_from_a_reader() {
+    blocks_for(2, 1, 2);
+}
+
+#[test]
+fn a_reader_takes_a_permit_back_from_a_writer() {
+    blocks_for(2, 2, 1);
 }
 
 /// The first in line wants more than there will be; when its time is over, the one behind goes on.

@@ -23,8 +23,9 @@ use crate::sched::waiting;
 /// Waiters stand in line. A lock that is released while others wait is free for a moment: one that
 /// runs just then may take it before the first in line is awake, which saves a switch for every
 /// hand-over. But a waiter that was woken and came too late goes back to the front, and the next
-/// release hands the lock to it directly. So none is overtaken for longer than one wake-up takes,
-/// once it is first in line.
+/// release keeps the lock for it. So none is overtaken for longer than one wake-up takes, once it
+/// is first in line. Only a caller that [cannot suspend](super#code-that-cannot-suspend) goes
+/// first, because all fibers of its processor wait with it.
 ///
 /// # Poisoning
 /// As in `std`: a guard that is dropped by a panic poisons the mutex, and `lock` then returns the
@@ -91,6 +92,10 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Errors
     /// The guard, if the mutex is poisoned.
+    ///
+    /// # Panics
+    /// If the caller [cannot suspend](super#code-that-cannot-suspend) and the lock is held by a
+    /// fiber that can run on the caller's processor only.
     #[inline]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         if !self.raw.try_lock() {
@@ -209,18 +214,34 @@ const LOCKED: u8 = 1;
 /// The queue is not empty. Changed under its lock only, and set only while LOCKED.
 const WAITERS: u8 = 2;
 
+/// With LOCKED: nothing has the lock yet. It is kept for a waiter that was told so and is still to
+/// come for it.
+///
+/// That waiter may be a fiber of a processor whose thread is just about to block in here. So a
+/// caller that blocks its processor takes a lock that is kept, and the waiter finds it gone. What
+/// nothing but running code can own, no processor waits for in vain.
+const KEPT: u8 = 4;
+
 /// What a waiter is told.
-const HANDED_OVER: usize = 0;
+const IS_KEPT: usize = 0;
 const TRY_AGAIN: usize = 1;
 
-/// A waiter's tag: it was woken before and came too late.
+/// A waiter's tag.
+const NEW: usize = 0;
+/// It was woken before and came too late.
 const OVERTAKEN: usize = 1;
+/// It stands before all that can suspend.
+const BLOCKS_PROCESSOR: usize = 2;
+
+const HELD_BEHIND_CALLER: &str = "a mutex would be waited for for ever: it is held by a fiber of this \
+     processor, which cannot run while a destructor of a fiber that panics, or on_processor_stack, waits for it";
 
 /// The lock without a value.
 #[derive(Debug)]
 pub(super) struct RawMutex {
     state: AtomicU8,
-    /// The number of the fiber that has it, for the list of fibers. Of no meaning while it is free.
+    /// The number of the fiber that has it, for the list of fibers; 0 while none has, or has not
+    /// noted it yet.
     owner: AtomicU64,
     queue: Short<Queue>,
 }
@@ -260,19 +281,28 @@ impl RawMutex {
     #[cold]
     pub(super) fn lock_slow(&self, deadline: Option<Instant>) -> bool {
         let _noted = waiting::on_lock(&self.owner);
-        let mut tag = 0;
+        let mut tag = NEW;
         loop {
             let wait = Wait::new();
+            if wait.blocks_processor() {
+                tag = BLOCKS_PROCESSOR;
+            }
             let node = Node::new(&wait, tag, std::ptr::null_mut());
             if !self.enqueue(&node) {
                 return true;
             }
+            let is_in_vain =
+                tag == BLOCKS_PROCESSOR && deadline.is_none() && self.is_held_behind_caller();
+            if is_in_vain && wait.give_up() {
+                self.leave(&node);
+                panic!("{}", HELD_BEHIND_CALLER);
+            }
             match wait.block(deadline) {
-                Some(HANDED_OVER) => return true,
+                Some(IS_KEPT) if self.take_kept() => return true,
                 // The wake-up is ours and must not be lost: if the lock is taken again, then it is
                 // up to its new owner to wake the next, else we have it. Either way, one more look
                 // decides.
-                Some(_) if self.try_lock() => return true,
+                Some(TRY_AGAIN) if self.try_lock() => return true,
                 Some(_) => tag = OVERTAKEN,
                 None => {
                     self.leave(&node);
@@ -282,12 +312,28 @@ impl RawMutex {
         }
     }
 
+    /// Whether the owner is a fiber that cannot run before the caller, which cannot suspend, has
+    /// the lock.
+    fn is_held_behind_caller(&self) -> bool {
+        let owner = self.owner.load(Ordering::Relaxed);
+        owner != 0 && processor::is_fiber_of_here(owner)
+    }
+
+    /// Comes for the lock that is kept, unless one that blocks its processor has taken it.
+    fn take_kept(&self) -> bool {
+        self.state.fetch_and(!KEPT, Ordering::Acquire) & KEPT != 0
+    }
+
     /// Stands in line, at the front if overtaken; or takes the lock (`false`), if it is free after
     /// all.
     fn enqueue(&self, node: &Node) -> bool {
+        let takes_kept = node.tag() == BLOCKS_PROCESSOR;
         self.queue.with(|queue| {
-            let is_free = |seen| seen & LOCKED == 0;
-            let next = |seen| Some(seen | if is_free(seen) { LOCKED } else { WAITERS });
+            let is_free = |seen| seen & LOCKED == 0 || takes_kept && seen & KEPT != 0;
+            let next = |seen| match is_free(seen) {
+                true => Some(seen & !KEPT | LOCKED),
+                false => Some(seen | WAITERS),
+            };
             let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
             if self.state.fetch_update(set, fetch, next).is_ok_and(is_free) {
                 return false;
@@ -296,8 +342,8 @@ impl RawMutex {
             // claimed, and so out of the queue, or after `leave`.
             unsafe {
                 match node.tag() {
-                    OVERTAKEN => queue.push_front(node),
-                    _ => queue.push_back(node),
+                    NEW => queue.push_back(node),
+                    _ => queue.insert_behind(node, |tag| tag == BLOCKS_PROCESSOR),
                 }
             }
             true
@@ -316,6 +362,7 @@ impl RawMutex {
 
     #[inline]
     pub(super) fn unlock(&self) {
+        self.owner.store(0, Ordering::Relaxed);
         if self
             .state
             .compare_exchange(LOCKED, 0, Ordering::Release, Ordering::Relaxed)
@@ -334,9 +381,9 @@ impl RawMutex {
                 self.state.store(waiters, Ordering::Release);
                 return None;
             };
-            if first.tag() == OVERTAKEN {
-                self.state.store(LOCKED | waiters, Ordering::Release);
-                return Some(first.grant(HANDED_OVER));
+            if first.tag() != NEW {
+                self.state.store(LOCKED | KEPT | waiters, Ordering::Release);
+                return Some(first.grant(IS_KEPT));
             }
             self.state.store(waiters, Ordering::Release);
             Some(first.grant(TRY_AGAIN))

@@ -15,7 +15,8 @@ use crate::switch::reason::WaitReason;
 /// # Fairness
 /// Strictly first come, first served: permits that are given back go to the first in line, and a
 /// caller that comes while others wait stands behind them, even if there are permits enough for a
-/// smaller request.
+/// smaller request. Only a caller that [cannot suspend](super#code-that-cannot-suspend) goes first,
+/// because all fibers of its processor wait with it.
 ///
 /// ```
 /// use fiber::sync::Semaphore;
@@ -124,7 +125,8 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// Something waits. While this is set, the state changes under the queue's lock only.
+/// Something waits, or comes for a grant of which some was taken back. While this is set, the state
+/// changes under the line's lock only.
 const WAITERS: usize = 1;
 const ONE: usize = 2;
 pub(super) const PERMITS_MAX: usize = usize::MAX >> 2;
@@ -138,11 +140,51 @@ fn more(state: usize, count: usize) -> Option<usize> {
 }
 
 /// Permits and a line of those that wait for some.
+///
+/// Permits are granted to a waiter before it runs, and it may be a fiber of a processor whose
+/// thread is about to block in here. So a caller that blocks its processor may take permits that
+/// were granted and not come for. What is released next makes that good. A waiter that comes for
+/// its permits before then gives up what is left of its grant, and stands in line again, at the
+/// front. There is always
+///
+/// ```text
+///   all permits  =  in `state`  +  had by code that runs  +  (granted - taken_back)
+///   taken_back > 0  implies  none in `state`, and WAITERS
+/// ```
 #[derive(Debug)]
 pub(super) struct RawSemaphore {
     /// Permits times [`ONE`], and [`WAITERS`].
     state: AtomicUsize,
-    queue: Short<Queue>,
+    line: Short<Line>,
+}
+
+#[derive(Debug)]
+struct Line {
+    queue: Queue,
+    /// Permits of waiters that have not come for them yet.
+    granted: usize,
+    /// So many of these were taken by callers that block their processor.
+    taken_back: usize,
+}
+
+/// What a waiter is told.
+const IS_GRANTED: usize = 0;
+/// It has the permits: it blocks its processor, so its thread will run.
+const IS_OWNED: usize = 1;
+
+/// A waiter's tag: how many permits, and whether it blocks its processor.
+const BLOCKS_PROCESSOR: usize = 1;
+
+fn tag(count: usize, blocks_processor: bool) -> usize {
+    count * 2 + usize::from(blocks_processor)
+}
+
+fn count(tag: usize) -> usize {
+    tag / 2
+}
+
+fn blocks_processor(tag: usize) -> bool {
+    tag & BLOCKS_PROCESSOR != 0
 }
 
 impl RawSemaphore {
@@ -151,7 +193,7 @@ impl RawSemaphore {
             assert!(permits <= PERMITS_MAX, "{}", TOO_MANY);
             RawSemaphore {
                 state: AtomicUsize::new(permits * ONE),
-                queue: Short::new(Queue::new()),
+                line: Short::new(Line { queue: Queue::new(), granted: 0, taken_back: 0 }),
             }
         }
     }
@@ -182,31 +224,52 @@ impl RawSemaphore {
 
     #[cold]
     fn acquire_slow(&self, count: usize, deadline: Option<Instant>, reason: WaitReason) -> bool {
-        let wait = Wait::new();
-        let node = Node::new(&wait, count, std::ptr::null_mut());
-        if !self.enqueue(&node) {
-            return true;
-        }
         let _noted = waiting::on(reason);
-        if wait.block(deadline).is_some() {
-            return true;
+        let mut was_granted = false;
+        loop {
+            let wait = Wait::new();
+            let tag = tag(count, wait.blocks_processor());
+            let node = Node::new(&wait, tag, std::ptr::null_mut());
+            if !self.enqueue(&node, was_granted) {
+                return true;
+            }
+            match wait.block(deadline) {
+                Some(IS_OWNED) => return true,
+                Some(_) if self.come_for(count) => return true,
+                Some(_) => was_granted = true,
+                None => {
+                    self.leave(&node);
+                    return false;
+                }
+            }
         }
-        // It may have been the one that the others stood behind.
-        let wakes = self.queue.with(|queue| {
-            queue.remove(&node);
-            self.serve(queue)
-        });
-        wakes.wake();
-        false
     }
 
-    /// Stands in line; or takes the permits (`false`), if they are there after all.
-    fn enqueue(&self, node: &Node) -> bool {
-        self.queue.with(|queue| {
+    /// Comes for permits that were granted. `false` if some were taken back: the grant is settled
+    /// then as the waiter stands in line again.
+    fn come_for(&self, count: usize) -> bool {
+        self.line.with(|line| {
+            let is_whole = line.taken_back == 0 || count == 0;
+            if is_whole {
+                line.granted -= count;
+            }
+            is_whole
+        })
+    }
+
+    /// Stands in line, or takes the permits (`false`), if they are there after all. At the front if
+    /// it `was_granted` permits that were taken back, or blocks its processor.
+    fn enqueue(&self, node: &Node, was_granted: bool) -> bool {
+        if was_granted || blocks_processor(node.tag()) {
+            self.enqueue_first(node, was_granted);
+            return true;
+        }
+        self.line.with(|line| {
+            let count = count(node.tag());
             let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
-            let may = |seen| seen & WAITERS == 0 && seen / ONE >= node.tag();
+            let may = |seen| seen & WAITERS == 0 && seen / ONE >= count;
             let next = |seen| match may(seen) {
-                true => seen - node.tag() * ONE,
+                true => seen - count * ONE,
                 false => seen | WAITERS,
             };
             let seen = self.state.fetch_update(set, fetch, |seen| Some(next(seen)));
@@ -214,10 +277,50 @@ impl RawSemaphore {
                 return false;
             }
             // SAFETY: the node is in the frame of `acquire_slow`, which goes on when the node is
-            // claimed, and so out of the queue, or after it has removed it.
-            unsafe { queue.push_back(node) };
+            // claimed, and so out of the queue, or after `leave`.
+            unsafe { line.queue.push_back(node) };
             true
         })
+    }
+
+    #[cold]
+    fn enqueue_first(&self, node: &Node, was_granted: bool) {
+        let wakes = self.line.with(|line| {
+            // From here on the state changes under this lock only.
+            self.state.fetch_or(WAITERS, Ordering::Acquire);
+            if was_granted {
+                self.settle(line, count(node.tag()));
+            }
+            // SAFETY: as in `enqueue`.
+            unsafe { line.queue.insert_behind(node, blocks_processor) };
+            // It may find what it wants at once.
+            self.serve(line)
+        });
+        wakes.wake();
+    }
+
+    /// Gives a grant up: it makes good what was taken back, and the rest is free.
+    fn settle(&self, line: &mut Line, granted: usize) {
+        let made_good = line.taken_back.min(granted);
+        line.taken_back -= made_good;
+        line.granted -= granted;
+        self.add(granted - made_good).expect(TOO_MANY);
+    }
+
+    /// With [`WAITERS`] set and the line's lock held.
+    fn add(&self, count: usize) -> Result<usize, usize> {
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.state
+            .fetch_update(set, fetch, |seen| more(seen, count))
+    }
+
+    /// After a time-out. It may have been the one that the others stood behind.
+    fn leave(&self, node: &Node) {
+        let wakes = self.line.with(|line| {
+            line.queue.remove(node);
+            self.serve(line)
+        });
+        wakes.wake();
     }
 
     #[inline]
@@ -231,31 +334,49 @@ impl RawSemaphore {
 
     #[cold]
     fn release_slow(&self, count: usize) {
-        let wakes = self.queue.with(|queue| {
-            let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
-            let added = self
-                .state
-                .fetch_update(set, fetch, |seen| more(seen, count));
-            added.map(|_| self.serve(queue))
-        });
+        let wakes = self
+            .line
+            .with(|line| self.add(count).map(|_| self.serve(line)));
         wakes.expect(TOO_MANY).wake();
     }
 
-    /// Gives permits to those at the front, as far as they go. With the queue's lock held.
-    fn serve(&self, queue: &mut Queue) -> Wakes {
+    /// Makes good what was taken back, and gives permits to those at the front, as far as they go.
+    /// With [`WAITERS`] set, unless there is nothing to do, and the line's lock held.
+    fn serve(&self, line: &mut Line) -> Wakes {
         let mut wakes = Wakes::default();
-        while let Some(count) = queue.front_tag() {
-            if self.state.load(Ordering::Acquire) / ONE < count {
+        if line.taken_back > 0 {
+            let made_good = line
+                .taken_back
+                .min(self.state.load(Ordering::Acquire) / ONE);
+            line.taken_back -= made_good;
+            self.state.fetch_sub(made_good * ONE, Ordering::AcqRel);
+        }
+        while let Some(tag) = line.queue.front_tag() {
+            let free = self.state.load(Ordering::Acquire) / ONE;
+            let not_come_for = match blocks_processor(tag) {
+                true => line.granted - line.taken_back,
+                false => 0,
+            };
+            if free + not_come_for < count(tag) {
                 return wakes;
             }
             // The first may give up just now; then another stands there, which may want more.
-            let Some(first) = queue.claim_front_if(count) else {
+            let Some(first) = line.queue.claim_front_if(tag) else {
                 continue;
             };
-            self.state.fetch_sub(count * ONE, Ordering::AcqRel);
-            wakes.push(first.grant(0));
+            let from_free = count(tag).min(free);
+            self.state.fetch_sub(from_free * ONE, Ordering::AcqRel);
+            if blocks_processor(tag) {
+                line.taken_back += count(tag) - from_free;
+                wakes.push(first.grant(IS_OWNED));
+            } else {
+                line.granted += count(tag);
+                wakes.push(first.grant(IS_GRANTED));
+            }
         }
-        self.state.fetch_and(!WAITERS, Ordering::AcqRel);
+        if line.taken_back == 0 {
+            self.state.fetch_and(!WAITERS, Ordering::AcqRel);
+        }
         wakes
     }
 }

@@ -26,6 +26,7 @@ use std::ptr;
 use std::time::Instant;
 
 use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
+pub(crate) use parker::Caller;
 use parker::Who;
 
 const WAITING: usize = 0;
@@ -39,18 +40,23 @@ pub(crate) struct Wait {
     state: AtomicUsize,
     /// Taken by the claimer.
     who: UnsafeCell<Option<Who>>,
-    is_fiber: bool,
+    caller: Caller,
 }
 
 impl Wait {
     /// A wait of the calling fiber or thread.
     pub(crate) fn new() -> Wait {
-        let (who, is_fiber) = parker::current();
+        let (who, caller) = parker::current();
         Wait {
             state: AtomicUsize::new(WAITING),
             who: UnsafeCell::new(Some(who)),
-            is_fiber,
+            caller,
         }
+    }
+
+    /// Whether the wait blocks a processor, and with it all other fibers of that processor.
+    pub(crate) fn blocks_processor(&self) -> bool {
+        self.caller == Caller::BlocksProcessor
     }
 
     /// Waits for the grant and returns its code; `None` if the deadline passed first.
@@ -59,7 +65,7 @@ impl Wait {
             if let Some(code) = self.state.load(Ordering::Acquire).checked_sub(DONE) {
                 return Some(code);
             }
-            if parker::park(self.is_fiber, deadline) {
+            if parker::park(self.caller, deadline) {
                 if self.give_up() {
                     return None;
                 }
@@ -172,18 +178,31 @@ impl Queue {
         }
     }
 
+    /// Inserts a node behind those at the front that `precedes` says go before it.
+    ///
     /// # Safety
     /// As [`push_back`](Queue::push_back).
-    pub(crate) unsafe fn push_front(&mut self, node: &Node) {
-        let next = std::mem::replace(&mut self.head, node);
+    pub(crate) unsafe fn insert_behind(&mut self, node: &Node, precedes: impl Fn(usize) -> bool) {
+        let mut previous: *const Node = ptr::null();
+        let mut next = self.head;
+        // SAFETY: nodes in the queue are alive (see push_back).
+        while let Some(other) = unsafe { next.as_ref() }.filter(|other| precedes(other.tag)) {
+            previous = other;
+            next = other.links().next;
+        }
         node.relink(|links| {
             *links = Links {
                 next,
-                previous: ptr::null(),
+                previous,
                 linked: true,
             };
         });
-        // SAFETY: nodes in the queue are alive (see push_back).
+        // SAFETY: as above.
+        match unsafe { previous.as_ref() } {
+            Some(previous) => previous.relink(|links| links.next = node),
+            None => self.head = node,
+        }
+        // SAFETY: as above.
         match unsafe { next.as_ref() } {
             Some(next) => next.relink(|links| links.previous = node),
             None => self.tail = node,
@@ -344,19 +363,36 @@ impl Wakes {
 mod parker {
     use std::time::Instant;
 
+    use crate::base::thread_wait;
     use crate::io::cancel;
-    use crate::sched::block;
     pub(super) use crate::sched::unparker::Unparker as Who;
+    use crate::sched::{block, processor};
 
-    /// The caller, and whether it is a fiber.
-    pub(super) fn current() -> (Who, bool) {
+    /// What a wait holds up.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Caller {
+        /// A fiber that suspends: nothing else.
+        Fiber,
+        /// A plain thread: that thread.
+        Thread,
+        /// Code of a processor that cannot suspend, in a fiber that unwinds or on the processor's
+        /// own stack: all fibers of that processor.
+        BlocksProcessor,
+    }
+
+    pub(super) fn current() -> (Who, Caller) {
         let who = Who::current();
-        let is_fiber = matches!(who, Who::Fiber(_));
-        (who, is_fiber)
+        let caller = match who {
+            Who::Fiber(_) => Caller::Fiber,
+            Who::Thread(_) if processor::is_here() => Caller::BlocksProcessor,
+            Who::Thread(_) => Caller::Thread,
+        };
+        (who, caller)
     }
 
     /// Waits for the wake-up, or less; says whether the deadline has passed.
-    pub(super) fn park(is_fiber: bool, deadline: Option<Instant>) -> bool {
+    pub(super) fn park(caller: Caller, deadline: Option<Instant>) -> bool {
+        let is_fiber = caller == Caller::Fiber;
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match (left, is_fiber) {
             (Some(left), _) if left.is_zero() => return true,
@@ -370,10 +406,10 @@ mod parker {
                 }
                 block::park_timeout(block::left_until_deadline().map_or(left, |own| own.min(left)));
             }
-            (Some(left), false) => std::thread::park_timeout(left),
+            (Some(left), false) => thread_wait::for_fibers(|| std::thread::park_timeout(left)),
             (None, true) => block::park(),
-            // Also a fiber that unwinds, which cannot suspend: it blocks its processor. See `sync`.
-            (None, false) => std::thread::park(),
+            // Also what cannot suspend: see `sync`.
+            (None, false) => thread_wait::for_fibers(std::thread::park),
         }
         false
     }
@@ -381,9 +417,22 @@ mod parker {
 
 /// In the models all are loom's threads, and a deadline is one that has passed: loom tries it at
 /// every point.
+///
+/// Threads of a model may be fibers of one [`Processor`](parker::Processor): then one of them runs
+/// at a time, until it parks or ends, and for good if it cannot suspend.
 #[cfg(loom)]
-mod parker {
+pub(super) mod parker {
+    use std::cell::{Cell, RefCell};
     use std::time::Instant;
+
+    use loom::sync::{Arc, Condvar, Mutex};
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Caller {
+        Fiber,
+        Thread,
+        BlocksProcessor,
+    }
 
     #[derive(Debug)]
     pub(super) struct Who(loom::thread::Thread);
@@ -394,14 +443,65 @@ mod parker {
         }
     }
 
-    pub(super) fn current() -> (Who, bool) {
-        (Who(loom::thread::current()), false)
+    #[derive(Clone, Debug)]
+    pub(in crate::sync) struct Processor(Arc<(Mutex<bool>, Condvar)>);
+
+    loom::thread_local! {
+        static PROCESSOR: RefCell<Option<Processor>> = RefCell::new(None);
+        static SUSPENDS: Cell<bool> = Cell::new(true);
     }
 
-    pub(super) fn park(_is_fiber: bool, deadline: Option<Instant>) -> bool {
-        if deadline.is_none() {
-            loom::thread::park();
+    impl Processor {
+        pub(in crate::sync) fn new() -> Processor {
+            Processor(Arc::new((Mutex::new(false), Condvar::new())))
         }
-        deadline.is_some()
+
+        /// Runs `f` as a fiber of the processor.
+        pub(in crate::sync) fn run(&self, suspends: bool, f: impl FnOnce()) {
+            self.take();
+            PROCESSOR.with(|here| *here.borrow_mut() = Some(self.clone()));
+            SUSPENDS.with(|cell| cell.set(suspends));
+            f();
+            PROCESSOR.with(|here| *here.borrow_mut() = None);
+            self.give();
+        }
+
+        fn take(&self) {
+            let (is_taken, is_free) = &*self.0;
+            let mut is_taken = is_taken.lock().unwrap();
+            while *is_taken {
+                is_taken = is_free.wait(is_taken).unwrap();
+            }
+            *is_taken = true;
+        }
+
+        fn give(&self) {
+            *self.0.0.lock().unwrap() = false;
+            self.0.1.notify_one();
+        }
+    }
+
+    fn here() -> Option<Processor> {
+        PROCESSOR.with(|here| here.borrow().clone())
+    }
+
+    pub(super) fn current() -> (Who, Caller) {
+        let caller = match here() {
+            None => Caller::Thread,
+            Some(_) if SUSPENDS.with(Cell::get) => Caller::Fiber,
+            Some(_) => Caller::BlocksProcessor,
+        };
+        (Who(loom::thread::current()), caller)
+    }
+
+    pub(super) fn park(caller: Caller, deadline: Option<Instant>) -> bool {
+        if deadline.is_some() {
+            return true;
+        }
+        let processor = here().filter(|_| caller == Caller::Fiber);
+        processor.iter().for_each(|processor| processor.give());
+        loom::thread::park();
+        processor.iter().for_each(|processor| processor.take());
+        false
     }
 }

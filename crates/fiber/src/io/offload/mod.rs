@@ -28,6 +28,10 @@ use crate::switch::reason::WaitReason;
 /// borrow, the caller waits for its end, past deadlines and requests to end; [`try_offload`] does
 /// not.
 ///
+/// A call that waits for fibers, by `join` or what is in [`sync`](crate::sync), does not count
+/// meanwhile, so the fibers may make calls as well. What waits for them by other means (a channel of
+/// `std`, a socket) does count: 32 such calls wait for ever, if the fibers' own calls stand in line.
+///
 /// # Panics
 /// With the panic of `f`.
 pub fn offload<F, T>(f: F) -> T

@@ -15,10 +15,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::base::lock::lock;
+use crate::base::thread_wait;
 
 /// At most this many calls run at once unless [`set_offload_threads_max`] says otherwise; more wait
 /// in line.
 const THREADS_MAX_DEFAULT: usize = 32;
+
+/// A call that waits for fibers does not count among these, so that fibers which it waits for may
+/// make calls themselves; but at most so many do not.
+const UNCOUNTED_MAX: usize = 1024;
 
 /// A thread without work goes away after this time.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -44,6 +49,8 @@ struct PoolState {
     threads: usize,
     threads_max: usize,
     idle: usize,
+    /// Calls that run and wait for fibers.
+    waiting_for_fibers: usize,
     calls: u64,
     given_up: u64,
     waiting_max: usize,
@@ -56,6 +63,13 @@ struct Waiting {
     job: Job,
 }
 
+impl PoolState {
+    /// How many threads there may be just now.
+    fn limit(&self) -> usize {
+        self.threads_max + self.waiting_for_fibers.min(UNCOUNTED_MAX)
+    }
+}
+
 /// How the [`offload`](crate::offload()) threads are doing. When a disk or a name server hangs, it
 /// shows here first: `active` at `threads_max`, `active_oldest` and `waiting` growing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +77,12 @@ struct Waiting {
 pub struct OffloadCounters {
     /// Threads that there are.
     pub threads: usize,
-    /// How many there may be; more calls wait in line.
+    /// How many there may be, beside those whose calls wait for fibers; more calls wait in line.
     pub threads_max: usize,
     /// Calls that run.
     pub active: usize,
+    /// How many of them wait for fibers, in this crate's `join` or [`sync`](crate::sync).
+    pub waiting_for_fibers: usize,
     /// For how long the oldest of them has been running.
     pub active_oldest: Duration,
     /// Calls in line.
@@ -110,6 +126,7 @@ pub fn offload_counters() -> OffloadCounters {
         threads: state.threads,
         threads_max: state.threads_max,
         active: state.active.len(),
+        waiting_for_fibers: state.waiting_for_fibers,
         active_oldest: age(state.active.iter().map(|&(_, since)| since).min()),
         waiting: state.line.len(),
         waiting_oldest: age(state.line.front().map(|waiting| waiting.since)),
@@ -126,7 +143,7 @@ pub fn set_offload_threads_max(count: usize) {
     let pool = pool();
     let mut state = lock(&pool.state);
     state.threads_max = count.max(1);
-    let room = state.threads_max.saturating_sub(state.threads);
+    let room = state.limit().saturating_sub(state.threads);
     for _ in 0..room.min(state.line.len()) {
         // If there is no thread to be had, those that there are do the work.
         if pool.add_thread(&mut state).is_err() {
@@ -170,6 +187,7 @@ pub(crate) fn keep_thread() {
 /// them.
 pub(crate) fn forget_after_fork() {
     POOL.store(ptr::null_mut(), Ordering::Release);
+    thread_wait::set_listener(None);
 }
 
 impl Pool {
@@ -181,6 +199,7 @@ impl Pool {
                 threads: 0,
                 threads_max: THREADS_MAX_DEFAULT,
                 idle: 0,
+                waiting_for_fibers: 0,
                 calls: 0,
                 given_up: 0,
                 waiting_max: 0,
@@ -197,10 +216,13 @@ impl Pool {
         let since = Instant::now();
         state.line.push_back(Waiting { id, since, job });
         state.waiting_max = state.waiting_max.max(state.line.len());
-        if state.idle >= state.line.len() || state.threads >= state.threads_max {
+        let has_thread = state.idle >= state.line.len()
+            || state.threads < state.limit() && self.add_thread(&mut state).is_ok();
+        if has_thread || state.threads > state.waiting_for_fibers {
             self.work.notify_one();
-        } else if self.add_thread(&mut state).is_err() && state.threads == 0 {
-            // No thread to be had and none running: better to block a processor than for ever.
+        } else {
+            // No thread to be had, and none that gets to it: better to block a processor than for
+            // ever.
             if let Some(call) = state.line.pop_back() {
                 drop(self.run(state, call));
             }
@@ -219,9 +241,27 @@ impl Pool {
         drop(taken);
     }
 
+    /// On a thread of the pool, whose call begins or ends a wait for fibers. These may be about to
+    /// make calls.
+    fn note_wait(&'static self, is_begun: bool) {
+        let mut state = lock(&self.state);
+        if !is_begun {
+            state.waiting_for_fibers -= 1;
+            return;
+        }
+        state.waiting_for_fibers += 1;
+        if state.idle < state.line.len() && state.threads < state.limit() {
+            // If there is no thread to be had, those that there are do the work.
+            let _ = self.add_thread(&mut state);
+        }
+    }
+
     fn add_thread(&'static self, state: &mut PoolState) -> io::Result<()> {
         let thread = thread::Builder::new().name("offload".into());
-        thread.spawn(|| self.serve())?;
+        thread.spawn(|| {
+            thread_wait::set_listener(Some(|is_begun| pool().note_wait(is_begun)));
+            self.serve();
+        })?;
         state.threads += 1;
         Ok(())
     }
@@ -230,7 +270,7 @@ impl Pool {
         let mut state = lock(&self.state);
         loop {
             // There may be more threads than there now may be.
-            if state.active.len() < state.threads_max
+            if state.active.len() < state.limit()
                 && let Some(call) = state.line.pop_front()
             {
                 state = self.run(state, call);
@@ -243,7 +283,7 @@ impl Pool {
                 .unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;
-            let too_many = state.threads > state.threads_max;
+            let too_many = state.threads > state.limit();
             let may_end = state.line.is_empty() && !IS_KEPT.get();
             if (timeout.timed_out() || too_many) && may_end {
                 state.threads -= 1;

@@ -16,6 +16,7 @@ contract! {
     a_cancelled_write_says_so_and_counts_what_was_sent
     cancelled_accepts_connects_datagrams_and_pipes_say_so
     a_cancelled_sleep_returns_early
+    a_loop_that_ignores_the_request_is_slowed_down
     a_cancelled_park_returns
     the_request_stays
     what_is_uncancellable_is_brought_to_its_end
@@ -128,6 +129,47 @@ fn a_cancelled_sleep_returns_early() {
         is_cancelled()
     });
     assert!(told && start.elapsed() < Duration::from_secs(3600));
+}
+
+/// Seen: a cancelled `loop { sleep(..) }`, as written for `std`, that used a core up. A loop past its
+/// deadline did as well, and one around a wait with a time-out.
+fn a_loop_that_ignores_the_request_is_slowed_down() {
+    const TURNS: usize = 12;
+    const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32 + 64);
+    let event = fiber::sync::Event::new();
+    let waits: [&(dyn Fn() + Sync); 2] = [&|| fiber::sleep(Duration::from_secs(3600)), &|| {
+        assert!(!event.wait_timeout(Duration::from_secs(3600)))
+    }];
+    for wait in waits {
+        let took = fiber::scope(|scope| {
+            let turns = || {
+                let start = Instant::now();
+                (0..TURNS).for_each(|_| wait());
+                start.elapsed()
+            };
+            let cancelled = scope.spawn(move || {
+                while !is_cancelled() {
+                    fiber::park();
+                }
+                turns()
+            });
+            cancelled.cancel();
+            let past = scope.spawn(move || fiber::timeout(Duration::ZERO, turns));
+            [cancelled.join().unwrap(), past.join().unwrap()]
+        });
+        assert!(took.iter().all(|&took| took >= PAUSES), "{took:?}");
+    }
+    // The errors of operations come at once, as a rule.
+    let failures = fiber::spawn(|| {
+        while !is_cancelled() {
+            fiber::park();
+        }
+        let (mut stream, _peer) = fiber::net::UnixStream::pair().unwrap();
+        let failed = (0..2000).filter(|_| stream.read(&mut [0]).is_err());
+        failed.count()
+    });
+    failures.cancel();
+    assert_eq!(failures.join().unwrap(), 2000);
 }
 
 fn a_cancelled_park_returns() {

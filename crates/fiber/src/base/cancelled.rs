@@ -36,6 +36,9 @@ pub(crate) struct Cancellation {
     /// How many [`uncancellable`](crate::uncancellable) it is in. Touched by the processor that
     /// runs the fiber, or where it waits.
     pub(crate) masks: Cell<u8>,
+    /// How many suspension points have failed, or returned early, because it was due or past its
+    /// deadline.
+    ignored: Cell<u16>,
 }
 
 impl Cancellation {
@@ -47,13 +50,15 @@ impl Cancellation {
         self.requested.load(Ordering::SeqCst) && self.masks.get() == 0
     }
 
-    /// # Errors
-    /// [`Cancelled`].
-    #[inline]
-    pub(crate) fn check(&self) -> io::Result<()> {
-        if self.is_due() {
-            return Err(Cancelled.into());
-        }
-        Ok(())
+    /// Counts a suspension point that tells the fiber to end; returns how many did before.
+    pub(crate) fn count_ignored(&self) -> u16 {
+        let before = self.ignored.get();
+        self.ignored.set(before.saturating_add(1));
+        before
+    }
+
+    /// A deadline begins or is gone.
+    pub(crate) fn forget_ignored(&self) {
+        self.ignored.set(0);
     }
 }

@@ -36,7 +36,7 @@ use rustix::net::SocketFlags;
 use crate::backend::{Backend, Completion};
 use crate::base::cancelled::{Cancelled, is_cancellation};
 use crate::base::lock::lock;
-use crate::io::op::{Op, OpCarrier};
+use crate::io::op::{Op, OpCarrier, check_cancelled};
 use crate::io::path::IoPath;
 use crate::sched::block::give_way;
 use crate::sched::cluster::{Cluster, Message};
@@ -178,7 +178,7 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
         return accept_plain(listener);
     };
     loop {
-        fiber.control().cancellation().check()?;
+        check_cancelled(fiber)?;
         let waiter = Waiter {
             op: Op::carried_by(OpCarrier::Acceptors, fiber),
             connection: Cell::new(None),

@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::backend::Completion;
+use crate::base::cancelled::Cancelled;
 use crate::base::clock::{after, earlier};
 use crate::sched::block::{suspend, yield_now};
 use crate::sched::fiber::{FiberRef, Suspend};
@@ -68,11 +69,10 @@ impl Op {
     /// # Errors
     /// The fiber was cancelled.
     pub(crate) fn begin(deadline: Option<Instant>) -> io::Result<(Op, Option<Instant>)> {
-        processor::with_current(|_, fiber| {
-            fiber.control().cancellation().check()?;
-            Ok((Op::new(fiber), earlier(deadline, fiber.deadline())))
-        })
-        .expect("operations are made by fibers")
+        let fiber = processor::with_current(|_, fiber| fiber);
+        let fiber = fiber.expect("operations are made by fibers");
+        check_cancelled(fiber)?;
+        Ok((Op::new(fiber), earlier(deadline, fiber.deadline())))
     }
 
     pub(crate) fn new(fiber: FiberRef) -> Op {
@@ -201,15 +201,42 @@ impl Op {
 /// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor; less
 /// if the fiber is [cancelled](crate::Fiber::cancel), and not past the deadline of
 /// [`timeout`](crate::timeout). On a plain thread, [`std::thread::sleep`].
+///
+/// It returns nothing, as `std`'s, so a loop around it asks [`is_cancelled`](crate::is_cancelled) or
+/// [`checkpoint`](crate::checkpoint):
+///
+/// ```
+/// # use std::time::Duration;
+/// fn tick() -> std::io::Result<()> {
+///     loop {
+///         fiber::checkpoint()?;
+///         // ... what is to be done every second
+///         fiber::sleep(Duration::from_secs(1));
+///     }
+/// }
+/// # let told = fiber::run(|| {
+/// #     let ticks = fiber::spawn(tick);
+/// #     ticks.cancel();
+/// #     ticks.join().unwrap()
+/// # });
+/// # assert!(fiber::is_cancellation(&told.unwrap_err()));
+/// ```
+///
+/// A loop that does not ask goes on: the first sleep after the request returns at once, and the
+/// later ones take longer and longer again, up to a tenth of a second (or `duration`, if that is
+/// less), so that it uses no processor up.
 pub fn sleep(duration: Duration) {
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return std::thread::sleep(duration);
     };
-    if fiber.control().cancellation().is_due() {
-        // A loop around a sleep that fails to look must not keep the processor from the others.
-        return yield_now();
+    let is_past = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= Instant::now());
+    if fiber.control().cancellation().is_due() || is_past(fiber.deadline()) {
+        return pause(fiber, duration);
     }
-    let until = earlier(Some(after(duration)), fiber.deadline());
+    sleep_until(fiber, earlier(Some(after(duration)), fiber.deadline()));
+}
+
+fn sleep_until(fiber: FiberRef, until: Option<Instant>) {
     loop {
         let op = Op::carried_by(OpCarrier::Watch, fiber);
         processor::here(|processor| {
@@ -222,4 +249,46 @@ pub fn sleep(duration: Duration) {
             return;
         }
     }
+}
+
+/// The longest pause of a fiber that goes on although it is to end.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// A wait of the calling fiber that is over because the fiber is to end: it was cancelled, or its
+/// deadline has passed. A loop around it that fails to look must neither keep the processor from
+/// the others nor use it up: the first such wait ends at once, the next ones later and later.
+pub(crate) fn pause(fiber: FiberRef, longest: Duration) {
+    let cancellation = fiber.control().cancellation();
+    let before = u32::from(cancellation.count_ignored());
+    let masked = cancellation.masks.get().checked_add(1);
+    let Some(masked) = masked.filter(|_| before > 0) else {
+        return yield_now();
+    };
+    let pause = Duration::from_millis(1 << (before - 1).min(16));
+    cancellation.masks.set(masked);
+    sleep_until(fiber, Some(after(pause.min(PAUSE_MAX).min(longest))));
+    cancellation.masks.set(masked - 1);
+}
+
+/// So many operations of a cancelled fiber fail without delay.
+const FAILED_AT_ONCE_MAX: u16 = 1000;
+
+/// Fails if `fiber`, which calls, was cancelled. A loop that ignores the error is slowed down.
+///
+/// # Errors
+/// [`Cancelled`].
+#[inline]
+pub(crate) fn check_cancelled(fiber: FiberRef) -> io::Result<()> {
+    match fiber.control().cancellation().is_due() {
+        true => Err(refuse(fiber)),
+        false => Ok(()),
+    }
+}
+
+#[cold]
+fn refuse(fiber: FiberRef) -> io::Error {
+    if fiber.control().cancellation().count_ignored() >= FAILED_AT_ONCE_MAX {
+        pause(fiber, Duration::from_millis(1));
+    }
+    Cancelled.into()
 }

@@ -29,7 +29,7 @@ use crate::io::op::{Op, sleep};
 use crate::io::path::{IoPath, io_path};
 use crate::io::ready::{wait_ready, wait_ready_plain, waited};
 use crate::io::ring::{operate, outcome};
-use crate::io::{ready, ring};
+use crate::io::{op, ready, ring};
 use crate::sched::block::give_way;
 use crate::sched::processor::{self, Processor};
 
@@ -823,7 +823,8 @@ impl fmt::Debug for Input<'_> {
 /// Attempts that succeed at once are suspension points as well, or a fiber whose peer is always
 /// ready could not be cancelled.
 pub(super) fn check_cancelled() -> io::Result<()> {
-    processor::with_current(|_, fiber| fiber.control().cancellation().check()).unwrap_or(Ok(()))
+    let fiber = processor::with_current(|_, fiber| fiber);
+    fiber.map_or(Ok(()), op::check_cancelled)
 }
 
 /// A receive buffer of this thread, for back ends that do not lend the kernel's.

@@ -124,6 +124,7 @@ pub fn deadline<R>(at: Instant, f: impl FnOnce() -> R) -> R {
     impl Drop for Restore<'_> {
         fn drop(&mut self) {
             self.0.rare().deadline.set(self.1);
+            self.0.cancellation().forget_ignored();
         }
     }
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {

@@ -156,7 +156,7 @@ fn a_semaphore_keeps_count() {
 /// lock twice, so that it is kept for one that was overtaken.
 #[test]
 fn a_mutex_is_not_kept_from_what_blocks_its_processor() {
-    check(2, || {
+    check(3, || {
         let shared = Arc::new((RawMutex::new(), Alone::new()));
         let processor = Processor::new();
         let work = |shared: &(RawMutex, Alone)| {

@@ -364,7 +364,7 @@ mod parker {
     use std::time::Instant;
 
     use crate::base::thread_wait;
-    use crate::io::cancel;
+    use crate::io::{cancel, op};
     pub(super) use crate::sched::unparker::Unparker as Who;
     use crate::sched::{block, processor};
 
@@ -399,9 +399,7 @@ mod parker {
             (Some(left), true) => {
                 // A wait that may end early also ends for its fiber's reasons.
                 if cancel::checkpoint().is_err() {
-                    // A loop around it that fails to look must not keep the processor from the
-                    // others.
-                    block::yield_now();
+                    processor::with_current(|_, fiber| fiber).inspect(|&f| op::pause(f, left));
                     return true;
                 }
                 block::park_timeout(block::left_until_deadline().map_or(left, |own| own.min(left)));

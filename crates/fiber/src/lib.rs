@@ -47,7 +47,10 @@
 //!
 //! [`scope`] waits for its fibers, so they may borrow. [`timeout`] bounds what is done inside,
 //! however deep. [`cancel`](Fiber::cancel) asks a fiber to end: its wait fails, and so do those
-//! after.
+//! after. Both end every wait that can fail: I/O, `recv`, `send`, [`select!`], and what has `wait`
+//! or `timeout` in its name. What returns a guard, a result or nothing cannot fail, and goes on:
+//! `lock`, `acquire`, [`join`](JoinHandle::join), `Condvar::wait`. [`sleep`] and [`park`] return
+//! early.
 //!
 //! ```
 //! use std::time::Duration;
@@ -84,9 +87,10 @@
 //!   (`std::fs`, a contended `std::sync::Mutex`): fine when short, else `offload`. A lock that is
 //!   held across a wait must be one of [`sync`].
 //! * **A fiber that waits can be told to end**: [`Fiber::cancel`] ends the wait with an error, and
-//!   what was completed is not lost; [`timeout`] and [`deadline`] bound what runs inside. [`scope`]
-//!   and [`JoinSet`] keep fibers together: none outlives them, and cancellation goes down.
-//!   [`Runtime::shutdown`] cancels what is left.
+//!   what was completed is not lost; [`timeout`] and [`deadline`] bound what runs inside. Their
+//!   tables have all waits. A loop around [`sleep`], which has no error, asks [`is_cancelled`].
+//!   [`scope`] and [`JoinSet`] keep fibers together: none outlives them, and cancellation goes
+//!   down. [`Runtime::shutdown`] cancels what is left.
 //! * **The kernel side is io_uring or epoll**, by [`BackendChoice`]; [`Runtime::denied`] says why
 //!   when it could not be io_uring.
 //! * **Stacks are 64 KiB of address space**, guarded; an overflow says which fiber it was. Keep big
@@ -94,7 +98,7 @@
 //! * **A fiber that mostly waits needs no stack**: a conversation as [`Steps`] has one only while
 //!   it runs, and may go on on another processor.
 //! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block
-//!   the thread then. The message of a panic names the fiber: the first runtime puts that line
+//!   the thread then; [`sync`] says [what that means](sync#code-that-cannot-suspend). The message of a panic names the fiber: the first runtime puts that line
 //!   before the panic hook that it finds.
 //! * **Do not wait in the initialiser of a `thread_local!`.** `std` relies on it, and it is the one
 //!   rule that the crate cannot keep for you: see `docs/fiber/soundness.md`.
@@ -173,7 +177,7 @@ pub use base::cancelled::{Cancelled, is_cancellation};
 pub use base::counters::ProcessorCounters;
 pub use inspect::dump::{Dump, DumpedFiber, DumpedStack};
 pub use inspect::monitor::{Deadlock, Stall};
-pub use io::cancel::{checkpoint, is_cancelled, uncancellable};
+pub use io::cancel::{checkpoint, is_cancelled, park, park_timeout, uncancellable};
 pub use io::offload::{
     OffloadCounters, offload, offload_counters, offload_detached, set_offload_threads_max,
     try_offload,
@@ -181,9 +185,7 @@ pub use io::offload::{
 pub use io::op::sleep;
 pub use net::socket::Source;
 pub use runtime::{Inspector, Runtime, RuntimeBuilder, Shutdown, run};
-pub use sched::block::{
-    current, deadline, on_processor_stack, park, park_timeout, timeout, yield_now,
-};
+pub use sched::block::{current, deadline, on_processor_stack, timeout, yield_now};
 pub use sched::fiber::{Fiber, Flow};
 #[cfg(feature = "tracing")]
 pub use sched::spans;

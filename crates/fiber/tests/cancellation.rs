@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fiber::net::{TcpListener, TcpStream, UdpSocket, pipe};
+use fiber::sync::mpmc;
 use fiber::{is_cancellation, is_cancelled};
 
 contract! {
@@ -17,6 +18,8 @@ contract! {
     cancelled_accepts_connects_datagrams_and_pipes_say_so
     a_cancelled_sleep_returns_early
     a_loop_that_ignores_the_request_is_slowed_down
+    a_wait_for_a_channel_ends
+    a_park_ends_at_its_deadline
     a_cancelled_park_returns
     the_request_stays
     what_is_uncancellable_is_brought_to_its_end
@@ -131,8 +134,8 @@ fn a_cancelled_sleep_returns_early() {
     assert!(told && start.elapsed() < Duration::from_secs(3600));
 }
 
-/// Seen: a cancelled `loop { sleep(..) }`, as written for `std`, that used a core up. A loop past its
-/// deadline did as well, and one around a wait with a time-out.
+/// Seen: a cancelled `loop { sleep(..) }`, as written for `std`, that used a core up. A loop past
+/// its deadline did as well, and one around a wait with a time-out.
 fn a_loop_that_ignores_the_request_is_slowed_down() {
     const TURNS: usize = 12;
     const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32 + 64);
@@ -170,6 +173,57 @@ fn a_loop_that_ignores_the_request_is_slowed_down() {
     });
     failures.cancel();
     assert_eq!(failures.join().unwrap(), 2000);
+}
+
+/// As if the other side were gone, so a loop over a receiver ends; and nothing is lost.
+fn a_wait_for_a_channel_ends() {
+    let (sender, receiver) = mpmc::rendezvous::<u32>();
+    let waits: [&(dyn Fn() + Sync); 4] = [
+        &|| assert!(receiver.recv().is_err()),
+        &|| receiver.iter().for_each(|_| panic!("nothing is sent")),
+        &|| assert_eq!(sender.send(7).unwrap_err().0, 7),
+        &|| {
+            fiber::select! {
+                recv(receiver) -> message => assert!(message.is_err()),
+            }
+        },
+    ];
+    for wait in waits {
+        fiber::scope(|scope| {
+            let cancelled = scope.spawn(move || {
+                wait();
+                assert!(fiber::is_cancellation(&fiber::checkpoint().unwrap_err()));
+            });
+            (0..10).for_each(|_| fiber::yield_now());
+            cancelled.cancel();
+            cancelled.join().unwrap();
+        });
+        fiber::timeout(Duration::from_millis(2), || {
+            wait();
+            let error = fiber::checkpoint().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+        });
+    }
+    // What has come is received all the same.
+    let (sender, receiver) = mpmc::unbounded();
+    (0..3).for_each(|n| sender.send(n).unwrap());
+    let received = fiber::timeout(Duration::ZERO, || receiver.iter().collect::<Vec<u32>>());
+    assert_eq!(received, [0, 1, 2]);
+}
+
+fn a_park_ends_at_its_deadline() {
+    let parks: [fn(); 2] = [fiber::park, || {
+        fiber::park_timeout(Duration::from_secs(3600))
+    }];
+    for park in parks {
+        fiber::timeout(Duration::from_millis(2), || {
+            while fiber::checkpoint().is_ok() {
+                park();
+            }
+        });
+        fiber::current().unwrap().unpark();
+        fiber::timeout(Duration::ZERO, park);
+    }
 }
 
 fn a_cancelled_park_returns() {

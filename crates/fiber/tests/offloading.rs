@@ -212,8 +212,8 @@ fn a_result_that_panics_when_dropped_costs_no_thread() {
     set_offload_threads_max(32);
 }
 
-/// Seen: 32 calls that waited for fibers, whose own calls stood in line behind them for ever. Cause:
-/// each kept a thread of the pool while it waited. Cure: such a call does not count.
+/// Seen: 32 calls that waited for fibers, whose own calls stood in line behind them for ever.
+/// Cause: each kept a thread of the pool while it waited. Cure: such a call does not count.
 #[test]
 fn calls_may_wait_for_fibers_that_make_calls() {
     let _alone = alone();

@@ -75,7 +75,8 @@ impl Jobs {
         }
         let (done, wait) = fiber::sync::mpsc::channel();
         self.work(job, now, move |job| drop(done.send(job)))?;
-        match wait.recv() {
+        // The job has the session, without which nothing goes on.
+        match fiber::uncancellable(|| wait.recv()) {
             Ok(Some(job)) => Ok(job),
             _ => resume_unwind(Box::new("a job has panicked")),
         }

@@ -27,11 +27,11 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::base::cancelled::Cancelled;
-use crate::io::end;
-use crate::sched::block::current;
+use crate::io::{end, op};
+use crate::sched::block::{self, current, left_until_deadline};
 use crate::sched::cluster::Message;
 use crate::sched::fiber::Fiber;
 use crate::sched::processor::{self, Processor};
@@ -59,6 +59,27 @@ pub fn checkpoint() -> io::Result<()> {
         true => Err(io::ErrorKind::TimedOut.into()),
         false => Ok(()),
     }
+}
+
+/// Waits for a call of [`Fiber::unpark`]; returns at once if there was one since the last
+/// `park`. May return for no reason, as [`std::thread::park`] may, and does when the fiber is
+/// [cancelled](Fiber::cancel) or at the deadline of [`timeout`](crate::timeout). On a plain thread
+/// it is just that.
+pub fn park() {
+    match left_until_deadline() {
+        Some(left) => park_timeout(left),
+        None => block::park(),
+    }
+}
+
+/// As [`park`], but not longer than `timeout`.
+pub fn park_timeout(timeout: Duration) {
+    let left = left_until_deadline();
+    if left.is_some_and(|left| left.is_zero()) {
+        // A loop around it that fails to look must not use the processor up.
+        processor::with_current(|_, fiber| fiber).inspect(|&fiber| op::pause(fiber, timeout));
+    }
+    block::park_timeout(left.map_or(timeout, |left| left.min(timeout)));
 }
 
 /// Runs `f`, in which the calling fiber cannot be cancelled: for what has to be brought to its end,
@@ -95,9 +116,11 @@ impl Fiber {
     /// | reads, writes, `accept`, `connect`, datagrams, pipes, `Child::wait`, `Signals::wait` | returns [`Cancelled`]; what was completed before is returned first |
     /// | [`sleep`](crate::sleep) | returns early |
     /// | [`park`](crate::park), [`park_timeout`](crate::park_timeout) | returns once; check [`is_cancelled`] before each |
-    /// | [`JoinHandle::wait`](crate::JoinHandle::wait), [`checkpoint`] | returns [`Cancelled`] |
-    /// | [`JoinHandle::join`](crate::JoinHandle::join), [`sync`](crate::sync) without a time-out | goes on waiting |
+    /// | [`JoinHandle::wait`](crate::JoinHandle::wait), [`JoinSet::wait_next`](crate::JoinSet::wait_next), [`try_offload`](crate::try_offload), [`checkpoint`] | returns [`Cancelled`] |
+    /// | `recv` and `send` of channels, [`select!`](crate::select) | fails, as if the other side were gone: a loop over a receiver ends |
     /// | [`sync`](crate::sync) with a time-out | ends the wait, as if the time were over |
+    /// | [`sync`](crate::sync) without, where it returns a guard or nothing: `lock`, `acquire`, `Condvar::wait`, `Event::wait`, `Barrier::wait` | goes on waiting |
+    /// | [`JoinHandle::join`](crate::JoinHandle::join) | goes on waiting |
     /// | the end of [`scope`](crate::scope), [`JoinSet`](crate::JoinSet) | cancels the fibers it waits for, and goes on waiting |
     /// | [`offload`](crate::offload()) | goes on waiting: the call may borrow |
     /// | a disk operation that has begun | gets its result |

@@ -202,8 +202,8 @@ impl Op {
 /// if the fiber is [cancelled](crate::Fiber::cancel), and not past the deadline of
 /// [`timeout`](crate::timeout). On a plain thread, [`std::thread::sleep`].
 ///
-/// It returns nothing, as `std`'s, so a loop around it asks [`is_cancelled`](crate::is_cancelled) or
-/// [`checkpoint`](crate::checkpoint):
+/// It returns nothing, as `std`'s, so a loop around it asks [`is_cancelled`](crate::is_cancelled)
+/// or [`checkpoint`](crate::checkpoint):
 ///
 /// ```
 /// # use std::time::Duration;

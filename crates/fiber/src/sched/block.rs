@@ -51,10 +51,8 @@ pub(crate) fn give_way(len: usize) {
     }
 }
 
-/// Waits for a call of [`Fiber::unpark`]; returns at once if there was one since the last
-/// `park`. May return for no reason, as [`std::thread::park`] may. On a plain thread it is just
-/// that.
-pub fn park() {
+/// As [`park`](crate::park), whatever the deadline of the fiber.
+pub(crate) fn park() {
     match processor::with_current(|_, fiber| fiber) {
         Some(fiber) if !fiber.take_token() => {
             let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
@@ -69,7 +67,7 @@ pub fn park() {
 }
 
 /// As [`park`], but not longer than `timeout`.
-pub fn park_timeout(timeout: Duration) {
+pub(crate) fn park_timeout(timeout: Duration) {
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return thread_wait::for_fibers(|| std::thread::park_timeout(timeout));
     };
@@ -104,14 +102,15 @@ pub(crate) fn left_until_deadline() -> Option<Duration> {
 }
 
 /// Runs `f` with a deadline: waits that it is in `duration` from now, or begins later, fail with
-/// [`TimedOut`](std::io::ErrorKind::TimedOut). Nested deadlines only shorten. Fibers that `f`
+/// [`TimedOut`](std::io::ErrorKind::TimedOut), or in another way where there is no such error. Nested deadlines only shorten. Fibers that `f`
 /// spawns do not inherit it. On a plain thread `f` just runs.
 ///
 /// | bounded | not bounded |
 /// |---|---|
 /// | all of [`net`](crate::net), pipes, [`Child::wait`](crate::process::Child::wait), [`Signals::wait`](crate::signal::Signals::wait) | looking up names that are borrowed: see [`resolve_name`](crate::net::resolve_name) |
 /// | [`JoinHandle::wait`](crate::JoinHandle::wait), [`JoinSet::wait_next`](crate::JoinSet::wait_next), [`checkpoint`](crate::checkpoint) | [`JoinHandle::join`](crate::JoinHandle::join), [`JoinSet::join_next`](crate::JoinSet::join_next), the end of [`scope`](crate::scope) |
-/// | [`sync`](crate::sync) with a time-out, [`sleep`](crate::sleep) (returns early) | `sync` without, [`park`] |
+/// | `recv` and `send` of channels, [`select!`](crate::select); [`sync`](crate::sync) with a time-out | what returns a guard or nothing: `lock`, `acquire`, `Condvar::wait`, `Event::wait`, `Barrier::wait` |
+/// | [`sleep`](crate::sleep), [`park`](crate::park) (return early) | |
 /// | [`try_offload`](crate::try_offload) | [`offload`](crate::offload()) |
 /// | [`fs`](crate::fs) on a ring, until the disk has begun | `fs` with epoll |
 pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {

@@ -15,10 +15,9 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
-use std::time::Instant;
 
 use super::short::Short;
-use super::wait::{Claimed, Node, Queue, Wait, Wake};
+use super::wait::{Claimed, Limit, Node, Queue, Wait, Wake};
 use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
@@ -218,21 +217,17 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Sends, or waits until it can. `Full` when the deadline has passed.
+    /// Sends, or waits until it can. `Full` when the wait has ended.
     #[inline]
-    pub(super) fn send(
-        &self,
-        message: T,
-        deadline: Option<Instant>,
-    ) -> Result<(), TrySendError<T>> {
+    pub(super) fn send(&self, message: T, limit: impl Into<Limit>) -> Result<(), TrySendError<T>> {
         match self.try_send(message) {
-            Err(TrySendError::Full(message)) => self.send_slow(message, deadline),
+            Err(TrySendError::Full(message)) => self.send_slow(message, limit.into()),
             ended => ended,
         }
     }
 
     #[cold]
-    fn send_slow(&self, message: T, deadline: Option<Instant>) -> Result<(), TrySendError<T>> {
+    fn send_slow(&self, message: T, limit: Limit) -> Result<(), TrySendError<T>> {
         let slot = Slot::new(Some(message));
         let wait = Wait::new();
         let node = Node::new(&wait, 0, slot.address());
@@ -240,7 +235,7 @@ impl<T> Channel<T> {
             Some(outcome) => Some(outcome),
             None => {
                 let _noted = waiting::on(self.reason());
-                wait.block(deadline)
+                wait.block(limit)
             }
         };
         if ended.is_none() {
@@ -290,18 +285,18 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Receives, or waits until it can.
+    /// Receives, or waits until it can. `Timeout` when the wait has ended.
     #[inline]
-    pub(super) fn receive(&self, deadline: Option<Instant>) -> Result<T, RecvTimeoutError> {
+    pub(super) fn receive(&self, limit: impl Into<Limit>) -> Result<T, RecvTimeoutError> {
         match self.try_receive() {
             Ok(message) => Ok(message),
             Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
-            Err(TryRecvError::Empty) => self.receive_slow(deadline),
+            Err(TryRecvError::Empty) => self.receive_slow(limit.into()),
         }
     }
 
     #[cold]
-    fn receive_slow(&self, deadline: Option<Instant>) -> Result<T, RecvTimeoutError> {
+    fn receive_slow(&self, limit: Limit) -> Result<T, RecvTimeoutError> {
         let slot = Slot::new(None);
         let wait = Wait::new();
         let node = Node::new(&wait, 0, slot.address());
@@ -309,7 +304,7 @@ impl<T> Channel<T> {
             Some(outcome) => Some(outcome),
             None => {
                 let _noted = waiting::on(self.reason());
-                wait.block(deadline)
+                wait.block(limit)
             }
         };
         if ended.is_none() {
@@ -414,14 +409,14 @@ impl<T> Channel<T> {
     }
 }
 
-/// Without a deadline, a send fails for one reason only.
+/// Without a time-out of its own, a send has one error.
 pub(super) fn disconnected<T>(error: TrySendError<T>) -> SendError<T> {
     match error {
         TrySendError::Full(message) | TrySendError::Disconnected(message) => SendError(message),
     }
 }
 
-/// Without a deadline, a receive fails for one reason only.
+/// Without a time-out of its own, a receive has one error.
 pub(super) fn ended(_: RecvTimeoutError) -> RecvError {
     RecvError
 }

@@ -60,11 +60,13 @@ macro_rules! sender {
             /// there is none.
             ///
             /// # Errors
-            /// The message, if all receivers are gone.
+            /// The message, if all receivers are gone; or if it had to wait, and the fiber is
+            /// [cancelled](crate::Fiber::cancel) or the time of [`timeout`](crate::timeout) is
+            /// over, as [`checkpoint`](crate::checkpoint) then tells.
             #[inline]
             pub fn send(&self, message: T) -> Result<(), SendError<T>> {
                 self.channel
-                    .send(message, None)
+                    .send(message, Limit::WithFiber)
                     .map_err(channel::disconnected)
             }
 
@@ -87,8 +89,8 @@ macro_rules! sender {
                 message: T,
                 timeout: Duration,
             ) -> Result<(), SendTimeoutError<T>> {
-                let deadline = Some(after(timeout));
-                Ok(self.channel.send(message, deadline)?)
+                let limit = Limit::At(after(timeout));
+                Ok(self.channel.send(message, limit)?)
             }
 
             /// For [`Select`](super::Select) and [`select!`](crate::select): to send `message`.
@@ -108,10 +110,14 @@ macro_rules! receiver {
             /// Waits for a message.
             ///
             /// # Errors
-            /// If there is none and all senders are gone.
+            /// If there is none and all senders are gone; or if there is none and the fiber is
+            /// [cancelled](crate::Fiber::cancel), or the time of [`timeout`](crate::timeout) is
+            /// over, as [`checkpoint`](crate::checkpoint) then tells.
             #[inline]
             pub fn recv(&self) -> Result<T, RecvError> {
-                self.channel.receive(None).map_err(channel::ended)
+                self.channel
+                    .receive(Limit::WithFiber)
+                    .map_err(channel::ended)
             }
 
             /// A message, if there is one.
@@ -129,10 +135,10 @@ macro_rules! receiver {
             /// # Errors
             /// When the time is over, or if there is none and all senders are gone.
             pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
-                self.channel.receive(Some(after(timeout)))
+                self.channel.receive(Limit::At(after(timeout)))
             }
 
-            /// Messages until all senders are gone.
+            /// Messages until [`recv`](Self::recv) fails.
             pub fn iter(&self) -> Iter<'_, T> {
                 Iter { receiver: self }
             }
@@ -163,7 +169,7 @@ macro_rules! receiver {
             }
         }
 
-        /// Messages until all senders are gone; see `iter`.
+        /// Messages until `recv` fails; see `iter`.
         #[derive(Debug)]
         pub struct Iter<'a, T> {
             receiver: &'a $receiver<T>,
@@ -175,7 +181,7 @@ macro_rules! receiver {
             receiver: &'a $receiver<T>,
         }
 
-        /// Messages until all senders are gone, from a receiver of its own.
+        /// Messages until `recv` fails, from a receiver of its own.
         #[derive(Debug)]
         pub struct IntoIter<T> {
             receiver: $receiver<T>,

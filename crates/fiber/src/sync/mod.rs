@@ -26,9 +26,11 @@
 //! # What to know
 //! * A guard belongs to the fiber that took it. It may be held across anything that suspends:
 //!   whatever else wants the lock suspends too.
-//! * Waits without a time-out go on until they are granted. Those with one also end at the deadline
-//!   of [`fiber::timeout`](crate::timeout) and when the fiber is [cancelled](crate::Fiber::cancel),
-//!   as if their own time were over; [`fiber::checkpoint`](crate::checkpoint) then tells why.
+//! * When the fiber is [cancelled](crate::Fiber::cancel), and at the deadline of
+//!   [`fiber::timeout`](crate::timeout), waits with a time-out end as if their own time were over,
+//!   and those for channels as if the other side were gone, so a loop over a receiver ends.
+//!   [`fiber::checkpoint`](crate::checkpoint) then tells why. What cannot fail (`lock`, `acquire`,
+//!   `Condvar::wait`, `Event::wait`, `Barrier::wait`) goes on until it is granted.
 //!
 //! # Code that cannot suspend
 //! A fiber does not suspend while it unwinds from a panic, nor in
@@ -38,10 +40,10 @@
 //! * It stands in line before all that can suspend, and takes a lock or permits that were handed
 //!   over to a fiber which has not run yet. What others hold only while they run (a counter, a map)
 //!   may be locked in any destructor.
-//! * What a fiber of the same processor holds while it waits for something else, it cannot have: the
-//!   fiber cannot run before the wait is over. [`Mutex::lock`] panics then, which in a destructor
-//!   that runs because of a panic ends the process; the others wait for ever. Do not lock in
-//!   destructors what is held across waits, or give it a time-out.
+//! * What a fiber of the same processor holds while it waits for something else, it cannot have:
+//!   the fiber cannot run before the wait is over. [`Mutex::lock`] panics then, which in a
+//!   destructor that runs because of a panic ends the process; the others wait for ever. Do not
+//!   lock in destructors what is held across waits, or give it a time-out.
 //! * The same goes for messages, notifications and fibers that it waits for.
 //!
 //! # Inside

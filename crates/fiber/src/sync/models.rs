@@ -158,7 +158,7 @@ fn a_semaphore_keeps_count() {
 fn a_mutex_is_not_kept_from_what_blocks_its_processor() {
     check(3, || {
         let shared = Arc::new((RawMutex::new(), Alone::new()));
-        let processor = Processor::new();
+        let processor = Processor::default();
         let work = |shared: &(RawMutex, Alone)| {
             if !shared.0.try_lock() {
                 assert!(shared.0.lock_slow(None));
@@ -184,7 +184,7 @@ fn a_mutex_is_not_kept_from_what_blocks_its_processor() {
 fn blocks_for(permits: usize, granted: usize, blocking: usize) {
     check(2, move || {
         let semaphore = Arc::new(RawSemaphore::new(permits));
-        let processor = Processor::new();
+        let processor = Processor::default();
         assert!(semaphore.try_acquire(permits));
         let fibers = [(true, granted), (false, blocking)].map(|(suspends, count)| {
             let (semaphore, processor) = (Arc::clone(&semaphore), processor.clone());

@@ -27,6 +27,7 @@ use super::channel::{self, Channel};
 pub use super::endpoints::SendTimeoutError;
 use super::endpoints::{clone_and_drop, receiver, sender};
 use super::select::{Receiving, Sending};
+use super::wait::Limit;
 use crate::base::clock::after;
 
 /// The end that sends. It may be cloned.

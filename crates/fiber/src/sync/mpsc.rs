@@ -21,6 +21,7 @@ use super::channel::{self, Channel};
 pub use super::endpoints::SendTimeoutError;
 use super::endpoints::{clone_and_drop, receiver, sender};
 use super::select::{Receiving, Sending};
+use super::wait::Limit;
 use crate::base::clock::after;
 
 /// The sending end of a channel without a limit.

@@ -233,8 +233,8 @@ const OVERTAKEN: usize = 1;
 /// It stands before all that can suspend.
 const BLOCKS_PROCESSOR: usize = 2;
 
-const HELD_BEHIND_CALLER: &str = "a mutex would be waited for for ever: it is held by a fiber of this \
-     processor, which cannot run while a destructor of a fiber that panics, or on_processor_stack, waits for it";
+const HELD_BEHIND_CALLER: &str = "this lock would never come: a fiber of this processor holds it, \
+     and cannot run while a destructor of a fiber that panics, or on_processor_stack, waits for it";
 
 /// The lock without a value.
 #[derive(Debug)]

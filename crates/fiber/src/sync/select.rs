@@ -3,10 +3,10 @@
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::sync::mpsc::{RecvError, SendError, TryRecvError, TrySendError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::channel::{Channel, Slot};
-use super::wait::{Node, Wait};
+use super::wait::{Limit, Node, Wait};
 use crate::base::clock::after;
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
@@ -43,6 +43,9 @@ trait Arm {
     fn delist(&self);
     /// It was done by another, which found it in the line, or can be done no more.
     fn finish(&self, outcome: usize);
+
+    /// Ends the operation as if the other side were gone, unless it is done.
+    fn fail(&self) -> bool;
 }
 
 impl<'a> Select<'a> {
@@ -78,15 +81,25 @@ impl<'a> Select<'a> {
 
     /// Does one of the operations, waiting for the first that can be done; returns its number. If
     /// several can be, each has the same chance. An operation on a channel whose other side is gone
-    /// can be done: it fails.
+    /// can be done: it fails. So does one of the operations, if none can be done and the fiber is
+    /// [cancelled](crate::Fiber::cancel) or the time of [`timeout`](crate::timeout) is over.
     pub fn wait(&mut self) -> usize {
-        self.wait_until(None)
-            .expect("without a deadline, waits for ever")
+        let mut limit = Limit::WithFiber;
+        loop {
+            if let Some(number) = self.wait_within(limit) {
+                return number;
+            }
+            if let Some(&(number, _)) = self.arms.iter().find(|(_, arm)| arm.fail()) {
+                return number;
+            }
+            // All have been done before.
+            limit = Limit::Never;
+        }
     }
 
     /// As [`wait`](Select::wait), but not longer than `timeout`: then `None`, and nothing was done.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<usize> {
-        self.wait_until(Some(after(timeout)))
+        self.wait_within(Limit::At(after(timeout)))
     }
 
     /// Does one of the operations, if one can be done now.
@@ -96,12 +109,12 @@ impl<'a> Select<'a> {
         ready.map(|&(number, _)| number)
     }
 
-    fn wait_until(&mut self, deadline: Option<Instant>) -> Option<usize> {
+    fn wait_within(&mut self, limit: Limit) -> Option<usize> {
         loop {
             if let Some(number) = self.try_wait() {
                 return Some(number);
             }
-            if let Some(ended) = self.stand_in_line(deadline) {
+            if let Some(ended) = self.stand_in_line(limit) {
                 return ended;
             }
         }
@@ -109,7 +122,7 @@ impl<'a> Select<'a> {
 
     /// Waits in all lines at once; `None` if one of the operations could be done at once, after
     /// all.
-    fn stand_in_line(&self, deadline: Option<Instant>) -> Option<Option<usize>> {
+    fn stand_in_line(&self, limit: Limit) -> Option<Option<usize>> {
         let wait = Wait::new();
         let mut enlisted = self.arms.iter();
         let all = enlisted.all(|&(number, arm)| arm.enlist(&wait, number));
@@ -118,7 +131,7 @@ impl<'a> Select<'a> {
             None
         } else {
             let _noted = waiting::on(WaitReason::Select);
-            Some(wait.block(deadline))
+            Some(wait.block(limit))
         };
         self.arms.iter().for_each(|(_, arm)| arm.delist());
         let ended = granted?.map(|granted| {
@@ -243,6 +256,12 @@ impl<T> Place<T> {
         }
     }
 
+    fn fail(&self) -> bool {
+        let is_open = self.is_open();
+        self.stage.set(Stage::Done);
+        is_open
+    }
+
     /// The message that is left after the operation.
     ///
     /// # Panics
@@ -265,7 +284,7 @@ impl<'a, T> Receiving<'a, T> {
     /// What was received, after the select said that it was this operation.
     ///
     /// # Errors
-    /// All senders are gone.
+    /// As [`recv`](super::mpsc::Receiver::recv).
     ///
     /// # Panics
     /// If it was another operation.
@@ -285,7 +304,7 @@ impl<'a, T> Sending<'a, T> {
     /// What came of the sending, after the select said that it was this operation.
     ///
     /// # Errors
-    /// All receivers are gone; here is the message.
+    /// The message, as [`send`](super::mpsc::SyncSender::send).
     ///
     /// # Panics
     /// If it was another operation.
@@ -328,6 +347,10 @@ impl<T> Arm for Receiving<'_, T> {
     fn finish(&self, _outcome: usize) {
         self.place.stage.set(Stage::Done);
     }
+
+    fn fail(&self) -> bool {
+        self.place.fail()
+    }
 }
 
 impl<T> Arm for Sending<'_, T> {
@@ -363,6 +386,10 @@ impl<T> Arm for Sending<'_, T> {
 
     fn finish(&self, _outcome: usize) {
         self.place.stage.set(Stage::Done);
+    }
+
+    fn fail(&self) -> bool {
+        self.place.fail()
     }
 }
 

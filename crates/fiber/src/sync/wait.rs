@@ -26,13 +26,41 @@ use std::ptr;
 use std::time::Instant;
 
 use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
-pub(crate) use parker::Caller;
 use parker::Who;
 
 const WAITING: usize = 0;
 const CLAIMED: usize = 1;
 const GIVEN_UP: usize = 2;
 const DONE: usize = 3;
+
+/// When a wait ends that is not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Never: what is waited for cannot be done without.
+    Never,
+    /// When the fiber that waits is cancelled, or past the deadline of `timeout`.
+    WithFiber,
+    /// At this time, or before, as `WithFiber`.
+    At(Instant),
+}
+
+impl From<Option<Instant>> for Limit {
+    fn from(deadline: Option<Instant>) -> Limit {
+        deadline.map_or(Limit::Never, Limit::At)
+    }
+}
+
+/// What a wait holds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    /// A fiber that suspends: nothing else.
+    Fiber,
+    /// A plain thread: that thread.
+    Thread,
+    /// Code of a processor that cannot suspend, in a fiber that unwinds or on the processor's
+    /// own stack: all fibers of that processor.
+    BlocksProcessor,
+}
 
 /// One wait, in the frame of the one that waits.
 #[derive(Debug)]
@@ -59,18 +87,19 @@ impl Wait {
         self.caller == Caller::BlocksProcessor
     }
 
-    /// Waits for the grant and returns its code; `None` if the deadline passed first.
-    pub(crate) fn block(&self, mut deadline: Option<Instant>) -> Option<usize> {
+    /// Waits for the grant and returns its code; `None` if the wait ended first.
+    pub(crate) fn block(&self, limit: impl Into<Limit>) -> Option<usize> {
+        let mut limit = limit.into();
         loop {
             if let Some(code) = self.state.load(Ordering::Acquire).checked_sub(DONE) {
                 return Some(code);
             }
-            if parker::park(self.caller, deadline) {
+            if parker::park(self.caller, limit) {
                 if self.give_up() {
                     return None;
                 }
                 // Claimed, so the grant is a few instructions away: wait for it whatever the time.
-                deadline = None;
+                limit = Limit::Never;
             }
         }
     }
@@ -361,24 +390,13 @@ impl Wakes {
 /// How fibers and threads park.
 #[cfg(not(loom))]
 mod parker {
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
+    use super::{Caller, Limit};
     use crate::base::thread_wait;
     use crate::io::{cancel, op};
     pub(super) use crate::sched::unparker::Unparker as Who;
     use crate::sched::{block, processor};
-
-    /// What a wait holds up.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) enum Caller {
-        /// A fiber that suspends: nothing else.
-        Fiber,
-        /// A plain thread: that thread.
-        Thread,
-        /// Code of a processor that cannot suspend, in a fiber that unwinds or on the processor's
-        /// own stack: all fibers of that processor.
-        BlocksProcessor,
-    }
 
     pub(super) fn current() -> (Who, Caller) {
         let who = Who::current();
@@ -390,26 +408,46 @@ mod parker {
         (who, caller)
     }
 
-    /// Waits for the wake-up, or less; says whether the deadline has passed.
-    pub(super) fn park(caller: Caller, deadline: Option<Instant>) -> bool {
-        let is_fiber = caller == Caller::Fiber;
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        match (left, is_fiber) {
-            (Some(left), _) if left.is_zero() => return true,
-            (Some(left), true) => {
-                // A wait that may end early also ends for its fiber's reasons.
-                if cancel::checkpoint().is_err() {
-                    processor::with_current(|_, fiber| fiber).inspect(|&f| op::pause(f, left));
-                    return true;
-                }
-                block::park_timeout(block::left_until_deadline().map_or(left, |own| own.min(left)));
+    /// Waits for the wake-up, or less; says whether the wait has ended.
+    pub(super) fn park(caller: Caller, limit: Limit) -> bool {
+        if caller != Caller::Fiber {
+            return park_thread(limit);
+        }
+        let left = match limit {
+            Limit::Never => {
+                block::park();
+                return false;
             }
-            (Some(left), false) => thread_wait::for_fibers(|| std::thread::park_timeout(left)),
-            (None, true) => block::park(),
-            // Also what cannot suspend: see `sync`.
-            (None, false) => thread_wait::for_fibers(std::thread::park),
+            Limit::WithFiber => None,
+            Limit::At(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
+        };
+        if left.is_some_and(|left| left.is_zero()) {
+            return true;
+        }
+        if cancel::checkpoint().is_err() {
+            let longest = left.unwrap_or(Duration::MAX);
+            processor::with_current(|_, fiber| fiber).inspect(|&fiber| op::pause(fiber, longest));
+            return true;
+        }
+        let own = block::left_until_deadline();
+        match left.into_iter().chain(own).min() {
+            Some(left) => block::park_timeout(left),
+            None => block::park(),
         }
         false
+    }
+
+    /// Also what cannot suspend: see `sync`.
+    fn park_thread(limit: Limit) -> bool {
+        let Limit::At(deadline) = limit else {
+            thread_wait::for_fibers(std::thread::park);
+            return false;
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            thread_wait::for_fibers(|| std::thread::park_timeout(left));
+        }
+        left.is_zero()
     }
 }
 
@@ -421,16 +459,9 @@ mod parker {
 #[cfg(loom)]
 pub(super) mod parker {
     use std::cell::{Cell, RefCell};
-    use std::time::Instant;
+    use std::rc::Rc;
 
-    use loom::sync::{Arc, Condvar, Mutex};
-
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) enum Caller {
-        Fiber,
-        Thread,
-        BlocksProcessor,
-    }
+    use super::{Caller, Limit};
 
     #[derive(Debug)]
     pub(super) struct Who(loom::thread::Thread);
@@ -441,8 +472,16 @@ pub(super) mod parker {
         }
     }
 
-    #[derive(Clone, Debug)]
-    pub(in crate::sync) struct Processor(Arc<(Mutex<bool>, Condvar)>);
+    /// Not of loom's locks: it lets a thread that is unparked go on, whatever it is blocked by. What
+    /// is in here is no part of what is tried, and no thread is switched from in it.
+    #[derive(Clone, Debug, Default)]
+    pub(in crate::sync) struct Processor(Rc<RefCell<Turn>>);
+
+    #[derive(Debug, Default)]
+    struct Turn {
+        is_taken: bool,
+        waiting: Vec<loom::thread::Thread>,
+    }
 
     loom::thread_local! {
         static PROCESSOR: RefCell<Option<Processor>> = RefCell::new(None);
@@ -450,10 +489,6 @@ pub(super) mod parker {
     }
 
     impl Processor {
-        pub(in crate::sync) fn new() -> Processor {
-            Processor(Arc::new((Mutex::new(false), Condvar::new())))
-        }
-
         /// Runs `f` as a fiber of the processor.
         pub(in crate::sync) fn run(&self, suspends: bool, f: impl FnOnce()) {
             self.take();
@@ -465,17 +500,16 @@ pub(super) mod parker {
         }
 
         fn take(&self) {
-            let (is_taken, is_free) = &*self.0;
-            let mut is_taken = is_taken.lock().unwrap();
-            while *is_taken {
-                is_taken = is_free.wait(is_taken).unwrap();
+            while std::mem::replace(&mut self.0.borrow_mut().is_taken, true) {
+                self.0.borrow_mut().waiting.push(loom::thread::current());
+                loom::thread::park();
             }
-            *is_taken = true;
         }
 
         fn give(&self) {
-            *self.0.0.lock().unwrap() = false;
-            self.0.1.notify_one();
+            self.0.borrow_mut().is_taken = false;
+            let waiting = std::mem::take(&mut self.0.borrow_mut().waiting);
+            waiting.iter().for_each(loom::thread::Thread::unpark);
         }
     }
 
@@ -492,8 +526,8 @@ pub(super) mod parker {
         (Who(loom::thread::current()), caller)
     }
 
-    pub(super) fn park(caller: Caller, deadline: Option<Instant>) -> bool {
-        if deadline.is_some() {
+    pub(super) fn park(caller: Caller, limit: Limit) -> bool {
+        if matches!(limit, Limit::At(_)) {
             return true;
         }
         let processor = here().filter(|_| caller == Caller::Fiber);

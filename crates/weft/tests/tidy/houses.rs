@@ -120,7 +120,7 @@ const HOUSES: &[House] = &[
         name: "fiber",
         floors: "
             base/atomic base/abort base/by_reference base/cancelled base/clock base/counters
-            base/home base/lock base/stamp base/topology
+            base/home base/lock base/stamp base/thread_wait base/topology
             switch/valgrind switch/locals switch/reason switch/token
             switch/stack
             switch/look switch/resources

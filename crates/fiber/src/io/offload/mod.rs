@@ -29,8 +29,9 @@ use crate::switch::reason::WaitReason;
 /// not.
 ///
 /// A call that waits for fibers, by `join` or what is in [`sync`](crate::sync), does not count
-/// meanwhile, so the fibers may make calls as well. What waits for them by other means (a channel of
-/// `std`, a socket) does count: 32 such calls wait for ever, if the fibers' own calls stand in line.
+/// meanwhile, so the fibers may make calls as well. What waits for them by other means (a channel
+/// of `std`, a socket) does count: 32 such calls wait for ever, if the fibers' own calls stand in
+/// line.
 ///
 /// # Panics
 /// With the panic of `f`.

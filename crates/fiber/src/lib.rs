@@ -98,8 +98,9 @@
 //! * **A fiber that mostly waits needs no stack**: a conversation as [`Steps`] has one only while
 //!   it runs, and may go on on another processor.
 //! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block
-//!   the thread then; [`sync`] says [what that means](sync#code-that-cannot-suspend). The message of a panic names the fiber: the first runtime puts that line
-//!   before the panic hook that it finds.
+//!   the thread then; [`sync`] says [what that means](sync#code-that-cannot-suspend). The message
+//!   of a panic names the fiber: the first runtime puts that line before the panic hook that it
+//!   finds.
 //! * **Do not wait in the initialiser of a `thread_local!`.** `std` relies on it, and it is the one
 //!   rule that the crate cannot keep for you: see `docs/fiber/soundness.md`.
 //!

@@ -102,8 +102,9 @@ pub(crate) fn left_until_deadline() -> Option<Duration> {
 }
 
 /// Runs `f` with a deadline: waits that it is in `duration` from now, or begins later, fail with
-/// [`TimedOut`](std::io::ErrorKind::TimedOut), or in another way where there is no such error. Nested deadlines only shorten. Fibers that `f`
-/// spawns do not inherit it. On a plain thread `f` just runs.
+/// [`TimedOut`](std::io::ErrorKind::TimedOut), or in another way where there is no such error.
+/// Nested deadlines only shorten. Fibers that `f` spawns do not inherit it. On a plain thread `f`
+/// just runs.
 ///
 /// | bounded | not bounded |
 /// |---|---|

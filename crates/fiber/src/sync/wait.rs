@@ -472,8 +472,8 @@ pub(super) mod parker {
         }
     }
 
-    /// Not of loom's locks: it lets a thread that is unparked go on, whatever it is blocked by. What
-    /// is in here is no part of what is tried, and no thread is switched from in it.
+    /// Not of loom's locks: it lets a thread that is unparked go on, whatever it is blocked by.
+    /// What is in here is no part of what is tried, and no thread is switched from in it.
     #[derive(Clone, Debug, Default)]
     pub(in crate::sync) struct Processor(Rc<RefCell<Turn>>);
 

@@ -30,7 +30,8 @@ pub(crate) fn converse<S: Session + 'static, T: Stream>(
     let mut now = clock::now();
     loop {
         let until = driver.drive(now, &open)?;
-        let received = stream.receive(until, |input| driver.received(input));
+        let len_max = driver.carriage.shared().memory.receive_len_max();
+        let received = stream.receive(len_max, until, |input| driver.received(input));
         now = received.unwrap_or_else(|error| driver.receive_failed(error));
     }
 }

@@ -43,6 +43,7 @@ mod ending;
 mod input;
 mod outgoing;
 mod output;
+mod pool;
 mod secure;
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,7 @@ use session::{FileRange, Now, Outbox, Phase, Session, TlsFacts};
 
 use crate::buffers::{Buffers, PIECE_LEN_MAX};
 use crate::counters::Closed;
+use crate::memory::Charge;
 use crate::shared::Shared;
 use outgoing::Outgoing;
 #[cfg(test)]
@@ -175,6 +177,7 @@ pub(crate) struct Carriage<S> {
     outgoing: Option<Box<Outgoing>>,
     /// Input that the session has not used: the beginning of a request, as a rule nothing.
     held: Vec<u8>,
+    held_charge: Charge,
     /// When the present wait for input ends.
     deadline: Instant,
     /// When the first byte came of the request that is to be answered next, and how much later the
@@ -222,6 +225,9 @@ const HELD_LEN_KEPT: usize = 512;
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 const LINGER_LEN_MAX: u32 = 1024 * 1024;
 
+/// How often a handshake that waits for memory looks whether there is some.
+const MEMORY_LOOK: Duration = Duration::from_millis(100);
+
 /// How long the goodbye of TLS may wait for room in the socket's buffer. It is a courtesy: a peer
 /// that takes nothing more goes without.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(100);
@@ -245,6 +251,7 @@ impl<S: Session> Carriage<S> {
             secure,
             outgoing: None,
             held: Vec::new(),
+            held_charge: Charge::default(),
             deadline: now.monotonic + patience,
             begun: now.monotonic,
             arrived_after_us: 0,
@@ -313,5 +320,6 @@ fn outgoing<'a>(
     shared: &Shared,
     now: Now,
 ) -> &'a mut Outgoing {
-    outgoing.get_or_insert_with(|| Outgoing::take(shared.log.is_some(), now.monotonic))
+    outgoing
+        .get_or_insert_with(|| Outgoing::take(shared.log.is_some(), &shared.memory, now.monotonic))
 }

@@ -27,11 +27,12 @@
 //!
 //! `examples/line.rs` is a whole program with a session of its own.
 //!
-//! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of a
-//! connection) · `file` (how a file travels) · `buffers` (what it is read into) · `jobs` (what may
-//! block) · `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and
-//! drain) · [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`],
-//! [`access_log`], [`metrics`], [`admin`], [`signals`], [`whole_file`].
+//! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of
+//! a connection) · `file` (how a file travels) · `buffers` (what it is read into) · `memory`
+//! (what connections hold) · `jobs` (what may block) · `registry` (the open connections) ·
+//! [`engine`] (one file each) · [`server`] (start and drain) · [`listen`], [`limits`],
+//! [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`], [`metrics`], [`admin`],
+//! [`signals`], [`whole_file`].
 
 pub mod access_log;
 pub mod admin;
@@ -46,6 +47,7 @@ mod file;
 mod jobs;
 pub mod limits;
 pub mod listen;
+mod memory;
 pub mod metrics;
 mod registry;
 pub mod server;

@@ -23,6 +23,11 @@ pub struct Limits {
     /// MiB. Beyond it files are read in small pieces.
     pub file_buffers_max: usize,
 
+    /// How many bytes of memory all connections may hold together while they wait for their peers:
+    /// replies that were not taken, input that was not used, TLS handshakes. 256 MiB. From half of
+    /// it on replies are made one by one; a connection that needs much when all is held is closed.
+    pub connection_memory_max: usize,
+
     /// What a connection beyond [`connections_max`](Limits::connections_max) is told before it is
     /// closed. `None`, the default: such connections are not accepted, and wait in the kernel's
     /// queue until another ends.
@@ -98,6 +103,7 @@ impl Limits {
         Limits {
             connections_max: connections as usize,
             file_buffers_max: 16 << 20,
+            connection_memory_max: 256 << 20,
             refusal: None,
             handshake_timeout: Duration::from_secs(20),
             head_timeout: Duration::from_secs(20),

@@ -141,6 +141,7 @@ impl Server {
         self.counters().write_to(out);
         self.shared.jobs.write_metrics(out);
         self.shared.buffers.write_metrics(out);
+        self.shared.memory.write_metrics(out);
         self.running.write_metrics(out);
     }
 

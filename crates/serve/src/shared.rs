@@ -9,6 +9,7 @@ use crate::buffers::Buffers;
 use crate::counters::Counters;
 use crate::jobs::Jobs;
 use crate::limits::Limits;
+use crate::memory::Memory;
 
 /// What all connections of a server share.
 pub(crate) struct Shared {
@@ -20,6 +21,8 @@ pub(crate) struct Shared {
     pub(crate) jobs: Arc<Jobs>,
     /// What files are read into.
     pub(crate) buffers: Arc<Buffers>,
+    /// What connections hold while they wait.
+    pub(crate) memory: Arc<Memory>,
     pub(crate) start: Instant,
 }
 
@@ -27,6 +30,7 @@ impl Shared {
     pub(crate) fn new(limits: Limits, log: Option<Arc<AccessLog>>) -> Shared {
         Shared {
             jobs: Arc::new(Jobs::new(limits.connections_max)),
+            memory: Arc::new(Memory::new(limits.connection_memory_max)),
             buffers: Arc::new(Buffers::new(limits.file_buffers_max)),
             limits: limits.within_reach(),
             counters: Counters::new(),

@@ -34,11 +34,16 @@ pub(crate) trait Stream: Send + Sync + 'static {
     const MAY_WAIT: bool = false;
 
     /// Waits for input and shows it to `f`, in a buffer of the thread that carries the stream; an
-    /// empty slice is the end.
+    /// empty slice is the end. Asks for no more than `len_max`, unless the kernel has the buffer.
     ///
     /// # Errors
     /// `TimedOut` past the deadline; else what `recv(2)` reports.
-    fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R>;
+    fn receive<R>(
+        &self,
+        len_max: usize,
+        deadline: Instant,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> io::Result<R>;
 
     /// Waits for input and puts it into `room`; 0 is the end.
     ///
@@ -169,7 +174,12 @@ impl FiberStream {
 }
 
 impl Stream for FiberStream {
-    fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+    fn receive<R>(
+        &self,
+        _len_max: usize,
+        deadline: Instant,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> io::Result<R> {
         either!(self, stream => stream.receive(Some(deadline), f))
     }
 
@@ -284,9 +294,15 @@ impl ThreadStream {
 impl Stream for ThreadStream {
     const MAY_WAIT: bool = true;
 
-    fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+    fn receive<R>(
+        &self,
+        len_max: usize,
+        deadline: Instant,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> io::Result<R> {
         RECEIVE_BUFFER.with_borrow_mut(|buffer| {
-            let len = self.receive_into(buffer, deadline)?;
+            let len_max = buffer.len().min(len_max);
+            let len = self.receive_into(&mut buffer[..len_max], deadline)?;
             Ok(f(&buffer[..len]))
         })
     }

@@ -58,6 +58,9 @@ const WATERMARK: u64 = 64 * 1024;
 /// An outbox with many tiny parts is full as well, whatever they weigh (`IOV_MAX` is 1024).
 const PARTS_MAX: usize = 64;
 
+/// The same while memory is short: each connection has one reply in memory, as a rule.
+const WATERMARK_LEAN: u64 = 1024;
+
 /// What an empty outbox keeps allocated.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
@@ -85,6 +88,11 @@ impl Outbox {
     /// Whether the session should stop and return [`Next::Flush`](crate::Next::Flush).
     pub fn is_full(&self) -> bool {
         self.queued_len >= self.watermark || self.parts.len() >= PARTS_MAX
+    }
+
+    /// Whether memory is short: bytes that can be shared are better not copied.
+    pub fn is_lean(&self) -> bool {
+        self.watermark < WATERMARK
     }
 
     /// Copies small bytes behind what is queued.
@@ -147,6 +155,18 @@ impl Outbox {
             (false, _) => self.log = None,
             (true, Some(_)) => {}
         }
+    }
+
+    /// Says whether memory is short: then the outbox is full from a kibibyte on.
+    #[inline]
+    pub fn set_lean(&mut self, is_lean: bool) {
+        self.watermark = if is_lean { WATERMARK_LEAN } else { WATERMARK };
+    }
+
+    /// How many bytes of memory it has allocated. Shared bytes and files are not its own.
+    #[inline]
+    pub fn allocated_len(&self) -> usize {
+        self.bytes.capacity() + self.parts.capacity() * size_of::<Part>()
     }
 
     /// Whether nothing is left to send.
@@ -450,6 +470,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_lean_outbox_is_full_after_a_small_reply() {
+        let mut out = Outbox::new();
+        out.set_lean(true);
+        assert!(out.is_lean() && out.allocated_len() == 0);
+        out.put(&[0; WATERMARK_LEAN as usize]);
+        assert!(out.is_full() && out.allocated_len() >= WATERMARK_LEAN as usize);
+        out.set_lean(false);
+        assert!(!out.is_full() && !out.is_lean());
     }
 
     #[test]

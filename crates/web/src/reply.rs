@@ -21,6 +21,10 @@ use crate::status::Status;
 /// it, the copy costs more than a second piece of memory.
 const COPIED_LEN_MAX: u64 = 16 * 1024;
 
+/// The same while memory is short: a peer that does not read holds a copy, and shared bytes are in
+/// memory anyway.
+const COPIED_LEN_MAX_LEAN: u64 = 512;
+
 /// Few headers are longer; one that is makes the outbox grow once more.
 const HEAD_LEN_USUAL: usize = 512;
 
@@ -74,7 +78,7 @@ impl Replier<'_> {
     #[inline]
     pub(crate) fn whole(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
         let copied: &[u8] = match &entry.body {
-            Body::Memory(bytes) if asked.wants_body && entry.len <= COPIED_LEN_MAX => bytes,
+            Body::Memory(bytes) if asked.wants_body && entry.len <= self.copied_len_max() => bytes,
             _ => &[],
         };
         self.put_head(Status::Ok, asked, &entry.head_200, &[], copied);
@@ -224,11 +228,21 @@ impl Replier<'_> {
         });
     }
 
+    /// How long a part of a body in memory may be to be copied behind its head.
+    #[inline]
+    fn copied_len_max(&self) -> u64 {
+        if self.out.is_lean() {
+            COPIED_LEN_MAX_LEAN
+        } else {
+            COPIED_LEN_MAX
+        }
+    }
+
     fn put_body(&mut self, body: &Body, range: Range<u64>) {
         match body {
             Body::Memory(bytes) => {
                 let part = range.start as usize..range.end as usize;
-                if range.end - range.start <= COPIED_LEN_MAX {
+                if range.end - range.start <= self.copied_len_max() {
                     self.out.put(&bytes[part]);
                 } else {
                     self.out.put_shared(bytes.slice(part));

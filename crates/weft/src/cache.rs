@@ -6,6 +6,7 @@ mod engine;
 mod extended;
 mod help;
 mod host;
+mod memory;
 mod metrics;
 mod prepare;
 mod restart;
@@ -18,12 +19,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::Failure;
+use crate::machine::Machine;
 use crate::operate::{Operated, Orders, Part};
 use crate::settings::layers::Layer;
 use crate::value::{show_count, show_counted, show_size};
 pub(crate) use config::CacheConfig;
 use engine::Running;
 pub(crate) use help::EXAMPLES;
+use memory::Share;
 use prepare::prepare;
 use restart::Restored;
 pub(crate) use table::spell_out;
@@ -51,6 +54,11 @@ pub(crate) fn run(typed: Layer) -> Result<(), Failure> {
 fn serve(config: &CacheConfig) -> Result<(), Failure> {
     let terminal = Terminal(config.verbosity);
     config.idle.iter().for_each(|note| terminal.note(note));
+    let share = Share::derive(config, &Machine::this());
+    let mut config = config.clone();
+    config.connections_max = share.connections_max;
+    config.connection_memory_max = share.held_max;
+    let config = &config;
     // This comes first: only a process with one thread may fork and go on.
     let daemon = config.is_daemon.then(daemon::detach).transpose()?;
     let orders = Orders::take()?;
@@ -63,6 +71,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     }
     let hosted = &running.hosted;
     hosted.warn_of_certificates(|text| terminal.warn(text));
+    share.warnings.iter().for_each(|text| terminal.warn(text));
     terminal.tell_of(config, &places, &running);
     terminal.tell_restored(config, &restored);
     if let Some(daemon) = daemon {

@@ -10,7 +10,7 @@ use event::{Mechanism, Overflow};
 use fiber::BackendChoice;
 
 use crate::common::{Common, WORKERS_MAX};
-use crate::machine::{Machine, RAISE_THREADS, why_no_threads};
+use crate::machine::{CgroupVersion, Machine, RAISE_THREADS, why_no_threads};
 use crate::netstack::NetstackChoice;
 use crate::settings::{Choices, Setting};
 use crate::value::{self, show_count, show_counted};
@@ -313,6 +313,32 @@ impl EngineChoice {
             Kind::Event | Kind::Pipeline | Kind::Netstack => usize::MAX,
         };
         carried.min(self.watched_max(workers, machine))
+    }
+
+    /// How many connections have room in so much memory. `None` if that is not known.
+    pub(crate) fn connections_in(
+        &self,
+        memory: Option<u64>,
+        has_tls: bool,
+        machine: &Machine,
+    ) -> usize {
+        // Stack, buffers and session of one that waits for its peer, measured under each engine
+        // with peers that send half a head and with peers that do not read; what is beyond that
+        // counts as connection memory.
+        let own_len: u64 = match self.kind {
+            Kind::Thread => 64 << 10,
+            Kind::Fiber => 16 << 10,
+            Kind::Netstack if self.netstack.handlers == Handlers::Fiber => 16 << 10,
+            Kind::Netstack => 8 << 10,
+            Kind::Event | Kind::Pipeline => 3 << 10,
+        };
+        // The first cgroup version does not count the kernel's own structure of a socket.
+        let is_v1 = (machine.cgroup_memory_limit_bytes())
+            .is_some_and(|(version, _)| version == CgroupVersion::V1);
+        let socket_len = if is_v1 { 0 } else { 3 << 10 };
+        let tls_len = if has_tls { 6 << 10 } else { 0 };
+        let len = own_len + socket_len + tls_len;
+        memory.map_or(usize::MAX, |memory| ((memory / len) as usize).max(1))
     }
 
     /// How many connections it can have epoll watch, if it does so.

@@ -203,9 +203,12 @@ fn banner(config: &ServeConfig, limits: &Limits, mut lines: Lines, engine: Strin
     lines.push(("engine", engine));
     let connections = show_counted(limits.connections.connections_max as u64, "connection");
     let memory = show_size(limits.memory_budget_bytes);
+    let of = limits.connections_fit.map_or(String::new(), |memory| {
+        format!(" in {} of memory", show_size(memory))
+    });
     lines.push((
         "limits",
-        format!("{connections}, {memory} for the bytes of files"),
+        format!("{connections}{of}, {memory} for the bytes of files"),
     ));
     match &config.access_log {
         None => {}

@@ -36,6 +36,7 @@ impl<S: Session> Carriage<S> {
             _ if self.is_idle() && self.drain != Drain::No => {
                 self.stage = Stage::Close(Closed::Drained);
             }
+            Stage::Handshake if self.waits_for_memory() => self.begin_handshake(now),
             Stage::Handshake => self.stage = Stage::Close(Closed::TimedOut(Phase::Head)),
             Stage::Receive | Stage::Fill => {
                 let phase = self.phase;

@@ -2,10 +2,13 @@
 
 use session::{GiveUp, Next, Now, Phase, Received, Session};
 
+use super::secure::is_record_whole;
 use super::{
-    Carriage, DRAIN_GRACE, Drain, HELD_LEN_KEPT, HELD_LEN_MAX, LINGER_LEN_MAX, Stage, outgoing,
+    Carriage, DRAIN_GRACE, Drain, HELD_LEN_KEPT, HELD_LEN_MAX, LINGER_LEN_MAX, MEMORY_LOOK, Stage,
+    outgoing,
 };
 use crate::counters::Closed;
+use crate::shared::Shared;
 
 impl<S: Session> Carriage<S> {
     /// Here is its session.
@@ -93,6 +96,48 @@ impl<S: Session> Carriage<S> {
         if let Stage::Discard { .. } = self.stage {
             return self.take(input, now);
         }
+        if (self.secure.as_ref()).is_some_and(|secure| !secure.has_begun()) {
+            self.held.extend_from_slice(input);
+            return self.begin_handshake(now);
+        }
+        self.open_records(input, now);
+    }
+
+    /// Begins the handshake if the peer's first record is whole, and there is memory for it.
+    /// Otherwise it waits for that.
+    pub(super) fn begin_handshake(&mut self, now: Now) {
+        let Some(secure) = &mut self.secure else {
+            return;
+        };
+        if !is_record_whole(&self.held) {
+            return;
+        }
+        let Shared { memory, limits, .. } = &*self.shared;
+        let end = self.begun + limits.handshake_timeout;
+        if memory.is_full() {
+            memory.count_wait();
+            self.deadline = end.min(now.monotonic + MEMORY_LOOK);
+            if end <= now.monotonic {
+                self.stage = Stage::Close(Closed::NoMemory);
+            }
+            return;
+        }
+        self.deadline = end.min(now.monotonic + memory.handshake_timeout(limits.handshake_timeout));
+        if secure.begin(memory).is_err() {
+            self.stage = Stage::Close(Closed::Error);
+            return;
+        }
+        let held = std::mem::take(&mut self.held);
+        self.open_records(&held, now);
+    }
+
+    /// Whether all is there for a handshake but memory.
+    pub(super) fn waits_for_memory(&self) -> bool {
+        let has_begun = (self.secure.as_ref()).is_none_or(|secure| secure.has_begun());
+        !has_begun && is_record_whole(&self.held)
+    }
+
+    fn open_records(&mut self, input: &[u8], now: Now) {
         let Some(mut secure) = self.secure.take() else {
             return;
         };

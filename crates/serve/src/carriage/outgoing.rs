@@ -8,16 +8,16 @@
 //!                          └──── Secure ───────┴─▶ sealed ── with TLS ─▶ Want::Send
 //! ```
 
-use std::cell::RefCell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use session::{Chunk, Outbox};
 
-use super::{FilePiece, Look, Secure, Untaken, Want};
+use super::{FilePiece, Look, Secure, Untaken, Want, pool};
 use crate::buffers::{Buffers, PIECE_LEN_MAX};
 use crate::limits::Limits;
+use crate::memory::{Charge, Memory};
 
 /// Output, and how fast the peer takes it.
 pub(crate) struct Outgoing {
@@ -28,6 +28,8 @@ pub(crate) struct Outgoing {
     /// Bytes that were read of the file at the front of `out`, of which they are still a part: they
     /// may go back at any time.
     fetched: Outbox,
+    /// What the outboxes have allocated.
+    charge: Charge,
     /// How many there were, and when they go back.
     fetched_len: u64,
     fetched_until: Instant,
@@ -73,57 +75,25 @@ const SHARE_MIN: u64 = 64 * 1024;
 const UNTAKEN_LOOK_MIN: Duration = Duration::from_micros(100);
 const UNTAKEN_LOOK_MAX: Duration = Duration::from_millis(250);
 
-/// What a thread keeps for the next replies.
-const KEPT_MAX: usize = 64;
-
-/// A connection holds the box, and moves it as one word.
-type Pool = Vec<Box<Outgoing>>;
-
-thread_local! {
-    static KEPT: RefCell<Pool> = const { RefCell::new(Vec::new()) };
-}
-
-/// What threads have too many of, for those that have none: in a pipeline one thread writes replies
-/// and another one sends them.
-static SPARE: Mutex<Pool> = Mutex::new(Vec::new());
-
-/// One that the thread has kept, or another had too many of.
-#[inline]
-fn lend(kept: &mut Pool, spare: &Mutex<Pool>) -> Option<Box<Outgoing>> {
-    if kept.is_empty() {
-        let mut spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
-        let rest = spare.len().saturating_sub(KEPT_MAX / 2);
-        kept.extend(spare.drain(rest..));
-    }
-    kept.pop()
-}
-
-/// Keeps one. Of more than a thread keeps, half go where others find them.
-#[inline]
-fn keep(kept: &mut Pool, spare: &Mutex<Pool>, one: Box<Outgoing>) {
-    if kept.len() == KEPT_MAX {
-        let mut spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
-        spare.extend(kept.drain(KEPT_MAX / 2..));
-        spare.truncate(KEPT_MAX);
-    }
-    kept.push(one);
-}
-
 impl Outgoing {
     /// An empty one.
     #[inline]
-    pub(super) fn take(is_logged: bool, now: Instant) -> Box<Outgoing> {
-        let kept = KEPT.with_borrow_mut(|kept| lend(kept, &SPARE));
+    pub(super) fn take(is_logged: bool, memory: &Memory, now: Instant) -> Box<Outgoing> {
+        let kept = pool::take();
         let mut outgoing = kept.unwrap_or_else(|| Outgoing::new(now));
         outgoing.out.set_logged(is_logged);
+        let is_lean = memory.is_short();
+        outgoing.out.set_lean(is_lean);
+        outgoing.fetched.set_lean(is_lean);
         outgoing
     }
 
     #[cold]
-    fn new(now: Instant) -> Box<Outgoing> {
+    pub(super) fn new(now: Instant) -> Box<Outgoing> {
         Box::new(Outgoing {
             out: Outbox::new(),
             sealed: Outbox::new(),
+            charge: Charge::default(),
             fetched: Outbox::new(),
             fetched_len: 0,
             fetched_until: now,
@@ -143,14 +113,31 @@ impl Outgoing {
 
     /// Gives it back. What it still holds is not sent.
     #[inline]
-    pub(super) fn put_back(mut self: Box<Outgoing>) {
+    pub(super) fn put_back(mut self: Box<Outgoing>, memory: &Arc<Memory>) {
+        if !memory.is_ample() {
+            return; // It is freed.
+        }
         self.is_begun = false;
         if !self.is_empty() {
             self.out.clear();
             self.sealed.clear();
             self.fetched.clear();
         }
-        KEPT.with_borrow_mut(|kept| keep(kept, &SPARE, self));
+        // It may have given back what was too much to be kept.
+        self.charge(memory);
+        pool::put_back(self);
+    }
+
+    /// Charges what it has allocated to `memory`. Says whether that has grown.
+    #[inline]
+    pub(super) fn charge(&mut self, memory: &Arc<Memory>) -> bool {
+        let allocated_len = self.out.allocated_len() + self.sealed.allocated_len();
+        self.charge.set(memory, allocated_len)
+    }
+
+    /// How much it has allocated.
+    pub(super) fn charged_len(&self) -> usize {
+        self.charge.len()
     }
 
     #[inline]
@@ -356,34 +343,16 @@ mod tests {
     #[test]
     fn what_was_given_back_is_lent_again_with_nothing_in_it() {
         let now = Instant::now();
-        let mut one = Outgoing::take(false, now);
+        let memory = Arc::new(Memory::new(1 << 20));
+        let mut one = Outgoing::take(false, &memory, now);
         one.out.put(b"not sent");
         one.sealed.put(b"not sent");
         let address = &raw const *one;
-        one.put_back();
+        one.put_back(&memory);
         // Takes the memory of what was freed and not kept.
         let _other = Outgoing::new(now);
-        let again = Outgoing::take(false, now);
+        let again = Outgoing::take(false, &memory, now);
         assert_eq!(&raw const *again, address);
         assert!(again.is_empty());
-    }
-
-    /// Seen: a pipeline allocated an outbox for each reply. Cause: the thread that sends keeps what
-    /// the thread that writes had taken, until it has too many. Cure: what it has too many of goes
-    /// back.
-    #[test]
-    fn what_one_thread_takes_and_another_gives_back_is_used_again() {
-        let now = Instant::now();
-        let (spare, mut writes, mut sends) = (Mutex::default(), Vec::new(), Vec::new());
-        let mut made = 0;
-        for _ in 0..100 * KEPT_MAX {
-            let one = lend(&mut writes, &spare).unwrap_or_else(|| {
-                made += 1;
-                Outgoing::new(now)
-            });
-            keep(&mut sends, &spare, one);
-            assert!(sends.len() <= KEPT_MAX && spare.lock().unwrap().len() <= KEPT_MAX);
-        }
-        assert_eq!(made, KEPT_MAX + 1);
     }
 }

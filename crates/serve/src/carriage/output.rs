@@ -9,6 +9,7 @@ use super::outgoing::Outgoing;
 use super::{Carriage, Carried, Drain, GOODBYE_PATIENCE, LINGER_TIMEOUT, Stage, Untaken, outgoing};
 use crate::counters::Closed;
 use crate::jobs::Job;
+use crate::memory::HELD_LEN_FULL;
 
 impl<S: Session> Carriage<S> {
     /// The peer took the first `len` bytes of what was to be sent; 0 if there are none, because a
@@ -128,13 +129,37 @@ impl<S: Session> Carriage<S> {
                 }
             }
             if !outgoing.is_empty() {
-                return outgoing.begin(now.monotonic, &self.shared.limits);
+                outgoing.begin(now.monotonic, &self.shared.limits);
+                let has_grown = outgoing.charge(&self.shared.memory);
+                if has_grown || self.held.capacity() != self.held_charge.len() {
+                    self.check_memory(has_grown, now);
+                }
+                return;
             }
             let sending = self.add_sending(now);
             self.drop_outgoing(sending, now);
         }
+        if self.held.capacity() != self.held_charge.len() {
+            self.check_memory(false, now);
+        }
         if self.is_ended || !matches!(self.stage, Stage::Receive | Stage::Fill) {
             self.settle_end(now);
+        }
+    }
+
+    /// Charges what it holds. If all connections hold all that they may, and this one has come to
+    /// hold much, it is closed.
+    #[cold]
+    fn check_memory(&mut self, has_grown: bool, now: Now) {
+        let Carriage { shared, held, .. } = self;
+        let has_grown = self.held_charge.set(&shared.memory, held.capacity()) || has_grown;
+        let outgoing_len = (self.outgoing.as_ref()).map_or(0, |outgoing| outgoing.charged_len());
+        if has_grown
+            && outgoing_len + held.len() > HELD_LEN_FULL
+            && shared.memory.is_full()
+            && !matches!(self.stage, Stage::Close(_))
+        {
+            self.fail(Closed::NoMemory, now);
         }
     }
 
@@ -197,7 +222,7 @@ impl<S: Session> Carriage<S> {
             if replies > 0 {
                 self.account(&mut outgoing, replies, sending, now);
             }
-            outgoing.put_back();
+            outgoing.put_back(&self.shared.memory);
         }
     }
 

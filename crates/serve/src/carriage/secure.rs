@@ -7,42 +7,73 @@ use std::sync::Arc;
 use rustls::ServerConnection;
 use session::{Chunk, Outbox, TlsFacts};
 
+use crate::memory::{Charge, Memory};
 use crate::tls::Tls;
 
 /// How much is put into records before it is sent. A peer that takes less than this within the send
 /// time-out is too slow: some 500 bytes a second.
 pub(super) const SEALED_LEN_MAX: usize = 32 * 1024;
 
+/// What a handshake takes beside the connection: keys, its messages, the certificate chain on its
+/// way out. Measured: 7 to 9 KiB.
+const HANDSHAKE_LEN: usize = 12 * 1024;
+
+/// A record in the clear: its header has the content type, the version and the length, which is no
+/// more than this. RFC 8446 5.1
+const HANDSHAKE_RECORD: u8 = 22;
+const RECORD_LEN_MAX: usize = 1 << 14;
+
+/// The same while memory is short.
+const SEALED_LEN_LEAN: usize = 4 * 1024;
+
 /// The state of TLS on one connection.
-#[derive(Debug)]
 pub(crate) struct Secure {
-    connection: ServerConnection,
+    /// `None` until the peer's first record has come whole: one that sends nothing, or a part,
+    /// costs next to nothing.
+    connection: Option<Box<ServerConnection>>,
     tls: Arc<Tls>,
+    /// What the handshake holds.
+    charge: Charge,
     /// The last record was made: the peer is told that nothing comes after it.
     pub(super) has_ended: bool,
 }
 
 impl Secure {
+    pub(crate) fn new(tls: &Arc<Tls>) -> Box<Secure> {
+        Box::new(Secure {
+            connection: None,
+            tls: Arc::clone(tls),
+            charge: Charge::default(),
+            has_ended: false,
+        })
+    }
+
+    /// Whether the handshake has begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Begins the handshake.
+    ///
     /// # Errors
     /// What rustls says to a new connection, which concerns its memory only.
-    pub(crate) fn new(tls: &Arc<Tls>) -> io::Result<Box<Secure>> {
-        let connection = ServerConnection::new(tls.config()).map_err(io::Error::other)?;
-        Ok(Box::new(Secure {
-            connection,
-            tls: Arc::clone(tls),
-            has_ended: false,
-        }))
+    pub(super) fn begin(&mut self, memory: &Arc<Memory>) -> io::Result<()> {
+        let connection = ServerConnection::new(self.tls.config()).map_err(io::Error::other)?;
+        self.connection = Some(Box::new(connection));
+        self.charge.set(memory, HANDSHAKE_LEN);
+        Ok(())
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
-        self.connection.is_handshaking()
+        (self.connection.as_ref()).is_none_or(|connection| connection.is_handshaking())
     }
 
     /// What the handshake agreed on.
     pub(super) fn facts(&self) -> TlsFacts<'_> {
+        let connection = self.connection.as_ref();
         TlsFacts {
-            alpn: self.connection.alpn_protocol(),
-            server_name: self.connection.server_name(),
+            alpn: connection.and_then(|connection| connection.alpn_protocol()),
+            server_name: connection.and_then(|connection| connection.server_name()),
         }
     }
 
@@ -57,17 +88,20 @@ impl Secure {
         mut show: impl FnMut(&[u8]),
     ) -> Result<bool, rustls::Error> {
         let was_handshaking = self.is_handshaking();
+        let Some(connection) = &mut self.connection else {
+            return Ok(false);
+        };
         let mut has_peer_ended = false;
         let mut opened = Ok(());
         while opened.is_ok() && !input.is_empty() {
             // A slice is read without an error; 0 is the end after a goodbye.
-            if !matches!(self.connection.read_tls(&mut input), Ok(1..)) {
+            if !matches!(connection.read_tls(&mut input), Ok(1..)) {
                 break;
             }
-            opened = self.connection.process_new_packets().map(|state| {
+            opened = connection.process_new_packets().map(|state| {
                 has_peer_ended = state.peer_has_closed();
             });
-            let mut reader = self.connection.reader();
+            let mut reader = connection.reader();
             while let Ok(plain @ [_, ..]) = reader.fill_buf() {
                 let len = plain.len();
                 show(plain);
@@ -76,6 +110,7 @@ impl Secure {
         }
         if was_handshaking && !self.is_handshaking() && opened.is_ok() {
             self.tls.count_handshake();
+            self.charge = Charge::default();
         }
         opened
             .map(|()| has_peer_ended)
@@ -92,6 +127,11 @@ impl Secure {
 
     /// Makes records of what is in `out`, up to the first file. Returns how many bytes they hold.
     pub(super) fn seal(&mut self, out: &mut Outbox, sealed: &mut Outbox) -> usize {
+        let len_max = if out.is_lean() {
+            SEALED_LEN_LEAN
+        } else {
+            SEALED_LEN_MAX
+        };
         let mut len = 0;
         let memory = out.chunks().map_while(|chunk| match chunk {
             Chunk::Bytes(bytes) => Some(bytes),
@@ -99,7 +139,7 @@ impl Secure {
             Chunk::File(_) => None,
         });
         for bytes in memory {
-            let part = &bytes[..bytes.len().min(SEALED_LEN_MAX - len)];
+            let part = &bytes[..bytes.len().min(len_max - len)];
             len += part.len();
             self.seal_bytes(part, sealed);
         }
@@ -110,7 +150,9 @@ impl Secure {
     /// Makes records of `bytes`.
     fn seal_bytes(&mut self, bytes: &[u8], sealed: &mut Outbox) {
         for piece in bytes.chunks(SEALED_LEN_MAX) {
-            let written = self.connection.writer().write_all(piece);
+            let connection = self.connection.as_mut();
+            let connection = connection.expect("nothing is sent before the handshake");
+            let written = connection.writer().write_all(piece);
             written.expect("rustls has room for 64 KiB, and it is empty");
             self.take_records(sealed);
         }
@@ -119,15 +161,33 @@ impl Secure {
     /// Makes the record that says that nothing comes after it.
     pub(super) fn end(&mut self, sealed: &mut Outbox) {
         self.has_ended = true;
-        self.connection.send_close_notify();
+        if let Some(connection) = &mut self.connection {
+            connection.send_close_notify();
+        }
         self.take_records(sealed);
     }
 
     /// Takes the records that were made, in the order in which they were.
     pub(super) fn take_records(&mut self, sealed: &mut Outbox) {
-        while self.connection.wants_write() {
-            let written = self.connection.write_tls(sealed);
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        while connection.wants_write() {
+            let written = connection.write_tls(sealed);
             written.expect("an outbox takes everything");
         }
+    }
+}
+
+/// Whether a handshake can begin with these bytes: the first record is whole, or it is none.
+pub(super) fn is_record_whole(bytes: &[u8]) -> bool {
+    match bytes {
+        [] => false,
+        [HANDSHAKE_RECORD, _, _, high, low, rest @ ..] => {
+            let len = usize::from(u16::from_be_bytes([*high, *low]));
+            rest.len() >= len || len > RECORD_LEN_MAX
+        }
+        [HANDSHAKE_RECORD, ..] => false,
+        _ => true,
     }
 }

@@ -1,5 +1,6 @@
 //! A carriage with a scripted peer, in virtual time.
 
+mod memory;
 mod model;
 mod tls;
 mod world;

@@ -18,7 +18,7 @@ cells! {
     Receives, BytesReceived, Sends, BytesSent, WorkCalls,
     AcceptDescriptors, AcceptAborted, AcceptMemory, AcceptOther,
     ClosedPeer, ClosedSession, ClosedIdle, ClosedHead, ClosedBody, ClosedTooSlow, ClosedTooLong,
-    ClosedRefused, ClosedDrained, ClosedError,
+    ClosedNoMemory, ClosedRefused, ClosedDrained, ClosedError,
     DurationNs,
 }
 

@@ -21,6 +21,8 @@ pub enum Closed {
     TooSlow,
     /// The peer sent more than the driver holds without the session using any of it.
     TooLong,
+    /// It held much, and all connections together held all that they may.
+    NoMemory,
     /// There was no room for the connection.
     Refused,
     /// The server drains: it was idle, or cut at the deadline.
@@ -31,7 +33,7 @@ pub enum Closed {
 
 impl Closed {
     /// Every reason.
-    pub const ALL: [Closed; 10] = [
+    pub const ALL: [Closed; 11] = [
         Closed::Peer,
         Closed::Session,
         Closed::TimedOut(Phase::Idle),
@@ -39,6 +41,7 @@ impl Closed {
         Closed::TimedOut(Phase::Body),
         Closed::TooSlow,
         Closed::TooLong,
+        Closed::NoMemory,
         Closed::Refused,
         Closed::Drained,
         Closed::Error,
@@ -54,6 +57,7 @@ impl Closed {
             Closed::TimedOut(Phase::Body) => "timeout_body",
             Closed::TooSlow => "too_slow",
             Closed::TooLong => "too_long",
+            Closed::NoMemory => "no_memory",
             Closed::Refused => "refused",
             Closed::Drained => "drained",
             Closed::Error => "error",
@@ -69,6 +73,7 @@ impl Closed {
             Closed::TimedOut(Phase::Body) => Cell::ClosedBody,
             Closed::TooSlow => Cell::ClosedTooSlow,
             Closed::TooLong => Cell::ClosedTooLong,
+            Closed::NoMemory => Cell::ClosedNoMemory,
             Closed::Refused => Cell::ClosedRefused,
             Closed::Drained => Cell::ClosedDrained,
             Closed::Error => Cell::ClosedError,

@@ -86,20 +86,9 @@ impl<O> Admission<O> {
         }
     }
 
-    /// The machine of a connection that was admitted. `None` if TLS could not begin: it is counted
-    /// as closed then.
-    pub(crate) fn carriage<S: Session>(
-        &self,
-        tls: Option<&Arc<Tls>>,
-        now: Now,
-    ) -> Option<Carriage<S>> {
-        match tls.map(Secure::new).transpose() {
-            Ok(secure) => Some(Carriage::new(Arc::clone(&self.shared), secure, now)),
-            Err(_) => {
-                self.shared.counters.closed(Closed::Error);
-                None
-            }
-        }
+    /// The machine of a connection that was admitted.
+    pub(crate) fn carriage<S: Session>(&self, tls: Option<&Arc<Tls>>, now: Now) -> Carriage<S> {
+        Carriage::new(Arc::clone(&self.shared), tls.map(Secure::new), now)
     }
 
     /// Makes the session of a connection. `peer` is asked only if it is wanted, because it is a

@@ -107,7 +107,7 @@ impl<S: Session + 'static, O: Opens<S>> Carrier<S, O> {
                 another.builder().spawn_steps(another).map(drop)
             };
             if self.pool.admit(self.point, &stream, spawn) {
-                self.serving = Serving::begin(&self.pool, self.point, stream);
+                self.serving = Some(Serving::begin(&self.pool, self.point, stream));
                 if self.go_on(|_| clock::now()) {
                     return Flow::Receive;
                 }

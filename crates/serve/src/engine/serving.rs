@@ -18,14 +18,10 @@ pub(crate) struct Serving<S, T: Stream> {
 }
 
 impl<S: Session, T: Stream> Serving<S, T> {
-    /// Begins to serve a connection. `None` if it has failed already.
-    pub(crate) fn begin<L, O>(
-        pool: &AcceptPool<L, O>,
-        point: usize,
-        stream: T,
-    ) -> Option<Serving<S, T>> {
+    /// Begins to serve a connection.
+    pub(crate) fn begin<L, O>(pool: &AcceptPool<L, O>, point: usize, stream: T) -> Serving<S, T> {
         let (now, point) = (clock::now(), pool.point(point));
-        let carriage = pool.admission.carriage(point.tls.as_ref(), now)?;
+        let carriage = pool.admission.carriage(point.tls.as_ref(), now);
         let connection = Arc::new(Connection {
             stream,
             idle: IdleSince::default(),
@@ -35,9 +31,9 @@ impl<S: Session, T: Stream> Serving<S, T> {
             carriage,
             connection,
         };
-        Some(Serving {
+        Serving {
             driver: Some((driver, registered)),
-        })
+        }
     }
 
     pub(crate) fn driver(&self) -> &Driver<S, T> {

@@ -102,10 +102,13 @@ impl<S: Session> Connection<S> {
                 let session = house.admission.session(self.listener, peer, tls, *now);
                 carriage.opened(session, *now);
             }
-            Want::Receive { until } => match wire.receive(room, until)? {
-                Ok(len) => carriage.input(&room[..len], *now),
-                Err(error) => carriage.failed(&error, *now),
-            },
+            Want::Receive { until } => {
+                let part = carriage.shared().memory.part_of(room);
+                match wire.receive(part, until)? {
+                    Ok(len) => carriage.input(&room[..len], *now),
+                    Err(error) => carriage.failed(&error, *now),
+                }
+            }
             Want::Fill { room, until } => {
                 let filled = wire.receive(room, until)?;
                 tell(carriage, filled, *now, Carriage::filled);

@@ -57,9 +57,9 @@ fn spawn<S: Session + 'static, O: Opens<S>>(
 fn carry<S: Session + 'static, O: Opens<S>>(pool: &Arc<AcceptPool<Listener, O>>, point: usize) {
     while let Some(stream) = pool.accept(point, Listener::accept) {
         if pool.admit(point, &stream, |point| spawn(pool, point)) {
-            if let Some(mut serving) = Serving::begin(pool, point, stream) {
-                serving.guard(|driver| converse(driver, serving::open(pool, point)));
-            }
+            let mut serving = Serving::begin(pool, point, stream);
+            serving.guard(|driver| converse(driver, serving::open(pool, point)));
+            drop(serving);
             pool.admission.dismiss();
         }
         if !pool.is_to_stay(point) {

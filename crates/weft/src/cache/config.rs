@@ -29,6 +29,9 @@ pub(crate) struct CacheConfig {
     pub(crate) listen_is_default: bool,
     pub(crate) backlog: u32,
     pub(crate) connections_max: usize,
+    pub(crate) connections_are_default: bool,
+    /// What connections may hold together, if the machine says what memory there is.
+    pub(crate) connection_memory_max: Option<usize>,
     /// Whether connections above the limit are refused with a line; else they wait.
     pub(crate) refuses_fast: bool,
     /// `None` is never.

@@ -284,6 +284,12 @@ fn start_server(
         drain_deadline: config.common.drain_timeout,
         ..::serve::limits::Limits::default()
     };
+    let limits = ::serve::limits::Limits {
+        connection_memory_max: config
+            .connection_memory_max
+            .unwrap_or(limits.connection_memory_max),
+        ..limits
+    };
     let are_unix: Vec<_> = listeners
         .iter()
         .map(|bound| matches!(bound.address, Address::Unix { .. }))

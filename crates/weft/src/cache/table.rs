@@ -34,6 +34,7 @@ impl Config for CacheConfig {
     fn conclude(&mut self, said: &Layer) {
         let named = ["port", "listen", "unix-socket"];
         self.listen_is_default = !named.iter().any(|name| said.contains_key(name));
+        self.connections_are_default = !said.contains_key("conn-limit");
         self.about_tls = said.keys().find(|name| name.starts_with("ssl_")).copied();
         for row in rows::<CacheConfig>() {
             if let (Fate::Idle(why), Some([said, ..])) =
@@ -124,7 +125,8 @@ const OPTIONS: Rows = &[
     opt('c', "conn-limit")
         .takes("num", put!(connections_max = value::up_to::<U32_MAX, _>))
         .starts_as("1024")
-        .help("Connections at once"),
+        .help("Connections at once")
+        .more("Fewer by default where the memory, or the memory cgroup, has no room for them."),
     opt('k', "lock-memory")
         .does(|config| config.locks_memory = true)
         .help("Keep all memory of the process in RAM (mlockall(2))"),

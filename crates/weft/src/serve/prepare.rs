@@ -15,7 +15,7 @@ use crate::open_files::make_room;
 use crate::operate::{self, Doors, become_user, bind_all};
 use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
-use crate::value::show_counted;
+use crate::value::{show_count, show_counted, show_size};
 
 /// What was opened, and what the machine allows.
 pub(crate) struct Prepared {
@@ -36,6 +36,10 @@ pub(crate) struct Limits {
     pub(crate) workers: usize,
     pub(crate) open_files_max: usize,
     pub(crate) memory_budget_bytes: u64,
+    /// The memory that this process may use, if that is what limits connections.
+    pub(crate) connections_fit: Option<u64>,
+    /// Whether there are more of them than fit, because a flag says so.
+    pub(crate) is_crowded: bool,
     pub(crate) connections: ::serve::limits::Limits,
 }
 
@@ -120,6 +124,13 @@ pub(super) fn few_connections(
     machine: &Machine,
 ) -> Option<String> {
     let connections = limits.connections.connections_max;
+    if let (true, Some(memory)) = (limits.is_crowded, limits.connections_fit) {
+        let (count, memory) = (show_count(connections as u64), show_size(memory));
+        return Some(format!(
+            "--max-connections {count} may take more memory than the {memory} that this process \
+             has: lower it, use --engine event, or raise the limit (MemoryMax= in a systemd unit)"
+        ));
+    }
     let is_few = config.max_connections.is_none() && connections < CONNECTIONS_FEW;
     let (engine, workers) = (&config.common.engine, config.common.workers());
     is_few.then(|| match engine.connections_max(workers, machine) {
@@ -214,6 +225,11 @@ const MEMORY_BUDGET_UNKNOWN_BYTES: u64 = 32 << 20;
 // For files on their way from the disk to clients, some of which are slow.
 const FILE_BUFFERS_MAX_BYTES: u64 = 64 << 20;
 const FILE_BUFFERS_UNKNOWN_BYTES: u64 = 16 << 20;
+// A third of the memory for what a connection takes while it is idle, an eighth for replies, input
+// and handshakes.
+const CONNECTIONS_PART: u64 = 3;
+const CONNECTION_MEMORY_PART: u64 = 8;
+const CONNECTION_MEMORY_UNKNOWN_BYTES: u64 = 64 << 20;
 
 impl Limits {
     fn derive(config: &ServeConfig, machine: &Machine, nofile: u64) -> Limits {
@@ -222,29 +238,34 @@ impl Limits {
         let workers = config.common.workers();
         let carried = config.common.engine.connections_max(workers, machine);
         let for_connections = for_files_and_connections.saturating_sub(2 * OPEN_FILES_MIN);
+        let memory_bytes = machine.memory_bytes();
+        let has_tls = !config.tls_cert.is_empty();
+        let of_memory = memory_bytes.map(|bytes| bytes / CONNECTIONS_PART);
+        let fitting = (config.common.engine).connections_in(of_memory, has_tls, machine);
         let derived = by_descriptors
             .connections_max
             .min(for_connections as usize)
-            .clamp(1, carried);
+            .clamp(1, carried)
+            .min(fitting);
         let connections_max = config.max_connections.map_or(derived, usize::from);
         // A driver that reads past the page cache opens a file a second time, hence the half.
         let taken = config.common.engine.descriptors_of(connections_max) as u64;
         let open_files = for_files_and_connections.saturating_sub(taken) / 2;
-        let part = |of, max_bytes: u64| {
-            machine
-                .memory_bytes()
-                .map(|bytes| max_bytes.min(bytes / of))
-        };
+        let part = |of, max_bytes: u64| memory_bytes.map(|bytes| max_bytes.min(bytes / of));
         let memory = part(4, MEMORY_BUDGET_MAX_BYTES);
         let buffers = part(12, FILE_BUFFERS_MAX_BYTES);
+        let held = part(CONNECTION_MEMORY_PART, u64::MAX);
         Limits {
             workers,
             open_files_max: open_files.clamp(OPEN_FILES_MIN, FILES_MAX) as usize,
             memory_budget_bytes: config
                 .memory_budget_bytes
                 .unwrap_or_else(|| memory.unwrap_or(MEMORY_BUDGET_UNKNOWN_BYTES)),
+            connections_fit: memory_bytes.filter(|_| fitting <= connections_max),
+            is_crowded: connections_max > fitting,
             connections: ::serve::limits::Limits {
                 connections_max,
+                connection_memory_max: held.unwrap_or(CONNECTION_MEMORY_UNKNOWN_BYTES) as usize,
                 file_buffers_max: buffers.unwrap_or(FILE_BUFFERS_UNKNOWN_BYTES) as usize,
                 handshake_timeout: config.common.handshake_timeout,
                 head_timeout: config.head_timeout,

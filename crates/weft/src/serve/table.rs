@@ -276,11 +276,12 @@ const REPLIES: Rows = &[
 const LIMITS: Rows = &[
     set("max-connections")
         .takes("N", put!(max_connections = Some value::up_to::<FIBERS_MAX, _>))
-        .derived("what the limit on open files leaves")
+        .derived("what open files and memory leave")
         .help("Connections served at once")
         .more(
             "Further connections wait in the listen queue until another ends. With more than the \
-             limit on open files leaves the server does not start.",
+             limit on open files leaves the server does not start; more than may fit into the \
+             memory, or into the memory cgroup, is warned of.",
         ),
     set("memory-budget")
         .takes("SIZE", put!(memory_budget_bytes = Some value::size))
@@ -301,7 +302,7 @@ const LIMITS: Rows = &[
         ),
     set("page-cache-budget")
         .takes("SIZE", put!(page_cache_budget_bytes = Some value::size))
-        .derived("half of the memory that is free at start")
+        .derived("what the memory leaves, looked at while running")
         .reloads()
         .help("How much of the files the kernel's page cache may hold")
         .more(

@@ -66,7 +66,7 @@ const HOUSES: &[House] = &[
             access_log
             counters
             admin
-            buffers jobs
+            buffers jobs memory
             shared
             carriage
             file

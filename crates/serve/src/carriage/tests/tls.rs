@@ -10,6 +10,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use super::super::{GOODBYE_PATIENCE, SEALED_LEN_MAX, Secure, Want};
 use super::world::{Blocked, World};
 use super::*;
+use crate::shared::Shared;
 use crate::tls::{Certificate, Tls, TlsOptions};
 
 struct Authority {
@@ -42,11 +43,11 @@ fn authority() -> Authority {
 }
 
 /// A client and a carriage, joined without a network.
-struct Pair {
+pub(super) struct Pair {
     client: ClientConnection,
-    world: World,
+    pub(super) world: World,
     /// What the client understood.
-    heard: Vec<u8>,
+    pub(super) heard: Vec<u8>,
     has_ended: bool,
     /// In pieces of which length the client's records arrive.
     piece_len: usize,
@@ -73,15 +74,31 @@ impl Pair {
         let name = "localhost".try_into().unwrap();
         Pair {
             client: ClientConnection::new(Arc::new(config), name).unwrap(),
-            world: World::accepted(Some(Secure::new(&authority.tls).unwrap())),
+            world: World::accepted(Some(Secure::new(&authority.tls))),
             heard: Vec::new(),
             has_ended: false,
             piece_len: usize::MAX,
         }
     }
 
+    /// A connection of this server.
+    pub(super) fn of(shared: Arc<Shared>) -> Pair {
+        let secure = Some(Secure::new(&AUTHORITY.tls));
+        Pair {
+            world: World::of(shared, secure),
+            ..Pair::new(&[])
+        }
+    }
+
+    /// The client's first record.
+    pub(super) fn hello(&mut self) -> Vec<u8> {
+        let mut records = Vec::new();
+        self.client.write_tls(&mut records).unwrap();
+        records
+    }
+
     /// Carries records both ways until both wait.
-    fn carry(&mut self) -> Blocked {
+    pub(super) fn carry(&mut self) -> Blocked {
         loop {
             let mut records = Vec::new();
             while self.client.wants_write() {
@@ -108,7 +125,7 @@ impl Pair {
         }
     }
 
-    fn say(&mut self, text: &str) -> Blocked {
+    pub(super) fn say(&mut self, text: &str) -> Blocked {
         self.client.writer().write_all(text.as_bytes()).unwrap();
         self.carry()
     }

@@ -247,7 +247,11 @@ impl World {
 
     /// A connection that was accepted just now.
     pub(super) fn accepted(secure: Option<Box<Secure>>) -> World {
-        let shared = Arc::new(Shared::new(Limits::default(), None));
+        World::of(Arc::new(Shared::new(Limits::default(), None)), secure)
+    }
+
+    /// One of several connections of a server, accepted just now.
+    pub(super) fn of(shared: Arc<Shared>, secure: Option<Box<Secure>>) -> World {
         World {
             carriage: Carriage::new(shared, secure, test_now()),
             now: test_now(),

@@ -81,10 +81,13 @@ impl<S: Session + 'static> Connection<S> {
             ..
         } = self;
         match carriage.want() {
-            Want::Receive { until } => match wire.receive(&mut desk.room, until)? {
-                Ok(len) => carriage.input(&desk.room[..len], desk.now),
-                Err(error) => carriage.failed(&error, desk.now),
-            },
+            Want::Receive { until } => {
+                let room = carriage.shared().memory.part_of(&mut desk.room);
+                match wire.receive(room, until)? {
+                    Ok(len) => carriage.input(&desk.room[..len], desk.now),
+                    Err(error) => carriage.failed(&error, desk.now),
+                }
+            }
             Want::Fill { room, until } => {
                 let filled = wire.receive(room, until)?;
                 tell(carriage, filled, desk.now, Carriage::filled);

@@ -89,11 +89,7 @@ impl<O> House<O> {
             admission.refused();
             return None;
         }
-        let Some(carriage) = admission.carriage(self.tls[accepted.listener].as_ref(), now) else {
-            admission.dismiss();
-            gate.leave();
-            return None;
-        };
+        let carriage = admission.carriage(self.tls[accepted.listener].as_ref(), now);
         Some((accepted, carriage))
     }
 

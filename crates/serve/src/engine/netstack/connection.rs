@@ -95,9 +95,9 @@ impl<S: Session + 'static> Connection<S> {
         match carriage.want() {
             Want::Receive { until } => {
                 let (front, _) = shard.peek(id);
-                let len = front.len();
+                let len = front.len().min(carriage.shared().memory.receive_len_max());
                 if len > 0 {
-                    carriage.input(front, desk.now);
+                    carriage.input(&front[..len], desk.now);
                     shard.consume(id, len);
                 } else if has_input_ended(shard, id) {
                     carriage.end_of_input(desk.now);

@@ -212,14 +212,14 @@ impl<O> Hall<O> {
         let accept = |port: &Port| self.accept(port, pool.point(point).worker);
         while let Some((stream, through)) = pool.accept(point, accept) {
             if pool.admit(point, &stream, |another| self.spawn(another)) {
-                if let Some(mut serving) = Serving::begin(pool, through, stream) {
-                    serving.guard(|driver| {
-                        let ended = converse(driver, serving::open(pool, through));
-                        let is_cut = driver.carriage.shared().stage.get() == CUTTING;
-                        driver.connection.stream.end(is_cut, &ended);
-                        ended
-                    });
-                }
+                let mut serving = Serving::begin(pool, through, stream);
+                serving.guard(|driver| {
+                    let ended = converse(driver, serving::open(pool, through));
+                    let is_cut = driver.carriage.shared().stage.get() == CUTTING;
+                    driver.connection.stream.end(is_cut, &ended);
+                    ended
+                });
+                drop(serving);
                 pool.admission.dismiss();
             } else {
                 stream.end_refused();
@@ -299,10 +299,16 @@ fn take_buffer() -> Vec<u8> {
 }
 
 impl Stream for NetstackStream {
-    fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+    fn receive<R>(
+        &self,
+        len_max: usize,
+        deadline: Instant,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> io::Result<R> {
         self.0.wait_readable(Some(deadline))?;
         let mut buffer = take_buffer();
-        let received = self.0.receive_into(&mut buffer, Some(deadline));
+        let len_max = buffer.len().min(len_max);
+        let received = self.0.receive_into(&mut buffer[..len_max], Some(deadline));
         let result = received.map(|len| f(&buffer[..len]));
         RECEIVE_BUFFER.set(buffer);
         result

@@ -35,6 +35,7 @@ use crate::clock;
 use crate::counters::Closed;
 use crate::engine::admission::Opens;
 use crate::engine::loops::{Loop, Waits, drop_session};
+use crate::memory::give_free_memory_back;
 use crate::shared::{CUTTING, SERVING};
 pub(super) use lifetime::{ENDS_PATIENCE, HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE, LINE_PATIENCE};
 
@@ -202,7 +203,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
         self.rest_device(received.is_err() || transmitted.is_err());
         if self.desk.hangar.has_lost_a_crowd() {
             // Not on the loop, for which it takes too long. If it is refused, the memory stays.
-            let _ = self.desk.jobs.hand_over(false, give_back_memory);
+            let _ = self.desk.jobs.hand_over(false, give_free_memory_back);
         }
         self.figures.copy(&mut self.netstack, &self.desk.hangar);
     }
@@ -380,16 +381,6 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
                 _ => {}
             }
         }
-    }
-}
-
-/// The system gets the pages that the allocator has free. Other allocators than glibc's do so by
-/// themselves.
-fn give_back_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim(3) touches only memory that is free, and may be called on any thread.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Instant;
 
 use session::{Now, Session};
@@ -11,6 +12,7 @@ use crate::counters::Closed;
 use crate::engine::loops::{Accepted, House, Wire, drop_session};
 use crate::file::DiskRead;
 use crate::jobs::Job;
+use crate::memory::{Charge, Memory};
 
 /// One connection. The stage that has it owns it.
 pub(super) struct Connection<S> {
@@ -34,7 +36,7 @@ pub(super) struct Connection<S> {
 pub(super) enum Cargo<S> {
     Nothing,
     /// For the session stage: what was received, nothing if that was the end.
-    Input(Vec<u8>),
+    Input(Input),
     /// For the session stage: so much was received into the session's own room.
     Filled(usize),
     /// For the session stage: a piece of a file that is not in memory.
@@ -43,6 +45,29 @@ pub(super) enum Cargo<S> {
     Watch(Box<Job<S>>),
     /// For the read stage: a session has panicked.
     Ruin,
+}
+
+/// Input on its way from one stage to the next.
+pub(super) struct Input {
+    pub(super) bytes: Vec<u8>,
+    _charge: Charge,
+}
+
+/// Shorter input than this is not charged: a request as a rule, and the queues have a limit.
+const CHARGED_LEN_MIN: usize = 4 * 1024;
+
+impl Input {
+    pub(super) fn new(bytes: &[u8], memory: &Arc<Memory>) -> Input {
+        let mut charge = Charge::default();
+        if bytes.len() >= CHARGED_LEN_MIN {
+            charge.set(memory, bytes.len());
+        }
+        let bytes = bytes.to_vec();
+        Input {
+            bytes,
+            _charge: charge,
+        }
+    }
 }
 
 /// For the read stage.

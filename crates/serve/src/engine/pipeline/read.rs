@@ -23,7 +23,7 @@ use event::{Interest, Readiness, Ready};
 use session::{Now, Session};
 use slab::Slab;
 
-use super::connection::{Arrival, Cargo, Connection, guard};
+use super::connection::{Arrival, Cargo, Connection, Input, guard};
 use super::queue::{Outlet, Queue};
 use super::rest::Rest;
 use super::stages::Stages;
@@ -307,14 +307,20 @@ impl<S: Session> Connection<S> {
                 ..
             } = self;
             let (received, is_fill) = match carriage.want() {
-                Want::Receive { until } => (wire.receive(room, until), false),
+                Want::Receive { until } => {
+                    let part = carriage.shared().memory.part_of(room);
+                    (wire.receive(part, until), false)
+                }
                 Want::Fill { room, until } => (wire.receive(room, until), true),
                 // The session is made as soon as there is a connection; but the first request is
                 // often there already.
-                Want::Open { .. } => match wire.receive(room, carriage.deadline()) {
-                    Continue(received) => (Continue(received), false),
-                    Break(_) => return Outcome::Leaves,
-                },
+                Want::Open { .. } => {
+                    let part = carriage.shared().memory.part_of(room);
+                    match wire.receive(part, carriage.deadline()) {
+                        Continue(received) => (Continue(received), false),
+                        Break(_) => return Outcome::Leaves,
+                    }
+                }
                 Want::Nothing => return Outcome::Waits(Waits::Helper),
                 Want::Close(closed) => return Outcome::Waits(Waits::End(closed)),
                 _ => return Outcome::Leaves,
@@ -323,7 +329,10 @@ impl<S: Session> Connection<S> {
                 Continue(Ok(len)) => {
                     *cargo = match is_fill {
                         true => Cargo::Filled(len),
-                        false => Cargo::Input(room[..len].to_vec()),
+                        false => {
+                            let memory = &carriage.shared().memory;
+                            Cargo::Input(Input::new(&room[..len], memory))
+                        }
                     };
                     return Outcome::Leaves;
                 }

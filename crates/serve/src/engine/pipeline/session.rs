@@ -127,7 +127,7 @@ impl<S: Session + 'static> Connection<S> {
             carriage, cargo, ..
         } = self;
         match mem::replace(cargo, Cargo::Nothing) {
-            Cargo::Input(input) => carriage.input(&input, now),
+            Cargo::Input(input) => carriage.input(&input.bytes, now),
             Cargo::Filled(len) => carriage.filled(len, now),
             other => *cargo = other,
         }

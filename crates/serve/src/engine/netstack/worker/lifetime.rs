@@ -93,11 +93,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
             return self.leave(id, LINE_PATIENCE);
         }
         let tls = self.hall.doors[door].tls.as_ref();
-        let Some(mut carriage) = admission.carriage(tls, self.desk.now) else {
-            admission.dismiss();
-            self.connections.insert(connection);
-            return self.abort(id);
-        };
+        let mut carriage = admission.carriage(tls, self.desk.now);
         carriage.at_stage(self.stage, self.desk.now);
         connection.carriage = Some(carriage);
         self.connections.insert(connection);

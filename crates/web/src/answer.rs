@@ -1,7 +1,5 @@
 //! From a request's head to its reply: decisions only; `reply.rs` writes what is decided.
 
-use std::ops::Range;
-
 use session::Now;
 
 use crate::conditional::{Validators, Verdict, judge, range_applies};
@@ -9,7 +7,7 @@ use crate::lookup::{ListingFormat, ListingSort, Lookup};
 use crate::negotiate;
 use crate::range::{Selection, select};
 use crate::reply::{ALLOW_LINE, Replier, RequestFacts};
-use crate::request::target::{PathError, RawPath};
+use crate::request::target::{PathError, RawPath, encoded};
 use crate::request::{Head, Method, Name, Target};
 use crate::site::{Entry, Found, Site};
 use crate::status::Status;
@@ -35,72 +33,96 @@ pub(crate) fn answer(
     let asked = asked(head, persists);
     let raw = match (head.method, head.target) {
         (Method::Get | Method::Head, Target::Path(raw)) => raw,
-        // RFC 9112 3.2.4: `*` is for OPTIONS alone.
-        (Method::Get | Method::Head, Target::Server) => {
-            replier.page(Status::BadRequest, asked, &[], Some("* is not a path"));
-            return Answer::Sent;
-        }
-        (Method::Options, _) => {
-            replier.options(asked);
-            return Answer::Sent;
-        }
-        (Method::Forbidden, _) => {
-            replier.page(Status::MethodNotAllowed, asked, ALLOW_LINE, None);
-            return Answer::Sent;
-        }
-        (Method::Unknown, _) => {
-            replier.page(Status::NotImplemented, asked, &[], None);
+        _ => {
+            refuse_or_tell(replier, head, asked, room);
             return Answer::Sent;
         }
     };
+    let site = &replier.service.site;
     let was_loaded = found.is_some();
     let now = replier.now;
     let found = match found {
         Some(found) => Ok(found),
-        None => look_up(head, &raw, room, |lookup| {
-            replier.service.site.find(lookup, now)
-        }),
+        None => look_up(head, &raw, room, site, |lookup| site.find(lookup, now)),
     };
     match found {
         Ok(Found::Entry(entry)) => serve(replier, head, asked, &entry),
-        Ok(Found::SlashMissing(path)) => redirect(replier, asked, &path, raw.query),
-        Ok(Found::NotFound) => replier.page(Status::NotFound, asked, &[], None),
-        Ok(Found::Forbidden) => replier.page(Status::Forbidden, asked, &[], None),
-        Ok(Found::Failed { status, why }) => fail(replier, asked, status, &why),
-        Ok(Found::WouldBlock) if was_loaded => {
-            fail(
-                replier,
-                asked,
-                500,
-                "the site wants to block where it may, and does not",
-            );
+        Ok(Found::WouldBlock) if !was_loaded => return Answer::Blocked,
+        Ok(other) => {
+            let rules = rules_of(site, &raw, room);
+            answer_without_file(replier, asked, other, raw.query, &rules);
         }
-        Ok(Found::WouldBlock) => return Answer::Blocked,
-        Err(PathError::NotUtf8) => replier.page(Status::NotFound, asked, &[], None),
-        Err(PathError::Encoding) => {
-            replier.page(
-                Status::BadRequest,
-                asked,
-                &[],
-                Some("the path is badly encoded"),
-            );
-        }
-        Err(PathError::AboveRoot) => {
-            replier.page(
-                Status::BadRequest,
-                asked,
-                &[],
-                Some("the path leaves the root"),
-            );
+        Err(error) => {
+            let rules = rules_of(site, &raw, room);
+            let (status, why) = match error {
+                PathError::NoFile => (Status::NotFound, None),
+                PathError::Encoding => (Status::BadRequest, Some("the path is badly encoded")),
+                PathError::AboveRoot => (Status::BadRequest, Some("the path leaves the root")),
+            };
+            replier.page(status, asked, &rules, &[], why);
         }
     }
     Answer::Sent
 }
 
+/// Answers a request for which no file is looked up.
+#[cold]
+fn refuse_or_tell(
+    replier: &mut Replier<'_>,
+    head: &Head<'_>,
+    asked: RequestFacts<'_>,
+    room: &mut Vec<u8>,
+) {
+    let site = &replier.service.site;
+    let rules = match &head.target {
+        Target::Path(raw) => rules_of(site, raw, room),
+        Target::Server => site.lines_everywhere().into(),
+    };
+    let (status, lines, why) = match head.method {
+        // RFC 9112 3.2.4: `*` is for OPTIONS alone.
+        Method::Get | Method::Head => (Status::BadRequest, &b""[..], Some("* is not a path")),
+        Method::Options => return replier.options(asked, &rules),
+        Method::Forbidden => (Status::MethodNotAllowed, ALLOW_LINE, None),
+        Method::Unknown => (Status::NotImplemented, &b""[..], None),
+    };
+    replier.page(status, asked, &rules, lines, why);
+}
+
+/// The operator's header lines for a path at which no file answers.
+#[cold]
+fn rules_of(site: &Site, raw: &RawPath<'_>, room: &mut Vec<u8>) -> Vec<u8> {
+    match raw.normalize(room) {
+        Ok(path) => site.lines_without_file(path).into_bytes(),
+        Err(_) => site.lines_everywhere().into(),
+    }
+}
+
+/// Answers for a path at which there is no file.
+#[cold]
+fn answer_without_file(
+    replier: &mut Replier<'_>,
+    asked: RequestFacts<'_>,
+    found: Found,
+    query: &[u8],
+    rules: &[u8],
+) {
+    match found {
+        Found::SlashMissing(path) => redirect(replier, asked, &path, query, rules),
+        Found::NotFound => replier.page(Status::NotFound, asked, rules, &[], None),
+        Found::Forbidden => replier.page(Status::Forbidden, asked, rules, &[], None),
+        Found::Failed { status, why } => fail(replier, asked, rules, status, &why),
+        Found::WouldBlock => {
+            let why = "the site wants to block where it may, and does not";
+            fail(replier, asked, rules, 500, why);
+        }
+        Found::Entry(_) => unreachable!("it is served"),
+    }
+}
+
 /// Asks the site where blocking is allowed. `None` if the request names no path.
 pub(crate) fn load(site: &Site, head: &Head<'_>, now: Now, room: &mut Vec<u8>) -> Option<Found> {
     match head.target {
-        Target::Path(raw) => look_up(head, &raw, room, |lookup| site.load(lookup, now)).ok(),
+        Target::Path(raw) => look_up(head, &raw, room, site, |lookup| site.load(lookup, now)).ok(),
         Target::Server => None,
     }
 }
@@ -122,9 +144,14 @@ fn look_up<R>(
     head: &Head<'_>,
     raw: &RawPath<'_>,
     room: &mut Vec<u8>,
+    site: &Site,
     ask: impl FnOnce(&Lookup<'_>) -> R,
 ) -> Result<R, PathError> {
-    let path = raw.normalize(room)?;
+    let path = match (raw.normalize(room), site.fallback()) {
+        // A route of a single-page application may have a name that no file has.
+        (Err(PathError::NoFile), Some(fallback)) => fallback,
+        (path, _) => path?,
+    };
     // Only a directory has a listing, so only its requests pay for these.
     let (listing, sort) = match path.as_bytes().last() {
         Some(b'/') => (
@@ -154,7 +181,10 @@ fn serve(replier: &mut Replier<'_>, head: &Head<'_>, asked: RequestFacts<'_>, en
     match judge(&head.fields, current) {
         Verdict::Perform => {}
         Verdict::NotModified => return replier.not_modified(asked, entry),
-        Verdict::Failed => return replier.page(Status::PreconditionFailed, asked, &[], None),
+        Verdict::Failed => {
+            let status = Status::PreconditionFailed;
+            return replier.page(status, asked, entry.rule_lines(), &[], None);
+        }
     }
     // RFC 9110 14.2: a range is for GET alone.
     match head.fields.single(Name::Range) {
@@ -168,13 +198,16 @@ fn serve(replier: &mut Replier<'_>, head: &Head<'_>, asked: RequestFacts<'_>, en
 fn serve_range(replier: &mut Replier<'_>, asked: RequestFacts<'_>, entry: &Entry, range: &[u8]) {
     match select(range, entry.len) {
         Selection::Whole => replier.whole(asked, entry),
-        Selection::Parts(parts) => match parts.as_slice() {
-            [part] => replier.part(asked, entry, Range::clone(part)),
-            parts => replier.parts(asked, entry, parts),
-        },
+        Selection::Ignored(why) => {
+            replier.handle.counts().ranges_ignored(why);
+            replier.whole(asked, entry);
+        }
+        Selection::Part(part) => replier.part(asked, entry, part),
+        Selection::Parts(parts) => replier.parts(asked, entry, &parts),
         Selection::Unsatisfiable => {
             let line = format!("Content-Range: bytes */{}\r\n", entry.len);
-            replier.page(Status::RangeNotSatisfiable, asked, line.as_bytes(), None);
+            let status = Status::RangeNotSatisfiable;
+            replier.page(status, asked, entry.rule_lines(), line.as_bytes(), None);
         }
     }
 }
@@ -183,22 +216,28 @@ fn serve_range(replier: &mut Replier<'_>, asked: RequestFacts<'_>, entry: &Entry
 ///
 /// `path` is percent-encoded and begins with one slash ([`Found::SlashMissing`]): to a browser
 /// `//evil.example` or `/\evil.example` would be another host.
-fn redirect(replier: &mut Replier<'_>, asked: RequestFacts<'_>, path: &str, query: &[u8]) {
+fn redirect(
+    replier: &mut Replier<'_>,
+    asked: RequestFacts<'_>,
+    path: &str,
+    query: &[u8],
+    rules: &[u8],
+) {
     let mut line = format!("Location: {path}").into_bytes();
     if !query.is_empty() {
         line.push(b'?');
-        line.extend_from_slice(query);
+        line.extend_from_slice(&encoded(query));
     }
     line.extend_from_slice(b"\r\n");
-    replier.page(Status::MovedPermanently, asked, &line, None);
+    replier.page(Status::MovedPermanently, asked, rules, &line, None);
 }
 
-fn fail(replier: &mut Replier<'_>, asked: RequestFacts<'_>, status: u16, why: &str) {
+fn fail(replier: &mut Replier<'_>, asked: RequestFacts<'_>, rules: &[u8], status: u16, why: &str) {
     if status == Status::ServiceUnavailable.code() {
         // RFC 9110 10.2.3
         let line = b"Retry-After: 5\r\n";
-        replier.page(Status::ServiceUnavailable, asked, line, Some(why));
+        replier.page(Status::ServiceUnavailable, asked, rules, line, Some(why));
     } else {
-        replier.page(Status::InternalServerError, asked, &[], Some(why));
+        replier.page(Status::InternalServerError, asked, rules, &[], Some(why));
     }
 }

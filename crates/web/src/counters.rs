@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use session::Shards;
 
+use crate::range::Ignored;
 use crate::request::Refusal;
 use crate::status::Status;
 
@@ -33,6 +34,7 @@ struct Shard {
     reply_body_len: AtomicU64,
     request_body_len: AtomicU64,
     refusals: [AtomicU64; Refusal::ALL.len()],
+    ranges_ignored: [AtomicU64; Ignored::ALL.len()],
 }
 
 impl Counters {
@@ -46,6 +48,11 @@ impl Counters {
 
     pub(crate) fn refused(&self, refusal: Refusal) {
         self.shards.own().refusals[refusal as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a set of ranges to which the whole file was the answer.
+    pub(crate) fn ranges_ignored(&self, why: Ignored) {
+        self.shards.own().ranges_ignored[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts bytes of a request's body that were discarded.
@@ -70,6 +77,12 @@ impl Counters {
             labels: refusal.label(),
             value: self.sum(|shard| &shard.refusals[refusal as usize]),
         });
+        let ranges = Ignored::ALL.into_iter().map(|why| Metric {
+            name: "weft_http_ranges_ignored_total",
+            help: "Sets of ranges that were answered with the whole file, by reason.",
+            labels: why.label(),
+            value: self.sum(|shard| &shard.ranges_ignored[why as usize]),
+        });
         let reply_bytes = Metric {
             name: "weft_http_reply_body_bytes_total",
             help: "Bytes of reply bodies handed to the driver.",
@@ -82,7 +95,8 @@ impl Counters {
             labels: "",
             value: self.sum(|shard| &shard.request_body_len),
         };
-        replies.chain([reply_bytes, request_bytes]).chain(refusals)
+        let bytes = [reply_bytes, request_bytes];
+        replies.chain(bytes).chain(refusals).chain(ranges)
     }
 
     fn sum(&self, of: impl Fn(&Shard) -> &AtomicU64) -> u64 {
@@ -98,6 +112,7 @@ impl Default for Shard {
             reply_body_len: AtomicU64::new(0),
             request_body_len: AtomicU64::new(0),
             refusals: std::array::from_fn(|_| AtomicU64::new(0)),
+            ranges_ignored: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Properties that hold for any bytes; called by property tests here and by the fuzz targets.
 
 use crate::RequestLimits;
-use crate::range::{Selection, select};
+use crate::range::{RANGES_MAX, Selection, select};
 use crate::request::body::Progress;
 use crate::request::{Body, Framing, Head, Name, Refusal, Target, parse};
 use crate::{conditional, negotiate};
@@ -114,16 +114,20 @@ fn check_promises(head: &Head<'_>, input: &[u8], limits: &RequestLimits) {
 }
 
 fn check_range(value: &[u8], len: u64) {
-    if let Selection::Parts(parts) = select(value, len) {
-        let parts = parts.as_slice();
-        assert!(!parts.is_empty());
-        assert!(
+    let parts = match select(value, len) {
+        Selection::Part(part) => vec![part],
+        Selection::Parts(parts) => {
+            assert!((2..=RANGES_MAX).contains(&parts.len()));
             parts
-                .iter()
-                .all(|part| part.start < part.end && part.end <= len)
-        );
-        assert!(parts.iter().map(|part| part.end - part.start).sum::<u64>() <= len);
-    }
+        }
+        Selection::Whole | Selection::Ignored(_) | Selection::Unsatisfiable => return,
+    };
+    assert!(
+        parts
+            .iter()
+            .all(|part| part.start < part.end && part.end <= len)
+    );
+    assert!(parts.iter().map(|part| part.end - part.start).sum::<u64>() <= len);
 }
 
 /// How many bytes of `input` a body takes when they come in pieces of `step` bytes; or why none.

@@ -6,47 +6,50 @@ use crate::request::fields::members;
 
 /// The outcome of a `Range` field for a representation of a known length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "lives for the length of one call"
-)]
 pub(crate) enum Selection {
-    /// Send everything: the field is malformed, in another unit, or not worth its cost.
+    /// Send everything: the field is malformed, or in another unit.
     Whole,
-    /// Send these parts.
-    Parts(Parts),
+    /// Send everything: the field is well-formed, and not worth its cost.
+    Ignored(Ignored),
+    /// Send this part.
+    Part(Range<u64>),
+    /// Send these parts, two or more: in the order in which they were asked for, not overlapping,
+    /// none empty.
+    Parts(Vec<Range<u64>>),
     /// 416: nothing of it exists.
     Unsatisfiable,
 }
 
-/// How many ranges one request may select. RFC 9110 14.2 lets a server ignore sets of many ranges:
-/// they are an attack rather than a need (CVE-2011-3192).
-pub(crate) const RANGES_MAX: usize = 16;
-
-/// Parts in the order in which they were asked for, not overlapping, none empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parts {
-    ranges: [Range<u64>; RANGES_MAX],
-    len: usize,
+/// Reason for which a well-formed set of ranges is ignored. RFC 9110 14.2
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Ignored {
+    /// More than [`RANGES_MAX`].
+    TooMany,
+    /// Two of them share a byte.
+    Overlap,
 }
 
-impl Parts {
-    /// The ranges, from the start of the representation.
-    pub(crate) fn as_slice(&self) -> &[Range<u64>] {
-        &self.ranges[..self.len]
-    }
+impl Ignored {
+    /// Every reason, in the order of its number.
+    pub(crate) const ALL: [Ignored; 2] = [Ignored::TooMany, Ignored::Overlap];
 
-    fn overlap(&self, range: &Range<u64>) -> bool {
-        self.as_slice()
-            .iter()
-            .any(|other| other.start < range.end && range.start < other.end)
+    /// The label of its counter, as Prometheus text.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Ignored::TooMany => "reason=\"too_many\"",
+            Ignored::Overlap => "reason=\"overlap\"",
+        }
     }
 }
+
+/// How many ranges one request may name. zsync asks for up to 50, zchunk for up to 255.
+pub(crate) const RANGES_MAX: usize = 256;
 
 /// Reads the value of `Range` for a representation of `len` bytes.
 ///
-/// More than [`RANGES_MAX`] ranges, or any two that overlap, select the whole. No client needs
-/// them, and this way a reply is never longer than the file and its part headers.
+/// More than [`RANGES_MAX`] ranges, or any two that overlap, select the whole: an attack rather
+/// than a need (CVE-2011-3192). So a reply is never longer than the file and its part headers.
 pub(crate) fn select(value: &[u8], len: u64) -> Selection {
     let Some((unit, set)) = split_once(value, b'=') else {
         return Selection::Whole;
@@ -54,27 +57,42 @@ pub(crate) fn select(value: &[u8], len: u64) -> Selection {
     if !unit.eq_ignore_ascii_case(b"bytes") {
         return Selection::Whole;
     }
-    let mut parts = Parts::default();
-    let mut asked = 0;
+    let mut named = 0;
+    let mut first = None;
+    let mut parts = Vec::new();
     for spec in members(set) {
-        asked += 1;
+        named += 1;
         let Some(range) = resolve(spec, len) else {
             return Selection::Whole;
         };
-        if range.is_empty() {
-            continue;
+        if named > RANGES_MAX {
+            return Selection::Ignored(Ignored::TooMany);
         }
-        if asked > RANGES_MAX || parts.overlap(&range) {
-            return Selection::Whole;
+        match (&first, range.is_empty()) {
+            (_, true) => {}
+            (None, false) => first = Some(range),
+            (Some(one), false) => {
+                if parts.is_empty() {
+                    parts.push(Range::clone(one));
+                }
+                parts.push(range);
+            }
         }
-        parts.ranges[parts.len] = range;
-        parts.len += 1;
     }
-    match (asked, parts.len) {
-        (0, _) => Selection::Whole,
-        (_, 0) => Selection::Unsatisfiable,
-        _ => Selection::Parts(parts),
+    match first {
+        None if named == 0 => Selection::Whole,
+        None => Selection::Unsatisfiable,
+        Some(range) if parts.is_empty() => Selection::Part(range),
+        Some(_) if overlap(&parts) => Selection::Ignored(Ignored::Overlap),
+        Some(_) => Selection::Parts(parts),
     }
+}
+
+/// Whether any two of `parts` share a byte.
+fn overlap(parts: &[Range<u64>]) -> bool {
+    let mut sorted = parts.to_vec();
+    sorted.sort_unstable_by_key(|part| part.start);
+    sorted.windows(2).any(|pair| pair[1].start < pair[0].end)
 }
 
 /// The bytes that one range selects; an empty range if there are none; `None` if it is malformed.
@@ -121,8 +139,9 @@ mod tests {
 
     fn parts(value: &str, len: u64) -> Option<Vec<Range<u64>>> {
         match select(value.as_bytes(), len) {
-            Selection::Whole => None,
-            Selection::Parts(parts) => Some(parts.as_slice().to_vec()),
+            Selection::Whole | Selection::Ignored(_) => None,
+            Selection::Part(part) => Some(vec![part]),
+            Selection::Parts(parts) => Some(parts),
             Selection::Unsatisfiable => Some(Vec::new()),
         }
     }
@@ -182,18 +201,38 @@ mod tests {
         }
     }
 
+    fn list(count: u64) -> String {
+        let specs: Vec<_> = (0..count)
+            .map(|at| format!("{}-{}", 2 * at, 2 * at))
+            .collect();
+        format!("bytes={}", specs.join(","))
+    }
+
+    #[test]
+    fn as_many_ranges_as_zchunk_asks_for_are_parts() {
+        assert_eq!(parts(&list(256), 600).unwrap().len(), 256);
+        let backwards = "bytes=".to_owned()
+            + &(0..256)
+                .rev()
+                .map(|at| format!("{at}-{at},"))
+                .collect::<String>();
+        let parts = parts(&backwards, 600).unwrap();
+        assert_eq!((parts.len(), &parts[0]), (256, &(255..256)));
+    }
+
     #[test]
     fn floods_and_overlaps_select_everything() {
-        let list = |count: u64| {
-            let specs: Vec<_> = (0..count)
-                .map(|at| format!("{}-{}", 2 * at, 2 * at))
-                .collect();
-            format!("bytes={}", specs.join(","))
+        let ignored = |value: &str, len| match select(value.as_bytes(), len) {
+            Selection::Ignored(why) => Some(why),
+            _ => None,
         };
-        assert_eq!(parts(&list(16), 100).unwrap().len(), 16);
-        assert_eq!(parts(&list(17), 100), None);
-        assert_eq!(parts("bytes=0-5,5-9", 10), None);
-        assert_eq!(parts("bytes=0-,-1", 10), None);
+        assert_eq!(ignored(&list(257), 600), Some(Ignored::TooMany));
+        // Those that name nothing count as well.
+        assert_eq!(ignored(&list(257), 2), Some(Ignored::TooMany));
+        assert_eq!(ignored("bytes=0-5,5-9", 10), Some(Ignored::Overlap));
+        assert_eq!(ignored("bytes=0-,-1", 10), Some(Ignored::Overlap));
+        assert_eq!(ignored("bytes=8-9,0-1,1-2", 10), Some(Ignored::Overlap));
+        assert_eq!(ignored("bytes=0-9,2-3,5-6", 10), Some(Ignored::Overlap));
         assert_eq!(parts("bytes=0-4,5-9", 10), Some(vec![0..5, 5..10]));
     }
 
@@ -205,6 +244,10 @@ mod tests {
             if let Some(parts) = parts(&value, len) {
                 prop_assert!(parts.len() <= RANGES_MAX);
                 prop_assert!(parts.iter().all(|part| part.start < part.end && part.end <= len));
+                let mut seen = vec![false; len as usize];
+                for at in parts.iter().cloned().flatten() {
+                    prop_assert!(!std::mem::replace(&mut seen[at as usize], true));
+                }
                 prop_assert!(parts.iter().map(|part| part.end - part.start).sum::<u64>() <= len);
             }
         }

@@ -4,6 +4,7 @@
 //! date, server, the entry's ready-made header lines, blank line, body), a fifth of the 155 ns of a
 //! short request (`examples/request_cost.rs`).
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::ops::Range;
 
@@ -13,6 +14,7 @@ use crate::date;
 use crate::error_page;
 use crate::handle::{Handle, Service};
 use crate::log::{LogLine, Peer};
+use crate::request::target::encoded;
 use crate::request::{Fields, Name, Version};
 use crate::site::{Body, Entry};
 use crate::status::Status;
@@ -24,6 +26,13 @@ const COPIED_LEN_MAX: u64 = 16 * 1024;
 /// The same while memory is short: a peer that does not read holds a copy, and shared bytes are in
 /// memory anyway.
 const COPIED_LEN_MAX_LEAN: u64 = 512;
+
+/// The same for each part of a reply whose parts are longer than [`COPIED_PARTS_LEN_MAX`] together:
+/// so that 256 of them hold little memory beside the file's own.
+const COPIED_PART_LEN_MAX: u64 = 1024;
+
+/// Parts that are no longer together are copied like a body.
+const COPIED_PARTS_LEN_MAX: u64 = 64 * 1024;
 
 /// Few headers are longer; one that is makes the outbox grow once more.
 const HEAD_LEN_USUAL: usize = 512;
@@ -132,9 +141,14 @@ impl Replier<'_> {
         );
         print(&mut lines, format_args!("Content-Length: {len}\r\n"));
         self.put_head(Status::PartialContent, asked, &entry.head_206, &lines, &[]);
+        let copied_len_max = if parts_len <= COPIED_PARTS_LEN_MAX {
+            self.copied_len_max()
+        } else {
+            self.copied_len_max().min(COPIED_PART_LEN_MAX)
+        };
         for (head, range) in heads.iter().zip(ranges) {
             self.out.put(head);
-            self.put_body(&entry.body, range.clone());
+            self.put_piece(&entry.body, range.clone(), copied_len_max);
         }
         self.out.put(end.as_bytes());
         self.done(Status::PartialContent, asked, len, Some(entry), None);
@@ -146,23 +160,35 @@ impl Replier<'_> {
         self.done(Status::NotModified, asked, 0, None, None);
     }
 
-    /// 204 with the methods that are allowed.
-    pub(crate) fn options(&mut self, asked: RequestFacts<'_>) {
-        let more = self.service.site.lines_everywhere();
-        self.put_head(Status::NoContent, asked, ALLOW_LINE, more, &[]);
+    /// 204 with the methods that are allowed, and the operator's header lines: so a browser gets
+    /// the `Access-Control-Allow-…` that it asks for before it asks for the file.
+    pub(crate) fn options(&mut self, asked: RequestFacts<'_>, rules: &[u8]) {
+        self.put_head(Status::NoContent, asked, ALLOW_LINE, rules, &[]);
         self.done(Status::NoContent, asked, 0, None, None);
     }
 
-    /// An error or a redirect, with the site's own page or the built-in one. `lines` are further
-    /// header lines, `why` is for the log.
+    /// As [`page`](Replier::page), where no path is known.
+    pub(crate) fn page_anywhere(
+        &mut self,
+        status: Status,
+        asked: RequestFacts<'_>,
+        why: Option<&str>,
+    ) {
+        let rules = self.service.site.lines_everywhere();
+        self.page(status, asked, rules, &[], why);
+    }
+
+    /// An error or a redirect, with the site's own page or the built-in one. `rules` are the
+    /// operator's header lines for the path, `lines` further ones, `why` is for the log.
     pub(crate) fn page(
         &mut self,
         status: Status,
         asked: RequestFacts<'_>,
+        rules: &[u8],
         lines: &[u8],
         why: Option<&str>,
     ) {
-        let lines = &[self.service.site.lines_everywhere(), lines].concat();
+        let lines = &[rules, lines].concat();
         let custom = match status.is_error() {
             true => self.service.site.error_page(status.code()),
             false => None,
@@ -239,10 +265,14 @@ impl Replier<'_> {
     }
 
     fn put_body(&mut self, body: &Body, range: Range<u64>) {
+        self.put_piece(body, range, self.copied_len_max());
+    }
+
+    fn put_piece(&mut self, body: &Body, range: Range<u64>, copied_len_max: u64) {
         match body {
             Body::Memory(bytes) => {
                 let part = range.start as usize..range.end as usize;
-                if range.end - range.start <= self.copied_len_max() {
+                if range.end - range.start <= copied_len_max {
                     self.out.put(&bytes[part]);
                 } else {
                     self.out.put_shared(bytes.slice(part));
@@ -279,9 +309,14 @@ impl Replier<'_> {
         self.out.end_reply();
         let Some(log) = self.out.log() else { return };
         let field = |name| asked.fields.and_then(|fields| fields.get(name));
+        // What could be parsed has such bytes in its target alone.
+        let request = match asked.fields {
+            Some(_) => encoded(asked.line),
+            None => Cow::Borrowed(asked.line),
+        };
         let line = LogLine {
             peer: self.peer,
-            request: asked.line,
+            request: &request,
             status: status.code(),
             body_len,
             host: field(Name::Host),

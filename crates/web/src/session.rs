@@ -170,9 +170,11 @@ impl session::Session for Session {
             out,
         };
         match std::mem::replace(&mut self.state, State::Closed) {
-            State::Between { .. } => replier.page(status, RequestFacts::unparsed(b""), &[], None),
+            State::Between { .. } => {
+                replier.page_anywhere(status, RequestFacts::unparsed(b""), None);
+            }
             State::Body(kept, _) | State::Answering(kept) => {
-                replier.page(status, asked(&kept_head(&kept.head), false), &[], None);
+                replier.page_anywhere(status, asked(&kept_head(&kept.head), false), None);
             }
             State::Closed | State::Refused => {}
         }
@@ -296,8 +298,9 @@ impl Turn<'_> {
             Expectation::Unknown => {
                 // Whether the body comes after such a reply is unknown.
                 let persists = self.persists(head) && !has_body;
+                let status = Status::ExpectationFailed;
                 self.replier
-                    .page(Status::ExpectationFailed, asked(head, persists), &[], None);
+                    .page_anywhere(status, asked(head, persists), None);
                 *state = if persists {
                     State::BETWEEN
                 } else {
@@ -386,7 +389,7 @@ impl Turn<'_> {
     ) -> Step {
         self.replier.handle.counts().refused(refusal);
         self.replier
-            .page(refusal.status(), asked, &[], Some(refusal.name()));
+            .page_anywhere(refusal.status(), asked, Some(refusal.name()));
         *state = State::Refused;
         Step::wait(Next::Linger)
     }

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use session::replay::{Cutting, queued, run, test_now};
-use session::{GiveUp, Next, Outbox, Phase, Received, Session as _};
-use web::{Handle, HeaderRule, LogFormat, ServiceConfig, Session, Site, SiteConfig, transcript};
+use session::{Chunk, GiveUp, Next, Outbox, Phase, Received, Session as _};
+use web::{
+    CacheRule, Handle, HeaderRule, LogFormat, Peer, ServiceConfig, Session, Site, SiteConfig,
+    transcript,
+};
 
 /// A site in a directory of its own, which goes when this does.
 struct World {
@@ -92,6 +95,77 @@ fn a_flood_of_pipelined_requests_is_answered_in_bounded_memory() {
         }
     }
     assert_eq!((used, replies), (input.len(), 10_000));
+}
+
+/// The parts of a multipart/byteranges reply, without their heads.
+fn parts_of(reply: &[u8]) -> Vec<&[u8]> {
+    let find = |text: &[u8], from: usize| {
+        let at = reply[from..].windows(text.len()).position(|w| w == text);
+        at.map(|at| from + at)
+    };
+    let boundary_at = find(b"boundary=", 0).expect("a boundary") + 9;
+    let boundary = &reply[boundary_at..find(b"\r\n", boundary_at).unwrap()];
+    let delimiter = [b"\r\n--", boundary].concat();
+    let mut at = find(&delimiter, 0).unwrap();
+    let mut parts = Vec::new();
+    while let Some(next) = find(&delimiter, at + 1) {
+        let start = find(b"\r\n\r\n", at + 1).unwrap() + 4;
+        parts.push(&reply[start..next]);
+        at = next;
+    }
+    assert!(reply.ends_with(&[&delimiter[..], b"--\r\n"].concat()));
+    parts
+}
+
+#[test]
+fn parts_of_a_file_in_memory_hold_little_beside_it() {
+    // Seen: zsync and zchunk ask for 20 to 255 ranges at a time, and more than 16 were answered
+    // with the whole file. Cure: 256, and what each of them copies is bounded.
+    let dir = tempfile::tempdir().unwrap();
+    let content: Vec<u8> = (0..4_000_000_u32).map(|at| (at % 251) as u8).collect();
+    std::fs::write(dir.path().join("big.bin"), &content).unwrap();
+    let config = SiteConfig {
+        root: dir.path().to_owned(),
+        memory_budget: 64 << 20,
+        memory_file_len_max: 8 << 20,
+        ..SiteConfig::default()
+    };
+    let site = Arc::new(Site::open(config).unwrap());
+    let handle = Arc::new(Handle::new(site, ServiceConfig::default()).unwrap());
+    let mut session = Session::new(handle.clone(), Peer::Unix);
+    let ask = |session: &mut Session, ranges: &[(usize, usize)]| {
+        let specs: Vec<_> = ranges.iter().map(|(a, b)| format!("{a}-{b}")).collect();
+        let request = format!(
+            "GET /big.bin HTTP/1.1\r\nHost: x\r\nRange: bytes={}\r\n\r\n",
+            specs.join(",")
+        );
+        let mut out = Outbox::new();
+        receive(session, request.as_bytes(), &mut out);
+        let copied: usize = out
+            .chunks()
+            .map(|chunk| match chunk {
+                Chunk::Bytes(bytes) => bytes.len(),
+                _ => 0,
+            })
+            .sum();
+        (queued(&out), copied)
+    };
+    let ranges: Vec<_> = (0..256)
+        .map(|n| (n * 15_000 + 7, n * 15_000 + 15_006))
+        .collect();
+    let (reply, copied) = ask(&mut session, &ranges);
+    assert!(reply.starts_with(b"HTTP/1.1 206 "));
+    let expected: Vec<&[u8]> = ranges.iter().map(|(a, b)| &content[*a..=*b]).collect();
+    assert_eq!(parts_of(&reply), expected);
+    assert!(copied < 64_000, "{copied} bytes copied of {}", reply.len());
+
+    let overlapping: Vec<_> = (0..200).map(|n| (n, 3_000_000)).collect();
+    let (reply, _) = ask(&mut session, &overlapping);
+    assert!(reply.starts_with(b"HTTP/1.1 200 "));
+    let name = "weft_http_ranges_ignored_total";
+    let mut counters = handle.counters();
+    let overlap = counters.find(|s| s.name == name && s.labels == "reason=\"overlap\"");
+    assert_eq!(overlap.map(|s| s.value), Some(1));
 }
 
 #[test]
@@ -410,7 +484,12 @@ fn a_header_for_every_path_is_in_every_reply() {
             rule("**", "first"),
             rule("**", "all"),
             rule("*.txt", "text"),
+            rule("/index.html", "page"),
         ],
+        cache_rules: vec![CacheRule {
+            glob: "*.txt".to_owned(),
+            value: "max-age=9".to_owned(),
+        }],
         error_pages: vec![(404, "404.html".into())],
         ..SiteConfig::default()
     };
@@ -418,13 +497,22 @@ fn a_header_for_every_path_is_in_every_reply() {
     let config = ServiceConfig::default();
     world.handle.reload(site, config).unwrap();
     for (line, status, value) in [
-        ("GET / HTTP/1.1", 200, "all"),
+        ("GET / HTTP/1.1", 200, "page"),
         ("GET /hello.txt HTTP/1.1", 200, "text"),
-        ("GET /nosuch.txt HTTP/1.1", 404, "all"),
+        ("GET /nosuch.txt HTTP/1.1", 404, "text"),
+        ("GET /nosuch HTTP/1.1", 404, "all"),
+        ("GET /a%2Fb.txt HTTP/1.1", 404, "all"),
         ("GET /bare/ HTTP/1.1", 403, "all"),
         ("GET /dir HTTP/1.1", 301, "all"),
-        ("OPTIONS / HTTP/1.1", 204, "all"),
-        ("POST / HTTP/1.1", 405, "all"),
+        ("OPTIONS / HTTP/1.1", 204, "page"),
+        ("OPTIONS * HTTP/1.1", 204, "all"),
+        ("OPTIONS /hello.txt HTTP/1.1", 204, "text"),
+        ("POST /hello.txt HTTP/1.1", 405, "text"),
+        ("BREW /hello.txt HTTP/1.1", 501, "text"),
+        ("GET /hello.txt HTTP/1.1\r\nIf-None-Match: *", 304, "text"),
+        ("GET /hello.txt HTTP/1.1\r\nIf-Match: \"x\"", 412, "text"),
+        ("GET /hello.txt HTTP/1.1\r\nRange: bytes=9-", 416, "text"),
+        ("GET / HTTP/1.1\r\nIf-Match: \"x\"", 412, "page"),
         ("nonsense", 400, "all"),
     ] {
         let (mut session, mut out) = (world.session(), Outbox::new());
@@ -434,5 +522,65 @@ fn a_header_for_every_path_is_in_every_reply() {
         assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{said}");
         assert_eq!(said.matches("X-Rule: ").count(), 1, "{said}");
         assert!(said.contains(&format!("X-Rule: {value}\r\n")), "{said}");
+        // An error that is kept as long as the file hides the file.
+        let is_kept = said.contains("Cache-Control: max-age=9\r\n");
+        let is_file = matches!(status, 200 | 304) && value == "text";
+        assert_eq!(is_kept, is_file, "{said}");
     }
+}
+
+/// Seen: `/branch/feature%2Flogin`, opened anew, was a 400 in place of the application.
+#[test]
+fn an_application_answers_for_what_no_file_is_called() {
+    let world = World::new();
+    let site = |spa_fallback| SiteConfig {
+        root: world.dir.path().to_owned(),
+        spa_fallback,
+        ..SiteConfig::default()
+    };
+    let status = |target: &[u8]| {
+        let (mut session, mut out) = (world.session(), Outbox::new());
+        let request = [b"GET ", target, b" HTTP/1.1\r\nHost: x\r\n\r\n"].concat();
+        receive(&mut session, &request, &mut out);
+        text(&out)[9..12].to_owned()
+    };
+    for (fallback, expected) in [(None, "404"), (Some("/index.html".to_owned()), "200")] {
+        let site = Arc::new(Site::open(site(fallback)).unwrap());
+        world.handle.reload(site, ServiceConfig::default()).unwrap();
+        for target in [
+            &b"/branch/feature%2Flogin"[..],
+            b"/branch/feature%2flogin/diff",
+            b"/a%5Cb",
+            b"/%ff",
+            b"/\xff",
+            b"/caf\xc3\xa9",
+        ] {
+            assert_eq!(status(target), expected, "{}", target.escape_ascii());
+        }
+        for target in [&b"/%00"[..], b"/a%2Fb%zz", b"/..", b"/a\0b", b"/a b"] {
+            assert_eq!(status(target), "400", "{}", target.escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn the_log_has_a_target_percent_encoded() {
+    let world = World::new();
+    let logged = |request: &[u8]| {
+        let mut session = world.session();
+        let mut out = Outbox::new();
+        out.set_logged(true);
+        receive(&mut session, request, &mut out);
+        let mut lines = Vec::new();
+        out.take_log(|_| Duration::ZERO, |log| lines.extend_from_slice(log));
+        String::from_utf8(lines).unwrap()
+    };
+    let line = logged("GET /é?q=’ HTTP/1.1\r\nHost: x\r\n\r\n".as_bytes());
+    assert!(
+        line.contains("\"GET /%C3%A9?q=%E2%80%99 HTTP/1.1\" 404 "),
+        "{line}"
+    );
+    // What is no request shows as it came.
+    let line = logged(b"\xc3\xa9\r\n\r\n");
+    assert!(line.contains("\"\\xc3\\xa9\" 400 "), "{line}");
 }

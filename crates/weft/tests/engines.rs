@@ -27,6 +27,7 @@ on_every_engine! {
     every_transcript_plays_as_written
     every_cache_transcript_plays_as_written
     a_large_file_arrives_whole
+    as_many_ranges_as_clients_ask_for_arrive_as_parts
     trickling_a_head_does_not_extend_its_time
     a_client_that_dies_in_a_download_leaves_nothing
     draining_closes_idle_connections_at_once
@@ -266,6 +267,46 @@ fn a_large_file_arrives_whole(engine: &Engine) {
         stream.read_exact(&mut got).unwrap();
         assert!(got == content);
     }
+}
+
+/// Seen: zsync gave up, because 17 ranges were answered with the whole file.
+fn as_many_ranges_as_clients_ask_for_arrive_as_parts(engine: &Engine) {
+    let world = World::new(engine);
+    let content = world.make_large_file();
+    let ranges = (0..256).map(|n| {
+        let start = n * 101_987;
+        start..start + 1 + n * n % 5_003
+    });
+    let ranges: Vec<_> = ranges.collect();
+    let specs: Vec<_> = ranges
+        .iter()
+        .map(|range| format!("{}-{}", range.start, range.end - 1))
+        .collect();
+    let request = format!(
+        "GET /large.bin HTTP/1.1\r\nHost: x\r\nRange: bytes={}\r\nConnection: close\r\n\r\n",
+        specs.join(",")
+    );
+    let reply = world.exchange(request.as_bytes());
+    let (head, body) = reply.split_at(find(&reply, b"\r\n\r\n").unwrap() + 4);
+    let head = std::str::from_utf8(head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 206 "), "{head}");
+    assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())));
+    let boundary = head.split_once("boundary=").unwrap().1;
+    let delimiter = format!("\r\n--{}", boundary.split_once('\r').unwrap().0);
+    let mut rest = body;
+    for range in ranges {
+        let start = delimiter.len() + find(&rest[delimiter.len()..], b"\r\n\r\n").unwrap() + 4;
+        let (part_head, rest_of_it) = rest.split_at(start);
+        assert!(part_head.starts_with(delimiter.as_bytes()));
+        let (part, behind) = rest_of_it.split_at(range.len());
+        assert!(part == &content[range]);
+        rest = behind;
+    }
+    assert_eq!(rest, format!("{delimiter}--\r\n").as_bytes());
+}
+
+fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
+    bytes.windows(text.len()).position(|window| window == text)
 }
 
 fn trickling_a_head_does_not_extend_its_time(engine: &Engine) {

@@ -34,6 +34,11 @@ def curl_gets_ranges(world):
         several = world.output_of("curl", "-sf", "-D", "-", "-r", "0-9,100-109", server.url(WAV))
         expect(b"multipart/byteranges" in several, "two ranges are no multipart/byteranges")
         expect(whole[:10] in several and whole[100:110] in several, "two ranges do not hold both parts")
+        many = ",".join(f"{at * 9_000}-{at * 9_000 + 99 + at}" for at in range(256))
+        parts = server.get(WAV, Range=f"bytes={many}")
+        boundary = parts.header("Content-Type").split("boundary=")[1]
+        bodies = [part.split(b"\r\n\r\n", 1)[1] for part in parts.body.split(f"\r\n--{boundary}".encode())[1:-1]]
+        expect_equal("256 parts", bodies, [whole[at * 9_000:at * 9_000 + 100 + at] for at in range(256)])
         beyond = world.output_of("curl", "-s", "-o", world.scratch / "beyond", "-D", "-", "-r", f"{len(whole)}-", server.url(WAV))
         expect(b" 416 " in beyond and f"bytes */{len(whole)}".encode() in beyond, f"beyond the end: {beyond!r}")
 

@@ -1,5 +1,8 @@
 //! The request target, and the path in it: decoded, and without dot segments.
 
+use std::borrow::Cow;
+use std::io::Write;
+
 use super::Refusal;
 
 /// What a request is about. RFC 9112 3.2
@@ -26,13 +29,13 @@ pub(crate) struct RawPath<'a> {
 /// goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathError {
-    /// A `%` without two hexadecimal digits, `%00`, or `%2F`: a slash that is not a separator
-    /// exists in no file name.
+    /// A `%` without two hexadecimal digits, or `%00`.
     Encoding,
     /// More `..` than there are segments.
     AboveRoot,
-    /// Not UTF-8 once decoded. Well-formed, but no file here has such an address.
-    NotUtf8,
+    /// Well-formed, but no file here has such an address: not UTF-8 once decoded, or with a slash
+    /// inside of a segment (`%2F`, which is data and no separator: RFC 3986 2.2).
+    NoFile,
 }
 
 impl<'a> Target<'a> {
@@ -133,14 +136,32 @@ impl<'a> RawPath<'a> {
         } else {
             rewrite(self.path, room)?
         };
-        std::str::from_utf8(bytes).map_err(|_| PathError::NotUtf8)
+        std::str::from_utf8(bytes).map_err(|_| PathError::NoFile)
     }
 }
 
-/// RFC 3986 has no other bytes in a path or query; we let the printable rest of ASCII pass
-/// (browsers send `|` and `^` as they are), but no `#`: a fragment is never sent.
+/// RFC 3986 has fewer bytes in a path or query. We let the printable rest of ASCII pass (browsers
+/// send `|` and `^` as they are), but no `#`: a fragment is never sent. Bytes above ASCII mean what
+/// they mean percent-encoded: some clients send UTF-8 as it is, and nginx and Caddy take it, too.
 fn is_target_byte(byte: u8) -> bool {
-    byte.is_ascii_graphic() && byte != b'#'
+    byte > b' ' && byte != 0x7f && byte != b'#'
+}
+
+/// The same target, or request line, with bytes above ASCII percent-encoded: for `Location` and
+/// the log.
+pub(crate) fn encoded(target: &[u8]) -> Cow<'_, [u8]> {
+    if target.is_ascii() {
+        return Cow::Borrowed(target);
+    }
+    let mut encoded = Vec::with_capacity(target.len() + 64);
+    for &byte in target {
+        if byte.is_ascii() {
+            encoded.push(byte);
+        } else {
+            write!(encoded, "%{byte:02X}").expect("a vector takes everything");
+        }
+    }
+    Cow::Owned(encoded)
 }
 
 fn check_query(query: &[u8]) -> Result<(), Refusal> {
@@ -182,6 +203,10 @@ fn rewrite<'s>(path: &[u8], room: &'s mut Vec<u8>) -> Result<&'s [u8], PathError
     Ok(room)
 }
 
+/// A byte that is in no UTF-8. It stands for a slash that is no separator, because no file name has
+/// either.
+const NO_TEXT: u8 = 0xff;
+
 fn decode(segment: &[u8], room: &mut Vec<u8>) -> Result<(), PathError> {
     let mut rest = segment;
     while let [byte, after @ ..] = rest {
@@ -195,7 +220,8 @@ fn decode(segment: &[u8], room: &mut Vec<u8>) -> Result<(), PathError> {
         };
         let byte = hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low);
         match byte {
-            Some(0 | b'/') | None => return Err(PathError::Encoding),
+            Some(0) | None => return Err(PathError::Encoding),
+            Some(b'/') => room.push(NO_TEXT),
             Some(byte) => room.push(byte),
         }
         rest = after;
@@ -255,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_above_the_root_and_encoded_slashes_are_errors() {
+    fn a_path_above_the_root_and_bad_encodings_are_errors() {
         for target in [
             "/..",
             "/../a",
@@ -265,10 +291,38 @@ mod tests {
         ] {
             assert_eq!(normalized(target), Err(PathError::AboveRoot), "{target}");
         }
-        for target in ["/a%2fb", "/a%2Fb", "/%00", "/%", "/%4", "/%zz", "/%+1"] {
+        for target in ["/%00", "/%", "/%4", "/%zz", "/%+1", "/a%2Fb%00"] {
             assert_eq!(normalized(target), Err(PathError::Encoding), "{target}");
         }
-        assert_eq!(normalized("/%ff"), Err(PathError::NotUtf8));
+    }
+
+    #[test]
+    fn what_no_file_can_be_called_is_well_formed() {
+        for target in [
+            "/%ff",
+            "/a%2fb",
+            "/a%2Fb/c",
+            "/..%2f..%2fetc",
+            "/%2f/../%2f",
+        ] {
+            assert_eq!(normalized(target), Err(PathError::NoFile), "{target}");
+        }
+        // The segment with the slash is gone.
+        check("/a%2Fb/../c", "/c");
+    }
+
+    #[test]
+    fn bytes_above_ascii_are_as_if_they_were_encoded() {
+        check("/straße.txt", "/straße.txt");
+        check("/a/../’.txt?utm=’", "/’.txt");
+        check("http://x/é", "/é");
+        let raw = Target::parse(b"/\xff");
+        let Ok(Target::Path(raw)) = raw else {
+            panic!("{raw:?}")
+        };
+        assert_eq!(raw.normalize(&mut Vec::new()), Err(PathError::NoFile));
+        assert_eq!(&*encoded("a=é&b".as_bytes()), b"a=%C3%A9&b");
+        assert!(matches!(encoded(b"a=%C3%A9"), Cow::Borrowed(_)));
     }
 
     #[test]
@@ -286,10 +340,16 @@ mod tests {
             "http:///a",
             "http://u@x/",
         ];
-        for target in refused
-            .into_iter()
-            .chain(["/a#b", "/a\tb", "/é", "/a?é", "*a", "/a?b#c"])
-        {
+        for target in refused.into_iter().chain([
+            "/a#b",
+            "/a\tb",
+            "/a b",
+            "/a?b c",
+            "/\x7f",
+            "*a",
+            "/a?b#c",
+            "http://é/",
+        ]) {
             assert_eq!(
                 Target::parse(target.as_bytes()),
                 Err(Refusal::Target),
@@ -301,7 +361,7 @@ mod tests {
     proptest! {
         /// Whatever is asked for, what is looked up lies below the root and has one spelling.
         #[test]
-        fn a_path_never_escapes_the_root(target in "(/|/[.]|/[.][.]|%2e|%2E|%5c|%20|[a-z.%]|[\\x21-\\x7e]){0,24}") {
+        fn a_path_never_escapes_the_root(target in "(/|/[.]|/[.][.]|%2e|%2E|%5c|%20|%2f|é|[a-z.%]|[\\x21-\\x7e]){0,24}") {
             let target = format!("/{target}").replace('#', "");
             if let Ok(path) = normalized(&target) {
                 prop_assert!(path.starts_with('/'));

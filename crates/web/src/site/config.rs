@@ -69,11 +69,13 @@ pub enum EtagKind {
     Off,
 }
 
-/// A header field for the files whose path matches a glob; with the glob `**` for every reply.
+/// A header field for replies about files whose path matches a glob; with the glob `**` for every
+/// reply.
 ///
 /// Globs are written as in `.gitignore`: without a slash (`*.js`) they match the file's name in any
 /// directory, with one (`assets/**`, `/index.html`) the whole path from the root. `*` stops at a
-/// slash, `**` does not. What is matched is the file that answers (`blog/index.html` for `/blog/`).
+/// slash, `**` does not. What is matched is the file that answers (`blog/index.html` for `/blog/`),
+/// or where none does the path that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRule {
     /// Which files.

@@ -1,5 +1,6 @@
 //! The result that the site table gives to the protocol half.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,6 +31,8 @@ pub(crate) struct Entry {
     /// The lines of a 304. RFC 9110 15.4.5: ETag, Last-Modified, Vary, Cache-Control and other
     /// extra fields.
     pub(crate) head_304: Bytes,
+    /// Where in `head_304` the operator's lines are that a reply without the file carries, too.
+    pub(crate) rules: Range<usize>,
     /// Length of the body in bytes.
     pub(crate) len: u64,
     /// Where the bytes are.
@@ -39,6 +42,11 @@ pub(crate) struct Entry {
 impl Entry {
     pub(super) fn is_in_memory(&self) -> bool {
         matches!(self.body, Body::Memory(_))
+    }
+
+    /// The operator's header lines of a reply that is about this file, and does not carry it.
+    pub(crate) fn rule_lines(&self) -> &[u8] {
+        &self.head_304[self.rules.clone()]
     }
 }
 

@@ -7,6 +7,7 @@ use session::FileStamp;
 use super::config::EtagKind;
 use super::entry::{Body, Entry};
 use super::rest::LOOK_AGAIN_MIN;
+use super::rules;
 use crate::lookup::Encoding;
 
 /// The values of an entry's header fields.
@@ -150,6 +151,8 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
     // https://fetch.spec.whatwg.org/#x-content-type-options-header
     let body_lines = format!("{coding}Accept-Ranges: bytes\r\nX-Content-Type-Options: nosniff\r\n");
     let head_206 = format!("{body_lines}{shared}");
+    let rules_start = shared.len() - description.extra.len();
+    let rules_len = rules::without_file(description.extra).len();
     let head_200 = format!("Content-Type: {content_type}\r\nContent-Length: {len}\r\n{head_206}");
     Entry {
         etag: description.etag.as_deref().unwrap_or_default().into(),
@@ -160,6 +163,7 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
         head_200: Bytes::from(head_200),
         head_206: Bytes::from(head_206),
         head_304: Bytes::from(shared),
+        rules: rules_start..rules_start + rules_len,
         len,
         body,
     }
@@ -176,6 +180,7 @@ pub(super) fn with_body(entry: &Entry, body: Body) -> Entry {
         head_200: entry.head_200.clone(),
         head_206: entry.head_206.clone(),
         head_304: entry.head_304.clone(),
+        rules: entry.rules.clone(),
         len: entry.len,
         body,
     }

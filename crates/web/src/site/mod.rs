@@ -189,9 +189,28 @@ impl Site {
         self.answer(lookup, self.moment(now), Blocking::Allowed)
     }
 
+    /// The path of the file that answers for what does not exist.
+    #[inline]
+    pub(crate) fn fallback(&self) -> Option<&str> {
+        self.config.spa_fallback.as_deref()
+    }
+
     /// The operator's header lines of a reply that has no file or listing.
     pub(crate) fn lines_everywhere(&self) -> &[u8] {
         self.rules.everywhere().as_bytes()
+    }
+
+    /// The operator's header lines of a reply to a request for `path`, at which no file was looked
+    /// up or found. For a directory they are those of its index file.
+    pub(crate) fn lines_without_file(&self, path: &str) -> String {
+        let path = path.trim_start_matches('/');
+        let is_directory = path.is_empty() || path.ends_with('/');
+        let mut lines = match self.config.index.first() {
+            Some(index) if is_directory => self.rules.lines(&format!("{path}{index}")),
+            _ => self.rules.lines(path),
+        };
+        lines.truncate(rules::without_file(&lines).len());
+        lines
     }
 
     /// The operator's page for an error status.

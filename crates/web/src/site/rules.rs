@@ -76,6 +76,30 @@ impl Rules {
     }
 }
 
+/// The part of [`Rules::lines`] that a reply carries which is about a path and has no file: an
+/// error, a redirect, the reply to OPTIONS. A cache that keeps an error as long as it may keep the
+/// file hides the file, so `Cache-Control` is there only if it forbids that.
+pub(super) fn without_file(lines: &str) -> &str {
+    // Cache rules stand behind header rules, and one of them holds.
+    let last = lines.split_inclusive('\n').next_back().unwrap_or_default();
+    match last.strip_prefix("Cache-Control: ") {
+        Some(value) if !forbids_reuse(value) => &lines[..lines.len() - last.len()],
+        _ => lines,
+    }
+}
+
+/// Whether a reply with this `Cache-Control` is not reused before the server was asked. RFC 9111
+/// 5.2.2
+fn forbids_reuse(value: &str) -> bool {
+    let directives = value.split(',').map(|directive| directive.trim());
+    let mut forbidding = directives.filter(|directive| {
+        ["no-store", "no-cache"]
+            .iter()
+            .any(|name| directive.eq_ignore_ascii_case(name))
+    });
+    forbidding.next().is_some()
+}
+
 /// The glob of a rule for every path.
 const EVERYWHERE: &str = "**";
 
@@ -216,6 +240,27 @@ mod tests {
             rules.lines("a.css"),
             "X-A: 1\r\nX-B: 3\r\nCache-Control: no-cache\r\n"
         );
+    }
+
+    #[test]
+    fn a_reply_without_the_file_is_not_kept_like_the_file() {
+        let without = |value: &str| {
+            let headers = [header("*", "X-Cache-Control", "1")];
+            let glob = "*.js".to_owned();
+            let caches = [CacheRule {
+                glob,
+                value: value.to_owned(),
+            }];
+            let lines = Rules::new(&headers, &caches).unwrap().lines("a.js");
+            without_file(&lines).to_owned()
+        };
+        assert_eq!(without("max-age=9, immutable"), "X-Cache-Control: 1\r\n");
+        assert_eq!(without("public"), "X-Cache-Control: 1\r\n");
+        let strict = "X-Cache-Control: 1\r\nCache-Control: private, no-store\r\n";
+        assert_eq!(without("private, no-store"), strict);
+        assert!(without("No-Cache").ends_with("No-Cache\r\n"));
+        assert_eq!(without_file(""), "");
+        assert_eq!(without_file("X: no\r\n"), "X: no\r\n");
     }
 
     #[test]

@@ -16,7 +16,8 @@ const HOUSES: &[House] = &[
             error_page log site
             config
             request
-            conditional counters negotiate range
+            conditional negotiate range
+            counters
             handle oracle
             reply transcript
             answer

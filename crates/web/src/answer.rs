@@ -109,7 +109,12 @@ fn answer_without_file(
     match found {
         Found::SlashMissing(path) => redirect(replier, asked, &path, query, rules),
         Found::NotFound => replier.page(Status::NotFound, asked, rules, &[], None),
+        Found::NoIndex => replier.no_index(asked, rules),
         Found::Forbidden => replier.page(Status::Forbidden, asked, rules, &[], None),
+        Found::OnlyCompressed => {
+            let vary = b"Vary: Accept-Encoding\r\n";
+            replier.page(Status::NotAcceptable, asked, rules, vary, None);
+        }
         Found::Failed { status, why } => fail(replier, asked, rules, status, &why),
         Found::WouldBlock => {
             let why = "the site wants to block where it may, and does not";

@@ -13,7 +13,16 @@ pub(crate) struct Page {
 impl Page {
     /// Makes the page of one status. Pages are made once, at start and reload.
     pub(crate) fn built_in(status: Status) -> Page {
-        let body = html(status).into_bytes();
+        Page::saying(status, status.sentence())
+    }
+
+    /// The page of a directory without an index file, which is not listed.
+    pub(crate) fn no_index() -> Page {
+        Page::saying(Status::Forbidden, "This folder has no index page.")
+    }
+
+    fn saying(status: Status, sentence: &str) -> Page {
+        let body = html(status, sentence).into_bytes();
         Page {
             head: head("text/html; charset=utf-8", body.len() as u64),
             body,
@@ -31,13 +40,13 @@ pub(crate) fn head(content_type: &str, len: u64) -> Vec<u8> {
     .into_bytes()
 }
 
-fn html(status: Status) -> String {
-    let (title, sentence) = (status.title(), status.sentence());
+fn html(status: Status, sentence: &str) -> String {
+    let title = status.title();
     let (code, reason) = title
         .split_once(' ')
         .expect("a title is a code and a reason");
     let home = match status {
-        Status::NotFound => "<p><a href=\"/\">Home</a></p>",
+        Status::NotFound | Status::Forbidden => "<p><a href=\"/\">Home</a></p>",
         _ => "",
     };
     format!(
@@ -49,11 +58,17 @@ fn html(status: Status) -> String {
 <title>{title}</title>
 <style>
   :root {{ color-scheme: light dark }}
-  body {{ margin: 0; min-height: 100vh; display: grid; place-content: center; padding: 1rem;
-         font: 1.1rem/1.5 system-ui, sans-serif; text-align: center }}
+  body {{ box-sizing: border-box; margin: 0; min-height: 100vh; display: grid; place-content: center; padding: 1rem;
+         font: 1.1rem/1.5 system-ui, sans-serif; text-align: center; color: #1c2330; background: #fff }}
   h1 {{ font-size: 1.4rem; font-weight: 500; margin: 0 }}
   b {{ display: block; font-size: 5rem; font-weight: 200; line-height: 1.1; letter-spacing: .05em }}
-  p {{ opacity: .7; margin: .5rem 0 }}
+  p {{ margin: .5rem 0; color: #566072 }}
+  a {{ color: #1c5fd4 }}
+  @media (prefers-color-scheme: dark) {{
+    body {{ color: #e4e8f0; background: #121212 }}
+    p {{ color: #a9b2c0 }}
+    a {{ color: #7db0ff }}
+  }}
 </style>
 <main><h1><b>{code}</b>{reason}</h1><p>{sentence}</p>{home}</main>
 </html>
@@ -76,6 +91,14 @@ mod tests {
         );
         let head = String::from_utf8(page.head).unwrap();
         assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
+    }
+
+    #[test]
+    fn a_folder_without_an_index_page_says_so_and_not_that_access_is_denied() {
+        let body = String::from_utf8(Page::no_index().body).unwrap();
+        assert!(body.contains("<b>403</b>Forbidden") && body.contains("no index page"));
+        assert!(!body.contains("access"), "{body}");
+        crate::html_test::check(&body);
     }
 
     #[test]

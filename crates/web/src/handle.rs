@@ -82,6 +82,8 @@ pub(crate) struct Service {
     pub(crate) server_line: Vec<u8>,
     /// The built-in page of each status that has one; see [`Service::page`].
     pages: Vec<Page>,
+    /// The built-in 403 of a directory without an index file.
+    pub(crate) no_index: Page,
 }
 
 impl Service {
@@ -97,6 +99,7 @@ impl Service {
             config,
             server_line,
             pages,
+            no_index: Page::no_index(),
         })
     }
 

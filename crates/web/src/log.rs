@@ -18,6 +18,8 @@ pub enum LogFormat {
     Combined,
     /// One JSON object per line; `duration_s` is in seconds.
     Json,
+    /// For people who look: `12:00:00 peer "request line" status body_bytes seconds`, in UTC.
+    Short,
 }
 
 /// The other end of a connection.
@@ -69,6 +71,7 @@ impl LogLine<'_> {
         match format {
             LogFormat::Combined => self.write_combined(dates, to),
             LogFormat::Json => self.write_json(dates, to),
+            LogFormat::Short => self.write_short(dates, to),
         }
     }
 
@@ -84,6 +87,18 @@ impl LogLine<'_> {
         to.push(b' ');
         push_quoted(self.user_agent, to);
         to.push(b' ');
+        log.put_gap();
+        log.text().push(b'\n');
+    }
+
+    fn write_short(&self, dates: &Dates, log: &mut Log) {
+        let to = log.text();
+        let request = Some(self.request).filter(|line| !line.is_empty());
+        // The clock of `2026-11-20T12:00:00Z`.
+        to.extend_from_slice(&dates.rfc3339[11..19]);
+        print(to, format_args!(" {} ", self.peer));
+        push_quoted(request, to);
+        print(to, format_args!(" {} {} ", self.status, self.body_len));
         log.put_gap();
         log.text().push(b'\n');
     }
@@ -204,6 +219,10 @@ mod tests {
             "192.0.2.7 - - [20/Nov/2026:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"http://a/\" \"curl/8\" 0.001500\n"
         );
         assert_eq!(
+            written(&line, LogFormat::Short),
+            "12:00:00 192.0.2.7 \"GET / HTTP/1.1\" 200 5 0.001500\n"
+        );
+        assert_eq!(
             written(&line, LogFormat::Json),
             "{\"time\":\"2026-11-20T12:00:00Z\",\"peer\":\"192.0.2.7\",\"request\":\"GET / HTTP/1.1\",\
              \"status\":200,\"bytes\":5,\"host\":\"example.org\",\"referer\":\"http://a/\",\
@@ -215,7 +234,7 @@ mod tests {
     fn a_client_can_neither_forge_a_line_nor_break_the_json() {
         let nasty: Vec<u8> = (0..=255).chain("\u{2028}\u{85}é".bytes()).collect();
         let line = line(&nasty, Some(&nasty));
-        for format in [LogFormat::Combined, LogFormat::Json] {
+        for format in [LogFormat::Combined, LogFormat::Json, LogFormat::Short] {
             let text = written(&line, format);
             assert_eq!(text.lines().count(), 1);
             assert!(

@@ -11,7 +11,7 @@ use std::ops::Range;
 use session::{FileRange, Now, Outbox};
 
 use crate::date;
-use crate::error_page;
+use crate::error_page::{self, Page};
 use crate::handle::{Handle, Service};
 use crate::log::{LogLine, Peer};
 use crate::request::target::encoded;
@@ -188,6 +188,25 @@ impl Replier<'_> {
         lines: &[u8],
         why: Option<&str>,
     ) {
+        self.page_or(self.service.page(status), status, asked, rules, lines, why);
+    }
+
+    /// 403 for a directory that has no index file and is not listed.
+    pub(crate) fn no_index(&mut self, asked: RequestFacts<'_>, rules: &[u8]) {
+        let why = Some("the directory has no index file, and is not listed");
+        let page = &self.service.no_index;
+        self.page_or(page, Status::Forbidden, asked, rules, &[], why);
+    }
+
+    fn page_or(
+        &mut self,
+        page: &Page,
+        status: Status,
+        asked: RequestFacts<'_>,
+        rules: &[u8],
+        lines: &[u8],
+        why: Option<&str>,
+    ) {
         let lines = &[rules, lines].concat();
         let custom = match status.is_error() {
             true => self.service.site.error_page(status.code()),
@@ -203,7 +222,6 @@ impl Replier<'_> {
                 entry.len
             }
             None => {
-                let page = self.service.page(status);
                 let body: &[u8] = if asked.wants_body { &page.body } else { &[] };
                 self.put_head(status, asked, &page.head, lines, body);
                 page.body.len() as u64

@@ -30,7 +30,7 @@ pub struct SiteConfig {
     /// Values of `Cache-Control`. Of rules that match, the last one counts.
     pub cache_rules: Vec<CacheRule>,
     /// Whether `x.br`, `x.zst` or `x.gz` is sent instead of `x` to clients that take it, when it
-    /// lies beside it and is at least as new.
+    /// lies beside it and is at least as new, or `x` itself is not there.
     pub precompressed: bool,
     /// How many bytes of small files may be held in memory, 1 KiB of overhead for each included.
     pub memory_budget: u64,
@@ -51,7 +51,9 @@ pub struct SiteConfig {
     pub recheck_every: Duration,
     /// What ETags are made of.
     pub etag: EtagKind,
-    /// Types by file name extension (without its dot), before the built-in table.
+    /// Types, before the built-in table: by extension (without its dot) or whole file name, if
+    /// there is no sign of a glob in it, and else by glob as in [`HeaderRule`]. Of those that match,
+    /// the last one counts.
     pub mime_types: Vec<(String, String)>,
 }
 
@@ -80,7 +82,8 @@ pub enum EtagKind {
 pub struct HeaderRule {
     /// Which files.
     pub glob: String,
-    /// The field's name. Names that the server sets itself are refused.
+    /// The field's name. Names that the server sets itself are refused. `Content-Encoding` says what
+    /// the files are compressed with (`br`, `zstd`, `gzip`), or that they are not (`identity`).
     pub name: String,
     /// The field's value.
     pub value: String,

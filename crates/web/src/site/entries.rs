@@ -109,11 +109,24 @@ impl Site {
     /// The file of a record that does not come to rest. It is served with its present length, a
     /// validator that does not promise that its bytes are of one state, and `no-store`. It is valid
     /// as long as the record, which is not long.
-    pub(super) fn moving_entry(&self, record: &Record, moment: Moment) -> Result<Arc<Entry>, Miss> {
-        let id = record.best(Encodings::NONE);
+    pub(super) fn moving_entry(
+        &self,
+        record: &Record,
+        accepts: Encodings,
+        moment: Moment,
+    ) -> Result<Arc<Entry>, Miss> {
+        // The plain file, unless there is none.
+        let id = match record.survey.has_plain {
+            true => record.best(Encodings::NONE),
+            false => record.best(accepts),
+        };
+        if id.encoding.is_none() && !record.survey.has_plain {
+            return Err(Miss::OnlyCompressed);
+        }
         let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
-        let source = &record.survey.source;
-        let file = self.with_descriptors(|| root.open_file(source, Blocking::Allowed))?;
+        let suffix = id.encoding.map_or("", Encoding::suffix);
+        let name = format!("{}{suffix}", record.survey.source);
+        let file = self.with_descriptors(|| root.open_file(&name, Blocking::Allowed))?;
         // Another file may lie there by now, and its stamp does not show that.
         let stat = rustix::fs::fstat(&file).map_err(miss_of)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -274,15 +287,16 @@ impl Site {
     ) -> Arc<Entry> {
         let survey = &record.survey;
         let content_type = self.content_type(&survey.source);
-        let varies = survey.has_variants()
-            || (self.config.precompressed && mime::is_compressible(content_type));
+        let coding = self.rules.coding(&survey.source);
+        let may_vary = self.config.precompressed && mime::is_compressible(content_type);
+        let varies = survey.has_variants() || (may_vary && coding.is_none());
         let reading = (is_moving || !record.settled).then(|| self.reading());
         let strong_etag = head::etag(self.config.etag, stamp, id.encoding, reading);
         let modified = head::modified(stamp, moment.since_epoch);
         let extra = self.rules.lines(&survey.source);
         let description = Description {
             content_type,
-            encoding: id.encoding,
+            encoding: id.encoding.or(coding),
             len: stamp.len,
             etag: match is_moving {
                 true => strong_etag.map(|etag| format!("W/{etag}")),
@@ -303,15 +317,7 @@ impl Site {
     }
 
     pub(super) fn content_type(&self, path: &str) -> &str {
-        let extension = mime::extension(path).unwrap_or_default();
-        let own = self
-            .config
-            .mime_types
-            .iter()
-            .find(|(of, _)| of.eq_ignore_ascii_case(extension));
-        own.map(|(_, content_type)| content_type.as_str())
-            .or_else(|| mime::by_name(path))
-            .unwrap_or("application/octet-stream")
+        self.rules.content_type(path)
     }
 
     /// A number that no other reading has, of this process or an earlier one.

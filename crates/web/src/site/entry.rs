@@ -79,8 +79,12 @@ pub(crate) enum Found {
     /// Nothing there, or nothing that may be shown (hidden files and links out of the root look the
     /// same: no oracle).
     NotFound,
-    /// There, but not readable for the server, or a directory that may not be listed.
+    /// There, but not readable for the server.
     Forbidden,
+    /// A directory without an index file, which may not be listed.
+    NoIndex,
+    /// There, but only in codings that the client does not take.
+    OnlyCompressed,
     /// Out of descriptors or memory, or the disk failed: the reply is a 503 or 500; the sentence is
     /// for the log.
     Failed { status: u16, why: String },

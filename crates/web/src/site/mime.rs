@@ -1,5 +1,7 @@
 //! Media types by file name extension, as the IANA registry names them.
 
+use crate::lookup::Encoding;
+
 /// The type of a file by its name, from the built-in table.
 pub(super) fn by_name(path: &str) -> Option<&'static str> {
     let extension = extension(path)?;
@@ -20,6 +22,29 @@ pub(super) fn extension(path: &str) -> Option<&str> {
         ("", _) => None,
         (_, extension) => Some(extension),
     }
+}
+
+/// The coding that a file's name says its bytes are in, where a client could do nothing with them
+/// otherwise: a compressed picture, script, style sheet or module. What is downloaded to be kept
+/// (`.tar.gz`, `.csv.gz`) stays a file of its own type.
+pub(super) fn coding_by_name(path: &str) -> Option<Encoding> {
+    let name = path.rsplit('/').next()?;
+    if extension(name).is_some_and(|extension| extension.eq_ignore_ascii_case("svgz")) {
+        return Some(Encoding::Gzip);
+    }
+    let of_name = |encoding: &Encoding| name.ends_with(encoding.suffix());
+    let encoding = Encoding::ALL.into_iter().find(of_name)?;
+    let inner = by_name(without_coding(name, encoding))?;
+    let is_for_browsers = matches!(
+        inner.split(';').next(),
+        Some("text/javascript" | "text/css" | "application/wasm" | "image/svg+xml")
+    );
+    is_for_browsers.then_some(encoding)
+}
+
+/// The name without what says how it is compressed.
+pub(super) fn without_coding(path: &str, encoding: Encoding) -> &str {
+    path.strip_suffix(encoding.suffix()).unwrap_or(path)
 }
 
 /// Whether files of this type are worth compressing, so that variants may appear beside them.
@@ -167,6 +192,7 @@ const TYPES: &[(&str, &str)] = &[
     ("sql", "application/sql"),
     ("srt", "text/plain; charset=utf-8"),
     ("svg", "image/svg+xml"),
+    ("svgz", "image/svg+xml"),
     ("swf", "application/vnd.adobe.flash.movie"),
     ("tar", "application/x-tar"),
     ("tex", "application/x-tex"),
@@ -243,6 +269,26 @@ mod tests {
             "x.html.b",
         ] {
             assert_eq!(by_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_only_a_browser_can_use_compressed_has_its_coding() {
+        for (name, coding) in [
+            ("logo.svgz", Some(Encoding::Gzip)),
+            ("a/LOGO.SVGZ", Some(Encoding::Gzip)),
+            ("Build/game.framework.js.gz", Some(Encoding::Gzip)),
+            ("game.wasm.br", Some(Encoding::Br)),
+            ("style.css.zst", Some(Encoding::Zstd)),
+            ("archive.tar.gz", None),
+            ("dump.sql.gz", None),
+            ("data.json.gz", None),
+            ("x.gz", None),
+            (".gz", None),
+            (".js.gz", None),
+            ("a.js.d/x", None),
+        ] {
+            assert_eq!(coding_by_name(name), coding, "{name}");
         }
     }
 

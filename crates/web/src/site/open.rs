@@ -51,6 +51,8 @@ pub(super) enum Miss {
     SlashMissing,
     /// A directory without an index file.
     Directory,
+    /// A file that exists in codings only that the client does not take.
+    OnlyCompressed,
     /// The answer is on the disk.
     WouldBlock,
     /// The file is being written to, or was just now: it must be left alone for so long.

@@ -8,7 +8,7 @@ use super::entry::Entry;
 use super::open::{Blocking, Kind, Miss, Root, is_hidden};
 use super::rest::WAIT_MAX;
 use super::table::{Key, Record, Survey};
-use super::{Moment, Site, head};
+use super::{Moment, Site, head, mime};
 use crate::lookup::{Encoding, Encodings};
 
 /// A file that changes faster than it can be opened is tried this often, and then sent as it comes.
@@ -29,10 +29,14 @@ impl Site {
         for _ in 0..CHANGING_MAX {
             let record = self.record_at(key, moment, blocking)?;
             let id = record.best(accepts);
+            let has_plain = record.survey.has_plain;
+            if id.encoding.is_none() && !has_plain {
+                return Err(Miss::OnlyCompressed);
+            }
             let entry = match self.entry_of(&record, id, moment, blocking) {
                 // The original answers instead of a variant that may not be read, or is being
                 // written.
-                Err(Miss::Forbidden | Miss::Restless(_)) if id.encoding.is_some() => {
+                Err(Miss::Forbidden | Miss::Restless(_)) if id.encoding.is_some() && has_plain => {
                     self.entry_of(&record, record.best(Encodings::NONE), moment, blocking)
                 }
                 done => done,
@@ -58,7 +62,7 @@ impl Site {
             return Err(Miss::WouldBlock);
         }
         let record = self.record_at(key, moment, blocking)?;
-        self.moving_entry(&record, moment)
+        self.moving_entry(&record, accepts, moment)
     }
 
     /// What a path stands for: as the table knows it, if that is fresh or still true.
@@ -116,26 +120,70 @@ impl Site {
 
     /// Surveys the disk for a path: one look-up for the file, and one for each variant.
     fn survey(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
-        let (source, plain) = self.source(root, path, blocking)?;
-        let mut survey = Survey {
-            source: source.into(),
-            plain,
-            variants: [None; 3],
+        let miss = match self.source(root, path, blocking) {
+            Ok((source, plain)) => {
+                let variants = self.variants(root, &source, Some(&plain), blocking)?;
+                return Ok(Survey {
+                    source: source.into(),
+                    has_plain: true,
+                    plain,
+                    variants,
+                });
+            }
+            Err(miss) => miss,
         };
-        if self.config.precompressed {
-            for (variant, encoding) in survey.variants.iter_mut().zip(Encoding::ALL) {
-                let name = format!("{}{}", survey.source, encoding.suffix());
-                *variant = match root.look(&name, blocking) {
-                    // An older one is of an older state of the original.
-                    Ok((Kind::File, stamp)) => {
-                        Some(stamp).filter(|variant| is_as_new(variant, &plain))
-                    }
-                    Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => return Err(miss),
-                    _ => None,
-                };
+        for source in self.only_compressed(path, &miss) {
+            let variants = self.variants(root, &source, None, blocking)?;
+            if let Some(plain) = variants.into_iter().flatten().next() {
+                return Ok(Survey {
+                    source: source.into(),
+                    has_plain: false,
+                    plain,
+                    variants,
+                });
             }
         }
-        Ok(survey)
+        Err(miss)
+    }
+
+    /// The files that would answer for a path at which there is none, and may be there in compressed
+    /// form. Names without an extension (routes of applications, what scanners try) are not worth
+    /// the look-ups.
+    fn only_compressed(&self, path: &str, miss: &Miss) -> Vec<String> {
+        match miss {
+            Miss::NotFound if mime::extension(path).is_some() => vec![path.to_owned()],
+            Miss::Directory => {
+                let index = self.config.index.iter();
+                index.map(|name| format!("{path}{name}")).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The variants of a file; of `plain` itself, if it is there, those that are not older.
+    fn variants(
+        &self,
+        root: &Root,
+        source: &str,
+        plain: Option<&FileStamp>,
+        blocking: Blocking,
+    ) -> Result<[Option<FileStamp>; 3], Miss> {
+        let mut variants = [None; 3];
+        // What is compressed already has none.
+        if !self.config.precompressed || self.rules.coding(source).is_some() {
+            return Ok(variants);
+        }
+        for (variant, encoding) in variants.iter_mut().zip(Encoding::ALL) {
+            let name = format!("{source}{}", encoding.suffix());
+            *variant = match root.look(&name, blocking) {
+                // An older one is of an older state of the original.
+                Ok((Kind::File, stamp)) => Some(stamp)
+                    .filter(|variant| plain.is_none_or(|plain| is_as_new(variant, plain))),
+                Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => return Err(miss),
+                _ => None,
+            };
+        }
+        Ok(variants)
     }
 
     /// Which file answers for a path: the file itself, or for a directory the first of its index

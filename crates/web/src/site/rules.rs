@@ -1,8 +1,11 @@
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use super::config::{CacheRule, HeaderRule, SiteError};
+use super::mime;
+use crate::lookup::Encoding;
 
-/// Header and cache rules, compiled. Matched once for each entry, when it is made.
+/// Rules for headers, caching, types and codings, compiled. Matched once for each entry, when it is
+/// made.
 #[derive(Debug)]
 pub(super) struct Rules {
     globs: GlobSet,
@@ -10,18 +13,21 @@ pub(super) struct Rules {
     fields: Vec<(String, String)>,
     /// The header lines of the rules for every path.
     everywhere: String,
+    /// Rules for `Content-Encoding`: what files are compressed with, whatever they are called.
+    coding_globs: GlobSet,
+    codings: Vec<Option<Encoding>>,
+    type_globs: GlobSet,
+    types: Vec<String>,
 }
 
 /// Fields that the server sets itself; a rule with such a name would contradict it.
-const RESERVED: [&str; 19] = [
+const RESERVED: [&str; 17] = [
     "accept-ranges",
     "age",
     "allow",
     "connection",
-    "content-encoding",
     "content-length",
     "content-range",
-    "content-type",
     "date",
     "etag",
     "keep-alive",
@@ -40,10 +46,16 @@ impl Rules {
     ///
     /// # Errors
     /// The first rule that cannot be used, and why.
-    pub(super) fn new(headers: &[HeaderRule], caches: &[CacheRule]) -> Result<Rules, SiteError> {
+    pub(super) fn new(
+        headers: &[HeaderRule],
+        caches: &[CacheRule],
+        mime_types: &[(String, String)],
+    ) -> Result<Rules, SiteError> {
+        let is_coding = |rule: &HeaderRule| rule.name.eq_ignore_ascii_case("content-encoding");
+        let (codings, headers): (Vec<_>, Vec<_>) = headers.iter().partition(|rule| is_coding(rule));
         let mut globs = GlobSetBuilder::new();
         let mut fields = Vec::new();
-        for HeaderRule { glob, name, value } in headers {
+        for HeaderRule { glob, name, value } in &headers {
             check_name(name)?;
             add_glob(&mut globs, glob)?;
             fields.push(checked_field(name, value)?);
@@ -52,16 +64,49 @@ impl Rules {
             add_glob(&mut globs, glob)?;
             fields.push(checked_field("Cache-Control", value)?);
         }
-        let globs = globs
-            .build()
-            .map_err(|error| glob_error("all globs together", &error))?;
+        let mut coding_globs = GlobSetBuilder::new();
+        for rule in &codings {
+            add_glob(&mut coding_globs, &rule.glob)?;
+        }
+        let mut type_globs = GlobSetBuilder::new();
+        for (pattern, value) in mime_types {
+            check_type(pattern, value)?;
+            add_type_glob(&mut type_globs, pattern)?;
+        }
         let is_everywhere = |&rule: &usize| headers[rule].glob == EVERYWHERE;
         let everywhere: Vec<_> = (0..headers.len()).filter(is_everywhere).collect();
         Ok(Rules {
-            globs,
+            globs: built(globs)?,
             everywhere: lines_of(&fields, &everywhere),
             fields,
+            coding_globs: built(coding_globs)?,
+            codings: codings
+                .into_iter()
+                .map(coding_of)
+                .collect::<Result<_, _>>()?,
+            type_globs: built(type_globs)?,
+            types: mime_types.iter().map(|(_, value)| value.clone()).collect(),
         })
+    }
+
+    /// The coding that the bytes of the file at `path` are in, whoever asks for it.
+    pub(super) fn coding(&self, path: &str) -> Option<Encoding> {
+        match self.coding_globs.matches(path).last() {
+            Some(&rule) => self.codings[rule],
+            None => mime::coding_by_name(path),
+        }
+    }
+
+    /// The type of the file at `path`.
+    pub(super) fn content_type(&self, path: &str) -> &str {
+        if let Some(&rule) = self.type_globs.matches(path).last() {
+            return &self.types[rule];
+        }
+        let name = match self.coding(path) {
+            Some(encoding) => mime::without_coding(path, encoding),
+            None => path,
+        };
+        mime::by_name(name).unwrap_or("application/octet-stream")
     }
 
     /// The header lines, each ending in CRLF, for what is no file or listing.
@@ -115,7 +160,85 @@ fn lines_of(fields: &[(String, String)], matching: &[usize]) -> String {
     lines
 }
 
+fn built(globs: GlobSetBuilder) -> Result<GlobSet, SiteError> {
+    globs
+        .build()
+        .map_err(|error| glob_error("all globs together", &error))
+}
+
+/// The coding that a `Content-Encoding` rule names; `None` for `identity`, which turns off what the
+/// name would say.
+fn coding_of(rule: &HeaderRule) -> Result<Option<Encoding>, SiteError> {
+    let wrong = |why| SiteError::HeaderName {
+        name: rule.name.clone(),
+        why,
+    };
+    if rule.glob == EVERYWHERE {
+        return Err(wrong(
+            "name the files that are compressed: *.data.gz=Content-Encoding: gzip",
+        ));
+    }
+    let value = rule.value.trim();
+    let named = |encoding: &Encoding| value.eq_ignore_ascii_case(encoding.token());
+    match Encoding::ALL.into_iter().find(named) {
+        None if !value.eq_ignore_ascii_case("identity") => {
+            Err(wrong("its value is br, zstd, gzip or identity"))
+        }
+        coding => Ok(coding),
+    }
+}
+
+fn check_type(pattern: &str, value: &str) -> Result<(), SiteError> {
+    let is_of_directory = pattern
+        .ends_with('/')
+        .then_some("no file's name ends with a slash");
+    if let Some(why) = is_of_directory.or_else(|| never_matches(pattern)) {
+        return Err(SiteError::Glob {
+            glob: pattern.to_owned(),
+            why: why.to_owned(),
+        });
+    }
+    if value.is_empty() || !is_value(value) {
+        return Err(SiteError::HeaderValue {
+            name: "Content-Type".to_owned(),
+            value: value.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// A word is an extension, or the whole name of a file; anything else is a glob.
+fn add_type_glob(globs: &mut GlobSetBuilder, pattern: &str) -> Result<(), SiteError> {
+    if pattern.contains(['*', '?', '[', ']', '{', '}', '\\', '/', ',', '!']) {
+        return add_glob(globs, pattern);
+    }
+    let glob = GlobBuilder::new(&format!("**/{{?*.{pattern},{pattern}}}"))
+        .literal_separator(true)
+        .case_insensitive(true)
+        .build()
+        .map_err(|error| glob_error(pattern, &error))?;
+    globs.add(glob);
+    Ok(())
+}
+
+/// What makes a glob match no path, if anything does.
+fn never_matches(glob: &str) -> Option<&'static str> {
+    let path = glob.strip_prefix('/').unwrap_or(glob);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    path.split('/').find_map(|segment| match segment {
+        "" if !glob.is_empty() => Some("no path has two slashes in a row"),
+        "." | ".." => Some("no path has . or .. in it: write it from the root, as /assets/**"),
+        _ => None,
+    })
+}
+
 fn add_glob(globs: &mut GlobSetBuilder, glob: &str) -> Result<(), SiteError> {
+    if let Some(why) = never_matches(glob) {
+        return Err(SiteError::Glob {
+            glob: glob.to_owned(),
+            why: why.to_owned(),
+        });
+    }
     let anchored = match glob.strip_prefix('/') {
         Some(rest) => rest.to_owned(),
         None if glob.contains('/') => glob.to_owned(),
@@ -141,6 +264,8 @@ fn check_name(name: &str) -> Result<(), SiteError> {
         "a name is letters, digits and !#$%&'*+-.^_`|~ only"
     } else if name.eq_ignore_ascii_case("cache-control") {
         "use a cache rule for it"
+    } else if name.eq_ignore_ascii_case("content-type") {
+        "use a rule for MIME types"
     } else if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
         "the server sets this field itself"
     } else {
@@ -194,7 +319,7 @@ mod tests {
             .enumerate()
             .map(|(n, glob)| header(glob, &format!("X{n}"), "v"))
             .collect();
-        Rules::new(&headers, &[]).unwrap().lines(path)
+        Rules::new(&headers, &[], &[]).unwrap().lines(path)
     }
 
     #[test]
@@ -231,7 +356,7 @@ mod tests {
                 value: "max-age=60".into(),
             },
         ];
-        let rules = Rules::new(&headers, &caches).unwrap();
+        let rules = Rules::new(&headers, &caches, &[]).unwrap();
         assert_eq!(
             rules.lines("a.js"),
             "x-a: 2\r\nX-B: 3\r\nCache-Control: max-age=60\r\n"
@@ -251,7 +376,7 @@ mod tests {
                 glob,
                 value: value.to_owned(),
             }];
-            let lines = Rules::new(&headers, &caches).unwrap().lines("a.js");
+            let lines = Rules::new(&headers, &caches, &[]).unwrap().lines("a.js");
             without_file(&lines).to_owned()
         };
         assert_eq!(without("max-age=9, immutable"), "X-Cache-Control: 1\r\n");
@@ -266,7 +391,7 @@ mod tests {
     #[test]
     fn a_value_cannot_smuggle_a_line() {
         for value in ["a\r\nSet-Cookie: x", "a\nb", "a\0", "\u{7f}", "grün"] {
-            let error = Rules::new(&[header("*", "X", value)], &[]).unwrap_err();
+            let error = Rules::new(&[header("*", "X", value)], &[], &[]).unwrap_err();
             assert!(
                 matches!(error, SiteError::HeaderValue { .. }),
                 "{value:?}: {error}"
@@ -284,7 +409,7 @@ mod tests {
             "transfer-encoding",
             "Cache-Control",
         ] {
-            let error = Rules::new(&[header("*", name, "v")], &[]).unwrap_err();
+            let error = Rules::new(&[header("*", name, "v")], &[], &[]).unwrap_err();
             assert!(
                 matches!(error, SiteError::HeaderName { .. }),
                 "{name:?}: {error}"
@@ -292,9 +417,85 @@ mod tests {
         }
     }
 
+    fn types(rules: &[(&str, &str)]) -> Rules {
+        let owned = rules
+            .iter()
+            .map(|(glob, of)| (glob.to_string(), of.to_string()));
+        Rules::new(&[], &[], &owned.collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn a_type_is_for_an_extension_a_name_or_a_glob() {
+        let rules = types(&[
+            ("webc", "text/html"),
+            ("apple-app-site-association", "application/json"),
+            ("tar.gz", "application/x-gtar"),
+            ("/.well-known/matrix/*", "application/json"),
+            ("*.x", "a/first"),
+            ("/own/*.x", "a/last"),
+        ]);
+        for (path, content_type) in [
+            ("a/b.WebC", "text/html"),
+            ("b.webcx", "application/octet-stream"),
+            (".well-known/apple-app-site-association", "application/json"),
+            (".well-known/matrix/client", "application/json"),
+            ("matrix/client", "application/octet-stream"),
+            ("LICENSE", "application/octet-stream"),
+            ("a.tar.gz", "application/x-gtar"),
+            ("a.gz", "application/gzip"),
+            ("a.x", "a/first"),
+            ("own/a.x", "a/last"),
+            ("own/b/a.x", "a/first"),
+            ("a.css", "text/css; charset=utf-8"),
+            ("a.css.gz", "text/css; charset=utf-8"),
+        ] {
+            assert_eq!(rules.content_type(path), content_type, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_coding_by_rule_goes_before_that_by_name() {
+        let rule = |glob, value| header(glob, "Content-Encoding", value);
+        let rules = [rule("*.data.gz", "gzip"), rule("/raw/**", "identity")];
+        let rules = Rules::new(&rules, &[], &[]).unwrap();
+        assert_eq!(rules.coding("game.data.gz"), Some(Encoding::Gzip));
+        assert_eq!(
+            rules.content_type("game.js.gz"),
+            "text/javascript; charset=utf-8"
+        );
+        assert_eq!(rules.coding("raw/game.js.gz"), None);
+        assert_eq!(rules.content_type("raw/game.js.gz"), "application/gzip");
+        assert_eq!(
+            rules.lines("game.data.gz"),
+            "",
+            "it is no line of every reply"
+        );
+        for (glob, value) in [("**", "gzip"), ("*.z", "deflate"), ("*.z", "")] {
+            assert!(
+                Rules::new(&[rule(glob, value)], &[], &[]).is_err(),
+                "{glob} {value}"
+            );
+        }
+    }
+
+    /// Seen: `--mime-type .well-known/x=…` was taken, and never had an effect.
+    #[test]
+    fn a_rule_that_can_never_match_is_refused() {
+        for glob in ["./a.js", "a/../b", "/a//b", "//a", "https://x/a", ".."] {
+            let refused = Rules::new(&[header(glob, "X", "v")], &[], &[]);
+            assert!(matches!(refused, Err(SiteError::Glob { .. })), "{glob}");
+            let of_type = [(glob.to_owned(), "a/b".to_owned())];
+            assert!(Rules::new(&[], &[], &of_type).is_err(), "{glob}");
+        }
+        let folder = [("/a/".to_owned(), "a/b".to_owned())];
+        assert!(Rules::new(&[], &[], &folder).is_err());
+        // A listing's path ends with a slash.
+        assert!(Rules::new(&[header("/a/", "X", "v")], &[], &[]).is_ok());
+    }
+
     #[test]
     fn a_bad_glob_is_named() {
-        let error = Rules::new(&[header("a[", "X", "v")], &[])
+        let error = Rules::new(&[header("a[", "X", "v")], &[], &[])
             .unwrap_err()
             .to_string();
         assert!(error.contains("\"a[\""), "{error}");

@@ -61,6 +61,9 @@ pub(super) struct Id {
 pub(super) struct Survey {
     /// The file that answers, from the root, without its variants' suffixes.
     pub(super) source: Box<str>,
+    /// Whether the source itself is there, and not only variants of it.
+    pub(super) has_plain: bool,
+    /// If the source itself is not there, the stamp of one of the variants.
     pub(super) plain: FileStamp,
     /// In the order of [`Encoding::ALL`].
     pub(super) variants: [Option<FileStamp>; 3],

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::directory::{ENTRIES_MAX, Item, Listing};
-use super::show::{Date, Text, is_bidi_control, percent_encoded, size};
+use super::show::{Date, Text, percent_encoded, size};
 use crate::lookup::{ListingSort, SortKey};
 use crate::site::mime;
 
@@ -68,8 +68,7 @@ pub(super) fn html(listing: &Listing, path: &str, sort: ListingSort) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>Index of /{}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{ICONS}<main>\n",
-        // A title has no elements, and so no `<bdi>`.
-        Text(&path.replace(is_bidi_control, "\u{fffd}")),
+        Text(path),
     );
     write_breadcrumb(&mut page, path);
     write_table(&mut page, listing, path, sort);

@@ -73,7 +73,8 @@ impl fmt::Display for Date {
 }
 
 /// Text that is shown as it is, in elements and in quoted attributes. Control characters, which
-/// have no place in HTML, are shown by their pictures (`␊`).
+/// have no place in HTML, are shown by their pictures (`␊`), and those that turn the direction of
+/// writing by their numbers: `gpj.exe` behind U+202E would look like `exe.jpg`.
 pub(super) struct Text<'a>(pub(super) &'a str);
 
 impl fmt::Display for Text<'_> {
@@ -87,6 +88,7 @@ impl fmt::Display for Text<'_> {
                 '\'' => f.write_str("&#39;")?,
                 '\0'..='\x1f' => f.write_char(char::from_u32(0x2400 + c as u32).unwrap_or(c))?,
                 '\x7f' => f.write_char('\u{2421}')?,
+                c if is_bidi_control(c) => write!(f, "[U+{:04X}]", c as u32)?,
                 c if c.is_control() || is_noncharacter(c) => f.write_char('\u{fffd}')?,
                 c => f.write_char(c)?,
             }
@@ -101,7 +103,7 @@ fn is_noncharacter(c: char) -> bool {
 }
 
 /// The characters that embed, override and isolate a direction of writing, and the marks. UAX #9, 2
-pub(super) fn is_bidi_control(c: char) -> bool {
+fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -122,6 +124,13 @@ pub(in crate::site) fn percent_encoded(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_turns_the_direction_of_writing_is_shown_by_its_number() {
+        assert_eq!(Text("\u{202e}gpj.exe").to_string(), "[U+202E]gpj.exe");
+        assert_eq!(Text("a\u{61c}\u{200f}").to_string(), "a[U+061C][U+200F]");
+        assert_eq!(Text(" שלום\n").to_string(), " שלום\u{240a}");
+    }
 
     #[test]
     fn sizes_have_three_digits_at_most() {

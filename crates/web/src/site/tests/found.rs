@@ -96,7 +96,7 @@ fn a_directory_without_its_slash_is_redirected_within_the_host() {
 #[test]
 fn a_directory_without_an_index_is_forbidden_unless_it_is_listed() {
     let world = World::new(&[("d/x", "")]);
-    assert!(matches!(world.ask("/d/", &[]), Found::Forbidden));
+    assert!(matches!(world.ask("/d/", &[]), Found::NoIndex));
     assert!(matches!(world.ask("/nope/", &[]), Found::NotFound));
     let mut world = World::with(&[("d/x.txt", "")], |config| config.listing = true);
     let listing = world.entry("/d/");

@@ -66,3 +66,88 @@ fn variants_can_be_turned_off() {
     assert_eq!(text_of(&entry), "plain");
     assert!(!head_of(&entry).contains("Vary"));
 }
+
+/// Seen: builds that keep `game.js.br` and `game.js.gz` alone, as engines for games write them, were
+/// a 404.
+#[test]
+fn a_file_may_exist_in_compressed_form_only() {
+    let files = [
+        ("a.js.br", "br"),
+        ("a.js.gz", "gz"),
+        ("b.csv.gz", "gz"),
+        ("noext.gz", "gz"),
+        ("d/index.html.gz", "index"),
+    ];
+    let mut world = World::new(&files);
+    let body = |accepts: &[Encoding]| text_of(&entry_of(world.ask("/a.js", accepts)));
+    assert_eq!(body(&ALL), "br");
+    assert_eq!(body(&[Encoding::Gzip]), "gz");
+    let head = head_of(&entry_of(world.ask("/a.js", &[Encoding::Gzip]))).to_owned();
+    assert!(head.starts_with("Content-Type: text/javascript; charset=utf-8\r\n"));
+    assert!(head.contains("Content-Encoding: gzip\r\n"));
+    assert!(head.contains("Vary: Accept-Encoding\r\n"));
+    for accepts in [&[][..], &[Encoding::Zstd]] {
+        let found = world.ask("/a.js", accepts);
+        assert!(matches!(found, Found::OnlyCompressed), "{found:?}");
+    }
+    assert_eq!(text_of(&entry_of(world.ask("/b.csv", &ALL))), "gz");
+    for nothing in ["/a", "/a.js/", "/", "/c.js", "/a.js.zst", "/noext"] {
+        let found = world.ask(nothing, &ALL);
+        assert!(!matches!(found, Found::Entry(_)), "{nothing}: {found:?}");
+    }
+    assert_eq!(text_of(&entry_of(world.ask("/d/", &ALL))), "index");
+    assert!(matches!(world.ask("/d/", &[]), Found::OnlyCompressed));
+    // It may get its original, and lose it.
+    world.write("a.js", "plain");
+    world.at_s += 1.0;
+    assert_eq!(text_of(&entry_of(world.ask("/a.js", &[]))), "plain");
+    fs::remove_file(world.path("a.js")).unwrap();
+    world.at_s += 1.0;
+    assert!(matches!(world.ask("/a.js", &[]), Found::OnlyCompressed));
+    fs::remove_file(world.path("a.js.gz")).unwrap();
+    fs::remove_file(world.path("a.js.br")).unwrap();
+    world.at_s += 1.0;
+    assert!(matches!(world.ask("/a.js", &ALL), Found::NotFound));
+}
+
+#[test]
+fn compressed_files_alone_are_no_originals_where_variants_are_off() {
+    let world = World::with(&[("a.js.gz", "gz")], |config| config.precompressed = false);
+    assert!(matches!(world.ask("/a.js", &ALL), Found::NotFound));
+}
+
+#[test]
+fn what_is_compressed_by_name_says_so_to_whoever_asks() {
+    let files = [
+        ("logo.svgz", "svgz"),
+        ("logo.svgz.br", "not a variant"),
+        ("a.js.gz", "gz"),
+        ("a.tar.gz", "tar"),
+    ];
+    let world = World::new(&files);
+    for (path, content_type, coding) in [
+        ("/logo.svgz", "image/svg+xml", "Content-Encoding: gzip\r\n"),
+        (
+            "/a.js.gz",
+            "text/javascript; charset=utf-8",
+            "Content-Encoding: gzip\r\n",
+        ),
+        ("/a.tar.gz", "application/gzip", ""),
+    ] {
+        for accepts in [&ALL[..], &[]] {
+            let entry = entry_of(world.ask(path, accepts));
+            let head = head_of(&entry);
+            assert!(
+                head.starts_with(&format!("Content-Type: {content_type}\r\n")),
+                "{head}"
+            );
+            assert_eq!(
+                head.contains("Content-Encoding"),
+                !coding.is_empty(),
+                "{head}"
+            );
+            assert!(head.contains(coding) && !head.contains("Vary"), "{head}");
+        }
+    }
+    assert_eq!(text_of(&entry_of(world.ask("/logo.svgz", &ALL))), "svgz");
+}

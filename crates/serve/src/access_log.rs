@@ -44,6 +44,8 @@ use writer::{Batch, Writer};
 pub enum Target {
     /// Standard output, written `-`.
     Stdout,
+    /// Standard error.
+    Stderr,
     /// A file, appended to and created if need be (mode 0640: it tells who read what).
     File(PathBuf),
 }
@@ -64,6 +66,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Stdout => f.write_str("-"),
+            Target::Stderr => f.write_str("standard error"),
             Target::File(path) => path.display().fmt(f),
         }
     }
@@ -77,6 +80,8 @@ pub struct Options {
     /// How many bytes may wait to be written, over all threads: 8 MiB, about 60,000 lines. A line
     /// that finds no room is dropped.
     pub queued_len_max: usize,
+    /// Whether no more than that is written in a flush interval: for people, who cannot read faster.
+    pub is_paced: bool,
 }
 
 impl Default for Options {
@@ -84,6 +89,7 @@ impl Default for Options {
         Options {
             flush_interval: Duration::from_millis(200),
             queued_len_max: 8 * 1024 * 1024,
+            is_paced: false,
         }
     }
 }

@@ -16,6 +16,7 @@ pub(super) struct Shared {
     /// A power of two of them.
     pub(super) buffers: Box<[Slot]>,
     pub(super) buffer_len_max: usize,
+    is_paced: bool,
     /// The writer sleeps until a line comes.
     pub(super) asleep: AtomicBool,
     /// A buffer is half full, or the log was reopened or closed: do not wait for the interval's
@@ -63,6 +64,7 @@ impl Shared {
         Ok(Shared {
             buffers: (0..count).map(|_| buffer()).collect::<Result<_, _>>()?,
             buffer_len_max,
+            is_paced: options.is_paced,
             asleep: AtomicBool::new(false),
             urgent: AtomicBool::new(false),
             lines_dropped: AtomicU64::new(0),
@@ -84,7 +86,7 @@ impl Shared {
         buffer.lines.extend_from_slice(lines);
         drop(buffer);
         let half = self.buffer_len_max / 2;
-        if len_before < half && len_before + lines.len() >= half {
+        if !self.is_paced && len_before < half && len_before + lines.len() >= half {
             self.urgent.store(true, Ordering::Release);
             return true;
         }

@@ -23,6 +23,7 @@ impl Sink {
     pub(super) fn open(target: &Target) -> io::Result<Sink> {
         let path = match target {
             Target::Stdout => return Sink::of(io::stdout().as_fd()),
+            Target::Stderr => return Sink::of(io::stderr().as_fd()),
             Target::File(path) => path,
         };
         let opened = OpenOptions::new()

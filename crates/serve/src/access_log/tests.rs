@@ -104,6 +104,22 @@ fn half_a_buffer_is_written_without_waiting() {
 }
 
 #[test]
+fn a_paced_log_writes_its_queue_once_an_interval() {
+    const LEN_MAX: usize = 64 * 1024;
+    let world = open(&Options {
+        flush_interval: NEVER,
+        queued_len_max: LEN_MAX,
+        is_paced: true,
+    });
+    let line = [b"x".repeat(99), b"\n".to_vec()].concat();
+    (0..2 * LEN_MAX / 100).for_each(|_| world.log.write(&line));
+    assert!(world.log.lines_dropped() > 0);
+    assert_eq!(world.text(), "");
+    world.log.close(LONG);
+    assert!((1..=LEN_MAX).contains(&world.text().len()));
+}
+
+#[test]
 fn lines_of_many_threads_stay_whole_and_none_is_lost() {
     const THREADS: usize = 8;
     const LINES: usize = 5_000;

@@ -80,7 +80,7 @@ pub struct Options {
     /// How many bytes may wait to be written, over all threads: 8 MiB, about 60,000 lines. A line
     /// that finds no room is dropped.
     pub queued_len_max: usize,
-    /// Whether no more than that is written in a flush interval: for people, who cannot read faster.
+    /// Whether no more than that is written in a flush interval: people cannot read faster.
     pub is_paced: bool,
 }
 

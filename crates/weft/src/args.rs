@@ -3,8 +3,9 @@
 #[cfg(test)]
 mod manuals;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use clap_complete::Shell;
@@ -52,10 +53,13 @@ pub(crate) fn read(
         words.iter_mut().skip(2).for_each(cache::spell_out);
     }
     let read = command().try_get_matches_from(words);
-    let mut matches = read.map_err(|error| match (is_serve, is_cache) {
-        (true, _) => with_our_name_for_it(error),
-        (_, true) => with_the_way_to_the_options(error),
-        _ => with_a_tip(error),
+    let mut matches = read.map_err(|mut error| {
+        drop_tip_about_values(&mut error);
+        match (is_serve, is_cache) {
+            (true, _) => with_our_name_for_it(error),
+            (_, true) => with_the_way_to_the_options(error),
+            _ => with_a_tip(error),
+        }
     })?;
     let (name, mut matches) = matches.remove_subcommand().expect("clap demands a command");
     let matches = &mut matches;
@@ -341,7 +345,7 @@ fn path_argument(id: &'static str, value: &'static str) -> Arg {
 /// What users of other servers type, and what it is here.
 const THEIR_FLAGS: &[(&str, &str)] = &[
     (
-        "-p --port -b --bind --host",
+        "-p --port -b --bind --host --addr --interface",
         "address and port are one: --listen 127.0.0.1:8080, or --listen :8080 for every interface",
     ),
     (
@@ -349,7 +353,7 @@ const THEIR_FLAGS: &[(&str, &str)] = &[
         "the directory has no flag: weft serve DIR",
     ),
     (
-        "--cert --certificate --key --private-key --tls --ssl",
+        "--cert --certificate --key --private-key --tls --ssl --https",
         "HTTPS is --tls-cert FILE --tls-key FILE",
     ),
     (
@@ -357,41 +361,114 @@ const THEIR_FLAGS: &[(&str, &str)] = &[
         "--workers N says how many kernel threads there are",
     ),
     (
-        "-v --verbose --log --log-file",
+        "-v --verbose --log --log-file --access-logs",
         "requests are logged by --access-log FILE, or - for standard output",
     ),
     (
         "-D --daemon --daemonize",
         "weft serve stays in the foreground; packaging/systemd has a unit that runs it",
     ),
+    (
+        "--browse --directory-listing --dir-listing --autoindex --list --indexes",
+        "directories without an index file are listed by --listing",
+    ),
+    (
+        "-g --gzip --brotli --compress --compression",
+        "nothing is compressed while serving: FILE.gz, FILE.br or FILE.zst beside FILE is sent to \
+         clients that take it",
+    ),
+    (
+        "--cors",
+        "pages of other sites may read the files with --header 'Access-Control-Allow-Origin: *'",
+    ),
+    (
+        "--single --fallback --page-fallback --spa-fallback --history",
+        "unknown paths are answered with a file by --spa FILE",
+    ),
+    (
+        "--memory --cache-size",
+        "--memory-budget SIZE is the memory for the bytes of files",
+    ),
+    (
+        "--max-age --cache-control",
+        "caching is said by --cache GLOB=VALUE: --cache '**=max-age=3600'",
+    ),
+    (
+        "--404 --page-404",
+        "a page of your own is --error-page 404=FILE",
+    ),
+    (
+        "--no-cache",
+        "caching is said by --cache GLOB=VALUE: --cache '**=no-cache'",
+    ),
+    ("--silent", "--quiet prints nothing at start"),
 ];
+
+/// What they type for memory, where memcached's name is `--memory-limit`.
+const FLAGS_FOR_MEMORY: [&str; 4] = ["--memory", "--max-memory", "--maxmemory", "--mem"];
+
+fn theirs(typed: &str) -> Option<&'static str> {
+    let mut rows = THEIR_FLAGS.iter();
+    let row = rows.find(|(flags, _)| flags.split(' ').any(|flag| flag == typed));
+    row.map(|(_, tip)| *tip)
+}
+
+/// The word that is not known, if that is the mistake.
+fn unknown(error: &clap::Error) -> Option<String> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => {
+            Some(word.clone())
+        }
+        _ => None,
+    }
+}
+
+/// clap's tip to pass an unknown flag "as a value" is right nowhere here.
+fn drop_tip_about_values(error: &mut clap::Error) {
+    let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) else {
+        return;
+    };
+    tips.retain(|tip| !tip.to_string().contains("as a value"));
+    if !tips.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    }
+}
 
 /// Users of other servers type those servers' flags.
 fn with_our_name_for_it(error: clap::Error) -> clap::Error {
-    let typed = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => flag,
-        _ => return error,
+    let Some(typed) = unknown(&error) else {
+        return error;
     };
-    let ours = THEIR_FLAGS
-        .iter()
-        .find(|(flags, _)| flags.split(' ').any(|flag| flag == typed));
-    let second = (!typed.starts_with('-')).then_some("one directory is served: weft serve DIR");
-    match ours.map(|(_, tip)| *tip).or(second) {
-        Some(tip) => suggesting(error, tip),
-        None => error,
+    if let Some(tip) = theirs(&typed) {
+        return suggesting_only(error, tip);
+    }
+    match typed.as_str() {
+        "true" | "false" | "on" | "off" | "yes" | "no" => {
+            suggesting_only(error, "a switch takes no value: --listing, or --no-listing")
+        }
+        word if !word.starts_with('-') => {
+            suggesting(error, "one directory is served: weft serve DIR")
+        }
+        _ => error,
     }
 }
 
 /// clap leads to a help of its own only, and the cache has memcached's.
 fn with_the_way_to_the_options(error: clap::Error) -> clap::Error {
-    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
-    match is_unknown && error.get(ContextKind::SuggestedArg).is_none() {
-        true => suggesting(error, "weft cache -h lists the options"),
-        false => error,
+    match unknown(&error) {
+        Some(typed) if FLAGS_FOR_MEMORY.contains(&typed.as_str()) => suggesting_only(
+            error,
+            "-m MEGABYTES, or --memory-limit, is the memory for items",
+        ),
+        Some(_) if error.get(ContextKind::SuggestedArg).is_none() => {
+            suggesting(error, "weft cache -h lists the options")
+        }
+        _ => error,
     }
 }
 
-/// Says what probably helps: which flag prints the version, which command names experiments.
+/// Says what probably helps: which flag prints the version, which command names experiments, and
+/// that a server is a command here.
 fn with_a_tip(error: clap::Error) -> clap::Error {
     let is = |kind, text: &str| match error.get(kind) {
         Some(ContextValue::String(found)) => found == text,
@@ -399,18 +476,48 @@ fn with_a_tip(error: clap::Error) -> clap::Error {
         _ => false,
     };
     if is(ContextKind::InvalidSubcommand, "version") {
-        suggesting(error, "weft --version prints it")
-    } else if is(ContextKind::InvalidArg, "<EXPERIMENT>...") {
-        suggesting(error, "weft lab list names the experiments")
-    } else {
-        error
+        return suggesting(error, "weft --version prints it");
     }
+    if is(ContextKind::InvalidArg, "<EXPERIMENT>...") {
+        return suggesting(error, "weft lab list names the experiments");
+    }
+    let has_guess = error.get(ContextKind::SuggestedSubcommand).is_some();
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) {
+        let is_directory = Path::new(word).is_dir();
+        let tip = format!("a directory is served by: weft serve {word}");
+        return match is_directory || !has_guess {
+            true => suggesting_only(error, tip),
+            false => error,
+        };
+    }
+    // Behind a command, its own usage says more.
+    let is_of_weft =
+        |usage: &str| usage.contains("weft [OPTIONS]") || usage.contains("weft <COMMAND>");
+    let usage = error.get(ContextKind::Usage).map(ToString::to_string);
+    if let Some(tip) = unknown(&error).as_deref().and_then(theirs)
+        && usage.is_some_and(|usage| is_of_weft(&usage))
+    {
+        return suggesting_only(error, format!("a server is `weft serve DIR`; {tip}"));
+    }
+    error
 }
 
-fn suggesting(mut error: clap::Error, tip: &'static str) -> clap::Error {
+fn suggesting(mut error: clap::Error, tip: impl Into<StyledStr>) -> clap::Error {
     let tip = ContextValue::StyledStrs(vec![tip.into()]);
     error.insert(ContextKind::Suggested, tip);
     error
+}
+
+/// Without what clap guesses, and the usage that it makes of the guess.
+fn suggesting_only(mut error: clap::Error, tip: impl Into<StyledStr>) -> clap::Error {
+    for guess in [
+        ContextKind::SuggestedArg,
+        ContextKind::SuggestedSubcommand,
+        ContextKind::Usage,
+    ] {
+        error.remove(guess);
+    }
+    suggesting(error, tip)
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
+use ::lab::catalog::CATALOG;
+
 use crate::args;
 
 /// Writes a shell's completions.
@@ -18,8 +20,53 @@ use crate::args;
 pub(crate) fn completions(shell: Shell, out: &mut impl Write) -> io::Result<()> {
     // clap_complete panics when its output fails, so it writes to memory.
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut args::command(), "weft", &mut script);
+    clap_complete::generate(shell, &mut with_names(args::command()), "weft", &mut script);
+    if shell == Shell::Fish {
+        write_names_for_fish(&mut script)?;
+    }
     out.write_all(&script)
+}
+
+/// The names that `weft lab run` takes.
+fn experiments() -> Vec<&'static str> {
+    let experiments = CATALOG.iter().map(|experiment| experiment.name);
+    experiments.chain(["all"]).collect()
+}
+
+/// clap_complete writes the values of flags for fish, and not those of other arguments.
+fn write_names_for_fish(script: &mut Vec<u8>) -> io::Result<()> {
+    let rows = [
+        (
+            "lab; and __fish_seen_subcommand_from run list",
+            experiments().join(" "),
+        ),
+        ("man", names().join(" ")),
+    ];
+    for (command, names) in rows {
+        let condition = format!("__fish_weft_using_subcommand {command}");
+        writeln!(
+            script,
+            "complete -c weft -n \"{condition}\" -f -a \"{names}\""
+        )?;
+    }
+    Ok(())
+}
+
+/// The command with the names that its arguments may be, for shells: of experiments, and of pages.
+fn with_names(command: Command) -> Command {
+    let experiments = experiments();
+    let of_lab = |lab: Command| {
+        ["run", "list"].into_iter().fold(lab, |lab, name| {
+            let experiments = experiments.clone();
+            lab.mut_subcommand(name, |command| {
+                command.mut_arg("name", |arg| arg.value_parser(experiments))
+            })
+        })
+    };
+    let of_man = |man: Command| man.mut_arg("command", |arg| arg.value_parser(names()));
+    command
+        .mut_subcommand("lab", of_lab)
+        .mut_subcommand("man", of_man)
 }
 
 /// A command that has a page.

@@ -80,6 +80,11 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
             "note: there is no index file here, so / is answered with 403; --listing lists the files instead",
         );
     }
+    if is_root(config) {
+        terminal.say(
+            "note: this serves as root; --user NAME gives up its rights once the sockets are open",
+        );
+    }
     orders.obey(&mut Serving {
         fixed,
         resolved,
@@ -172,7 +177,13 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
     let root = config.root.display();
     let meta = fs::metadata(&config.root).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
-            format!("there is no directory '{root}'; name the one to serve: weft serve DIR")
+            let tip = match config.root.to_str() {
+                Some("true" | "false" | "on" | "off" | "yes" | "no") => {
+                    "; a switch takes no value: --listing, or --no-listing"
+                }
+                _ => "; name the one to serve: weft serve DIR",
+            };
+            format!("there is no directory '{root}'{tip}")
         }
         _ => format!("cannot read '{root}': {error}"),
     })?;
@@ -196,6 +207,11 @@ fn shows_nothing(config: &ServeConfig) -> bool {
     !config.listing && config.spa.is_none() && !has_index()
 }
 
+/// Whether all requests are answered with root's rights.
+fn is_root(config: &ServeConfig) -> bool {
+    config.common.user.is_none() && rustix::process::geteuid().is_root()
+}
+
 /// The lines of the start-up message, as name and text.
 type Lines = Vec<(&'static str, String)>;
 
@@ -213,6 +229,7 @@ fn banner(config: &ServeConfig, limits: &Limits, mut lines: Lines, engine: Strin
     match &config.access_log {
         None => {}
         Some(Target::Stdout) => lines.push(("log", "standard output".to_owned())),
+        Some(target @ Target::Stderr) => lines.push(("log", target.to_string())),
         Some(Target::File(path)) => lines.push(("log", path.display().to_string())),
     }
     lines

@@ -202,10 +202,82 @@ pub(crate) fn cache(text: &str) -> Result<CacheRule, String> {
     let (glob, value) = (&text[..at], text[at + 1..].trim());
     check_glob(glob)?;
     check_field_value(value)?;
+    if has_directive(glob) {
+        return Err(format!(
+            "'{glob}' is no glob but part of the value; write GLOB=VALUE, such as '**={text}' for \
+             every file (and /{glob} for a file of this name)"
+        ));
+    }
+    if !has_directive(value) {
+        return Err(format!(
+            "'{value}' says nothing about caching; write GLOB=VALUE, such as '{glob}=max-age=3600' or \
+             '{glob}=no-cache'"
+        ));
+    }
+    check_seconds(value)?;
     Ok(CacheRule {
         glob: glob.to_owned(),
         value: value.to_owned(),
     })
+}
+
+// RFC 9111 5.2.2, RFC 8246, RFC 5861, and those that caches in front of servers read.
+const DIRECTIVES: [&str; 16] = [
+    "immutable",
+    "max-age",
+    "must-revalidate",
+    "must-understand",
+    "no-cache",
+    "no-store",
+    "no-transform",
+    "post-check",
+    "pre-check",
+    "private",
+    "proxy-revalidate",
+    "public",
+    "s-maxage",
+    "stale-if-error",
+    "stale-while-revalidate",
+    "surrogate-control",
+];
+
+/// The directives of a `Cache-Control`: names, in lower case, and values.
+fn directives(text: &str) -> impl Iterator<Item = (String, Option<&str>)> {
+    text.split(',').map(|directive| {
+        let (name, value) = match directive.split_once('=') {
+            Some((name, value)) => (name, Some(value.trim())),
+            None => (directive, None),
+        };
+        (name.trim().to_ascii_lowercase(), value)
+    })
+}
+
+fn has_directive(text: &str) -> bool {
+    directives(text).any(|(name, _)| DIRECTIVES.contains(&name.as_str()))
+}
+
+// `max-age=1d` is taken by no cache.
+fn check_seconds(value: &str) -> Result<(), String> {
+    const OF_SECONDS: [&str; 4] = [
+        "max-age",
+        "s-maxage",
+        "stale-if-error",
+        "stale-while-revalidate",
+    ];
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let mut wrong = directives(value).filter(|(name, seconds)| {
+        let seconds = seconds.map(|text| text.trim_matches('"'));
+        OF_SECONDS.contains(&name.as_str()) && !seconds.is_some_and(is_number)
+    });
+    match wrong.next() {
+        Some((name, said)) => {
+            let said = said.unwrap_or_default();
+            Err(format!(
+                "{name} takes seconds, and '{said}' is no number; write {name}=3600"
+            ))
+        }
+        None => Ok(()),
+    }
 }
 
 // The first `=` that is not inside a class of the glob.
@@ -259,24 +331,26 @@ pub(crate) fn error_page(text: &str) -> Result<(u16, PathBuf), String> {
     })
 }
 
-/// Reads `EXTENSION=TYPE`.
+/// Reads `EXT=TYPE`, `NAME=TYPE` or `GLOB=TYPE`.
 pub(crate) fn mime_type(text: &str) -> Result<(String, String), String> {
     let wrong = || {
         format!(
-            "'{text}' is not a MIME rule; write an extension and a type, as wasm=application/wasm"
+            "'{text}' is not a MIME rule; write an extension, a file's name or a glob, and a type, as \
+             wasm=application/wasm"
         )
     };
-    let (extension, mime) = text.split_once('=').ok_or_else(wrong)?;
-    let extension = extension
-        .trim()
-        .trim_start_matches('.')
-        .to_ascii_lowercase();
-    let mime = mime.trim();
+    let at = find_rule_sign(text).ok_or_else(wrong)?;
+    let (files, mime) = (text[..at].trim(), text[at + 1..].trim());
     check_field_value(mime)?;
-    if extension.is_empty() || extension.contains('/') || !mime.contains('/') {
+    // `.webc` is the extension webc; no name has a dot alone before it.
+    let files = match files.contains(['/', '*', '?', '[', '{']) {
+        true => files,
+        false => files.trim_start_matches('.'),
+    };
+    if files.is_empty() || !mime.contains('/') {
         return Err(wrong());
     }
-    Ok((extension, mime.to_owned()))
+    Ok((files.to_owned(), mime.to_owned()))
 }
 
 /// A file's name, as an index: a directory's own file, never a path.
@@ -428,6 +502,36 @@ mod tests {
         }
     }
 
+    /// Seen: `--cache 'max-age=10'` was taken, for files of the name `max-age`.
+    #[test]
+    fn a_cache_rule_without_a_glob_or_a_directive_is_told_what_is_meant() {
+        for (text, tip) in [
+            ("max-age=10", "such as '**=max-age=10'"),
+            ("public, max-age=10", "such as '**=public, max-age=10'"),
+            ("S-MaxAge=10", "part of the value"),
+            ("no-cache", "write GLOB=VALUE"),
+            ("*.js=10", "such as '*.js=max-age=3600'"),
+            ("*.js=maxage=10", "says nothing about caching"),
+            ("*.js=", "says nothing about caching"),
+            (
+                "*.js=max-age=1d",
+                "max-age takes seconds, and '1d' is no number",
+            ),
+            ("*.js=public, max-age", "max-age takes seconds"),
+        ] {
+            let said = cache(text).unwrap_err();
+            assert!(said.contains(tip), "{text}: {said}");
+        }
+        for right in [
+            "*.js=no-store",
+            "/max-age=max-age=10",
+            "*=Public , Max-Age=10, made-up",
+            "**=s-maxage=\"60\"",
+        ] {
+            assert!(cache(right).is_ok(), "{right}");
+        }
+    }
+
     #[test]
     fn rules_split_at_their_first_sign() {
         let CacheRule { glob, value } = cache("*.css=public, max-age=60").unwrap();
@@ -437,7 +541,13 @@ mod tests {
         );
         assert_eq!(error_page("404=404.html"), Ok((404, "404.html".into())));
         assert!(error_page("200=x").is_err());
-        assert_eq!(mime_type(".WASM=application/wasm").unwrap().0, "wasm");
+        assert_eq!(mime_type(".WASM=application/wasm").unwrap().0, "WASM");
+        let glob = "/.well-known/matrix/*";
+        assert_eq!(
+            mime_type(&format!("{glob}=application/json")).unwrap().0,
+            glob
+        );
+        assert!(mime_type("=application/json").is_err());
         assert!(mime_type("wasm=wasm").is_err());
         assert!(file_name("../index.html").is_err());
         assert_eq!(account("www:web").unwrap().group.as_deref(), Some("web"));

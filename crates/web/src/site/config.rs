@@ -52,8 +52,8 @@ pub struct SiteConfig {
     /// What ETags are made of.
     pub etag: EtagKind,
     /// Types, before the built-in table: by extension (without its dot) or whole file name, if
-    /// there is no sign of a glob in it, and else by glob as in [`HeaderRule`]. Of those that match,
-    /// the last one counts.
+    /// there is no sign of a glob in it, and else by glob as in [`HeaderRule`]. Of those that
+    /// match, the last one counts.
     pub mime_types: Vec<(String, String)>,
 }
 
@@ -82,8 +82,9 @@ pub enum EtagKind {
 pub struct HeaderRule {
     /// Which files.
     pub glob: String,
-    /// The field's name. Names that the server sets itself are refused. `Content-Encoding` says what
-    /// the files are compressed with (`br`, `zstd`, `gzip`), or that they are not (`identity`).
+    /// The field's name. Names that the server sets itself are refused. `Content-Encoding` says
+    /// what the files are compressed with (`br`, `zstd`, `gzip`), or that they are not
+    /// (`identity`).
     pub name: String,
     /// The field's value.
     pub value: String,

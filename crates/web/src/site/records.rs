@@ -146,9 +146,9 @@ impl Site {
         Err(miss)
     }
 
-    /// The files that would answer for a path at which there is none, and may be there in compressed
-    /// form. Names without an extension (routes of applications, what scanners try) are not worth
-    /// the look-ups.
+    /// The files that would answer for a path at which there is none, and may be there in
+    /// compressed form. Names without an extension (routes of applications, what scanners try) are
+    /// not worth the look-ups.
     fn only_compressed(&self, path: &str, miss: &Miss) -> Vec<String> {
         match miss {
             Miss::NotFound if mime::extension(path).is_some() => vec![path.to_owned()],

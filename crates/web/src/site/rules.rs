@@ -89,7 +89,7 @@ impl Rules {
         })
     }
 
-    /// The coding that the bytes of the file at `path` are in, whoever asks for it.
+    /// The coding that the bytes of the file at `path` are in, for every client.
     pub(super) fn coding(&self, path: &str) -> Option<Encoding> {
         match self.coding_globs.matches(path).last() {
             Some(&rule) => self.codings[rule],

@@ -1,18 +1,19 @@
 //! The libraries put together: a site behind a handle, a server that brings connections to it, an
 //! access log, and an admin endpoint that tells about all of them.
 
-use std::io;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::serve::access_log::{AccessLog, Options};
+use ::serve::access_log::{AccessLog, Options, Target};
 use ::serve::engine::netstack::NetstackHost;
 use ::serve::listen::Bound;
 use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
 use ::serve::{Server, Settings};
 use session::Opening;
-use web::{Handle, Peer, ServiceConfig, Session, Site, SiteConfig};
+use web::{Handle, LogFormat, Peer, ServiceConfig, Session, Site, SiteConfig};
 
 use super::ServeConfig;
 use super::prepare::Limits;
@@ -158,11 +159,19 @@ fn start_server(
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
 fn open_log(config: &ServeConfig, terminal: Arc<Terminal>) -> Result<Option<AccessLog>, Failure> {
-    let Some(target) = config.access_log.clone() else {
-        return Ok(None);
+    let (target, options) = match config.access_log.clone() {
+        Some(target) => (target, Options::default()),
+        None if shows_requests(config) => (Target::Stderr, shown()),
+        None => return Ok(None),
     };
     let name = target.to_string();
-    let log = AccessLog::open(target, &Options::default(), move |news| terminal.warn(news));
+    let is_shown = options.is_paced;
+    let log = AccessLog::open(target, &options, move |news| match is_shown {
+        true => terminal.say(
+            "note: these are more requests than a terminal shows; --access-log FILE has them all",
+        ),
+        false => terminal.warn(news),
+    });
     log.map(Some).map_err(|error| {
         Failure::Running(match error.kind() {
             io::ErrorKind::WouldBlock => why_no_threads("the access log's thread", &error),
@@ -172,6 +181,24 @@ fn open_log(config: &ServeConfig, terminal: Arc<Terminal>) -> Result<Option<Acce
             }
         })
     })
+}
+
+/// Whether requests are shown on standard error: a terminal, before which someone looks whether
+/// the server does anything.
+fn shows_requests(config: &ServeConfig) -> bool {
+    config.access_log_is_default && !config.quiet && io::stderr().is_terminal()
+}
+
+/// What a terminal is given: some hundred lines a second, as many as one can read, and so few that
+/// a benchmark is not about the terminal. Further lines are dropped and counted.
+fn shown() -> Options {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    Options {
+        flush_interval: Duration::from_millis(200),
+        // Each thread that serves has a part of it.
+        queued_len_max: 4096 * (threads + 1).next_power_of_two(),
+        is_paced: true,
+    }
 }
 
 fn remedy_for_log(config: &ServeConfig, kind: io::ErrorKind) -> &'static str {
@@ -205,7 +232,7 @@ fn site_config(config: &ServeConfig) -> SiteConfig {
         hidden: config.hidden,
         follow_links_out: config.follow_links,
         spa_fallback: config.spa.clone(),
-        error_pages: config.error_pages.clone(),
+        error_pages: error_pages(config),
         headers: config.headers.clone(),
         cache_rules: config.cache.clone(),
         precompressed: config.precompressed,
@@ -217,6 +244,19 @@ fn site_config(config: &ServeConfig) -> SiteConfig {
         ..SiteConfig::default()
     }
 }
+
+/// The error pages; among them the site's own 404.html, if nothing is said of 404: other hosts of
+/// sites take it without being told, so sites have one.
+fn error_pages(config: &ServeConfig) -> Vec<(u16, PathBuf)> {
+    let mut pages = config.error_pages.clone();
+    let has_own = || config.root.join(OWN_404).is_file();
+    if pages.iter().all(|(status, _)| *status != 404) && has_own() {
+        pages.push((404, OWN_404.into()));
+    }
+    pages
+}
+
+const OWN_404: &str = "404.html";
 
 /// Beyond 64 KiB the kernel sends a file from its page cache for less than a copy costs. Under TLS
 /// and the netstack it cannot.
@@ -230,7 +270,10 @@ fn service_config(config: &ServeConfig) -> ServiceConfig {
     ServiceConfig {
         limits: config.request_limits,
         server_name: config.server_name.clone(),
-        log_format: config.log_format,
+        log_format: match shows_requests(config) {
+            true => LogFormat::Short,
+            false => config.log_format,
+        },
     }
 }
 
@@ -261,6 +304,21 @@ mod tests {
     fn a_label_is_a_name_and_a_value() {
         assert_eq!(label("status=\"200\""), Some(("status", "200")));
         assert_eq!(label(""), None);
+    }
+
+    /// Seen: the example site's page for what is not there was not shown by the README's command.
+    #[test]
+    fn a_404_html_is_the_page_for_404_unless_another_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let mut config = ServeConfig {
+            root: root.path().to_owned(),
+            ..ServeConfig::default()
+        };
+        assert_eq!(error_pages(&config), []);
+        std::fs::write(root.path().join("404.html"), "").unwrap();
+        assert_eq!(error_pages(&config), [(404, "404.html".into())]);
+        config.error_pages = vec![(404, "gone.html".into()), (403, "no.html".into())];
+        assert_eq!(error_pages(&config), config.error_pages);
     }
 
     /// Seen: a log in root's folder gave "Permission denied" and nothing else, although root had

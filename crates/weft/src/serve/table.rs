@@ -55,6 +55,7 @@ pub(crate) struct ServeConfig {
     pub(crate) send_rate_min_bytes_per_s: u64,
     /// `None` is off.
     pub(crate) access_log: Option<Target>,
+    pub(crate) access_log_is_default: bool,
     pub(crate) log_format: LogFormat,
     pub(crate) config: Option<PathBuf>,
     pub(crate) quiet: bool,
@@ -83,6 +84,7 @@ impl Config for ServeConfig {
 
     fn conclude(&mut self, said: &Layer) {
         self.listen_is_default = !said.contains_key("listen");
+        self.access_log_is_default = !said.contains_key("access-log");
     }
 }
 
@@ -209,7 +211,10 @@ const SITE: Rows = &[
         .or_table("error_pages")
         .reloads()
         .help("A page of your own for a status, such as 404=404.html; may be repeated")
-        .more("The path is relative to the directory served, unless it begins with a slash."),
+        .more(
+            "The path is relative to the directory served, unless it begins with a slash. If there \
+             is none for 404, and the directory has a 404.html, that is taken.",
+        ),
 ];
 
 const REPLIES: Rows = &[
@@ -217,7 +222,7 @@ const REPLIES: Rows = &[
         .switches(|config, on| config.precompressed = on)
         .starts_as("true")
         .reloads()
-        .help("Do not look for FILE.br, FILE.zst and FILE.gz beside FILE")
+        .help("Do not send FILE.br, FILE.zst or FILE.gz when FILE is asked for")
         .more("In the file and the environment it is `precompressed = false`."),
     set("header")
         .adds("[GLOB=]NAME: VALUE", put!(headers += value::header))
@@ -227,7 +232,7 @@ const REPLIES: Rows = &[
         .help("Add a header to all replies, or to files that a glob matches; may be repeated")
         .more(
             "'X-Frame-Options: DENY' is for every reply, '*.woff2=Access-Control-Allow-Origin: *' \
-             for some. A glob without a slash is matched with the file's name, one with a slash \
+             for those about some files. A glob without a slash is matched with the file's name, one with a slash \
              with the whole path: '/assets/**'. Of rules for one name that match, the last holds.",
         ),
     set("cache")
@@ -241,11 +246,15 @@ const REPLIES: Rows = &[
              holds.",
         ),
     set("mime-type")
-        .adds("EXT=TYPE", put!(mime_types += value::mime_type))
+        .adds("GLOB=TYPE", put!(mime_types += value::mime_type))
         .by_line()
         .or_table("mime_types")
         .reloads()
-        .help("The Content-Type of an extension, such as webc=text/html; may be repeated"),
+        .help("The Content-Type of an extension, such as webc=text/html; may be repeated")
+        .more(
+            "Or of a file's whole name, as apple-app-site-association=application/json, or of what a \
+             glob matches: '/api/**=application/json'. Of the rules that match, the last holds.",
+        ),
     set("etag")
         .chooses(ETAG_KINDS, |config, text| {
             config.etag = match text {
@@ -376,9 +385,12 @@ const LOGS: Rows = &[
             };
             Ok(())
         })
-        .starts_as("off")
+        .derived("off, or shown on a terminal")
         .help("Where requests are logged: off, a file, or - for standard output")
-        .more("SIGHUP reopens the file, for logrotate."),
+        .more(
+            "SIGHUP reopens the file, for logrotate. What a terminal shows is a line for each \
+             request, as many as it can take.",
+        ),
     set("log-format")
         .chooses(LOG_FORMATS, |config, text| {
             config.log_format = match text {

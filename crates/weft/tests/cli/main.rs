@@ -39,18 +39,20 @@ fn run(command: &mut Command) -> Ran {
 }
 
 #[track_caller]
-fn check(command: &mut Command, code: i32, in_err: &str) {
+fn check(command: &mut Command, code: i32, in_err: &str) -> String {
     let ran = run(command);
     assert_eq!(ran.code, code, "{}", ran.err);
     assert!(ran.err.contains(in_err), "{}", ran.err);
     assert_eq!(ran.out, "", "an error does not belong on standard output");
+    ran.err
 }
 
-/// The command line is refused with exit code 2 and a message that has `said`. No word has a space.
+/// The command line is refused with exit code 2 and a message that has `said`, which is returned.
+/// No word has a space.
 #[track_caller]
-fn refused(words: &str, said: &str) {
+fn refused(words: &str, said: &str) -> String {
     let words: Vec<_> = words.split(' ').collect();
-    check(&mut weft(&words), 2, said);
+    check(&mut weft(&words), 2, said)
 }
 
 fn file(folder: &Path, name: &str, text: &str) -> String {

@@ -95,7 +95,7 @@ fn a_file_that_is_no_text_is_told_at_its_line() {
 }
 
 /// Seen: users of other servers typed `--root`, `--cert`, `--threads`, `-v` and `-D`, and were told
-/// to pass them "as a value".
+/// to pass them "as a value"; or got a guess of clap's beside the right tip.
 #[test]
 fn other_servers_flags_are_told_ours() {
     for (typed, ours) in [
@@ -107,9 +107,77 @@ fn other_servers_flags_are_told_ours() {
         ("--cert", "--tls-cert FILE --tls-key FILE"),
         ("--threads", "--workers N"),
         ("-v", "--access-log FILE"),
+        ("--log", "--access-log FILE"),
         ("-D", "packaging/systemd"),
+        ("--browse", "by --listing"),
+        ("--directory-listing", "by --listing"),
+        ("--gzip", "FILE.gz"),
+        ("--cors", "--header 'Access-Control-Allow-Origin: *'"),
+        ("--memory", "--memory-budget SIZE"),
     ] {
-        refused(&format!("serve {typed}"), ours);
+        let said = refused(&format!("serve {typed}"), ours);
+        for guess in ["as a value", "similar", "Usage"] {
+            assert!(!said.contains(guess), "{typed}: {said}");
+        }
+    }
+    refused("serve --listing true", "a switch takes no value: --listing");
+    refused(
+        "serve . --listing true",
+        "tip: a switch takes no value: --listing",
+    );
+    let said = refused("cache --memory 64", "-m MEGABYTES, or --memory-limit");
+    assert!(!said.contains("--memory-file"), "{said}");
+}
+
+/// Seen: `weft --port 80` and `weft site` led nowhere.
+#[test]
+fn whoever_forgets_the_command_is_led_to_it() {
+    refused(
+        "--port 80",
+        "tip: a server is `weft serve DIR`; address and port are one",
+    );
+    refused(
+        "no-such-site",
+        "tip: a directory is served by: weft serve no-such-site",
+    );
+    refused("tests", "tip: a directory is served by: weft serve tests");
+}
+
+#[test]
+fn no_mistake_is_told_to_be_passed_as_a_value() {
+    for line in [
+        "serve --prot 80",
+        "serve --browze",
+        "load --rate -5",
+        "load http http://127.0.0.1:1/ --nosuch",
+        "lab run web-rows --nosuch",
+        "cache --nosuch",
+        "doctor --nosuch",
+        "--nosuch",
+        "man --nosuch",
+    ] {
+        let said = refused(line, "error: unexpected argument");
+        assert!(!said.contains("as a value"), "{line}: {said}");
+    }
+}
+
+/// Seen: `--cache 'max-age=10'` was taken as a rule for files of the name `max-age`.
+#[test]
+fn a_cache_rule_without_a_glob_is_refused() {
+    let tip = "--cache: 'max-age' is no glob but part of the value; write GLOB=VALUE, such as \
+               '**=max-age=10'";
+    check(&mut weft(&["serve", "--cache", "max-age=10"]), 2, tip);
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "weft.toml", "[cache]\n'max-age' = '10'\n");
+    check(
+        &mut weft(&["check-config", &path]),
+        2,
+        ":2: cache: 'max-age' is no glob",
+    );
+    let refused = ["--header", "./a/*=X-A: b", "--mime-type", "/a/=text/html"];
+    for rule in refused.chunks(2) {
+        let words = ["serve", rule[0], rule[1]];
+        check(&mut weft(&words), 2, &format!("{}: the glob", rule[0]));
     }
 }
 

@@ -80,6 +80,12 @@ fn every_shell_gets_completions_of_every_flag() {
         assert_eq!(ran.code, 0);
         assert!(ran.out.contains("memory-budget"), "{shell}");
     }
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = run(&mut weft(&["completions", shell]));
+        for name in ["web-rows", "cache-latency", "load-http", "check-config"] {
+            assert!(ran.out.contains(name), "{shell} does not know {name}");
+        }
+    }
     refused("completions sea", "bash");
 }
 

@@ -67,8 +67,8 @@ fn variants_can_be_turned_off() {
     assert!(!head_of(&entry).contains("Vary"));
 }
 
-/// Seen: builds that keep `game.js.br` and `game.js.gz` alone, as engines for games write them, were
-/// a 404.
+/// Seen: builds that keep `game.js.br` and `game.js.gz` alone, as engines for games write them,
+/// were a 404.
 #[test]
 fn a_file_may_exist_in_compressed_form_only() {
     let files = [

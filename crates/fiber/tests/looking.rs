@@ -198,6 +198,63 @@ fn a_stall_is_reported_with_the_function_that_stalls() {
     assert!(runtime.stall_count() >= 1);
 }
 
+/// Seen: stalls that were reported on a machine with too much to do, of fibers that had hardly run.
+/// Cause: the time that passed was measured. Cure: a wait for a CPU does not count.
+#[test]
+fn a_fiber_that_waits_for_a_cpu_does_not_stall() {
+    const THRESHOLD: Duration = Duration::from_millis(100);
+    // SAFETY: plain data; 0 is the calling thread.
+    let pin = |cpu| unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    let ran = || {
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: the time is written to.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let runtime = Runtime::builder()
+        .processors(1)
+        .stall_detector(THRESHOLD)
+        .on_stall(|_| ())
+        .start()
+        .unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    // SAFETY: it has no preconditions.
+    let cpu = unsafe { libc::sched_getcpu() } as usize;
+    let others: Vec<_> = (0..20)
+        .map(|_| {
+            let is_over = Arc::clone(&is_over);
+            std::thread::spawn(move || {
+                pin(cpu);
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    let starved = runtime.spawn(move || {
+        assert_eq!(pin(cpu), 0);
+        let began = Instant::now();
+        let before = ran();
+        // Long by the clock on the wall, short by its own.
+        while began.elapsed() < 8 * THRESHOLD && ran() - before < THRESHOLD / 2 {
+            std::hint::spin_loop();
+        }
+        began.elapsed()
+    });
+    let elapsed = starved.join().unwrap();
+    is_over.store(true, Ordering::Relaxed);
+    others.into_iter().for_each(|other| other.join().unwrap());
+    assert!(elapsed > 2 * THRESHOLD, "it was not starved: {elapsed:?}");
+    assert_eq!(runtime.stall_count(), 0);
+}
+
 #[test]
 fn fibers_that_wait_for_each_other_are_reported() {
     let (sender, deadlocks) = mpsc::channel();

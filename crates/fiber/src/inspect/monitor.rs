@@ -4,7 +4,7 @@
 //! Nothing can take the processor from a fiber (Rust code and the C library cannot be interrupted
 //! safely at any point), so what remains is to say which it was, where it was spawned, and what it
 //! was doing. The monitor looks at each processor twice per threshold; if the same turn of the same
-//! fiber is there as a threshold ago, it sends the thread a signal, whose handler notes the return
+//! fiber is there as a threshold ago, and its thread did not just wait for a CPU, it sends the thread a signal, whose handler notes the return
 //! addresses on the stack. They become names on the monitor's thread.
 
 use std::fmt;
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::base::lock::lock;
 use crate::base::topology::thread_id;
 use crate::inspect::dump::Dump;
+use crate::inspect::thread_time::ThreadTime;
 use crate::sched::cluster::Cluster;
 
 /// A fiber that has kept its processor for longer than the threshold.
@@ -30,7 +31,8 @@ pub struct Stall {
     pub name: Option<String>,
     /// Where it was spawned, if it has not ended meanwhile.
     pub spawned_at: Option<String>,
-    /// How long it has kept the processor so far, at least.
+    /// How long it has kept the processor so far, at least. When the processor's thread waited for
+    /// a CPU, which others had, is not counted.
     pub duration: Duration,
     /// What it was doing, innermost frame first.
     pub backtrace: String,
@@ -187,7 +189,20 @@ struct Seen {
     fiber: u64,
     switches: u64,
     since: Instant,
+    /// Of the processor's thread, at that time.
+    time: Option<ThreadTime>,
     is_reported: bool,
+}
+
+impl Seen {
+    /// How long the fiber had kept the processor when `now` was seen.
+    fn kept_until(&self, now: &Seen) -> Duration {
+        let elapsed = now.since.saturating_duration_since(self.since);
+        match (&self.time, &now.time) {
+            (Some(before), Some(time)) => time.taken_since(before, elapsed),
+            _ => elapsed,
+        }
+    }
 }
 
 impl Watch {
@@ -197,10 +212,13 @@ impl Watch {
         let mut all_asleep = true;
         for (index, processor) in cluster.open_places().iter().enumerate() {
             all_asleep &= processor.is_asleep();
+            let fiber = processor.running.load(Ordering::Relaxed);
+            let thread = processor.thread.load(Ordering::Acquire);
             let now = Seen {
-                fiber: processor.running.load(Ordering::Relaxed),
+                fiber,
                 switches: processor.counters.switches.get(),
                 since: Instant::now(),
+                time: (fiber != 0).then(|| ThreadTime::of(thread)).flatten(),
                 is_reported: false,
             };
             match self.seen.get_mut(index) {
@@ -209,7 +227,7 @@ impl Watch {
                     *seen = now;
                 }
                 Some(seen) => {
-                    let duration = seen.since.elapsed();
+                    let duration = seen.kept_until(&now);
                     let is_stalled = seen.fiber != 0 && duration >= self.threshold;
                     if is_stalled && !std::mem::replace(&mut seen.is_reported, true) {
                         let fiber = seen.fiber;

@@ -151,7 +151,7 @@ const HOUSES: &[House] = &[
             spawn/builder
             spawn/clusters spawn/join_set
             process signal
-            inspect/dump inspect/panic_hook
+            inspect/dump inspect/panic_hook inspect/thread_time
             inspect/debugger inspect/monitor
             runtime
             base switch sched io spawn inspect

@@ -31,10 +31,12 @@
 //!
 //! # If you know threads, you know this
 //!
+//! Most of it: names, errors and behaviour are those of `std` where nothing else is said.
+//!
 //! | you know | here | |
 //! |---|---|---|
 //! | `std::thread` | [`spawn()`], [`Builder`], [`JoinHandle`], [`scope`], [`sleep`], [`park`], [`yield_now`] | [`JoinSet`] for results as they come |
-//! | `std::net` | [`net`]: TCP, UDP, Unix | `std::io::{Read, Write}`, so other people's code works on them |
+//! | `std::net` | [`net`]: TCP, UDP, Unix | `std::io::{Read, Write}`, so other people's code works on them; [`accept`](net::TcpListener::accept) returns the stream alone |
 //! | `std::fs`, `std::process` | [`fs`], [`process`], [`signal`] | no processor waits for the disk or a child |
 //! | `std::sync` | [`sync`]: locks, channels, [`select!`], semaphores, … | fibers and plain threads together |
 //! | `thread_local!` | [`fiber_local!`] | `thread_local!` is the processor's |

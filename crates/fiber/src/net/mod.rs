@@ -1,8 +1,11 @@
 //! Sockets whose blocking calls suspend the fiber, not the processor.
 //!
-//! The types and their methods are those of [`std::net`] and [`std::os::unix::net`], reading and
-//! writing included (also on shared references). On a plain thread they block that thread. Beyond
-//! `std` there are [`TcpStream::receive`], which holds no buffer while it waits,
+//! The types and most of their methods are those of [`std::net`] and [`std::os::unix::net`],
+//! reading and writing included (also on shared references). On a plain thread they block that
+//! thread. Other than there, [`TcpListener::accept`] returns the stream alone, because the peer's
+//! address costs a system call that few servers want ([`TcpStream::peer_addr`]); the iterator
+//! [`TcpListener::incoming`] ends; [`TcpStream::read_timeout`] cannot fail; and there is no
+//! `set_nonblocking`. Beyond `std` there are [`TcpStream::receive`], which holds no buffer while it waits,
 //! [`TcpStream::send_cached_file`], and [`Readable`] for a descriptor that other code reads.
 
 mod datagram;

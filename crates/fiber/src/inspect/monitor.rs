@@ -4,8 +4,9 @@
 //! Nothing can take the processor from a fiber (Rust code and the C library cannot be interrupted
 //! safely at any point), so what remains is to say which it was, where it was spawned, and what it
 //! was doing. The monitor looks at each processor twice per threshold; if the same turn of the same
-//! fiber is there as a threshold ago, and its thread did not just wait for a CPU, it sends the thread a signal, whose handler notes the return
-//! addresses on the stack. They become names on the monitor's thread.
+//! fiber is there as a threshold ago, and its thread did not just wait for a CPU, it sends the
+//! thread a signal, whose handler notes the return addresses on the stack. They become names on the
+//! monitor's thread.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,7 @@
 //! The built-in pages for errors and redirects, for sites that have none of their own.
 
+use bytes::Bytes;
+
 use crate::status::Status;
 
 /// A page and its header lines.
@@ -7,7 +9,7 @@ use crate::status::Status;
 pub(crate) struct Page {
     /// Content-Type, Content-Length, X-Content-Type-Options; each with its CRLF.
     pub(crate) head: Vec<u8>,
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Bytes,
 }
 
 impl Page {
@@ -22,22 +24,22 @@ impl Page {
     }
 
     fn saying(status: Status, sentence: &str) -> Page {
-        let body = html(status, sentence).into_bytes();
+        Page::new("text/html; charset=utf-8", html(status, sentence).into())
+    }
+
+    /// `nosniff`: a page that repeats what a client wrote must not turn into something else in its
+    /// browser.
+    pub(crate) fn new(content_type: &str, body: Bytes) -> Page {
+        let len = body.len();
+        let head = format!(
+            "Content-Type: {content_type}\r\nContent-Length: {len}\r\n\
+             X-Content-Type-Options: nosniff\r\n"
+        );
         Page {
-            head: head("text/html; charset=utf-8", body.len() as u64),
+            head: head.into_bytes(),
             body,
         }
     }
-}
-
-/// The header lines of a page. `nosniff`: a page that repeats what a client wrote must not turn
-/// into something else in its browser.
-pub(crate) fn head(content_type: &str, len: u64) -> Vec<u8> {
-    format!(
-        "Content-Type: {content_type}\r\nContent-Length: {len}\r\n\
-         X-Content-Type-Options: nosniff\r\n"
-    )
-    .into_bytes()
 }
 
 fn html(status: Status, sentence: &str) -> String {
@@ -83,7 +85,7 @@ mod tests {
     #[test]
     fn a_page_names_the_error_and_needs_nothing_from_elsewhere() {
         let page = Page::built_in(Status::NotFound);
-        let body = String::from_utf8(page.body).unwrap();
+        let body = String::from_utf8(page.body.to_vec()).unwrap();
         assert!(body.contains("<b>404</b>Not Found") && body.contains("nothing at this address"));
         assert!(
             body.contains("<a href=\"/\">Home</a>"),
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_folder_without_an_index_page_says_so_and_not_that_access_is_denied() {
-        let body = String::from_utf8(Page::no_index().body).unwrap();
+        let body = String::from_utf8(Page::no_index().body.to_vec()).unwrap();
         assert!(body.contains("<b>403</b>Forbidden") && body.contains("no index page"));
         assert!(!body.contains("access"), "{body}");
         crate::html_test::check(&body);
@@ -104,7 +106,7 @@ mod tests {
     #[test]
     fn every_page_is_sound_html() {
         for status in Status::ALL {
-            let page = String::from_utf8(Page::built_in(status).body).unwrap();
+            let page = String::from_utf8(Page::built_in(status).body.to_vec()).unwrap();
             crate::html_test::check(&page);
         }
     }

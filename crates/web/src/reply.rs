@@ -11,7 +11,7 @@ use std::ops::Range;
 use session::{FileRange, Now, Outbox};
 
 use crate::date;
-use crate::error_page::{self, Page};
+use crate::error_page::Page;
 use crate::handle::{Handle, Service};
 use crate::log::{LogLine, Peer};
 use crate::request::target::encoded;
@@ -209,24 +209,21 @@ impl Replier<'_> {
     ) {
         let lines = &[rules, lines].concat();
         let custom = match status.is_error() {
-            true => self.service.site.error_page(status.code()),
+            true => self.service.site.error_page(status.code(), self.now),
             false => None,
         };
-        let body_len = match &custom {
-            Some(entry) => {
-                let head = error_page::head(&entry.content_type, entry.len);
-                self.put_head(status, asked, &head, lines, &[]);
-                if asked.wants_body {
-                    self.put_body(&entry.body, 0..entry.len);
-                }
-                entry.len
-            }
-            None => {
-                let body: &[u8] = if asked.wants_body { &page.body } else { &[] };
-                self.put_head(status, asked, &page.head, lines, body);
-                page.body.len() as u64
-            }
+        let page = custom.as_deref().unwrap_or(page);
+
+        let body_len = page.body.len() as u64;
+        let (copied, shared) = match body_len <= COPIED_LEN_MAX {
+            true if asked.wants_body => (&page.body[..], None),
+            false if asked.wants_body => (&[][..], Some(page.body.clone())),
+            _ => (&[][..], None),
         };
+        self.put_head(status, asked, &page.head, lines, copied);
+        if let Some(body) = shared {
+            self.out.put_shared(body);
+        }
         self.done(status, asked, body_len, None, why);
     }
 

@@ -22,8 +22,8 @@ pub struct SiteConfig {
     /// What answers for a path that does not exist, for applications that route in the browser:
     /// a path within the root, such as `index.html`.
     pub spa_fallback: Option<String>,
-    /// Bodies for error replies, by status. A relative path begins at the root. Read when the site
-    /// opens, at most 1 MiB each.
+    /// Bodies for error replies, by status. A relative path begins at the root that is served now.
+    /// At most 1 MiB each.
     pub error_pages: Vec<(u16, PathBuf)>,
     /// Extra header fields. Of rules that match and have the same name, the last one counts.
     pub headers: Vec<HeaderRule>,

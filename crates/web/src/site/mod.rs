@@ -33,6 +33,7 @@ mod budget;
 mod config;
 mod entries;
 mod entry;
+mod error_pages;
 mod head;
 mod ledger;
 mod listing;
@@ -48,6 +49,7 @@ mod rules;
 mod sketch;
 mod table;
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -60,6 +62,7 @@ pub use config::{CacheRule, EtagKind, HeaderRule, SiteConfig, SiteError};
 pub(crate) use entry::{Body, Entry, Found};
 
 use crate::lookup::Lookup;
+use error_pages::ErrorPage;
 use ledger::{Garbage, Ledger};
 use listing::Listings;
 use open::{Blocking, Miss, Root};
@@ -90,8 +93,21 @@ pub struct Site {
     sketch: Sketch,
     ledger: Mutex<Ledger>,
     listings: Listings,
-    error_pages: Vec<(u16, Arc<Entry>)>,
+    error_pages: Vec<ErrorPage>,
+    on_warning: Warnings,
     counts: Counts,
+}
+
+/// Receiver of warnings.
+#[derive(Default)]
+struct Warnings(Option<Box<Warn>>);
+
+type Warn = dyn Fn(&str) + Send + Sync;
+
+impl fmt::Debug for Warnings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Warnings").finish_non_exhaustive()
+    }
 }
 
 /// Beside what table and ledger count.
@@ -104,6 +120,7 @@ struct Counts {
     changed: AtomicU64,
     waits: AtomicU64,
     moving: AtomicU64,
+    error_pages_lost: AtomicU64,
     out_of_descriptors: AtomicU64,
 }
 
@@ -165,11 +182,12 @@ impl Site {
             ledger: Mutex::new(Ledger::new(&config, page_cache_budget)),
             listings: Listings::default(),
             error_pages: Vec::new(),
+            on_warning: Warnings::default(),
             counts: Counts::default(),
             config,
         };
         site.check_fallback(now)?;
-        site.error_pages = site.read_error_pages(now)?;
+        site.error_pages = site.open_error_pages(now)?;
         Ok(site)
     }
 
@@ -214,10 +232,16 @@ impl Site {
         lines
     }
 
-    /// The operator's page for an error status.
-    pub(crate) fn error_page(&self, status: u16) -> Option<Arc<Entry>> {
-        let page = self.error_pages.iter().find(|(of, _)| *of == status);
-        page.map(|(_, entry)| Arc::clone(entry))
+    /// Calls `warn` with a sentence when something of the site cannot be served any more. It is
+    /// called where a session must not wait, so it must not block.
+    pub fn on_warning(&mut self, warn: impl Fn(&str) + Send + Sync + 'static) {
+        self.on_warning = Warnings(Some(Box::new(warn)));
+    }
+
+    fn warn(&self, text: &str) {
+        if let Warnings(Some(warn)) = &self.on_warning {
+            warn(text);
+        }
     }
 
     /// Names, what they say, and values, for the metrics page. `_total` counts since the site
@@ -242,6 +266,7 @@ impl Site {
             "site_waits_total" "Waits of requests for a file to be left alone." of(&counts.waits);
             "site_moving_total" "Files sent while they were still being written." of(&counts.moving);
             "site_out_of_descriptors_total" "Files that could not be opened because no descriptor was left (EMFILE, ENFILE)." of(&counts.out_of_descriptors);
+            "site_error_pages_lost_total" "Error pages that could not be read any more, so that the built-in one is sent." of(&counts.error_pages_lost);
             "site_listing_bytes" "Bytes of listings that are kept or on their way." self.listings.held_len();
             "site_listings_refused_total" "Listings not made because clients have not received too many." self.listings.refused();
             "site_memory_admitted_total" "Files taken into memory." ledger.memory.admitted;
@@ -269,7 +294,11 @@ impl Site {
         }
         match answer {
             Ok(entry) => Found::Entry(entry),
-            Err(miss) => self.found_of(miss, key.path),
+            Err(miss) => {
+                // The site's own page for it may be on the disk.
+                let looked = self.look_at_error_pages(&miss, moment, blocking);
+                self.found_of(looked.err().unwrap_or(miss), key.path)
+            }
         }
     }
 

@@ -140,6 +140,27 @@ impl Root {
         SharedFile::new(fd).map_err(|error| miss_of_io(&error))
     }
 
+    /// Opens an error page, which is the operator's, so it may be hidden or outside of the root.
+    pub(super) fn open_page(&self, path: &Path, blocking: Blocking) -> Result<SharedFile, Miss> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let opened = match (self.resolver, blocking) {
+            (_, Blocking::Allowed) => rustix::fs::openat(&self.fd, path, flags, Mode::empty()),
+            (Resolver::Kernel { cached: true }, Blocking::Never) => {
+                let resolve = ResolveFlags::CACHED;
+                rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), resolve)
+            }
+            (_, Blocking::Never) => return Err(Miss::WouldBlock),
+        };
+        let fd = opened.map_err(|errno| match errno {
+            Errno::AGAIN if blocking == Blocking::Never => Miss::WouldBlock,
+            errno => miss_of(errno),
+        })?;
+        if type_of(&rustix::fs::fstat(&fd).map_err(miss_of)?) != FileType::RegularFile {
+            return Err(Miss::Failed(500, "it is not a regular file".to_owned()));
+        }
+        SharedFile::new(fd).map_err(|error| miss_of_io(&error))
+    }
+
     /// Opens a directory for reading. Blocks.
     pub(super) fn open_directory(&self, path: &str) -> Result<OwnedFd, Miss> {
         self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Blocking::Allowed)

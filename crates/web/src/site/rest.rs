@@ -119,7 +119,7 @@ impl Site {
 /// Time since the last write, as far as the stamp tells. A write sets both times, so it was no
 /// later than the earlier one: a rename sets `ctime` alone, and who sets `mtime` has written. Zero
 /// for a time that lies ahead.
-fn age(stamp: FileStamp, since_epoch: Duration) -> Duration {
+pub(super) fn age(stamp: FileStamp, since_epoch: Duration) -> Duration {
     let written_ns = stamp.mtime_ns.min(stamp.ctime_ns);
     let age_ns = (since_epoch.as_nanos() as i128).saturating_sub(written_ns);
     Duration::from_nanos(u64::try_from(age_ns.max(0)).unwrap_or(u64::MAX))

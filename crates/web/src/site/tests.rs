@@ -1,5 +1,6 @@
 //! A site over a directory, with a clock that the test moves.
 
+mod error_pages;
 mod etags;
 mod found;
 mod fresh;

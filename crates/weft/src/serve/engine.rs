@@ -3,7 +3,8 @@
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use ::serve::access_log::{AccessLog, Options, Target};
@@ -34,6 +35,7 @@ pub(crate) struct Origins {
 pub(crate) struct Running {
     handle: Arc<Handle>,
     log: Option<Arc<AccessLog>>,
+    terminal: Arc<Terminal>,
     pub(crate) hosted: Hosted,
 }
 
@@ -67,10 +69,11 @@ impl Running {
         tls: Option<Arc<Tls>>,
         terminal: Arc<Terminal>,
     ) -> Result<Running, Failure> {
-        let site = open_site(config, limits).map_err(Failure::Usage)?;
-        let handle = Handle::new(site, service_config(config));
+        let mut site = open_site(config, limits).map_err(Failure::Usage)?;
+        print_warnings(&mut site, config, &terminal).map_err(Failure::Running)?;
+        let handle = Handle::new(Arc::new(site), service_config(config));
         let handle = Arc::new(handle.map_err(|error| Failure::Usage(error.to_string()))?);
-        let log = open_log(config, terminal)?.map(Arc::new);
+        let log = open_log(config, Arc::clone(&terminal))?.map(Arc::new);
         let server = start_server(config, limits, origins, &handle, log.clone())?;
         let server = Arc::new(server);
         let (site, its_log) = (Arc::clone(&handle), log.clone());
@@ -87,6 +90,7 @@ impl Running {
             hosted: Hosted::new(server, tls, admin, write_more)?,
             handle,
             log,
+            terminal,
         })
     }
 
@@ -104,9 +108,10 @@ impl Running {
     /// # Errors
     /// What is wrong; the old configuration goes on then.
     pub(crate) fn reload(&self, config: &ServeConfig, limits: &Limits) -> Result<(), String> {
-        let site = open_site(config, limits)?;
+        let mut site = open_site(config, limits)?;
+        print_warnings(&mut site, config, &self.terminal)?;
         self.handle
-            .reload(site, service_config(config))
+            .reload(Arc::new(site), service_config(config))
             .map_err(|error| error.to_string())
     }
 
@@ -211,7 +216,7 @@ fn remedy_for_log(config: &ServeConfig, kind: io::ErrorKind) -> &'static str {
     }
 }
 
-fn open_site(config: &ServeConfig, limits: &Limits) -> Result<Arc<Site>, String> {
+fn open_site(config: &ServeConfig, limits: &Limits) -> Result<Site, String> {
     let site = SiteConfig {
         memory_budget: config
             .memory_budget_bytes
@@ -219,9 +224,33 @@ fn open_site(config: &ServeConfig, limits: &Limits) -> Result<Arc<Site>, String>
         open_files_max: limits.open_files_max,
         ..site_config(config)
     };
-    Site::open(site)
-        .map(Arc::new)
-        .map_err(|error| error.to_string())
+    Site::open(site).map_err(|error| error.to_string())
+}
+
+/// How many warnings of a site may wait to be printed. Those beyond are dropped; the metrics count
+/// what they are about.
+const WARNINGS_MAX: usize = 16;
+
+/// Prints what the site says of lost error pages, as long as it lives. On a thread of its own,
+/// since standard error may block.
+fn print_warnings(
+    site: &mut Site,
+    config: &ServeConfig,
+    terminal: &Arc<Terminal>,
+) -> Result<(), String> {
+    if config.error_pages.is_empty() {
+        return Ok(());
+    }
+    let (sender, warnings) = mpsc::sync_channel::<String>(WARNINGS_MAX);
+    let terminal = Arc::clone(terminal);
+    let print = move || warnings.iter().for_each(|text| terminal.warn(&text));
+    let thread = thread::Builder::new().name("site-warnings".to_owned());
+    thread
+        .spawn(print)
+        .map_err(|error| why_no_threads("the thread of the site's warnings", &error))?;
+    // It is full, or the thread has ended with the process.
+    site.on_warning(move |text| _ = sender.try_send(text.to_owned()));
+    Ok(())
 }
 
 fn site_config(config: &ServeConfig) -> SiteConfig {

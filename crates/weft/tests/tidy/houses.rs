@@ -13,7 +13,8 @@ const HOUSES: &[House] = &[
         name: "web",
         floors: "
             date lookup status
-            error_page log site
+            error_page log
+            site
             config
             request
             conditional negotiate range

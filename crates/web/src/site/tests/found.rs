@@ -197,35 +197,6 @@ fn the_fallback_answers_for_what_does_not_exist() {
 }
 
 #[test]
-fn error_pages_are_held_in_memory() {
-    let world = World::with(&[("404.html", "lost?")], |config| {
-        config.error_pages = vec![(404, "404.html".into())];
-    });
-    fs::remove_file(world.path("404.html")).unwrap();
-    let page = world.site.error_page(404).unwrap();
-    assert_eq!(
-        (text_of(&page).as_str(), &*page.content_type),
-        ("lost?", "text/html; charset=utf-8")
-    );
-    assert!(world.site.error_page(500).is_none());
-}
-
-#[test]
-fn an_error_page_has_at_most_a_mebibyte() {
-    for (len, is_taken) in [(1 << 20, true), ((1 << 20) + 1, false)] {
-        let page = "x".repeat(len);
-        let dir = TempDir::new().unwrap();
-        write(&dir, "404.html", &page);
-        let site = Site::open(SiteConfig {
-            root: dir.path().to_owned(),
-            error_pages: vec![(404, "404.html".into())],
-            ..SiteConfig::default()
-        });
-        assert_eq!(site.is_ok(), is_taken, "{len} bytes");
-    }
-}
-
-#[test]
 fn a_change_is_seen_within_the_recheck_time() {
     let mut world = World::with(&[("a.txt", "old")], |config| {
         config.recheck_every = Duration::from_secs(1);

@@ -18,6 +18,9 @@ use crate::lookup::{Encoding, Encodings};
 /// so much from the page cache takes 0.1 ms.
 const READ_AT_ONCE_LEN_MAX: u64 = 1 << 20;
 
+/// How often a short file that is being written is read again when it changes meanwhile.
+const SHORT_READ_AGAIN_MAX: u32 = 8;
+
 /// Whether a file should be in memory.
 enum Worth {
     Held(Arc<Entry>),
@@ -123,19 +126,20 @@ impl Site {
         if id.encoding.is_none() && !record.survey.has_plain {
             return Err(Miss::OnlyCompressed);
         }
-        let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
-        let suffix = id.encoding.map_or("", Encoding::suffix);
-        let name = format!("{}{suffix}", record.survey.source);
-        let file = self.with_descriptors(|| root.open_file(&name, Blocking::Allowed))?;
-        // Another file may lie there by now, and its stamp does not show that.
-        let stat = rustix::fs::fstat(&file).map_err(miss_of)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Miss::NotFound);
+        let mut file = self.open_moving(record, id)?;
+        let mut bytes = self.read_moving(&file);
+        // A short one that changes while it is read would be cut, so it is tried again.
+        for _ in 0..SHORT_READ_AGAIN_MAX {
+            if bytes.is_some() || file.stamp().len > self.moving_len_max() {
+                break;
+            }
+            file = self.open_moving(record, id)?;
+            bytes = self.read_moving(&file);
         }
         self.counts.moving.fetch_add(1, Relaxed);
         record.note_moving(moment.ns);
         let stamp = file.stamp();
-        let body = match self.read_moving(&file) {
+        let body = match bytes {
             Some(bytes) => Body::Memory(bytes),
             None => Body::File {
                 file: Arc::new(file.moving()),
@@ -151,10 +155,26 @@ impl Site {
         }
     }
 
+    fn open_moving(&self, record: &Record, id: Id) -> Result<SharedFile, Miss> {
+        let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
+        let suffix = id.encoding.map_or("", Encoding::suffix);
+        let name = format!("{}{suffix}", record.survey.source);
+        let file = self.with_descriptors(|| root.open_file(&name, Blocking::Allowed))?;
+        // Another file may lie there by now, and its stamp does not show that.
+        let stat = rustix::fs::fstat(&file).map_err(miss_of)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok(file),
+            _ => Err(Miss::NotFound),
+        }
+    }
+
+    fn moving_len_max(&self) -> u64 {
+        self.config.memory_file_len_max.min(READ_AT_ONCE_LEN_MAX)
+    }
+
     /// A short file's bytes of one reading, if no write shows between its beginning and its end.
     fn read_moving(&self, file: &SharedFile) -> Option<Bytes> {
-        let len_max = self.config.memory_file_len_max.min(READ_AT_ONCE_LEN_MAX);
-        if file.stamp().len > len_max {
+        if file.stamp().len > self.moving_len_max() {
             return None;
         }
         match read_whole(file, Blocking::Allowed) {

@@ -3,7 +3,9 @@
 import http.client
 import os
 import pathlib
+import pty
 import pwd
+import re
 import shutil
 import socket
 import tempfile
@@ -55,6 +57,33 @@ def the_shipped_socket_and_configuration_start_together(world):
         expect_equal("the page", page, (world.site / "index.html").read_bytes())
     with server:
         pass
+
+
+@check()
+def a_terminal_shows_requests_unless_it_is_told_not_to(world):
+    """Seen: started in a terminal, it gave no sign of life."""
+    for flags, is_shown in (((), True), (("--access-log", "off"), False), (("--quiet",), False)):
+        port = free_port()
+        ours, theirs = pty.openpty()
+        server = world.start(world.binary, "serve", world.site, "--listen", f"127.0.0.1:{port}", *flags, stderr=theirs)
+        os.close(theirs)
+        wait_for("it answers", lambda: page_or_none(world, f"http://127.0.0.1:{port}/"))
+        server.terminate()
+        said = said_on(ours)
+        line = re.search(rb'^\d\d:\d\d:\d\d 127\.0\.0\.1 "GET / HTTP/1\.1" 200 \d+ [\d.]+\r$', said, re.M)
+        expect_equal(f"with {flags}, a line for a request in {said!r}", line is not None, is_shown)
+        expect_equal("status", server.wait(10), 0)
+        os.close(ours)
+
+
+def said_on(terminal):
+    """All that is written to a terminal until its last writer ends. pty(7)"""
+    said = b""
+    while True:
+        try:
+            said += os.read(terminal, 65536)
+        except OSError:
+            return said
 
 
 def page_or_none(world, url):

@@ -41,6 +41,7 @@ impl FileRange {
 pub struct SharedFile {
     fd: OwnedFd,
     stamp: FileStamp,
+    standing: Standing,
     /// Whether it is sent as it comes, whatever is written to it meanwhile.
     is_moving: bool,
     direct: OnceLock<Option<OwnedFd>>,
@@ -81,16 +82,33 @@ impl FileStamp {
     }
 }
 
+/// What changes the change time of a file without a write: how many names it has, its mode, its
+/// owner and its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Standing(u64, u32, u32, u32);
+
+impl Standing {
+    fn of(stat: &Stat) -> Standing {
+        #[allow(
+            clippy::unnecessary_cast,
+            reason = "the field types differ between architectures"
+        )]
+        let names = stat.st_nlink as u64;
+        Standing(names, stat.st_mode, stat.st_uid, stat.st_gid)
+    }
+}
+
 impl SharedFile {
     /// Takes an open file and notes its stamp (one `fstat(2)`).
     ///
     /// # Errors
     /// What `fstat(2)` reports.
     pub fn new(fd: OwnedFd) -> io::Result<SharedFile> {
-        let stamp = FileStamp::of(&rustix::fs::fstat(&fd)?);
+        let stat = rustix::fs::fstat(&fd)?;
         Ok(SharedFile {
             fd,
-            stamp,
+            stamp: FileStamp::of(&stat),
+            standing: Standing::of(&stat),
             is_moving: false,
             direct: OnceLock::new(),
             seen_cached_ms: AtomicU64::new(0),
@@ -124,7 +142,9 @@ impl SharedFile {
     /// written into the same inode in the meantime must not go out under the old length and ETag.
     ///
     /// Looks at length and modification time. Not at the change time: another file renamed over
-    /// this one's name changes that, and a download of the old one may well go on. A
+    /// this one's name changes that, and a download of the old one may well go on. But if the
+    /// modification time is of whole seconds, a program has set it, and may have written and set
+    /// it back (`cp -p`): then the change time counts, unless names, mode or owner explain it. A
     /// [moving](SharedFile::moving) file has no state that it could leave.
     ///
     /// # Errors
@@ -133,8 +153,13 @@ impl SharedFile {
         if self.is_moving {
             return Ok(true);
         }
-        let now = FileStamp::of(&rustix::fs::fstat(&self.fd)?);
-        Ok((now.len, now.mtime_ns) == (self.stamp.len, self.stamp.mtime_ns))
+        let stat = rustix::fs::fstat(&self.fd)?;
+        let now = FileStamp::of(&stat);
+        let is_explained = now.ctime_ns == self.stamp.ctime_ns
+            || now.mtime_ns % 1_000_000_000 != 0
+            || Standing::of(&stat) != self.standing;
+        let is_same = (now.len, now.mtime_ns) == (self.stamp.len, self.stamp.mtime_ns);
+        Ok(is_same && is_explained)
     }
 
     /// The same file, opened with `O_DIRECT` at the first call. `None` where the file system has no
@@ -201,6 +226,36 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         std::fs::rename(&new, &old).unwrap();
         assert!(shared.is_unchanged().unwrap());
+        let shared = SharedFile::try_from(File::open(&old).unwrap()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        std::fs::rename(&old, &new).unwrap();
+        assert!(shared.is_unchanged().unwrap(), "itself renamed");
+    }
+
+    /// As `cp -p` does where every file has one time, as in the Nix store.
+    #[test]
+    fn a_write_whose_time_is_set_back_is_noticed() {
+        use std::os::unix::fs::PermissionsExt;
+        let time = std::time::UNIX_EPOCH + Duration::from_secs(1);
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"release 1").unwrap();
+        file.as_file().set_modified(time).unwrap();
+        let shared = SharedFile::try_from(file.reopen().unwrap()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let mode = std::fs::Permissions::from_mode(0o640);
+        std::fs::set_permissions(file.path(), mode).unwrap();
+        assert!(shared.is_unchanged().unwrap(), "another mode alone");
+        let shared = SharedFile::try_from(file.reopen().unwrap()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let link = file.path().with_extension("link");
+        std::fs::hard_link(file.path(), &link).unwrap();
+        assert!(shared.is_unchanged().unwrap(), "another name alone");
+        std::fs::remove_file(link).unwrap();
+        let shared = SharedFile::try_from(file.reopen().unwrap()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        std::fs::write(file.path(), "release 2").unwrap();
+        file.as_file().set_modified(time).unwrap();
+        assert!(!shared.is_unchanged().unwrap());
     }
 
     #[test]

@@ -197,7 +197,7 @@ fn shows_requests(config: &ServeConfig) -> bool {
 /// What a terminal is given: some hundred lines a second, as many as one can read, and so few that
 /// a benchmark is not about the terminal. Further lines are dropped and counted.
 fn shown() -> Options {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = thread::available_parallelism().map_or(1, usize::from);
     Options {
         flush_interval: Duration::from_millis(200),
         // Each thread that serves has a part of it.

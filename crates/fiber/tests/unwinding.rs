@@ -222,6 +222,32 @@ fn a_storm_on_a_semaphore_ends() {
     storm("semaphore", move |n| drop(permits.acquire_many(1 + n % 2)));
 }
 
+/// Waits that are given up meet hand-overs and what is taken back; afterwards all is there.
+#[test]
+fn a_storm_with_time_outs_loses_nothing() {
+    const PERMITS: usize = 3;
+    const SHORT: Duration = Duration::from_micros(1);
+    let permits = Arc::new(Semaphore::new(PERMITS));
+    let lock = Arc::new(RwLock::new(0));
+    let mutex = Arc::new(Mutex::new(0));
+    let all = (Arc::clone(&permits), Arc::clone(&lock), Arc::clone(&mutex));
+    storm("time-outs", move |n| match n % 8 {
+        0 => drop(all.0.acquire_timeout(SHORT)),
+        1 => drop(all.0.acquire_many(1 + n % PERMITS)),
+        2 => drop(all.1.write_timeout(SHORT).map(|mut count| *count += 1)),
+        3 => drop(all.1.read_timeout(SHORT).map(|count| *count)),
+        4 => drop(all.1.write().map(|mut count| *count += 1)),
+        5 => drop(all.1.read().map(|count| *count)),
+        6 => drop(all.2.lock_timeout(SHORT).map(|mut count| *count += 1)),
+        _ => drop(all.2.lock().map(|mut count| *count += 1)),
+    });
+    assert_eq!(permits.available(), PERMITS);
+    assert!(permits.try_acquire_many(PERMITS).is_some());
+    lock.clear_poison();
+    mutex.clear_poison();
+    assert!(lock.try_write().is_ok() && mutex.try_lock().is_ok());
+}
+
 #[test]
 fn a_storm_on_a_condition_ends() {
     let shared = (Mutex::new(0), Condvar::new());

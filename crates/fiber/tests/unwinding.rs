@@ -290,14 +290,24 @@ fn a_wait_that_would_never_end_is_refused() {
         let mut joined = Some(holder);
         let lock_refused = refused(&mut || drop(lock.lock()));
         let wait_refused = refused(&mut || joined.as_ref().unwrap().wait().unwrap());
+        // It has not started, and there is no other processor.
+        let fresh = fiber::spawn(|| ());
+        let fresh_refused = refused(&mut || fresh.wait().unwrap());
+        let cluster = ClusterHandle::current().unwrap();
+        let run_refused = refused(&mut || cluster.run(|| ()));
         gate.set();
         joined.take().unwrap().join().unwrap();
+        fresh.join().unwrap();
         drop(lock.lock().unwrap());
-        (timed_out, lock_refused, wait_refused)
+        [
+            timed_out,
+            lock_refused,
+            wait_refused,
+            fresh_refused,
+            run_refused,
+        ]
     });
-    ends(runtime, move || {
-        assert_eq!(told.join().unwrap(), (true, true, true))
-    });
+    ends(runtime, move || assert_eq!(told.join().unwrap(), [true; 5]));
 }
 
 /// Seen: `spawn` in a destructor ended the process ("not in a fiber"), and so one handler's panic

@@ -252,6 +252,11 @@ impl Processor {
         &self.cluster.processors[self.index]
     }
 
+    /// Whether its cluster has no other processor.
+    fn is_alone(&self) -> bool {
+        self.cluster.processor_count() == 1 && !self.retiring.is_begun()
+    }
+
     pub(crate) fn has_work(&self) -> bool {
         !self.ready.borrow().is_empty() || self.cluster.queue.oldest(self.index) != u64::MAX
     }
@@ -411,9 +416,20 @@ pub(crate) fn is_fiber_of_here(id: u64) -> bool {
         let found = processor.cluster.roster.find(id);
         found.is_some_and(|fiber| {
             let is_here = fiber.control.is_home(processor.shared());
-            is_here && !FiberRef::of(&fiber).is_movable()
+            is_here && !FiberRef::of(&fiber).is_movable() || processor.is_alone()
         })
     })
+}
+
+/// Whether the calling code cannot suspend, and no fiber of the cluster runs before it ends.
+pub(crate) fn blocks_all_of(cluster: &Cluster) -> bool {
+    let processor = here_ptr();
+    if processor.is_null() || with_current(|_, _| ()).is_some() {
+        return false;
+    }
+    // SAFETY: as in `with_current`.
+    let here = unsafe { &*processor };
+    std::ptr::eq(&*here.cluster, cluster) && here.is_alone()
 }
 
 /// The fiber that runs on this thread, also while it unwinds. No lock, no allocation: the overflow

@@ -276,6 +276,9 @@ fn current_cluster() -> io::Result<Arc<Cluster>> {
     })
 }
 
+const NEVER_RUNS: &str = "a fiber that is waited for would never run: its only processor is held \
+     by a destructor of a fiber that panics, or by on_processor_stack";
+
 /// Runs `f`, which may borrow, in a fiber of `cluster`, and waits for it: see
 /// [`ClusterHandle::run`].
 pub(crate) fn run_in<F, T>(
@@ -289,6 +292,7 @@ where
 {
     let packet = Arc::new(Packet::new(None));
     let whole = entry(Arc::clone(&packet), f);
+    assert!(!processor::blocks_all_of(cluster), "{}", NEVER_RUNS);
     // SAFETY: this frame stays, and does not unwind, before the fiber has left its result, and the
     // fiber has dropped the closure by then. (In the child of a fork the wait panics, and there the
     // fiber never runs.) A fiber that is refused has no other handle, and its closure is dropped in
@@ -402,7 +406,8 @@ impl<'scope> Scope<'scope, '_> {
     /// Starts a fiber that may borrow what outlives the scope.
     ///
     /// # Panics
-    /// On a plain thread, or if no stack can be had.
+    /// On a plain thread, or if no stack can be had; and where the caller
+    /// [cannot suspend](crate::sync#code-that-cannot-suspend) and there is no other processor.
     #[track_caller]
     pub fn spawn<F, T>(&'scope self, f: F) -> ScopedJoinHandle<'scope, T>
     where
@@ -410,6 +415,7 @@ impl<'scope> Scope<'scope, '_> {
         T: Send + 'scope,
     {
         let cluster = current_cluster().expect("failed to spawn a scoped fiber");
+        assert!(!processor::blocks_all_of(&cluster), "{}", NEVER_RUNS);
         let data = Arc::clone(&self.data);
         let packet = Arc::new(Packet::new(Some(Arc::clone(&data))));
         let run = entry(Arc::clone(&packet), f);

@@ -44,7 +44,9 @@
 //!   the fiber cannot run before the wait is over. [`Mutex::lock`] panics then, which in a
 //!   destructor that runs because of a panic ends the process; the others wait for ever. Do not
 //!   lock in destructors what is held across waits, or give it a time-out.
-//! * The same goes for messages, notifications and fibers that it waits for.
+//! * The same goes for messages, notifications and fibers that it waits for. It may start fibers,
+//!   which run on other processors if there are any. [`join`](crate::JoinHandle::join) and
+//!   [`Scope::spawn`](crate::Scope::spawn) panic where a fiber would be waited for in vain.
 //!
 //! # Inside
 //! One wait queue (`wait`) under all of them, guarded by a lock for a few instructions (`short`).

@@ -1,6 +1,6 @@
 //! HTTP/1.1 as a client speaks it: requests rendered once, replies read as they come.
 
-use memchr::{memchr, memmem};
+use memchr::{memchr, memchr_iter, memchr2, memmem};
 
 use crate::distribution::{Chooser, Weighted};
 use crate::plan::{Choice, Expected, Http, Page};
@@ -108,7 +108,9 @@ fn render(http: &Http, page: &Page) -> Box<[u8]> {
         head += &format!("{name}: {value}\r\n");
     }
     let takes_body = matches!(method, "POST" | "PUT" | "PATCH");
-    if (takes_body || !body.is_empty()) && !has("content-length") {
+    // Beside a transfer coding a length is forbidden (RFC 9112 6.2).
+    let is_framed = has("content-length") || has("transfer-encoding");
+    if (takes_body || !body.is_empty()) && !is_framed {
         head += &format!("Content-Length: {}\r\n", body.len());
     }
     if http.requests_per_connection == Some(1) && !has("connection") {
@@ -187,6 +189,8 @@ impl Reader {
                 }
                 State::Head => match self.line_end(input, b"\r\n\r\n") {
                     None if self.carry.len() > HEAD_BYTES_MAX => return Read::Broken,
+                    // It would be waited for until the time-out, as if the server were silent.
+                    None if !may_become_head(&self.carry) => return Read::Broken,
                     None => return Read::More,
                     Some(held) => {
                         let is_read = match held {
@@ -449,11 +453,19 @@ impl Facts {
     }
 
     fn field(&mut self, line: &[u8]) -> Option<()> {
+        // No name ends with a space (RFC 9112 5.1): what it means is anyone's guess.
+        let colon = memchr2(b':', b'\n', line)?;
+        if line[colon] == b':' && matches!(line[..colon].last(), Some(b' ' | b'\t')) {
+            return None;
+        }
         if let Some(value) = value_of(line, b"content-length:") {
-            // Two that differ are no framing at all (RFC 9112 6.3).
-            let length = number(value)?;
-            if *self.length.get_or_insert(length) != length {
-                return None;
+            // Two that differ are no framing at all, and a list of equal ones is one (RFC 9112
+            // 6.3).
+            for value in value.split(|&byte| byte == b',') {
+                let length = number(value.trim_ascii())?;
+                if *self.length.get_or_insert(length) != length {
+                    return None;
+                }
             }
         } else if let Some(value) = value_of(line, b"connection:") {
             // A list (RFC 9110 7.6.1); whatever else it says, close is meant (RFC 9112 9.3).
@@ -473,10 +485,24 @@ impl Facts {
     }
 }
 
-fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    let is_it = line.len() > name.len() && line[..name.len()].eq_ignore_ascii_case(name);
-    let end = is_it.then(|| memchr(b'\n', line).unwrap_or(line.len()))?;
-    Some(line[name.len()..end].trim_ascii())
+/// The value of the field at the beginning of `head`, if it has this name. Lines that begin with a
+/// space go on with it (RFC 9112 5.2).
+fn value_of<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    if head.len() <= name.len() || !head[..name.len()].eq_ignore_ascii_case(name) {
+        return None;
+    }
+    let is_end = |&at: &usize| !matches!(head.get(at + 1), Some(b' ' | b'\t'));
+    let end = memchr_iter(b'\n', head).find(is_end);
+    Some(head[name.len()..end.unwrap_or(head.len())].trim_ascii())
+}
+
+/// Whether this is the beginning of a head. Lines end with CRLF: RFC 9112 2.2 allows a reader to
+/// take LF alone for it as well, and a server that sends that meets readers that do not.
+fn may_become_head(bytes: &[u8]) -> bool {
+    const BEGINS: &[u8] = b"HTTP/1.";
+    let len = bytes.len().min(BEGINS.len());
+    let has_crlf = |at: usize| at > 0 && bytes[at - 1] == b'\r';
+    bytes[..len] == BEGINS[..len] && memchr_iter(b'\n', bytes).all(has_crlf)
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
@@ -685,7 +711,9 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc5\r\nhello\r\n0\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\rb",
             b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5, 6\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5,\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length : 5\r\n\r\nhello",
             b"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551616\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\n",
         ] {
@@ -696,6 +724,49 @@ mod tests {
                 nonsense.escape_ascii()
             );
         }
+    }
+
+    /// Seen: servers that answered at once, but in another protocol or with LF alone, were called
+    /// silent after the time-out. Cause: the end of a head was waited for, whatever came. Cure: what
+    /// cannot become a head is none.
+    #[test]
+    fn bytes_that_become_no_head_are_broken_at_once() {
+        for said in [
+            &b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"[..],
+            b"SSH-2.0-OpenSSH_9.2\r\n",
+            b"HTTP/1.1 200 OK\nContent-Length: 2\n\nhi",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\n",
+            b"HTTP/2",
+            b"\n",
+            &[200; 5000],
+        ] {
+            let shown = said.escape_ascii();
+            assert_eq!(replies(said, false), [(0, 0, true)], "{shown}");
+        }
+        for said in [&b"H"[..], b"HTTP/1.1 200 OK\r\nX", b"HTTP/1.0 200 OK\r"] {
+            assert_eq!(replies(said, false), [], "{}", said.escape_ascii());
+        }
+    }
+
+    /// RFC 9112 5.2 and 6.3.
+    #[test]
+    fn folded_fields_and_equal_lengths_are_read() {
+        for fields in [
+            "Content-Length:\r\n 5",
+            "Content-Length: 5, 5",
+            "Content-Length: 5,\r\n\t5",
+            "X: y\r\n content-length: 9\r\nContent-Length: 5",
+        ] {
+            let said = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\nhello");
+            assert_eq!(
+                replies(said.as_bytes(), false),
+                [(200, 5, false)],
+                "{fields}"
+            );
+        }
+        let folded =
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip,\r\n chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+        assert_eq!(replies(folded, false), [(200, 1, false)]);
     }
 
     #[test]

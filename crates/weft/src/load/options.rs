@@ -1,7 +1,7 @@
 //! From what was typed to a plan.
 
 use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::str::FromStr;
@@ -46,6 +46,9 @@ pub(crate) fn plan(
     };
     let connections = one(matches, "connections", count)?;
     let is_idle = matches!(workload, Workload::Idle);
+    if connections == 0 && !is_idle && one(matches, "idle", count)? == 0 {
+        return Err("-c 0 leaves no connection to ask on: -c 1 has one".to_owned());
+    }
     let requests_max = optional(matches, "requests", |text| count_up_to(text, REQUESTS_MAX))?;
     let network = network(matches)?;
     let plan = Plan {
@@ -97,12 +100,12 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
         .iter()
         .map(|url| split(url))
         .collect::<Result<Vec<_>, _>>()?;
-    let (authority, _) = parsed[0];
-    if parsed.iter().any(|(other, _)| *other != authority) {
+    let (authority, _) = &parsed[0];
+    if parsed.iter().any(|(other, _)| other != authority) {
         return Err("all URLs must have the same host and port: run one load per host".to_owned());
     }
     let method = said(matches, "method").to_owned();
-    let mut pages: Vec<Page> = parsed.iter().map(|(_, path)| Page::new(*path)).collect();
+    let mut pages: Vec<Page> = parsed.iter().map(|(_, path)| Page::new(path)).collect();
     let mut choice = Choice::InTurn;
     let folder = folder(matches, &parsed)?;
     if let Some(path) = matches.get_one::<String>("paths") {
@@ -115,25 +118,23 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
     if let Some(law) = optional(matches, "popularity", parse)? {
         choice = Choice::ByRank(law);
     }
+    let headers = headers(matches)?;
     let mut http = Http {
-        authority: authority.to_owned(),
+        authority: authority.clone(),
         method,
         pages: pages.into(),
         choice,
-        headers: headers(matches)?,
+        requests_per_connection: requests_per_connection(matches, &headers)?,
+        headers,
         body: body(matches)?.into(),
-        requests_per_connection: match matches.get_flag("close") {
-            true => Some(1),
-            false => optional(matches, "requests-per-connection", |text| {
-                value::count(text, 1..=u32::MAX as usize).map(|count| count as u32)
-            })?,
-        },
     };
     let think = one(matches, "think", time)?;
-    let named = all(matches, "connect-to", |server| resolve(server, 80))?;
-    let targets = match named.is_empty() {
-        true => resolve(authority, 80)?,
-        false => named.concat(),
+    let tries = tries_addresses(matches);
+    let named = all(matches, "connect-to", |server| resolve(server, 80, tries))?;
+    let targets = if named.is_empty() {
+        vec![resolve(authority, 80, tries)?]
+    } else {
+        named
     };
     let name = format!("{} {}", http.method, urls[0]);
     let workload = match matches.get_one::<String>("sessions") {
@@ -154,7 +155,7 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
 const LISTS: [&str; 3] = ["paths", "fileset", "sessions"];
 
 /// The folder in which a list's paths lie, without the slash at its end: the URL's path.
-fn folder<'a>(matches: &ArgMatches, urls: &[(&str, &'a str)]) -> Result<&'a str, String> {
+fn folder<'a>(matches: &ArgMatches, urls: &'a [(String, String)]) -> Result<&'a str, String> {
     let is_given = |name: &&str| matches.get_one::<String>(name).is_some();
     let Some(list) = LISTS.into_iter().find(is_given) else {
         return Ok("");
@@ -191,27 +192,84 @@ fn expect(matches: &ArgMatches) -> Result<Statuses, String> {
     }
 }
 
-/// Authority and path of a URL.
-fn split(url: &str) -> Result<(&str, &str), String> {
-    let rest = match url.split_once("://") {
-        Some(("http", rest)) => rest,
+/// Authority and path of a URL (RFC 3986), as they are sent: an IPv6 address is in brackets, and a
+/// fragment is not sent.
+fn split(url: &str) -> Result<(String, String), String> {
+    let wrong = |why: &str| Err(format!("'{url}' {why}; write http://HOST:PORT/PATH"));
+    // What comes behind the authority may have a URL in it.
+    let scheme = url
+        .split_once("://")
+        .filter(|(scheme, _)| !scheme.contains(['/', '?', '#']));
+    let rest = match scheme {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
         Some((scheme, _)) => {
-            return Err(format!(
-                "'{url}': {scheme} is not supported; write http://HOST:PORT/PATH"
-            ));
+            return wrong(&format!("has the scheme {scheme}, which is not supported"));
         }
         None => url,
     };
-    let at = rest.find(['/', '?']).unwrap_or(rest.len());
+    let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(at);
-    let path = path.split('#').next().unwrap_or_default();
-    match authority.is_empty() {
-        true => Err(format!("'{url}' has no host; write http://HOST:PORT/PATH")),
-        false => Ok((authority, if path.is_empty() { "/" } else { path })),
+    if authority.is_empty() {
+        return wrong("has no host");
     }
+    if authority.contains('@') {
+        return wrong("has a user, and a URL has none here (-H 'Authorization: …' sends one)");
+    }
+    let authority = if authority.starts_with('[') || authority.matches(':').count() < 2 {
+        authority.to_owned()
+    } else if authority.parse::<Ipv6Addr>().is_ok() {
+        format!("[{authority}]")
+    } else {
+        return wrong(
+            "has a host with colons: put an IPv6 address into brackets, as in [::1]:8080",
+        );
+    };
+    let path = path.split('#').next().unwrap_or_default();
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    Ok((authority, format!("{slash}{path}")))
 }
 
-fn resolve(authority: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+/// How many requests a connection carries on average. One that says that it is the last is the last
+/// (RFC 9112 9.6).
+fn requests_per_connection(
+    matches: &ArgMatches,
+    headers: &[(String, String)],
+) -> Result<Option<u32>, String> {
+    let said = optional(matches, "requests-per-connection", |text| {
+        value::count(text, 1..=u32::MAX as usize).map(|count| count as u32)
+    })?;
+    let is_close = |(name, value): &(String, String)| {
+        let mut options = value.split(',').map(str::trim);
+        name.eq_ignore_ascii_case("connection")
+            && options.any(|option| option.eq_ignore_ascii_case("close"))
+    };
+    if !headers.iter().any(is_close) {
+        return Ok(if matches.get_flag("close") {
+            Some(1)
+        } else {
+            said
+        });
+    }
+    let is_sessions = matches.get_one::<String>("sessions").is_some();
+    if is_sessions || said.is_some_and(|count| count > 1) {
+        return Err(
+            "-H 'Connection: close' ends each connection with its first request; leave it out"
+                .to_owned(),
+        );
+    }
+    Ok(Some(1))
+}
+
+/// How long one of a name's addresses has to answer before the next is tried.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whether a name with several addresses is resolved to one that answers. Connections by a netstack
+/// do not start from this host.
+fn tries_addresses(matches: &ArgMatches) -> bool {
+    said(matches, "network") == "kernel"
+}
+
+fn resolve(authority: &str, port: u16, tries: bool) -> Result<SocketAddr, String> {
     // A host with colons and without brackets is an IPv6 address, which has no port.
     let typed = authority
         .rsplit_once(':')
@@ -230,11 +288,18 @@ fn resolve(authority: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     let found = full
         .to_socket_addrs()
         .map_err(|error| format!("cannot find '{authority}': {error}"))?;
-    // One address of a host: the choice among several is not measured.
-    let first = found.into_iter().next();
-    first
-        .map(|address| vec![address])
+    one_that_answers(&found.collect::<Vec<_>>(), tries)
         .ok_or_else(|| format!("'{authority}' has no address"))
+}
+
+/// One address of a host, so that the choice among several is not measured: the first that takes a
+/// connection, or the first if none does. `localhost` often has two, and many servers listen on one.
+fn one_that_answers(found: &[SocketAddr], tries: bool) -> Option<SocketAddr> {
+    let answers =
+        |address: &&SocketAddr| TcpStream::connect_timeout(address, ADDRESS_PATIENCE).is_ok();
+    let is_choice = tries && found.len() > 1;
+    let answering = is_choice.then(|| found.iter().find(answers)).flatten();
+    answering.or(found.first()).copied()
 }
 
 fn addresses(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, String), String> {
@@ -250,7 +315,7 @@ fn addresses(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, String), String> 
                 "'{name}': write HOST:PORT, without http:// and path"
             ));
         }
-        targets.extend(resolve(name, 11211)?);
+        targets.push(resolve(name, 11211, tries_addresses(matches))?);
     }
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
     Ok((targets, names.join(", ")))
@@ -499,7 +564,11 @@ pub(crate) fn optional<T>(
 }
 
 /// The values of a flag that may be repeated.
-fn all<T>(matches: &ArgMatches, name: &str, read: Reader<T>) -> Result<Vec<T>, String> {
+fn all<T>(
+    matches: &ArgMatches,
+    name: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
     let texts = matches.get_many::<String>(name).into_iter().flatten();
     texts.map(|text| read(text).map_err(of(name))).collect()
 }
@@ -562,6 +631,8 @@ fn number(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+
     use super::*;
 
     #[test]
@@ -592,6 +663,69 @@ mod tests {
             assert!(said.contains(why), "{text}: {said}");
         }
     }
+    #[test]
+    fn urls_are_read_as_rfc_3986_has_them() {
+        for (url, authority, path) in [
+            ("http://h:1?x=1", "h:1", "/?x=1"),
+            ("http://h:1#top", "h:1", "/"),
+            ("http://h/a?b#c?d", "h", "/a?b"),
+            ("HTTP://h/a", "h", "/a"),
+            ("h:1/?to=http://x/", "h:1", "/?to=http://x/"),
+            ("http://::1/", "[::1]", "/"),
+            ("http://[::1]:8080", "[::1]:8080", "/"),
+        ] {
+            let found = split(url).unwrap();
+            assert_eq!((&*found.0, &*found.1), (authority, path), "{url}");
+        }
+        for (url, why) in [
+            ("https://h/", "https"),
+            ("http:///a", "no host"),
+            ("http://user:word@h/", "a user"),
+            ("http://fe80::1%eth0:80/", "brackets"),
+            ("?x=http://h/", "no host"),
+        ] {
+            let said = split(url).unwrap_err();
+            assert!(said.contains(why), "{said}");
+        }
+    }
+
+    /// Seen: `http://localhost` was refused where a server listened on 127.0.0.1 alone. Cause: the
+    /// first address of a name was taken, which is ::1. Cure: they are tried in order.
+    #[test]
+    fn the_first_address_that_answers_is_taken() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = server.local_addr().unwrap();
+        // Bound, and not listening: nothing else gets this port meanwhile.
+        let holds = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&holds, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let closed = SocketAddr::try_from(getsockname(&holds).unwrap()).unwrap();
+        assert_eq!(one_that_answers(&[closed, open], true), Some(open));
+        assert_eq!(one_that_answers(&[closed, open], false), Some(closed));
+        assert_eq!(one_that_answers(&[closed, closed], true), Some(closed));
+        assert_eq!(one_that_answers(&[], true), None);
+    }
+
+    #[test]
+    fn a_request_that_says_close_is_the_last() {
+        let planned = |flags: &[&str]| {
+            let words = ["load", "http", "http://127.0.0.1:1/a"];
+            let command = crate::load::args::command(String::new());
+            let words = words.iter().chain(flags);
+            let matches = command.try_get_matches_from(words).unwrap();
+            let (name, matches) = matches.subcommand().unwrap();
+            match plan(name, matches, 0)?.0.workload {
+                Workload::Http(http) => Ok::<_, String>(http.requests_per_connection),
+                _ => unreachable!("asked for http"),
+            }
+        };
+        let close = "connection: Upgrade, Close";
+        assert_eq!(planned(&["-H", close]), Ok(Some(1)));
+        assert_eq!(planned(&["-H", "Connection: keep-alive"]), Ok(None));
+        assert!(planned(&["-H", close, "--requests-per-connection", "2"]).is_err());
+        let none = planned(&["-c", "0"]).unwrap_err();
+        assert!(none.contains("-c 1"), "{none}");
+    }
+
     #[test]
     fn a_url_may_be_asked_of_several_servers() {
         let targets = |flags: &str| {

@@ -1,0 +1,119 @@
+"""What a normal client feels while others attack, beside the same client of an idle server of the same engine in the same seconds: its
+replies are right and none is lost, it waits not much longer than beside the idle one, what the attack took is given back, and SIGTERM ends the
+server. In CI each attack comes once, under one of the engines; all of them under each:
+
+    tests/system/run.py --only uring/every_attack_leaves_neighbours_in_peace    (and so on)
+"""
+
+import json
+import os
+import subprocess
+import sys
+import pathlib
+import time
+
+import attacks
+from memcache import cache, certificate
+from world import ALL, check, expect, expect_equal, wait_for
+
+# How much more than its counterpart beside the idle server a client may wait, by the 99th percentile. A server that lets attackers starve
+# it makes it wait for seconds.
+WAITS_MORE_MS_MAX = {"kept": 1000, "new": 1000}
+
+# A handshake of TLS stands in line with those of the attackers.
+WAITS_MORE_MS_MAX["new https"] = 5000
+
+# How long a neighbour asks beside an attack.
+ATTACK_S = 1.0
+
+# What an allocator may keep, in MiB: not what each of a thousand connections had.
+KEPT_MIB_MAX = 96
+
+NEIGHBOUR = pathlib.Path(__file__).parent.parent / "neighbour.py"
+
+
+def shares(part):
+    """Each attack under one engine, in turn."""
+    at = ALL.index(part)
+    return [[attack for number, attack in enumerate(kind) if number % len(ALL) == at] for kind in (attacks.WEB, attacks.TLS, attacks.CACHE)]
+
+
+@check(*ALL, limit_s=60)
+def attacks_leave_neighbours_in_peace(world):
+    run(world, *shares(world.variant))
+
+
+@check(*ALL, limit_s=400, by_hand=True)
+def every_attack_leaves_neighbours_in_peace(world):
+    run(world, attacks.WEB, attacks.TLS, attacks.CACHE)
+
+
+def run(world, web, tls, caches):
+    site = make_site(world)
+    _, chain, key = certificate(world.scratch)
+    flags = ("--listing", "--head-timeout", "60s", "--workers", 2)
+    with world.server(*flags, site=site) as server, world.server(*flags, site=site) as idle:
+        beside_each(world, server, idle, web, "http")
+    flags += ("--tls-cert", chain, "--tls-key", key)
+    with world.server(*flags, site=site) as server, world.server(*flags, site=site) as idle:
+        beside_each(world, server, idle, tls, "https")
+    with cache(world, "-m", 64, "-t", 2) as server, cache(world, "-m", 64, "-t", 2) as idle:
+        beside_each(world, server, idle, caches, "cache")
+
+
+def make_site(world):
+    site = world.folder(small__txt=b"small", medium__bin=b"m" * 200_000, growing__log=b"a line\n" * 1000)
+    with open(site / "big.bin", "wb") as big:
+        big.truncate(64 << 20)
+    # Settled files, which need no second look.
+    for name in ("small.txt", "medium.bin", "big.bin"):
+        os.utime(site / name, (10**9, 10**9))
+    wide = site / "wide"
+    wide.mkdir()
+    for number in range(200):
+        (wide / f"{'n' * 200}{number}").touch()
+    return site
+
+
+def beside_each(world, server, idle, all_of_them, protocol):
+    for attack in all_of_them:
+        is_lossy = attack in attacks.TAKES_KEYS
+        beside(world, server, idle, attack, "forgetful" if is_lossy else protocol)
+
+
+def beside(world, server, idle, attack, protocol):
+    before_mib, fds = memory_mib(server), server.fd_count()
+    neighbour, control = (Neighbour(world, it, protocol) for it in (server, idle))
+    attackers = attacks.Attackers(server)
+    try:
+        attack(attackers)
+        time.sleep(ATTACK_S)  # not for a result: the length of the measurement
+        felt, without = neighbour.end(), control.end()
+    finally:
+        attackers.leave()
+    name = f"{attack.__name__} under {world.variant}"
+    expect_equal(f"what went wrong beside {name}", felt["wrong"], [])
+    for kind in ("kept", "new"):
+        more = felt[kind]["p99"] - without[kind]["p99"]
+        most = WAITS_MORE_MS_MAX.get(f"{kind} {protocol}", WAITS_MORE_MS_MAX[kind])
+        waits = f"{felt[kind]['p99']} ms on {kind} connections beside {name}, {without[kind]['p99']} ms without"
+        expect(more <= most, f"a client waited for {waits} (p99)")
+    wait_for(f"the descriptors are back after {name}", lambda: server.fd_count() <= fds + 4, 20)
+    wait_for(f"the memory is back after {name}", lambda: memory_mib(server) <= before_mib + KEPT_MIB_MAX, 20)
+    worst = max(felt[kind]["p99"] - without[kind]["p99"] for kind in ("kept", "new"))
+    world.note += f"{', ' if world.note else ''}{attack.__name__} {worst:+.0f}"
+
+
+def memory_mib(server):
+    return int(server.status("VmRSS").split()[0]) / 1024
+
+
+class Neighbour:
+    def __init__(self, world, server, protocol):
+        self.process = world.start(sys.executable, NEIGHBOUR, server.port, protocol, stdin=subprocess.PIPE)
+        expect_equal("the neighbour", self.process.stdout.readline(), b"ready\n")
+
+    def end(self):
+        out, err = self.process.communicate(b"end\n", timeout=60)
+        expect(self.process.returncode == 0, f"the neighbour ended with {err.decode()!r}")
+        return json.loads(out)

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""A normal client beside an attack: a request every 10 ms on a connection that is kept, and one on a new connection (with TLS every 100 ms).
+How long each took is counted from when it was due, so a server that stalls for a second has kept a hundred requests waiting. A process of its
+own, because what else a check does must not look like a stall of the server.
+
+    tests/system/neighbour.py PORT http|https|cache|forgetful
+
+A `forgetful` cache may have lost its item. It prints `ready`, and at a line of its input what it found, as JSON.
+"""
+
+import json
+import socket
+import ssl
+import sys
+import threading
+import time
+
+# A handshake of TLS takes as long as many requests.
+PERIODS_S = {"kept": 0.01, "new": 0.01, "new https": 0.1}
+# A reply that has not come by then is lost.
+PATIENCE_S = 30
+
+BODY = b"small"
+REQUESTS = {
+    "http": (b"GET /small.txt HTTP/1.1\r\nHost: h\r\n\r\n", b"\r\n\r\n" + BODY),
+    "cache": (b"get neighbour\r\n", b"END\r\n"),
+}
+REQUESTS |= {"https": REQUESTS["http"], "forgetful": REQUESTS["cache"]}
+STARTS = {"http": (b"HTTP/1.1 200 OK\r\n",), "cache": (b"VALUE neighbour 0 5\r\nsmall\r\nEND\r\n",)}
+STARTS |= {"https": STARTS["http"], "forgetful": (*STARTS["cache"], b"END\r\n")}
+
+
+class Neighbour:
+    def __init__(self, port, protocol):
+        self.port, self.protocol = port, protocol
+        self.request, self.end = REQUESTS[protocol]
+        self.is_over = threading.Event()
+        self.waits = {"kept": [], "new": []}
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.context.check_hostname, self.context.verify_mode = False, ssl.CERT_NONE
+        self.wrong = []
+
+    def connect(self):
+        connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.protocol != "https":
+            return connection
+        return self.context.wrap_socket(connection)
+
+    def ask(self, connection):
+        connection.sendall(self.request)
+        reply = b""
+        while not reply.endswith(self.end):
+            piece = connection.recv(4096)
+            if not piece:
+                raise OSError(f"the connection ended after {reply!r}")
+            reply += piece
+        if not reply.startswith(STARTS[self.protocol]):
+            raise OSError(f"the reply is {reply!r}")
+
+    def ask_new(self):
+        with self.connect() as connection:
+            self.ask(connection)
+
+    def each_period(self, kind, ask):
+        period_s = PERIODS_S.get(f"{kind} {self.protocol}", PERIODS_S[kind])
+        due = time.monotonic()
+        while not self.is_over.wait(max(0, due - time.monotonic())):
+            try:
+                ask()
+            except OSError as error:
+                self.wrong.append(f"{kind}: {error}")
+                return
+            self.waits[kind].append(time.monotonic() - due)
+            due += period_s
+
+    def run(self):
+        kept = self.connect()
+        if self.protocol in ("cache", "forgetful"):
+            kept.sendall(b"set neighbour 0 0 5\r\nsmall\r\n")
+            kept.recv(4096)
+        tasks = {"kept": lambda: self.ask(kept), "new": self.ask_new}
+        threads = [threading.Thread(target=self.each_period, args=task) for task in tasks.items()]
+        for thread in threads:
+            thread.start()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        self.is_over.set()
+        for thread in threads:
+            thread.join()
+        found = {kind: summary(waits) for kind, waits in self.waits.items()}
+        print(json.dumps({**found, "wrong": self.wrong}), flush=True)
+
+
+def summary(waits):
+    in_order = [round(wait * 1000, 1) for wait in sorted(waits)] or [0.0]
+    return {"count": len(waits), "p50": in_order[len(in_order) // 2], "p99": in_order[len(in_order) * 99 // 100], "max": in_order[-1]}
+
+
+if __name__ == "__main__":
+    Neighbour(int(sys.argv[1]), sys.argv[2]).run()

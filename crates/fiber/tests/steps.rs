@@ -375,6 +375,78 @@ fn steps_go_on_while_the_processor_that_has_them_computes() {
     }
 }
 
+/// Notes how many others have run by the time that its input comes.
+struct Notes {
+    stream: TcpStream,
+    ran: Arc<AtomicUsize>,
+    seen: Arc<AtomicUsize>,
+}
+
+impl Steps for Notes {
+    fn source(&self) -> Source<'_> {
+        self.stream.source()
+    }
+
+    fn received(&mut self, _input: io::Result<Input>) -> Flow {
+        let ran = self.ran.load(Ordering::SeqCst);
+        self.seen.store(ran, Ordering::SeqCst);
+        Flow::Done
+    }
+}
+
+/// Seen: a thousand connections that were accepted at once, and sent what their sockets took of a
+/// large file, kept one that was open waiting for a second. Cause: a turn ran all that was ready,
+/// however long that took, before it looked for input. Cure: a turn that takes long is cut short,
+/// and the next one begins with steps that have input.
+#[test]
+fn input_does_not_wait_for_a_burst_of_fibers() {
+    const BURST: usize = 40;
+    for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
+        let builder = Runtime::builder().processors(1);
+        let runtime = builder.backend(choice).start().unwrap();
+        runtime.run(|| {
+            let (near, far) = pair();
+            let near = Arc::new(near);
+            let (ran, seen) = (Arc::default(), Arc::default());
+            let steps = fiber::spawn_steps(Notes {
+                stream: far,
+                ran: Arc::clone(&ran),
+                seen: Arc::clone(&seen),
+            });
+            let go = Arc::new(Event::new());
+            let burst: Vec<_> = (0..BURST)
+                .map(|number| {
+                    let (go, ran, near) = (Arc::clone(&go), Arc::clone(&ran), Arc::clone(&near));
+                    fiber::spawn(move || {
+                        go.wait();
+                        if number == 0 {
+                            (&*near).write_all(b"input").unwrap();
+                        }
+                        // What a turn may take, and more.
+                        let until = Instant::now() + Duration::from_millis(3);
+                        while Instant::now() < until {
+                            std::hint::spin_loop();
+                        }
+                        ran.fetch_add(1, Ordering::SeqCst);
+                    })
+                })
+                .collect();
+            // All of them wait before they are let go.
+            fiber::sleep(Duration::from_millis(1));
+            go.set();
+            burst.into_iter().for_each(|one| one.join().unwrap());
+            steps.join().unwrap();
+            let seen = seen.load(Ordering::SeqCst);
+            assert!(
+                seen < BURST / 2,
+                "{seen} of {BURST} fibers ran before, on {choice:?}"
+            );
+        });
+        let cut: u64 = runtime.counters().iter().map(|c| c.turns_cut).sum();
+        assert!(cut > 0, "no turn was cut short");
+    }
+}
+
 /// Keeps its first input until it is told, then takes what else comes.
 struct Holds {
     stream: TcpStream,

@@ -297,6 +297,12 @@ impl<S: Session> Carriage<S> {
             .is_some_and(|outgoing| outgoing.out.replies() > 0)
     }
 
+    /// Whether its next input is for a handshake of TLS, which takes long.
+    #[inline]
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.stage == Stage::Handshake
+    }
+
     /// Until when it wants to receive, for an engine that waits for input elsewhere than it asks.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline

@@ -194,8 +194,8 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             .on_engines(&["event"])
             .help("Accept many of the connections that wait before looking around again")
             .more(
-                "64 at first, and twice as many each time while some are left, up to 1,024. With \
-                 off it is one at a time.",
+                "64 at first, and twice as many each time while some are left, up to 1,024, for at \
+                 most 2 ms. With off it is one at a time.",
             ),
         Setting::new("stage-threads")
             .takes("LIST", |config: &mut C, text| {

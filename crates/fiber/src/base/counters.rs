@@ -43,6 +43,7 @@ counters! {
     fibers_stolen: "Of these, found in another's lane by one that had nothing else to do.",
     switches: "Times that a fiber was given the processor.",
     turns: "Turns of the processor's loop.",
+    turns_cut: "Of these, cut short because they took long, so that what had come meanwhile went first.",
     sleeps: "Times that the processor went to sleep.",
     spins: "Times that it looked around for a moment before it would sleep.",
     wakes: "Times that it was woken.",

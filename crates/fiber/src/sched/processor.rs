@@ -27,6 +27,9 @@ use crate::sched::timer::{Tick, TimerKey, Wheel};
 use crate::sched::watch::SetTimer;
 use crate::switch::stack::StackCache;
 
+/// How long fibers run before the processor looks what the back end has collected.
+pub(crate) const TURN_MAX: Duration = Duration::from_millis(2);
+
 pub(crate) struct Processor {
     pub(crate) cluster: Arc<Cluster>,
     /// Its place in the cluster, which others may have after it.
@@ -39,9 +42,15 @@ pub(crate) struct Processor {
     pub(crate) completed: RefCell<Vec<Completed>>,
     /// Pinned fibers that are ready, first in, first out.
     pub(crate) ready: RefCell<VecDeque<FiberRef>>,
+    /// Pinned fibers that are ready because they gave way to others.
+    pub(crate) gave_way: RefCell<VecDeque<FiberRef>>,
     pub(crate) visitor: RefCell<Visitor>,
     /// When the turn began: no fiber that becomes ready in it is older. See [`stamp`].
     pub(crate) turn_began: Cell<u64>,
+    /// The turn before has left fibers to this one, and how long a turn may last. See
+    /// [`turn`](crate::turn).
+    pub(crate) turn_was_cut: Cell<bool>,
+    pub(crate) turn_max: u64,
     pub(crate) backlog: Backlog,
     /// Pinned fibers that have run since the processor last looked at another's lane.
     pub(crate) pinned_in_a_row: Cell<u8>,
@@ -233,8 +242,11 @@ impl Processor {
             acceptors: Acceptors::default(),
             completed: RefCell::default(),
             ready: RefCell::default(),
+            gave_way: RefCell::default(),
             visitor: RefCell::new(visitor),
             turn_began: Cell::new(0),
+            turn_was_cut: Cell::new(false),
+            turn_max: stamp::ticks(TURN_MAX),
             backlog: Backlog::new(stamp::ticks(WORTH_WAKING)),
             pinned_in_a_row: Cell::new(0),
             shares_work: Cell::new(false),
@@ -258,7 +270,20 @@ impl Processor {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.ready.borrow().is_empty() || self.cluster.queue.oldest(self.index) != u64::MAX
+        self.has_pinned_ready() || self.cluster.queue.oldest(self.index) != u64::MAX
+    }
+
+    pub(crate) fn has_pinned_ready(&self) -> bool {
+        !self.ready.borrow().is_empty() || !self.gave_way.borrow().is_empty()
+    }
+
+    /// Makes a fiber ready again that has given way.
+    pub(crate) fn make_ready_again(&self, fiber: FiberRef) {
+        if fiber.is_movable() {
+            self.make_ready(fiber);
+        } else {
+            self.gave_way.borrow_mut().push_back(fiber);
+        }
     }
 
     /// Makes a fiber ready whose wait this processor has ended: one that has frames here, or one

@@ -4,13 +4,21 @@
 //! end once, to hand over all operations that the fibers made and to collect what has completed.
 //! Batching the fibers' sends into that one system call is where the speed comes from.
 //!
-//! What is pinned and what is movable are served by age. For the pinned ones the age is that of the
-//! turn before: reading the counter for each would cost ten times what the rest does.
+//! Pinned fibers whose wait is over go before those that gave way, which have more to do. A turn
+//! that has lasted for [`TURN_MAX`](crate::sched::processor::TURN_MAX) enters the back end before it
+//! goes on with pinned fibers, and the next one begins with movable ones, such as steps with a
+//! peer's next request. So a burst of fibers that have much to do, as when they have all accepted
+//! connections and send large files, keeps none waiting that has little.
+//!
+//! Otherwise what is pinned and what is movable are served by age. For the pinned ones the age is
+//! that of the turn before: reading the counter for each would cost ten times what the rest does.
 
 mod depart;
 mod overflow;
 mod retire;
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -30,6 +38,13 @@ pub(crate) use retire::retire_here;
 /// How many fibers from the lanes a turn runs: enough to keep busy, few enough that completions
 /// are not kept waiting.
 const MOVABLE_PER_TURN: usize = 64;
+
+/// How many pinned fibers run between two looks at the time, if none has done much and the turn
+/// before was not cut short.
+const PINNED_PER_TIME: usize = 8;
+
+/// As many operations without a wait are much: see [`give_way`](crate::sched::block::give_way).
+const MUCH_UNSUSPENDED: u8 = 8;
 
 /// After so many pinned fibers the processor looks whether the work of another has waited much
 /// longer.
@@ -120,22 +135,51 @@ impl Processor {
             let took = began.saturating_sub(pinned_since);
             self.backlog.begin_turn(began, took);
         }
-        let mut pinned = self.ready.borrow().len();
+        let mut ready = self.ready.borrow().len();
+        let gave_way_before = self.gave_way.borrow().len();
+        let mut gave_way = gave_way_before;
         let mut has_shared = false;
+        let was_cut = self.turn_was_cut.replace(false);
+        let mut until_time = PINNED_PER_TIME;
         // A fiber that may leave a processor that goes does so instead of running.
         let mut movable_left = match self.retiring.is_begun() {
             true => 0,
             false => MOVABLE_PER_TURN,
         };
         loop {
+            let pinned = ready + gave_way;
             has_shared = has_shared || self.share(pinned);
-            let limit = if pinned > 0 { pinned_since } else { began };
+            let limit = if pinned > 0 && !was_cut {
+                pinned_since
+            } else {
+                began
+            };
             if movable_left > 0 && queue.oldest(self.index) < limit {
                 movable_left -= 1;
                 self.run_movable(if pinned > 0 { pinned_since } else { u64::MAX });
             } else if pinned > 0 {
-                pinned -= 1;
-                self.run_pinned(pinned_since);
+                if ready > 0 {
+                    ready -= 1;
+                    self.run_pinned(&self.ready, pinned_since);
+                } else {
+                    gave_way -= 1;
+                    self.run_pinned(&self.gave_way, pinned_since);
+                }
+                until_time -= 1;
+                let is_time = was_cut || self.unsuspended.get() >= MUCH_UNSUSPENDED;
+                if !is_time && until_time > 0 {
+                    continue;
+                }
+                until_time = PINNED_PER_TIME;
+                if pinned > 1 && stamp::now().saturating_sub(began) >= self.turn_max {
+                    if gave_way > 0 && gave_way == gave_way_before {
+                        // One of them runs in each turn, however many others there are.
+                        self.run_pinned(&self.gave_way, pinned_since);
+                    }
+                    self.turn_was_cut.set(true);
+                    self.shared().counters.turns_cut.add(1);
+                    break;
+                }
             } else {
                 break;
             }
@@ -190,7 +234,7 @@ impl Processor {
 
     /// Runs the next of those that have frames here; now and then one of another processor before,
     /// if that has waited much longer.
-    fn run_pinned(&self, waiting_since: u64) {
+    fn run_pinned(&self, line: &RefCell<VecDeque<FiberRef>>, waiting_since: u64) {
         let in_a_row = self.pinned_in_a_row.get() + 1;
         self.pinned_in_a_row.set(in_a_row);
         if in_a_row >= PINNED_PER_LOOK {
@@ -208,7 +252,7 @@ impl Processor {
                 self.run_fiber(fiber);
             }
         }
-        let fiber = self.ready.borrow_mut().pop_front();
+        let fiber = line.borrow_mut().pop_front();
         if let Some(fiber) = fiber {
             self.run_fiber(fiber);
         }
@@ -274,9 +318,7 @@ impl Processor {
     fn spin(&self) -> bool {
         self.shared().counters.spins.add(1);
         for _ in 0..SPIN_ROUNDS {
-            if self.shared().has_mail()
-                || !self.cluster.queue.is_empty()
-                || !self.ready.borrow().is_empty()
+            if self.shared().has_mail() || !self.cluster.queue.is_empty() || self.has_pinned_ready()
             {
                 break;
             }
@@ -350,7 +392,7 @@ impl Processor {
             Ran::Stepped(Flow::Receive) => self.begin_wait(fiber),
             Ran::Stepped(Flow::Park) if fiber.park_after_switch() => {}
             Ran::Stepped(_) => self.make_ready(fiber),
-            Ran::Suspended(Suspend::Yield) => self.make_ready(fiber),
+            Ran::Suspended(Suspend::Yield) => self.make_ready_again(fiber),
             Ran::Suspended(Suspend::Wait) => {}
             Ran::Suspended(Suspend::Park) => {
                 if !fiber.park_after_switch() {

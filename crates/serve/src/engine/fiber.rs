@@ -102,6 +102,11 @@ impl<S: Session + 'static, O: Opens<S>> Carrier<S, O> {
             let Some(stream) = self.pool.accept(self.point, Listener::accept) else {
                 return Flow::Done;
             };
+            if self.pool.point(self.point).tls.is_some() {
+                // In line with the handshakes that are under way, or a flood of new ones would be
+                // let in faster than they are made.
+                fiber::yield_now();
+            }
             let spawn = |point| {
                 let another = Carrier::<S, O>::new(&self.pool, point);
                 another.builder().spawn_steps(another).map(drop)
@@ -155,6 +160,13 @@ impl<S: Session + 'static, O: Opens<S>> Steps for Carrier<S, O> {
 
     fn received(&mut self, input: io::Result<Input>) -> Flow {
         let goes_on = self.go_on(|driver| match input {
+            // A handshake takes as long as many requests: those that wait by now go first.
+            Ok(input) if driver.carriage.is_handshaking() => {
+                let records = input.to_vec();
+                drop(input);
+                fiber::yield_now();
+                driver.received(&records)
+            }
             // The input's buffer goes back before anything is sent.
             Ok(input) => driver.received(&input),
             Err(error) => driver.receive_failed(error),

@@ -31,7 +31,7 @@ pub(crate) use gate::Gate;
 pub(crate) use house::{House, OpenDispatcher, drop_session};
 pub(crate) use lookout::{DOORS, Lookout, Seated, Watch, place_of};
 pub(crate) use output::{output, tell};
-pub(crate) use steps::{STEPS_MAX, take_steps};
+pub(crate) use steps::{LONG_LEN, LongUntil, SHARE_OF_TURN, STEPS_MAX, is_put_off, take_steps};
 pub(crate) use threads::LoopThreads;
 pub(crate) use wire::{Waits, Wire};
 

@@ -121,7 +121,7 @@ impl<S: Session> Connection<S> {
             Want::Nothing => unreachable!("work is done at once"),
             Want::Close(closed) => return Break(Waits::End(closed)),
             _ => {
-                output(carriage, wire, now, None::<fn(DiskRead)>)?;
+                output(carriage, wire, now, None, None::<fn(DiskRead)>)?;
             }
         }
         Continue(())

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
+use std::time::Instant;
 
 use session::{Now, Session};
 
@@ -11,7 +12,9 @@ use super::mailbox::{Letter, Mailbox};
 use crate::carriage::{Carriage, Want};
 use crate::clock;
 use crate::engine::admission::{Admission, Opens};
-use crate::engine::loops::{Seated, Waits, Watch, Wire, output, take_steps, tell};
+use crate::engine::loops::{
+    LongUntil, SHARE_OF_TURN, Seated, Waits, Watch, Wire, is_put_off, output, take_steps, tell,
+};
 use crate::file::DiskRead;
 use crate::jobs::Jobs;
 
@@ -37,6 +40,8 @@ impl<S> Seated for Box<Connection<S>> {
 pub(super) struct Desk<S> {
     /// What time it was at the last look.
     pub(super) now: Now,
+    /// Until when this turn of the loop goes on with long work.
+    pub(super) long_until: Instant,
     /// Where input is received: a session uses it at once, or the carriage holds it.
     pub(super) room: Vec<u8>,
     pub(super) mailbox: Arc<Mailbox<S>>,
@@ -55,13 +60,17 @@ impl<S: Session + 'static> Connection<S> {
         // A connection that has waited for a turn of its session has one now. The next comes after
         // those of others.
         let mut has_turn = matches!(self.waits, Waits::Turn);
-        let waits = take_steps(|| match self.step(desk, admission, &mut has_turn) {
-            Break(waits) if waits.are_over(desk.now) => {
-                self.carriage.expired(desk.now);
-                Continue(0)
-            }
-            stepped => stepped,
-        });
+        // Nor is its long work put off then.
+        let long_until = (!has_turn).then_some(desk.long_until);
+        let waits = take_steps(
+            || match self.step(desk, admission, &mut has_turn, long_until) {
+                Break(waits) if waits.are_over(desk.now) => {
+                    self.carriage.expired(desk.now);
+                    Continue(0)
+                }
+                stepped => stepped,
+            },
+        );
         self.waits = waits.unwrap_or(Waits::Turn);
         self.waits
     }
@@ -73,6 +82,7 @@ impl<S: Session + 'static> Connection<S> {
         desk: &mut Desk<S>,
         admission: &Admission<impl Opens<S>>,
         has_turn: &mut bool,
+        long_until: LongUntil,
     ) -> ControlFlow<Waits, u64> {
         let Connection {
             carriage,
@@ -82,10 +92,17 @@ impl<S: Session + 'static> Connection<S> {
         } = self;
         match carriage.want() {
             Want::Receive { until } => {
+                let is_long = carriage.is_handshaking();
+                if is_long && is_put_off(desk.now.monotonic, long_until) && wire.may_receive() {
+                    return Break(Waits::Turn);
+                }
                 let room = carriage.shared().memory.part_of(&mut desk.room);
                 match wire.receive(room, until)? {
                     Ok(len) => carriage.input(&desk.room[..len], desk.now),
                     Err(error) => carriage.failed(&error, desk.now),
+                }
+                if is_long {
+                    desk.look_at_clock();
                 }
             }
             Want::Fill { room, until } => {
@@ -115,7 +132,7 @@ impl<S: Session + 'static> Connection<S> {
             _ => {
                 let slow = slow(&desk.mailbox, &desk.jobs, watch.name);
                 let slow = desk.has_file_threads.then_some(slow);
-                return output(carriage, wire, &mut desk.now, slow);
+                return output(carriage, wire, &mut desk.now, long_until, slow);
             }
         }
         Continue(0)
@@ -123,6 +140,17 @@ impl<S: Session + 'static> Connection<S> {
 }
 
 impl<S> Desk<S> {
+    /// Begins a turn of the loop.
+    pub(super) fn begin_turn(&mut self) {
+        self.look_at_clock();
+        self.long_until = self.now.monotonic + SHARE_OF_TURN;
+    }
+
+    /// Whether this turn has done its share of long work.
+    pub(super) fn is_late(&mut self) -> bool {
+        self.look_at_clock().monotonic >= self.long_until
+    }
+
     pub(super) fn look_at_clock(&mut self) -> Now {
         self.now = clock::now();
         self.now

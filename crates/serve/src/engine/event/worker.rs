@@ -8,6 +8,7 @@
 
 mod lifetime;
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::os::fd::AsFd;
@@ -25,7 +26,7 @@ use crate::clock;
 use crate::counters::Closed;
 use crate::engine::admission::Opens;
 use crate::engine::loops::{
-    DOORS, Doors, Entrance, House, Lookout, Loop, ROOM_LEN, Waits, drop_session, place_of,
+    Accepted, DOORS, Doors, Entrance, House, Lookout, Loop, ROOM_LEN, Waits, drop_session, place_of,
 };
 use crate::shared::{CUTTING, SERVING};
 
@@ -42,6 +43,8 @@ pub(super) struct Worker<S, O> {
     desk: Desk<S>,
     /// What the server was doing at the last look.
     stage: u8,
+    /// Connections that were dealt to this loop and are not served yet: no more than it may have.
+    dealt: VecDeque<Accepted>,
     // Empty between two turns, and kept for their memory.
     letters: Vec<Letter<S>>,
 }
@@ -60,8 +63,10 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
         let mut lookout = Lookout::new(&house, Arc::clone(&own))?;
         let mut entrance = Entrance::new(doors, &house, Arc::clone(&own));
         entrance.open(lookout.dispatcher())?;
+        let now = clock::now();
         let desk = Desk {
-            now: clock::now(),
+            now,
+            long_until: now.monotonic,
             room: vec![0; ROOM_LEN],
             mailbox: mailboxes.of(number),
             jobs: Arc::clone(&house.admission.shared.jobs),
@@ -77,13 +82,14 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
             connections: Slab::new(),
             desk,
             stage: SERVING,
+            dealt: VecDeque::new(),
             letters: Vec::new(),
         })
     }
 
     /// Serves until the server is over and the last connection has ended.
     pub(super) fn run(mut self) {
-        while !(self.stage == CUTTING && self.entrance.is_closed() && self.connections.is_empty()) {
+        while !self.is_over() {
             self.wait();
             // Before what is reported, which may have come after the news.
             self.hear_news();
@@ -95,15 +101,22 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
         }
     }
 
+    fn is_over(&self) -> bool {
+        self.stage == CUTTING
+            && self.entrance.is_closed()
+            && self.connections.is_empty()
+            && self.dealt.is_empty()
+    }
+
     fn wait(&mut self) {
         let timeout = self.patience();
         self.lookout.wait(timeout);
-        self.desk.look_at_clock();
+        self.desk.begin_turn();
     }
 
     /// For how long nothing happens unless something is reported.
     fn patience(&self) -> Option<Duration> {
-        if self.lookout.turns() > 0 || self.entrance.has_some() {
+        if self.lookout.turns() > 0 || self.entrance.has_some() || !self.dealt.is_empty() {
             return Some(Duration::ZERO);
         }
         let next = [self.lookout.next_expiry(), self.entrance.wakes_at()]
@@ -161,7 +174,7 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
         self.desk.mailbox.take(&mut letters);
         for letter in letters.drain(..) {
             match letter {
-                Letter::Accepted(accepted) => self.welcome(accepted),
+                Letter::Accepted(accepted) => self.dealt.push_back(accepted),
                 Letter::Worked(name, job) => {
                     let Some(at) = place_of(&mut self.connections, name) else {
                         // The connection was cut meanwhile.
@@ -190,11 +203,14 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
         self.letters = letters;
     }
 
-    /// A turn for each that waits for one now.
+    /// A turn for each that waits for one now, or for as many as there is time for.
     fn give_turns(&mut self) {
         for _ in 0..self.lookout.turns() {
             if let Some(at) = self.lookout.take_turn(&mut self.connections) {
                 self.go_on(at);
+            }
+            if self.desk.is_late() {
+                break;
             }
         }
     }

@@ -12,6 +12,7 @@ use super::bell::Loop;
 use super::doors::{Accepted, Doors};
 use super::gate::Gate;
 use super::house::House;
+use super::steps::{SHARE_OF_TURN, is_put_off};
 use crate::counters::AcceptError;
 use crate::engine::admission::Admission;
 
@@ -26,9 +27,13 @@ pub(crate) struct Entrance {
     has_more: bool,
     /// It was accepted when another thread took the last place. It is the next one to come in.
     held: Option<Accepted>,
-    /// Which door has its turn, and how many came in by it.
-    door: usize,
+    /// Which door is the first of this turn, how many have had theirs, and how many came in by the
+    /// one that has it now.
+    first: usize,
+    served: usize,
     came: usize,
+    /// When the turn is over, if some came in.
+    until: Option<Instant>,
     /// It waited for room, and was called.
     was_called: bool,
     /// It waits for room of another kind.
@@ -49,8 +54,10 @@ impl Entrance {
             accepts_now: 0,
             has_more: false,
             held: None,
-            door: 0,
+            first: 0,
+            served: 0,
             came: 0,
+            until: None,
             was_called: false,
             is_paused: false,
             relies_for: shared.limits.look_again,
@@ -84,14 +91,15 @@ impl Entrance {
         }
     }
 
-    /// Begins a turn, in which a bounded number comes in by each door.
+    /// Begins a turn, in which a bounded number comes in by each door, in a bounded time.
     pub(crate) fn begin_turn(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         let (first, most) = self.accepts_per_turn;
         self.accepts_now = match mem::take(&mut self.has_more) {
             true => (2 * self.accepts_now).min(most),
             false => first,
         };
-        (self.door, self.came) = (0, 0);
+        self.first = (self.first + 1) % self.doors.count().max(1);
+        (self.served, self.came, self.until) = (0, 0, None);
         if self.relies_until <= now {
             self.relies_until = now + self.relies_for;
             if self.doors.may_have_missed() {
@@ -123,7 +131,8 @@ impl Entrance {
         }
     }
 
-    /// The next one that comes in, in this turn. It is counted as open.
+    /// The next one that comes in, in this turn. It is counted as open. `now` is the time of the
+    /// last look.
     pub(crate) fn next<O>(
         &mut self,
         now: Instant,
@@ -131,13 +140,17 @@ impl Entrance {
         admission: &Admission<O>,
     ) -> Option<Accepted> {
         let counters = &admission.shared.counters;
-        while self.door < self.doors.count() && self.doors.is_open() {
+        if is_put_off(now, self.until) {
+            return None;
+        }
+        while self.served < self.doors.count() && self.doors.is_open() {
+            let door = (self.first + self.served) % self.doors.count();
             let is_over = self.came >= self.accepts_now;
-            let has_some = self.doors.has_some_at(self.door);
+            let has_some = self.doors.has_some_at(door);
             if is_over || !has_some {
                 self.has_more |= is_over && has_some;
-                self.doors.is_served(self.door);
-                (self.door, self.came) = (self.door + 1, 0);
+                self.doors.is_served(door);
+                (self.served, self.came) = (self.served + 1, 0);
                 continue;
             }
             if !self.gate.has_room_for(&self.own) {
@@ -148,11 +161,12 @@ impl Entrance {
             }
             let accepted = match self.held.take() {
                 Some(held) => Ok(Some(held)),
-                None => self.doors.accept(self.door, admission.names_peers()),
+                None => self.doors.accept(door, admission.names_peers()),
             };
             match accepted {
                 Ok(Some(accepted)) => {
                     if let Some(accepted) = self.let_in(accepted) {
+                        self.until.get_or_insert(now + SHARE_OF_TURN);
                         return Some(accepted);
                     }
                 }
@@ -264,6 +278,35 @@ mod tests {
             });
             assert_eq!(taken, expected);
         }
+    }
+
+    /// Seen: a burst of 1,000 connections, each of which asked for a large file at once, kept those
+    /// that were open waiting for seconds. Cause: a turn let in as many as 64 or more, however long
+    /// that took. Cure: it lets in as many as it has time for, and others have theirs in between.
+    #[test]
+    fn a_turn_of_accepting_has_an_end() {
+        let (house, mut entrance, mut dispatcher, address) = entrance(1000, true);
+        let clients = (0..5).map(|_| TcpStream::connect(&address).unwrap());
+        let _clients: Vec<_> = clients.collect();
+        let mut now = Instant::now();
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            let mut reports = Vec::new();
+            dispatcher.wait(&mut reports, PATIENCE).unwrap();
+            entrance.is_ready(reports[0].token.0);
+            entrance.begin_turn(now, &mut *dispatcher);
+            let mut next = || {
+                // As long as two connections take.
+                now += SHARE_OF_TURN / 2;
+                entrance.next(now, &mut *dispatcher, &house.admission)
+            };
+            let mut count = 0;
+            while next().is_some() {
+                count += 1;
+            }
+            taken.push(count);
+        }
+        assert_eq!(taken, [2, 2, 1]);
     }
 
     /// Seen (in review): with `--multi-accept off` a client that was accepted when another loop had

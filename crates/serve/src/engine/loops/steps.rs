@@ -1,12 +1,30 @@
 //! How far a connection goes before others have their turn.
 
 use std::ops::ControlFlow::{self, Break, Continue};
+use std::time::{Duration, Instant};
 
 /// After so many steps, or so much that was sent, a connection gives way to others: neither a peer
 /// that takes a file as fast as it is sent, nor one that sends without end, keeps a thread to
 /// itself.
 pub(crate) const STEPS_MAX: usize = 16;
 const SENT_LEN_MAX: u64 = 512 * 1024;
+
+/// How long a loop goes on in one turn with long work, and how long with new connections. What is
+/// left comes in the next turn, after what was reported meanwhile: a burst of either keeps no
+/// connection waiting that asks for little.
+pub(crate) const SHARE_OF_TURN: Duration = Duration::from_millis(2);
+
+/// Output of more bytes than this is long work. So are handshakes of TLS.
+pub(crate) const LONG_LEN: u64 = 64 * 1024;
+
+/// Until when a turn goes on with long work; `None` for a connection whose turn it is to.
+pub(crate) type LongUntil = Option<Instant>;
+
+/// Whether long work is put off until the connection has a turn.
+#[inline]
+pub(crate) fn is_put_off(now: Instant, until: LongUntil) -> bool {
+    until.is_some_and(|until| until <= now)
+}
 
 /// Takes steps, each of which says how much it sent, until one has to wait and says for what.
 /// `None` if the connection gives way to others first.

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 use bytes::Bytes;
 use netstack::host::{FlowId, Shard};
@@ -16,7 +17,9 @@ use super::flight::{Flight, Hangar};
 use crate::carriage::{Carriage, FilePiece, Untaken, Want};
 use crate::clock;
 use crate::engine::admission::{Admission, Opens};
-use crate::engine::loops::{Loop, Waits, take_steps, tell};
+use crate::engine::loops::{
+    LONG_LEN, LongUntil, Loop, SHARE_OF_TURN, Waits, is_put_off, take_steps, tell,
+};
 use crate::file;
 use crate::jobs::{Job, Jobs};
 
@@ -38,6 +41,8 @@ pub(super) struct Connection<S> {
 pub(super) struct Desk<S> {
     /// What time it was at the last look.
     pub(super) now: Now,
+    /// Until when this turn of the loop goes on with long work.
+    pub(super) long_until: Instant,
     pub(super) hangar: Hangar,
     pub(super) own: Arc<Loop>,
     pub(super) letters: Sender<Letter<S>>,
@@ -66,15 +71,19 @@ impl<S: Session + 'static> Connection<S> {
         // A connection that has waited for a turn of its session has one now. The next comes after
         // those of others.
         let mut has_turn = matches!(self.waits, Waits::Turn);
-        let waits = take_steps(|| match self.step(desk, shard, admission, &mut has_turn) {
-            Break(waits) if waits.are_over(desk.now) => {
-                if let Some(carriage) = &mut self.carriage {
-                    carriage.expired(desk.now);
+        // Nor is its long work put off then.
+        let until = (!has_turn).then_some(desk.long_until);
+        let waits = take_steps(
+            || match self.step(desk, shard, admission, &mut has_turn, until) {
+                Break(waits) if waits.are_over(desk.now) => {
+                    if let Some(carriage) = &mut self.carriage {
+                        carriage.expired(desk.now);
+                    }
+                    Continue(0)
                 }
-                Continue(0)
-            }
-            stepped => stepped,
-        });
+                stepped => stepped,
+            },
+        );
         self.waits = waits.unwrap_or(Waits::Turn);
         self.waits
     }
@@ -87,18 +96,26 @@ impl<S: Session + 'static> Connection<S> {
         shard: &mut Shard,
         admission: &Admission<impl Opens<S>>,
         has_turn: &mut bool,
+        long_until: LongUntil,
     ) -> ControlFlow<Waits, u64> {
         let (id, flight, file) = (self.id, &mut self.flight, &mut self.file);
         let Some(carriage) = &mut self.carriage else {
             return Break(self.waits);
         };
+        let is_put_off = is_put_off(desk.now.monotonic, long_until);
+        let is_long = carriage.is_handshaking();
         match carriage.want() {
             Want::Receive { until } => {
                 let (front, _) = shard.peek(id);
                 let len = front.len().min(carriage.shared().memory.receive_len_max());
-                if len > 0 {
+                if len > 0 && is_long && is_put_off {
+                    return Break(Waits::Turn);
+                } else if len > 0 {
                     carriage.input(&front[..len], desk.now);
                     shard.consume(id, len);
+                    if is_long {
+                        desk.look_at_clock();
+                    }
                 } else if has_input_ended(shard, id) {
                     carriage.end_of_input(desk.now);
                 } else {
@@ -111,6 +128,12 @@ impl<S: Session + 'static> Connection<S> {
                     return Break(Waits::Input { until });
                 }
                 carriage.filled(len, desk.now);
+            }
+            Want::Send { out, .. } if is_put_off && out.queued_len() > LONG_LEN => {
+                return Break(Waits::Turn);
+            }
+            Want::File(piece) | Want::Read(piece) if is_put_off && piece.len > LONG_LEN => {
+                return Break(Waits::Turn);
             }
             Want::Send { out, until, .. } => {
                 let cwnd = cwnd_of(shard, id);
@@ -173,7 +196,13 @@ impl<S: Session + 'static> Connection<S> {
 }
 
 impl<S> Desk<S> {
-    fn look_at_clock(&mut self) -> Now {
+    /// Begins a turn of the loop.
+    pub(super) fn begin_turn(&mut self) {
+        self.look_at_clock();
+        self.long_until = self.now.monotonic + SHARE_OF_TURN;
+    }
+
+    pub(super) fn look_at_clock(&mut self) -> Now {
         self.now = clock::now();
         self.now
     }

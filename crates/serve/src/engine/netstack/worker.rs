@@ -62,6 +62,8 @@ pub(super) struct Worker<S, O, D> {
     entrance: Entrance,
     /// It was accepted when there was no room. It is the next one to come in.
     held: Option<(FlowId, usize)>,
+    /// The last turn had no time for all that there may be to accept.
+    has_more_to_accept: bool,
     /// It stands in the line of those that wait for room.
     is_in_line: bool,
     /// What the server was doing at the last look.
@@ -134,8 +136,10 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
             netstack.shard().listen(port, backlog);
         }
         let (sender, letters) = mpsc::channel();
+        let now = clock::now();
         let desk = Desk {
-            now: clock::now(),
+            now,
+            long_until: now.monotonic,
             hangar: Hangar::default(),
             own,
             letters: sender,
@@ -159,6 +163,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
             ports,
             entrance: Entrance::Open,
             held: None,
+            has_more_to_accept: false,
             is_in_line: false,
             stage: SERVING,
             ends_until: began_at,
@@ -186,7 +191,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
 
     /// Does all that there is to do now.
     pub(super) fn turn(&mut self) {
-        self.desk.now = clock::now();
+        self.desk.begin_turn();
         let received = self.netstack.receive(self.now());
         self.complaints.has_received(&received);
         self.has_more_frames = matches!(received, Ok(count) if count >= BURST_FRAMES_MAX);
@@ -248,7 +253,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
 
     /// For how long nothing happens unless a frame or a letter comes.
     pub(super) fn patience(&mut self) -> Duration {
-        if self.has_more_frames || !self.turns.is_empty() {
+        if self.has_more_frames || self.has_more_to_accept || !self.turns.is_empty() {
             return Duration::ZERO;
         }
         let now = net_instant(self.start, Instant::now());

@@ -147,11 +147,17 @@ impl<T> Queue<T> {
         has_more
     }
 
-    /// Waits until something has come, and takes up to `batch_max` items of it, but leaves as much
-    /// to each of the other threads that take. `false` if the queue is closed.
-    pub(super) fn wait(&self, batch_max: usize, threads: usize, batch: &mut Vec<T>) -> bool {
+    /// Takes up to `batch_max` items, but leaves as much to each of the other threads that take. A
+    /// thread that `is_idle` waits until something has come. `false` if the queue is closed.
+    pub(super) fn wait(
+        &self,
+        batch_max: usize,
+        threads: usize,
+        is_idle: bool,
+        batch: &mut Vec<T>,
+    ) -> bool {
         let mut state = self.lock();
-        while state.items.is_empty() && !state.is_closed {
+        while is_idle && state.items.is_empty() && !state.is_closed {
             state.takers += 1;
             let waited = self.has_come.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
@@ -160,8 +166,10 @@ impl<T> Queue<T> {
         if state.is_closed {
             return false;
         }
-        let share = state.items.len().div_ceil(threads);
-        self.pop(state, batch_max.min(share), batch);
+        let share = state.items.len().div_ceil(threads).min(batch_max);
+        if share > 0 {
+            self.pop(state, share, batch);
+        }
         true
     }
 

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::sync::Arc;
+use std::time::Instant;
 
 use session::{Now, Session};
 
@@ -16,7 +17,7 @@ use super::stages::Stages;
 use crate::carriage::Want;
 use crate::clock;
 use crate::engine::admission::Opens;
-use crate::engine::loops::{House, STEPS_MAX};
+use crate::engine::loops::{House, SHARE_OF_TURN, STEPS_MAX};
 
 /// One thread of the stage.
 pub(super) struct SessionThread<S, O> {
@@ -25,6 +26,10 @@ pub(super) struct SessionThread<S, O> {
     /// For each reader and each writer, what this batch has for it.
     to_readers: Vec<VecDeque<Arrival<S>>>,
     to_writers: Vec<VecDeque<Box<Connection<S>>>>,
+    /// Those whose input is for a handshake of TLS, which takes long: they have a turn when the
+    /// others of a batch have had theirs. While there are as many as the queue may have, nothing
+    /// more is taken from it.
+    handshakes: VecDeque<Box<Connection<S>>>,
 }
 
 impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
@@ -32,6 +37,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         SessionThread {
             to_readers: stages.readers.iter().map(|_| VecDeque::new()).collect(),
             to_writers: stages.writers.iter().map(|_| VecDeque::new()).collect(),
+            handshakes: VecDeque::new(),
             house,
             stages,
         }
@@ -39,18 +45,49 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
 
     /// Works until the server is over.
     pub(super) fn run(mut self) {
-        let (stages, mut batch) = (Arc::clone(&self.stages), Vec::new());
-        while stages
-            .sessions
-            .wait(stages.batch_max, stages.session_threads, &mut batch)
-        {
-            for mut connection in batch.drain(..) {
-                let house = &*self.house;
-                let stop = guard(&mut connection, |connection| connection.converse(house));
-                self.dispatch(connection, stop);
+        let stages = Arc::clone(&self.stages);
+        let (threads, mut batch) = (stages.session_threads, Vec::new());
+        loop {
+            let is_idle = self.handshakes.is_empty();
+            let room = stages.queue_limit.saturating_sub(self.handshakes.len());
+            let batch_max = stages.batch_max.min(room);
+            if !(stages.sessions).wait(batch_max, threads, is_idle, &mut batch) {
+                break;
+            }
+            for connection in batch.drain(..) {
+                if connection.carriage.is_handshaking() {
+                    self.handshakes.push_back(connection);
+                } else {
+                    self.converse(connection);
+                }
             }
             self.hand_over();
+            self.shake_hands();
         }
+        let late = mem::take(&mut self.handshakes);
+        late.into_iter()
+            .for_each(|connection| cut(&self.house, connection, clock::now()));
+    }
+
+    fn converse(&mut self, mut connection: Box<Connection<S>>) {
+        let house = &*self.house;
+        let stop = guard(&mut connection, |connection| connection.converse(house));
+        self.dispatch(connection, stop);
+    }
+
+    /// Goes on with handshakes, for as long as others may wait.
+    fn shake_hands(&mut self) {
+        let Some(first) = self.handshakes.pop_front() else {
+            return;
+        };
+        let until = Instant::now() + SHARE_OF_TURN;
+        self.converse(first);
+        while Instant::now() < until
+            && let Some(next) = self.handshakes.pop_front()
+        {
+            self.converse(next);
+        }
+        self.hand_over();
     }
 
     /// Puts a connection to those for its next stage.

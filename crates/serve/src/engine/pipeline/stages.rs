@@ -18,6 +18,8 @@ pub(super) struct Stages<S> {
     pub(super) sessions: Arc<Queue<Box<Connection<S>>>>,
     pub(super) session_threads: usize,
     pub(super) writers: Vec<QueuedLoop<Box<Connection<S>>>>,
+    /// How many each queue may have.
+    pub(super) queue_limit: usize,
     /// What a thread takes from its queue at a time.
     pub(super) batch_max: usize,
 }
@@ -39,6 +41,7 @@ impl<S> Stages<S> {
             sessions: Arc::new(Queue::new(limit, None)),
             session_threads: options.session_threads,
             writers: QueuedLoop::some(options.write_threads, limit)?,
+            queue_limit: limit,
             batch_max: options.batch_max,
         })
     }

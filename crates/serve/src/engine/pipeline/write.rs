@@ -14,7 +14,7 @@ use std::mem;
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use event::{Interest, Ready};
 use session::{Now, Session};
@@ -26,7 +26,8 @@ use super::rest::Rest;
 use super::stages::Stages;
 use crate::clock;
 use crate::engine::loops::{
-    House, Lookout, Loop, Seated, Waits, Watch, output, place_of, take_steps,
+    House, LongUntil, Lookout, Loop, SHARE_OF_TURN, Seated, Waits, Watch, output, place_of,
+    take_steps,
 };
 use crate::shared::{CUTTING, SERVING};
 
@@ -44,6 +45,8 @@ pub(super) struct Writer<S, O> {
     /// More has come than a batch.
     has_more: bool,
     now: Now,
+    /// Until when this turn of the loop goes on with long work.
+    long_until: Instant,
     /// What the server was doing at the last look.
     stage: u8,
     // Empty between two turns, and kept for their memory.
@@ -97,6 +100,7 @@ where
             seats: Slab::new(),
             has_more: false,
             now: clock::now(),
+            long_until: Instant::now(),
             stage: SERVING,
             arrivals: Vec::new(),
         })
@@ -108,6 +112,7 @@ where
             let timeout = self.patience();
             self.lookout.wait(timeout);
             self.now = clock::now();
+            self.long_until = self.now.monotonic + SHARE_OF_TURN;
             self.hear_reports();
             self.hear_news();
             self.give_turns();
@@ -157,11 +162,15 @@ where
         places.into_iter().for_each(|at| self.go_on(at));
     }
 
-    /// A turn for each that waits for one now.
+    /// A turn for each that waits for one now, or for as many as there is time for.
     fn give_turns(&mut self) {
         for _ in 0..self.lookout.turns() {
             if let Some(at) = self.lookout.take_turn(&mut self.seats) {
                 self.go_on(at);
+            }
+            self.now = clock::now();
+            if self.now.monotonic >= self.long_until {
+                break;
             }
         }
     }
@@ -171,7 +180,15 @@ where
         let mut arrivals = mem::take(&mut self.arrivals);
         self.has_more = self.queue.take(self.batch_max, &mut arrivals);
         for mut connection in arrivals.drain(..) {
-            match drive(&mut connection, self.stage, &mut self.now, &self.own) {
+            let long_until = Some(self.long_until);
+            let driven = drive(
+                &mut connection,
+                self.stage,
+                &mut self.now,
+                long_until,
+                &self.own,
+            );
+            match driven {
                 Outcome::Leaves(stop) => self.dispatch(connection, stop),
                 Outcome::Waits(waits) => {
                     let seat = self.seats.vacant_entry();
@@ -203,7 +220,10 @@ where
     /// Goes on with a connection that has a seat.
     fn go_on(&mut self, at: usize) {
         let seat = &mut self.seats[at];
-        match drive(&mut seat.connection, self.stage, &mut self.now, &self.own) {
+        // In its turn nothing is put off.
+        let long_until = (!matches!(seat.waits, Waits::Turn)).then_some(self.long_until);
+        let connection = &mut seat.connection;
+        match drive(connection, self.stage, &mut self.now, long_until, &self.own) {
             Outcome::Leaves(stop) => self.leave(at, stop),
             Outcome::Waits(waits) => {
                 seat.waits = waits;
@@ -287,17 +307,18 @@ fn drive<S: Session>(
     connection: &mut Connection<S>,
     stage: u8,
     now: &mut Now,
+    long_until: LongUntil,
     own: &Loop,
 ) -> Outcome {
     let driven = guard(connection, |connection| {
         connection.carriage.at_stage(stage, *now);
-        connection.write(now, own)
+        connection.write(now, long_until, own)
     });
     driven.unwrap_or(Outcome::Leaves(Stop::Read))
 }
 
 impl<S: Session> Connection<S> {
-    fn write(&mut self, now: &mut Now, own: &Loop) -> Outcome {
+    fn write(&mut self, now: &mut Now, long_until: LongUntil, own: &Loop) -> Outcome {
         let outcome = take_steps(|| {
             match self.next_stop() {
                 Stop::Write => {}
@@ -313,7 +334,7 @@ impl<S: Session> Connection<S> {
                 own.counters.slow_reads.add(1);
                 *cargo = Cargo::Cold(Box::new(read));
             };
-            match output(carriage, wire, now, Some(slow)) {
+            match output(carriage, wire, now, long_until, Some(slow)) {
                 Continue(len) => return Continue(len),
                 Break(Waits::Helper) => return Break(Outcome::Leaves(Stop::Block)),
                 Break(waits) if waits.are_over(*now) => carriage.expired(*now),

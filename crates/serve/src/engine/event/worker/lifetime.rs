@@ -9,22 +9,38 @@ use super::Worker;
 use crate::counters::Closed;
 use crate::engine::admission::Opens;
 use crate::engine::event::connection::Connection;
-use crate::engine::loops::{Accepted, Waits, Wire};
+use crate::engine::loops::{Accepted, SHARE_OF_TURN, Waits, Wire};
 
 impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
-    /// Takes what has come to the doors.
+    /// Begins to serve those that were dealt to this loop, and takes what has come to the doors, as
+    /// far as there is time.
     pub(super) fn accept(&mut self) {
+        self.desk.look_at_clock();
+        self.welcome_dealt();
         let now = self.desk.now.monotonic;
         self.entrance.begin_turn(now, self.lookout.dispatcher());
-        while let Some(accepted) =
-            (self.entrance).next(now, self.lookout.dispatcher(), &self.house.admission)
-        {
+        loop {
+            let now = self.desk.now.monotonic;
+            let dispatcher = self.lookout.dispatcher();
+            let next = (self.entrance).next(now, dispatcher, &self.house.admission);
+            let Some(accepted) = next else { break };
             match self.mailboxes.place_for_one_of(self.number) {
                 own if own == self.number => self.let_in(accepted),
                 other => {
                     self.own.counters.passed_on.add(1);
                     self.mailboxes.deal(other, accepted);
                 }
+            }
+            self.desk.look_at_clock();
+        }
+    }
+
+    fn welcome_dealt(&mut self) {
+        let until = self.desk.now.monotonic + SHARE_OF_TURN;
+        while let Some(accepted) = self.dealt.pop_front() {
+            self.welcome(accepted);
+            if self.desk.look_at_clock().monotonic >= until {
+                break;
             }
         }
     }
@@ -49,7 +65,8 @@ impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
         place.insert(Box::new(Connection {
             carriage,
             wire: Wire::new(accepted.socket, self.lookout.trusts_short_reads()),
-            waits: Waits::Turn,
+            // Its long work is put off like that of others.
+            waits: Waits::Helper,
             peer: accepted.peer,
             listener: accepted.listener,
             watch: self.lookout.meet(at),

@@ -11,7 +11,7 @@ use session::Session;
 use super::{Entrance, Worker};
 use crate::counters::Closed;
 use crate::engine::admission::Opens;
-use crate::engine::loops::{Waits, drop_session};
+use crate::engine::loops::{SHARE_OF_TURN, Waits, drop_session};
 use crate::engine::netstack::connection::{Connection, FileReader};
 use crate::engine::netstack::flight::Flight;
 use crate::shared::CUTTING;
@@ -32,8 +32,10 @@ pub(in crate::engine::netstack) const LINE_PATIENCE: Duration = Duration::from_s
 pub(in crate::engine::netstack) const ENDS_PATIENCE: Duration = Duration::from_secs(1);
 
 impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
-    /// Takes those whose handshake is complete, as far as there is room.
+    /// Takes those whose handshake is complete, as far as there is room, and time.
     pub(super) fn accept(&mut self) {
+        self.has_more_to_accept = false;
+        let mut until = None;
         let was_called = self.desk.own.has_room.swap(false, Ordering::Acquire);
         self.is_in_line &= !was_called;
         while !self.is_in_line {
@@ -46,6 +48,11 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
                 self.hall.admission.shared.counters.accept_paused();
             } else if self.hall.gate.enter() {
                 self.welcome(id, door);
+                let now = self.desk.look_at_clock().monotonic;
+                if now >= *until.get_or_insert(now + SHARE_OF_TURN) {
+                    self.has_more_to_accept = true;
+                    break;
+                }
             } else {
                 self.held = Some((id, door));
             }
@@ -79,7 +86,8 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
             carriage: None,
             flight: Flight::default(),
             file: FileReader::default(),
-            waits: Waits::Turn,
+            // Its long work is put off like that of others.
+            waits: Waits::Helper,
             door,
             is_queued: false,
         };

@@ -16,7 +16,7 @@ use crate::engine::loops::Waits;
 use crate::engine::netstack::connection::FileReader;
 
 impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
-    /// A turn for each that waits for one now.
+    /// A turn for each that waits for one now, or for as many as there is time for.
     pub(super) fn give_turns(&mut self) {
         for _ in 0..self.turns.len() {
             let Some(id) = self.turns.pop_front() else {
@@ -25,6 +25,9 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
             if let Some(connection) = self.connections.get_mut(id) {
                 connection.is_queued = false;
                 self.go_on(id);
+            }
+            if self.desk.look_at_clock().monotonic >= self.desk.long_until {
+                return;
             }
         }
     }

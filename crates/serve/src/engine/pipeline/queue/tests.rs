@@ -57,7 +57,7 @@ fn a_thread_that_puts_waits_for_room() {
         assert!(!putting.is_finished());
         let mut batch = Vec::new();
         while batch.len() < 100 {
-            assert!(queue.wait(10, 1, &mut batch));
+            assert!(queue.wait(10, 1, true, &mut batch));
         }
         assert!(batch.into_iter().eq(0..100));
     });
@@ -69,7 +69,7 @@ fn threads_leave_each_other_a_share() {
     let (queue, mut batch) = (Queue::new(100, None), Vec::new());
     queue.put(&mut line(0..10));
     for left in [5, 2, 1, 0] {
-        assert!(queue.wait(100, 2, &mut batch));
+        assert!(queue.wait(100, 2, true, &mut batch));
         assert_eq!(queue.counted().length, left);
     }
 }
@@ -92,7 +92,7 @@ fn a_queue_that_is_closed_gives_back_what_is_in_it_and_takes_nothing() {
     assert!(own.bell.is_rung(), "what waits in line hears of it");
     queue.offer(&mut rest, &own);
     assert_eq!(rest, [2, 3, 4]);
-    assert!(!queue.wait(1, 1, &mut Vec::new()));
+    assert!(!queue.wait(1, 1, true, &mut Vec::new()));
 }
 
 /// However threads put, offer, wait and take, each item arrives once.
@@ -118,7 +118,7 @@ fn nothing_is_lost_between_many_threads() {
                 .map(|_| {
                     scope.spawn(|| {
                         let mut batch = Vec::new();
-                        while queue.wait(4, 3, &mut batch) {}
+                        while queue.wait(4, 3, true, &mut batch) {}
                         batch
                     })
                 })

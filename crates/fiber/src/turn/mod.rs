@@ -5,8 +5,8 @@
 //! Batching the fibers' sends into that one system call is where the speed comes from.
 //!
 //! Pinned fibers whose wait is over go before those that gave way, which have more to do. A turn
-//! that has lasted for [`TURN_MAX`](crate::sched::processor::TURN_MAX) enters the back end before it
-//! goes on with pinned fibers, and the next one begins with movable ones, such as steps with a
+//! that has lasted for [`TURN_MAX`](crate::sched::processor::TURN_MAX) enters the back end before
+//! it goes on with pinned fibers, and the next one begins with movable ones, such as steps with a
 //! peer's next request. So a burst of fibers that have much to do, as when they have all accepted
 //! connections and send large files, keeps none waiting that has little.
 //!

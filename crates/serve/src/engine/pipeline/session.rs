@@ -110,7 +110,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         }
     }
 
-    /// Has the pool do what may block. A thread of the pool then waits for room in the queue, as the
+    /// Has the pool do what may block. A thread of the pool waits for room in the queue then; the
     /// threads of the stage never wait for it.
     fn hand_to_pool(&mut self, mut connection: Box<Connection<S>>) {
         let place = match self.house.admission.shared.jobs.reserve() {

@@ -42,6 +42,9 @@ fn needed(asked: u32) -> u32 {
 const SAMPLE_LEN: u64 = 8;
 const SAMPLE_LEN_MAX: u64 = 128;
 
+/// How many items go at a time for a lower limit: some milliseconds.
+const GONE_MAX: usize = 8192;
+
 impl Budget {
     /// A budget of `limit` bytes for at most `len_max` items.
     pub(super) fn new(limit: u64, len_max: usize) -> Budget {
@@ -57,6 +60,27 @@ impl Budget {
 
     pub(super) fn used(&self) -> u64 {
         self.ring.weight()
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Sets the limit. Says what has to go for a lower one, the least popular of small samples; not
+    /// all at once if that is very much: the rest goes the next time, and nothing gets in before.
+    pub(super) fn set_limit(&mut self, limit: u64, sketch: &Sketch) -> Vec<Id> {
+        self.limit = limit;
+        let mut gone = Vec::new();
+        while self.used() > limit && gone.len() < GONE_MAX {
+            let sample = self.sample(1, sketch);
+            let Some(&(_, _, victim)) = sample.first() else {
+                break;
+            };
+            self.ring.remove(victim);
+            gone.push(victim);
+        }
+        self.evicted += gone.len() as u64;
+        gone
     }
 
     pub(super) fn len(&self) -> usize {
@@ -181,10 +205,7 @@ mod tests {
 
         /// A request; says whether it was answered from under the budget.
         fn ask(&mut self, n: u64, weight: u64) -> bool {
-            let id = Id {
-                path: mix(n),
-                encoding: None,
-            };
+            let id = id_of(n);
             let estimate = self.sketch.touch(id.hash(), self.now_ns);
             if self.budget.contains(id) {
                 return true;
@@ -193,6 +214,13 @@ mod tests {
                 assert!(self.budget.admit(id, weight, &victims));
             }
             false
+        }
+    }
+
+    fn id_of(n: u64) -> Id {
+        Id {
+            path: mix(n),
+            encoding: None,
         }
     }
 
@@ -287,6 +315,24 @@ mod tests {
         // Ten of the weak ones are worth 10 requests.
         (0..15).for_each(|_| _ = cache.ask(9_000_000, 10));
         assert!(cache.ask(9_000_000, 10));
+    }
+
+    #[test]
+    fn a_lower_limit_takes_the_unpopular_ones() {
+        let mut cache = Cache::new(1000);
+        (0..1000).for_each(|n| _ = cache.ask(n, 1));
+        let is_popular = |n: &u64| n % 5 == 0;
+        let popular = (0..1000).filter(is_popular);
+        (0..3).for_each(|_| popular.clone().for_each(|n| assert!(cache.ask(n, 1))));
+        let gone = cache.budget.set_limit(600, &cache.sketch);
+        assert_eq!((gone.len(), cache.budget.used()), (400, 600));
+        let kept = popular.filter(|&n| !gone.contains(&id_of(n))).count();
+        assert!(kept > 180, "{kept} of 200 popular ones stay");
+        assert!(cache.budget.set_limit(2000, &cache.sketch).is_empty());
+        assert!(
+            !cache.ask(5000, 1) && cache.ask(5000, 1),
+            "there is room again"
+        );
     }
 
     #[test]

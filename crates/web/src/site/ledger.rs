@@ -156,6 +156,18 @@ impl Ledger {
         (kept, garbage)
     }
 
+    /// Gives the page cache another limit. Names in `garbage` what lost its place for it.
+    pub(super) fn limit_pages(&mut self, table: &Table, limit: u64, sketch: &Sketch) -> Garbage {
+        let mut garbage = Garbage::default();
+        for victim in self.pages.set_limit(limit, sketch) {
+            // Its entry says "keep": closed, it is opened again without.
+            if self.files.contains(victim) {
+                self.take_entry(table, victim, &mut garbage);
+            }
+        }
+        garbage
+    }
+
     /// Puts an entry with its open file into the table; closes others when there are too many.
     pub(super) fn open(
         &mut self,

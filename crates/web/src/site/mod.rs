@@ -66,6 +66,7 @@ use error_pages::ErrorPage;
 use ledger::{Garbage, Ledger};
 use listing::Listings;
 use open::{Blocking, Miss, Root};
+use room::Room;
 use rules::Rules;
 use sketch::Sketch;
 use table::{Key, Record, Table};
@@ -92,6 +93,8 @@ pub struct Site {
     table: Table,
     sketch: Sketch,
     ledger: Mutex<Ledger>,
+    /// What the budget of the page cache follows. `None` if that is configured.
+    room: Option<Room>,
     listings: Listings,
     error_pages: Vec<ErrorPage>,
     on_warning: Warnings,
@@ -161,9 +164,11 @@ impl Site {
         check_config(&config)?;
         let root = Root::open(&config.root, config.follow_links_out, 0)
             .map_err(|error| root_error(&config.root, error))?;
-        let page_cache_budget = config
-            .page_cache_budget
-            .unwrap_or_else(|| room::page_cache_room(config.memory_budget));
+        let room = (config.page_cache_budget.is_none()).then(|| Room::at(Path::new("/")));
+        let page_cache_budget = match &room {
+            Some(room) => room.len(config.memory_budget),
+            None => config.page_cache_budget.unwrap_or(0),
+        };
         let now = Now::read();
         let mut site = Site {
             rules: Rules::new(&config.headers, &config.cache_rules, &config.mime_types)?,
@@ -180,6 +185,7 @@ impl Site {
                 config.memory_budget.saturating_add(page_cache_budget) / MEAN_FILE_LEN,
             ),
             ledger: Mutex::new(Ledger::new(&config, page_cache_budget)),
+            room,
             listings: Listings::default(),
             error_pages: Vec::new(),
             on_warning: Warnings::default(),
@@ -272,6 +278,7 @@ impl Site {
             "site_memory_admitted_total" "Files taken into memory." ledger.memory.admitted;
             "site_memory_refused_total" "Files not taken into memory, because others there are asked for more often." ledger.memory.refused;
             "site_memory_evicted_total" "Files that left memory for others." ledger.memory.evicted;
+            "site_page_cache_max_bytes" "How many bytes of files the page cache may have: what the memory leaves, if no flag says so." ledger.pages.limit();
             "site_page_cache_admitted_total" "Files let into the page cache." ledger.pages.admitted;
             "site_page_cache_refused_total" "Files kept out of the page cache, because others there are asked for more often." ledger.pages.refused;
             "site_page_cache_evicted_total" "Files that left the page cache for others." ledger.pages.evicted;
@@ -285,6 +292,12 @@ impl Site {
         self.counts.misses.fetch_add(1, Relaxed);
         self.sketch.age_if_late(moment.ns);
         let key = self.key(lookup.path);
+        if let Some(room) = self.room.as_ref().filter(|room| room.is_due(moment.ns)) {
+            if blocking == Blocking::Never {
+                return self.found_of(Miss::WouldBlock, key.path);
+            }
+            self.follow(room, moment);
+        }
         let mut answer = self.entry_at(key, lookup.accepts, moment, blocking);
         if let (Err(Miss::NotFound), Some(fallback)) = (&answer, &self.config.spa_fallback) {
             answer = self.entry_at(self.key(fallback), lookup.accepts, moment, blocking);
@@ -300,6 +313,17 @@ impl Site {
                 self.found_of(looked.err().unwrap_or(miss), key.path)
             }
         }
+    }
+
+    /// Makes the memory that there is the budget of the page cache, unless another request does.
+    fn follow(&self, room: &Room, moment: Moment) {
+        if !room.begin_look(moment.ns) {
+            return;
+        }
+        let held = self.ledger().memory.used();
+        let len = room.len(self.config.memory_budget.saturating_sub(held));
+        let garbage = self.ledger().limit_pages(&self.table, len, &self.sketch);
+        drop(garbage);
     }
 
     fn found_of(&self, miss: Miss, path: &str) -> Found {

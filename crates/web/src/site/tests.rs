@@ -47,6 +47,8 @@ impl World {
             .for_each(|(path, text)| write(&dir, path, text));
         let mut config = SiteConfig {
             root: dir.path().to_owned(),
+            // Otherwise the site looks at the machine's memory now and then, where it may wait.
+            page_cache_budget: Some(8 << 30),
             ..SiteConfig::default()
         };
         configure(&mut config);

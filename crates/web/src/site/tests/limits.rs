@@ -32,6 +32,39 @@ fn memory_and_open_files_stay_within_their_limits() {
     assert!(world.count("site_files_closed_total") > 0);
 }
 
+/// In a memory group that others fill, and leave again.
+#[test]
+fn the_page_cache_follows_what_memory_there_is() {
+    let group = "sys/fs/cgroup/memory/g/memory";
+    let limit = format!("{group}.limit_in_bytes");
+    let used = format!("{group}.usage_in_bytes");
+    let root = room::tests::root(&[
+        ("proc/self/cgroup", "4:memory:/g\n"),
+        (&limit, "3200000\n"),
+        (&used, "0\n"),
+    ]);
+    let mut world = World::with(&[], |config| {
+        config.memory_budget = 0;
+        config.precompressed = false;
+    });
+    (0..600).for_each(|n| world.write(&format!("f{n}"), &format!("{n:0100}")));
+    world.site.room = Some(Room::at(root.path()));
+    let walk = |world: &mut World, others: u64| {
+        fs::write(root.path().join(&used), format!("{others}\n")).unwrap();
+        world.at_s += 1.5;
+        (0..600).for_each(|n| assert_eq!(world.text(&path_of(n)), format!("{n:0100}")));
+        world.count("site_page_cache_bytes")
+    };
+    let all = 600 * 4096;
+    assert_eq!(walk(&mut world, 0), all);
+    let max = world.count("site_page_cache_max_bytes");
+    assert_eq!(max, 3_175_000);
+    let left = walk(&mut world, 2_000_000);
+    assert!((1_100_000..=1_175_000).contains(&left), "{left}");
+    assert_eq!(walk(&mut world, 4_000_000), 0);
+    assert_eq!(walk(&mut world, 0), all);
+}
+
 /// Seen: with a full page cache, a file that was asked for the first time was read from the disk
 /// twice. Cause: memory had room, so it was tried whether the file could be read without waiting,
 /// which makes the kernel read ahead; but a first request was not worth a trip to a worker, and the

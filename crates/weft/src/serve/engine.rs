@@ -1,6 +1,7 @@
 //! The libraries put together: a site behind a handle, a server that brings connections to it, an
 //! access log, and an admin endpoint that tells about all of them.
 
+use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -278,7 +279,12 @@ fn site_config(config: &ServeConfig) -> SiteConfig {
 /// sites take it without being told, so sites have one.
 fn error_pages(config: &ServeConfig) -> Vec<(u16, PathBuf)> {
     let mut pages = config.error_pages.clone();
-    let has_own = || config.root.join(OWN_404).is_file();
+    // It was not asked for, so one that cannot be a page is no mistake.
+    let has_own = || {
+        let path = config.root.join(OWN_404);
+        let is_page = |meta: Metadata| meta.is_file() && meta.len() <= OWN_404_LEN_MAX;
+        path.symlink_metadata().is_ok_and(is_page) && File::open(path).is_ok()
+    };
     if pages.iter().all(|(status, _)| *status != 404) && has_own() {
         pages.push((404, OWN_404.into()));
     }
@@ -286,6 +292,9 @@ fn error_pages(config: &ServeConfig) -> Vec<(u16, PathBuf)> {
 }
 
 const OWN_404: &str = "404.html";
+
+/// As long as an error page may be.
+const OWN_404_LEN_MAX: u64 = 1 << 20;
 
 /// Beyond 64 KiB the kernel sends a file from its page cache for less than a copy costs. Under TLS
 /// and the netstack it cannot.
@@ -344,6 +353,13 @@ mod tests {
             ..ServeConfig::default()
         };
         assert_eq!(error_pages(&config), []);
+        std::os::unix::fs::symlink("/etc/hostname", root.path().join("404.html")).unwrap();
+        assert_eq!(
+            error_pages(&config),
+            [],
+            "it would lead out of the directory"
+        );
+        std::fs::remove_file(root.path().join("404.html")).unwrap();
         std::fs::write(root.path().join("404.html"), "").unwrap();
         assert_eq!(error_pages(&config), [(404, "404.html".into())]);
         config.error_pages = vec![(404, "gone.html".into()), (403, "no.html".into())];

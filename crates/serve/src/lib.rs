@@ -48,6 +48,7 @@ mod jobs;
 pub mod limits;
 pub mod listen;
 mod memory;
+pub mod messages;
 pub mod metrics;
 mod registry;
 pub mod server;

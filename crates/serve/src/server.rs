@@ -22,6 +22,7 @@ use crate::engine::netstack::NetstackHost;
 use crate::engine::{Engine, Running};
 use crate::limits::Limits;
 use crate::listen::Bound;
+use crate::messages;
 use crate::metrics::MetricsWriter;
 use crate::shared::Shared;
 
@@ -142,6 +143,7 @@ impl Server {
         self.shared.jobs.write_metrics(out);
         self.shared.buffers.write_metrics(out);
         self.shared.memory.write_metrics(out);
+        messages::write_metrics(out);
         self.running.write_metrics(out);
     }
 

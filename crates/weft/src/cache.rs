@@ -18,6 +18,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use ::serve::messages;
+
 use crate::Failure;
 use crate::machine::Machine;
 use crate::operate::{Operated, Orders, Part};
@@ -218,8 +220,7 @@ fn slab_classes(running: &Running) -> String {
 
 /// One write, so that the line does not mix with lines of others.
 fn write(text: &str) {
-    // The reader may be gone; the server goes on.
-    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+    messages::write(&format!("{text}\n"));
 }
 
 #[cfg(test)]

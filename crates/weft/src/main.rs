@@ -35,6 +35,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use ::serve::messages;
 use args::Invocation;
 use paint::{Color, Paint};
 
@@ -59,6 +60,7 @@ impl From<io::Error> for Failure {
 }
 
 fn main() -> ExitCode {
+    messages::report_panics();
     outlive_file_limits();
     let (code, message) = match run() {
         Ok(()) => return ExitCode::SUCCESS,
@@ -67,10 +69,8 @@ fn main() -> ExitCode {
         Err(Failure::Usage(message)) => (2, message),
     };
     let paint = Paint::decide(Color::Auto, &io::stderr());
-    // If standard error is gone too, the exit code is all that is left to say.
-    let mut err = io::stderr();
     for line in message.lines() {
-        let _ = writeln!(err, "{} {line}", paint.red("error:"));
+        messages::write(&format!("{} {line}\n", paint.red("error:")));
     }
     ExitCode::from(code)
 }

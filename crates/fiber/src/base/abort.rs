@@ -1,5 +1,7 @@
 //! Where nothing may unwind.
 
+use super::report::report;
+
 /// Ends the process, with this message, when a panic would go where it must not.
 pub(crate) struct AbortOnUnwind(pub(crate) &'static str);
 
@@ -9,7 +11,7 @@ pub(crate) const DROPPED: &str = "the result of a fiber panicked when it was dro
 
 impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
-        eprintln!("{}", self.0);
+        report(format_args!("{}\n", self.0));
         std::process::abort();
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod clock;
 pub(crate) mod counters;
 pub(crate) mod home;
 pub(crate) mod lock;
+pub(crate) mod report;
 pub(crate) mod stamp;
 pub(crate) mod thread_wait;
 pub(crate) mod topology;

@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::base::lock::lock;
+use crate::base::report::report;
 use crate::base::topology::thread_id;
 use crate::inspect::dump::Dump;
 use crate::inspect::thread_time::ThreadTime;
@@ -83,8 +84,8 @@ pub(crate) struct Listeners {
 impl Default for Listeners {
     fn default() -> Listeners {
         Listeners {
-            stall: Arc::new(|stall| eprintln!("{stall}")),
-            deadlock: Arc::new(|deadlock| eprintln!("{deadlock}")),
+            stall: Arc::new(|stall| report(format_args!("{stall}\n"))),
+            deadlock: Arc::new(|deadlock| report(format_args!("{deadlock}\n"))),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! A fiber's panic names the fiber: a line before the standard library's message, which names the
 //! kernel thread.
 
-use std::io::{self, Write};
 use std::panic;
 use std::sync::Once;
 
+use crate::base::report::report;
 use crate::sched::processor;
 
 /// Puts the line before whatever the program has for a panic hook, once for the process. A program
@@ -30,11 +30,8 @@ fn name_fiber() {
         let control = fiber.control();
         let name = control.name().unwrap_or("<unnamed>");
         let (number, spawned_at) = (control.id(), control.spawned_at());
-        // Not eprintln, which panics where nothing can be written; a panic in a panic hook ends the
-        // process.
-        let _ = writeln!(
-            io::stderr(),
-            "\nfiber '{name}' (number {number}, spawned at {spawned_at}) panicked:"
-        );
+        report(format_args!(
+            "\nfiber '{name}' (number {number}, spawned at {spawned_at}) panicked:\n"
+        ));
     }
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Backend, Completed};
 use crate::base::clock::after;
+use crate::base::report::report;
 use crate::base::stamp;
 use crate::io::accept::Acceptors;
 use crate::sched::backlog::{Backlog, WORTH_WAKING};
@@ -132,7 +133,9 @@ impl Here {
 impl Drop for Here {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("a processor panicked, which is a mistake of the runtime's");
+            report(format_args!(
+                "a processor panicked, which is a mistake of the runtime's\n"
+            ));
             std::process::abort();
         }
         HERE.set(std::ptr::null());

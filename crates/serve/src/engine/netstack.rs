@@ -44,6 +44,7 @@ use super::admission::{Admission, Opens, Start};
 use super::loops::{Gate, Loop, Loops};
 use super::pool::REFUSERS;
 use crate::listen;
+use crate::messages;
 use crate::metrics::MetricsWriter;
 use crate::tls::Tls;
 pub(crate) use fibers::NetstackFibers;
@@ -205,7 +206,9 @@ impl Complaints {
 }
 
 fn complain(failure: &io::Error) {
-    eprintln!("the netstack's device brings nothing: {failure}; it is tried again");
+    messages::write(&format!(
+        "the netstack's device brings nothing: {failure}; it is tried again\n"
+    ));
 }
 
 /// `netstack on tap:weft0, 1 shard, 10.9.0.2/24`

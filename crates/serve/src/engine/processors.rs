@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fiber::{BackendChoice, ProcessorCounters, Runtime};
 
+use crate::messages;
 use crate::metrics::MetricsWriter;
 
 /// A fiber that keeps its processor for so long is a mistake of ours: the monitor says which one,
@@ -15,7 +16,10 @@ const STALL_THRESHOLD: Duration = Duration::from_secs(1);
 /// What the kernel says to new threads and rings.
 pub(super) fn start(processors: usize, backend: BackendChoice) -> io::Result<Runtime> {
     let builder = Runtime::builder().processors(processors).backend(backend);
-    builder.stall_detector(STALL_THRESHOLD).start()
+    let builder = builder.stall_detector(STALL_THRESHOLD);
+    let builder = builder.on_stall(|stall| messages::write(&format!("{stall}\n")));
+    let builder = builder.on_deadlock(|deadlock| messages::write(&format!("{deadlock}\n")));
+    builder.start()
 }
 
 pub(super) fn write_metrics(runtime: &Runtime, out: &mut MetricsWriter) {

@@ -4,10 +4,10 @@
 //! client may turn it on while the server runs (`verbosity 2`). When it is off, it costs one load
 //! of an integer for each input.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ::serve::messages;
 use cache::{Peer, Service, Session};
 use session::{Chunk, GiveUp, Next, Now, Outbox, Received};
 
@@ -55,9 +55,8 @@ impl Overheard {
     }
 
     fn say(&self, direction: &str, line: &str) {
-        // One write, so that lines of several connections do not mix. The reader may be gone.
-        let line = format!("{direction}{} {line}\n", self.id);
-        let _ = io::stderr().write_all(line.as_bytes());
+        // One write, so that lines of several connections do not mix.
+        messages::write(&format!("{direction}{} {line}\n", self.id));
     }
 
     #[cold]

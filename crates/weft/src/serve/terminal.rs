@@ -1,7 +1,9 @@
 //! What a server says to the user who started it, on standard error: standard output may carry the
 //! access log.
 
-use std::io::{self, Write};
+use std::io;
+
+use ::serve::messages;
 
 use super::ServeConfig;
 use crate::paint::{Color, Paint};
@@ -43,18 +45,12 @@ impl Terminal {
     /// Something that went as it should.
     pub(crate) fn say(&self, text: &str) {
         if !self.quiet {
-            write(&format!("{text}\n"));
+            messages::write(&format!("{text}\n"));
         }
     }
 
     /// Something that went wrong and was survived.
     pub(crate) fn warn(&self, text: &str) {
-        write(&format!("{} {text}\n", self.paint.yellow("warning:")));
+        messages::write(&format!("{} {text}\n", self.paint.yellow("warning:")));
     }
-}
-
-/// In one piece, so that it does not mix with what others write.
-fn write(text: &str) {
-    // The reader may be gone; the server goes on.
-    let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -6,6 +6,8 @@ use std::process;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
+use crate::messages;
+
 /// Threads that end with their engine.
 #[derive(Debug, Default)]
 pub(crate) struct LoopThreads(Vec<JoinHandle<()>>);
@@ -61,7 +63,7 @@ impl LoopThreads {
 /// worse than no server.
 fn run_or_abort(run: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(run)).is_err() {
-        eprintln!("an event loop panicked, which is a mistake of the engine's");
+        messages::write("an event loop panicked, which is a mistake of the engine's\n");
         process::abort();
     }
 }

@@ -31,6 +31,7 @@ use crate::engine::pool::{self, AcceptPool, Carriers};
 use crate::engine::processors;
 use crate::engine::serving::{self, Serving};
 use crate::file;
+use crate::messages;
 use crate::metrics::MetricsWriter;
 use crate::shared::CUTTING;
 use crate::stream::{RECEIVE_BUFFER, RECEIVE_LEN, Stream};
@@ -256,7 +257,7 @@ impl<O> Hall<O> {
 /// A host that nothing drives any more is worse than no server, as a loop that panicked is.
 fn abort_if_failed(listener: &TcpListener) {
     if let Some(why) = listener.host_failure() {
-        eprintln!("a shard of the netstack has ended: {why}");
+        messages::write(&format!("a shard of the netstack has ended: {why}\n"));
         process::abort();
     }
 }

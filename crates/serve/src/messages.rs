@@ -1,0 +1,232 @@
+//! Messages to people, on standard error: the one place through which a server writes them.
+//!
+//! A server does not depend on what reads its messages. A pager that stands still, or a log
+//! collector that hangs, leaves a pipe full, and `write(2)` waits for ever then. So a message waits
+//! for a moment only, and is dropped and counted; as long as nothing is taken, the next ones do not
+//! wait at all.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{self, PanicHookInfo};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use crate::metrics::MetricsWriter;
+use crate::stream::untaken::poll_for;
+
+/// How long a message waits for room: a reader that lives has made some by then.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// So much a pipe takes at once if it takes anything. pipe(7)
+const PIPE_BUF: usize = 4096;
+
+static ERROR: Messages = Messages::new();
+
+/// Writes a message: one or more lines, each with its end.
+pub fn write(text: &str) {
+    ERROR.write(io::stderr().as_fd(), text);
+}
+
+/// Prints panics as the standard library does, but never waits for a reader. Call it before
+/// anything else sets a hook.
+pub fn report_panics() {
+    panic::set_hook(Box::new(|info| write(&describe(info))));
+}
+
+/// Writes how many messages were dropped.
+pub fn write_metrics(out: &mut MetricsWriter) {
+    let dropped = ERROR.dropped.load(Ordering::Relaxed);
+    let help = "Messages that standard error had no room for.";
+    out.counter("weft_messages_dropped_total", help, &[], dropped);
+}
+
+fn describe(info: &PanicHookInfo<'_>) -> String {
+    let thread = thread::current();
+    let name = thread.name().unwrap_or("<unnamed>");
+    let at = info.location().map(ToString::to_string);
+    let at = at.as_deref().unwrap_or("an unknown place");
+    let what = info.payload();
+    let owned = || what.downcast_ref::<String>().map(String::as_str);
+    let what = what.downcast_ref::<&str>().copied().or_else(owned);
+    let what = what.unwrap_or("Box<dyn Any>");
+    let backtrace = Backtrace::capture();
+    let backtrace = match backtrace.status() {
+        BacktraceStatus::Captured => format!("stack backtrace:\n{backtrace}"),
+        _ => "note: RUST_BACKTRACE=1 shows how it came to this\n".to_owned(),
+    };
+    format!("\nthread '{name}' panicked at {at}:\n{what}\n{backtrace}")
+}
+
+struct Messages {
+    /// Nothing was taken of the last message.
+    is_stuck: AtomicBool,
+    dropped: AtomicU64,
+    /// Those that the reader has not been told of.
+    untold: AtomicU64,
+}
+
+impl Messages {
+    const fn new() -> Messages {
+        Messages {
+            is_stuck: AtomicBool::new(false),
+            dropped: AtomicU64::new(0),
+            untold: AtomicU64::new(0),
+        }
+    }
+
+    fn write(&self, to: BorrowedFd<'_>, text: &str) {
+        let untold = self.untold.swap(0, Ordering::Relaxed);
+        let told = match untold {
+            0 => self.write_all(to, text),
+            _ => self.write_all(to, &format!("weft: {untold} messages were dropped\n{text}")),
+        };
+        if told.is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.untold.fetch_add(untold + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn write_all(&self, to: BorrowedFd<'_>, text: &str) -> io::Result<()> {
+        let way = Way::to(to)?;
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            match way.write(rest) {
+                Ok(len) => {
+                    self.is_stuck.store(false, Ordering::Relaxed);
+                    rest = &rest[len..];
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let was_stuck = self.is_stuck.swap(true, Ordering::Relaxed);
+                    let has_room =
+                        || poll_for(to, PollFlags::OUT, PATIENCE).is_ok_and(|it| !it.is_empty());
+                    if was_stuck || !has_room() {
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How to write without a wait.
+enum Way<'a> {
+    /// A file, which always takes all.
+    Plain(BorrowedFd<'a>),
+    /// A pipe or a terminal, opened with `O_NONBLOCK` for ourselves: that flag belongs to the open
+    /// file, which others share. open(2)
+    Own(OwnedFd),
+    /// One that cannot be opened again: another user's, or there is no `/proc`.
+    Polled(BorrowedFd<'a>),
+    Socket(BorrowedFd<'a>),
+}
+
+impl<'a> Way<'a> {
+    fn to(fd: BorrowedFd<'a>) -> io::Result<Way<'a>> {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
+        Ok(match kind {
+            FileType::Socket => Way::Socket(fd),
+            FileType::Fifo | FileType::CharacterDevice => {
+                let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+                let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                match rustix::fs::open(link, flags, Mode::empty()) {
+                    Ok(own) => Way::Own(own),
+                    Err(_) => Way::Polled(fd),
+                }
+            }
+            _ => Way::Plain(fd),
+        })
+    }
+
+    fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        match self {
+            Way::Plain(fd) => rustix::io::write(fd, bytes),
+            Way::Own(fd) => rustix::io::write(fd, bytes),
+            Way::Polled(fd) => match poll_for(*fd, PollFlags::OUT, Duration::ZERO) {
+                Ok(ready) if ready.is_empty() => Err(Errno::AGAIN),
+                _ => rustix::io::write(fd, &bytes[..bytes.len().min(PIPE_BUF)]),
+            },
+            Way::Socket(fd) => {
+                rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn stuck_in(near: impl AsFd, mut far: impl Read) {
+        let messages = Messages::new();
+        let line = "x".repeat(1000) + "\n";
+        let dropped = || messages.dropped.load(Ordering::Relaxed);
+        while dropped() < 3 {
+            messages.write(near.as_fd(), &line);
+        }
+        let flags = rustix::fs::fcntl_getfl(&near).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK), "others share it");
+        let mut room = vec![0; 1 << 20];
+        let _ = far.read(&mut room).unwrap();
+        messages.write(near.as_fd(), "it goes on\n");
+        assert_eq!(dropped(), 3);
+        drop(near);
+        let mut rest = Vec::new();
+        far.read_to_end(&mut rest).unwrap();
+        let end = "weft: 3 messages were dropped\nit goes on\n";
+        assert!(rest.ends_with(end.as_bytes()));
+    }
+
+    /// Seen: SIGTERM did not end a server whose standard error was a full pipe. Cause: the line that
+    /// says so waited for room. Cure: no message waits for longer than a moment.
+    #[test]
+    fn a_reader_that_stands_still_stops_no_message() {
+        let (far, near) = io::pipe().unwrap();
+        stuck_in(near, far);
+        let (near, far) = UnixStream::pair().unwrap();
+        stuck_in(near, far);
+    }
+
+    #[test]
+    fn a_pipe_that_cannot_be_opened_again_is_polled() {
+        let (far, near) = io::pipe().unwrap();
+        let way = Way::Polled(near.as_fd());
+        let bytes = [b'x'; 10_000];
+        let mut taken = 0;
+        while let Ok(len) = way.write(&bytes) {
+            assert!(len <= PIPE_BUF);
+            taken += len;
+        }
+        assert!(taken >= PIPE_BUF);
+        assert_eq!(way.write(b"x"), Err(Errno::AGAIN));
+        drop(far);
+        assert_eq!(way.write(b"x"), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn a_file_and_a_reader_that_is_gone_are_no_trouble() {
+        let messages = Messages::new();
+        let mut file = tempfile::tempfile().unwrap();
+        messages.write(file.as_fd(), "one\n");
+        io::Seek::rewind(&mut file).unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "one\n");
+        let (far, near) = io::pipe().unwrap();
+        drop(far);
+        messages.write(near.as_fd(), "two\n");
+        assert_eq!(messages.dropped.load(Ordering::Relaxed), 1);
+    }
+}

@@ -115,13 +115,6 @@ impl session::Session for Session {
             used += step.used;
             match step.next {
                 None => {}
-                // Bytes behind the end are not read.
-                Some(next @ (Next::Close | Next::Linger)) => {
-                    return Received {
-                        used: input.len(),
-                        next,
-                    };
-                }
                 Some(next) => {
                     if next == Next::Flush {
                         self.service.counters.add(Count::Yields, 1);

@@ -106,6 +106,9 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     let session = open(stream, tls, now);
                     carriage.opened(session, now);
                 }
+                Want::Queues { asks_unsent } => {
+                    now = tell(carriage, stream.queues(asks_unsent), Carriage::queues);
+                }
                 Want::Finish => {
                     let ended = stream.shutdown(Shutdown::Write);
                     now = tell(carriage, ended, Carriage::finished);

@@ -6,11 +6,11 @@
 //! came of it and what time it is:
 //!
 //! ```text
-//!          input · end_of_input · filled · sent · read · untaken · finished · failed · expired ·
+//!          input · end_of_input · filled · sent · read · untaken · queues · finished · failed · expired ·
 //!          opened · go_on · worked · drain · cut
 //!  engine ─────────────────────────────────────────────────────────────────────▶ Carriage ── Session
 //!         ◀─────────────────────────────────────────────────────────────────────
-//!          want: Open · Receive · Fill · Send · File · Read · Untaken · Turn · Work · Nothing · Finish · Close
+//!          want: Open · Receive · Fill · Send · File · Read · Untaken · Turn · Work · Nothing · Queues · Finish · Close
 //! ```
 //!
 //! The engine decides how bytes move and on which thread; the carriage decides everything else:
@@ -30,8 +30,12 @@
 //!                           │                   │
 //!                           ├─▶ Turn ───────────┤ it filled the outbox
 //!                           ├─▶ Work ▶ Working ─┘ it must do what may block
-//!                           ├─▶ Finish ▶ Discard ─▶ Close    it refused the peer, which may still be sending
-//!                           └─▶ Close
+//!                           │                  it refused the peer, which may still be sending
+//!                           ├─▶ Finish ▶ Discard ─▶ Close
+//!                           │     ▲         │  ▲      ▲
+//!                           │     │         ▼  │      │
+//!                           └─▶ Queues ─────────┴──────┘
+//!                             the last reply was sent: is input there, or may it still come?
 //! ```
 //!
 //! Asking twice gives the same answer, so an engine may ask whenever it likes. It may tell what was
@@ -41,6 +45,7 @@
 
 mod ending;
 mod input;
+mod linger;
 mod outgoing;
 mod output;
 mod pool;
@@ -58,6 +63,8 @@ use crate::buffers::{Buffers, PIECE_LEN_MAX};
 use crate::counters::Closed;
 use crate::memory::Charge;
 use crate::shared::Shared;
+use linger::Linger;
+pub(crate) use linger::{Lingering, Queues};
 use outgoing::Outgoing;
 #[cfg(test)]
 use secure::SEALED_LEN_MAX;
@@ -96,6 +103,12 @@ pub(crate) enum Want<'a> {
     Work,
     /// Nothing until the work is done.
     Nothing,
+    /// A look at the queues of the socket, which has taken all output. Then [`Carriage::queues`].
+    Queues {
+        /// What is not sent counts too. Otherwise the connection has brought so little that it has
+        /// left the socket: a look is a system call less.
+        asks_unsent: bool,
+    },
     /// The end of our side of the stream: `shutdown(2)` for writing. Then [`Carriage::finished`].
     Finish,
     /// The end. The engine closes the socket and counts the reason.
@@ -184,11 +197,18 @@ pub(crate) struct Carriage<S> {
     /// last input came.
     begun: Instant,
     arrived_after_us: u32,
+    /// How many bytes were sent in all, as far as can be counted.
+    sent_len: u32,
     stage: Stage,
     phase: Phase,
     drain: Drain,
+    /// It is `Some` from the end of our side of the stream on, if the peer's is waited for.
+    linger: Option<Box<Linger>>,
     /// The peer has sent all that it will.
     is_ended: bool,
+    /// The peer's side of the stream has ended, so that no input is left or can come. Under TLS the
+    /// peer may have said before that it sends no more.
+    is_stream_ended: bool,
 }
 
 /// What comes when nothing is on its way out.
@@ -201,9 +221,20 @@ enum Stage {
     Turn,
     Work { waits: bool },
     Working,
+    Queues(Closed),
     Finish(Closed),
-    Discard { closed: Closed, len: u32 },
+    Discard(Closed),
     Close(Closed),
+}
+
+impl Stage {
+    /// Whether the end of the conversation is decided on.
+    fn is_end(self) -> bool {
+        matches!(
+            self,
+            Stage::Queues(_) | Stage::Finish(_) | Stage::Discard(_) | Stage::Close(_)
+        )
+    }
 }
 
 /// Whether the server drains, and whether the session knows.
@@ -220,17 +251,18 @@ const HELD_LEN_MAX: usize = 1024 * 1024;
 /// What an idle carriage keeps allocated for unused input.
 const HELD_LEN_KEPT: usize = 512;
 
-/// How long a peer that was refused may go on sending before the connection is closed on it, and
-/// how much.
-const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
-const LINGER_LEN_MAX: u32 = 1024 * 1024;
-
 /// How often a handshake that waits for memory looks whether there is some.
 const MEMORY_LOOK: Duration = Duration::from_millis(100);
 
-/// How long the goodbye of TLS may wait for room in the socket's buffer. It is a courtesy: a peer
-/// that takes nothing more goes without.
+/// How long the goodbye of TLS may wait for room in the socket's buffer, if it follows no reply. It
+/// is a courtesy then: a peer that takes nothing more goes without. Behind a reply it has as long
+/// as the reply, because a peer takes a reply without it for one that was cut off.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// So many bytes leave a new connection without a wait, unless the peer has next to no room: every
+/// congestion window begins with more (RFC 6928), and so does the receive window of
+/// a socket with the smallest buffer that Linux allows. socket(7)
+const SENT_AT_ONCE_LEN_MAX: u32 = 1024;
 
 /// How long a drain leaves an idle connection open: longer than most round trips, so that a client
 /// that has just sent a request on it gets a reply and not a reset.
@@ -255,10 +287,13 @@ impl<S: Session> Carriage<S> {
             deadline: now.monotonic + patience,
             begun: now.monotonic,
             arrived_after_us: 0,
+            sent_len: 0,
             stage,
             phase: Phase::Idle,
             drain: Drain::No,
+            linger: None,
             is_ended: false,
+            is_stream_ended: false,
         }
     }
 
@@ -266,13 +301,13 @@ impl<S: Session> Carriage<S> {
     #[inline]
     pub(crate) fn want(&mut self) -> Want<'_> {
         if let Some(outgoing) = &self.outgoing {
-            let ends = matches!(self.stage, Stage::Close(_) | Stage::Finish(_));
+            let ends = self.stage.is_end();
             let is_last = ends && !self.is_secure;
             return outgoing.want(self.secure.is_some(), is_last, &self.shared.buffers);
         }
         let until = self.deadline;
         match self.stage {
-            Stage::Receive | Stage::Handshake | Stage::Discard { .. } => Want::Receive { until },
+            Stage::Receive | Stage::Handshake | Stage::Discard(_) => Want::Receive { until },
             Stage::Fill => {
                 let room = self.session.as_mut().map(S::body_room).unwrap_or_default();
                 Want::Fill { room, until }
@@ -282,6 +317,9 @@ impl<S: Session> Carriage<S> {
             Stage::Working => Want::Nothing,
             Stage::Open => Want::Open {
                 tls: self.secure.as_ref().map(|secure| secure.facts()),
+            },
+            Stage::Queues(_) => Want::Queues {
+                asks_unsent: self.sent_len > SENT_AT_ONCE_LEN_MAX,
             },
             Stage::Finish(_) => Want::Finish,
             Stage::Close(closed) => Want::Close(closed),

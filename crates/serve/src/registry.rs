@@ -22,10 +22,10 @@ pub(crate) struct Connection<T> {
 pub(crate) struct IdleSince(AtomicU64);
 
 impl IdleSince {
-    /// Notes that the carriage waits for input.
+    /// Notes that the carriage waits for input, between two requests or behind the last.
     #[inline]
     pub(crate) fn note<S: Session>(&self, carriage: &Carriage<S>, now: Now) {
-        if carriage.is_idle() {
+        if carriage.is_idle() || carriage.is_lingering() {
             self.begin(now.monotonic - carriage.shared().start);
         }
     }

@@ -143,6 +143,7 @@ impl Server {
         self.shared.jobs.write_metrics(out);
         self.shared.buffers.write_metrics(out);
         self.shared.memory.write_metrics(out);
+        self.shared.lingering.write_metrics(out);
         messages::write_metrics(out);
         self.running.write_metrics(out);
     }

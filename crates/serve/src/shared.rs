@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::access_log::AccessLog;
 use crate::buffers::Buffers;
+use crate::carriage::Lingering;
 use crate::counters::Counters;
 use crate::jobs::Jobs;
 use crate::limits::Limits;
@@ -17,6 +18,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) log: Option<Arc<AccessLog>>,
     pub(crate) stage: Life,
+    /// Connections that have sent their last reply.
+    pub(crate) lingering: Lingering,
     /// What is done where blocking is allowed.
     pub(crate) jobs: Arc<Jobs>,
     /// What files are read into.
@@ -32,6 +35,7 @@ impl Shared {
             jobs: Arc::new(Jobs::new(limits.connections_max)),
             memory: Arc::new(Memory::new(limits.connection_memory_max)),
             buffers: Arc::new(Buffers::new(limits.file_buffers_max)),
+            lingering: Lingering::new(limits.connections_max),
             limits: limits.within_reach(),
             counters: Counters::new(),
             log,

@@ -3,6 +3,7 @@
 
 mod gathered;
 mod packets;
+mod queues;
 pub(crate) mod untaken;
 
 use std::cell::RefCell;
@@ -21,10 +22,11 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use session::Outbox;
 
 use crate::buffers::PIECE_LEN_MAX;
-use crate::carriage::{Carried, FilePiece, Look, Untaken};
+use crate::carriage::{Carried, FilePiece, Look, Queues, Untaken};
 use crate::file::{self, COPIED_PIECE_LEN};
 pub(crate) use gathered::Gathered;
 pub(crate) use packets::send_pages;
+pub(crate) use queues::queues;
 use untaken::poll_for;
 pub(crate) use untaken::untaken;
 
@@ -114,6 +116,12 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// # Errors
     /// `BrokenPipe` if it will never take more.
     fn untaken(&self, look: &Look) -> io::Result<Untaken>;
+
+    /// How many bytes are left in the socket's queues; those not sent only if that is asked.
+    ///
+    /// # Errors
+    /// What `ioctl(2)` reports.
+    fn queues(&self, asks_unsent: bool) -> io::Result<Queues>;
 
     /// Ends reading, writing or both, and wakes what waits in them. From any thread.
     ///
@@ -213,6 +221,10 @@ impl Stream for FiberStream {
             },
         }
         either!(self, stream => untaken(stream.as_fd(), look))
+    }
+
+    fn queues(&self, asks_unsent: bool) -> io::Result<Queues> {
+        either!(self, stream => queues(stream.as_fd(), asks_unsent))
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -352,6 +364,10 @@ impl Stream for ThreadStream {
             }
         }
         untaken(self.fd.as_fd(), look)
+    }
+
+    fn queues(&self, asks_unsent: bool) -> io::Result<Queues> {
+        queues(self.fd.as_fd(), asks_unsent)
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {

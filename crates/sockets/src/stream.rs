@@ -121,6 +121,13 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         self.until_readable(deadline).map(drop)
     }
 
+    /// How many bytes can be received without a wait; 0 also at the end.
+    pub fn readable_len(&self) -> usize {
+        let mut state = self.shared.lock();
+        let connection = self.connection(&mut state);
+        connection.map_or(0, |connection| connection.readable_len())
+    }
+
     fn until_readable(&self, deadline: Option<Instant>) -> io::Result<Locked<'_, D>> {
         fiber::checkpoint()?;
         let mut state = self.shared.lock();

@@ -130,13 +130,6 @@ impl session::Session for Session {
             used += step.used;
             match step.next {
                 None => {}
-                // Bytes behind a request that closes the connection are not read.
-                Some(next @ (Next::Close | Next::Linger)) => {
-                    return Received {
-                        used: input.len(),
-                        next,
-                    };
-                }
                 Some(next) => {
                     self.path_room.clear();
                     self.path_room.shrink_to(PATH_ROOM_KEPT);

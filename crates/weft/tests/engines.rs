@@ -3,6 +3,8 @@
 
 #[path = "engines/cache_transcripts.rs"]
 mod cache_transcripts;
+#[path = "engines/last_replies.rs"]
+mod last_replies;
 #[macro_use]
 mod every_engine;
 
@@ -22,6 +24,10 @@ use web::transcript::{self, Ending, PROBE, Transcript};
 use web::{Handle, Peer, ServiceConfig, Session};
 
 use cache_transcripts::every_cache_transcript_plays_as_written;
+use last_replies::{
+    a_drain_loses_no_reply_of_a_client_that_pipelines, a_last_reply_survives_input_behind_it,
+    a_long_upload_sees_its_refusal,
+};
 
 on_every_engine! {
     every_transcript_plays_as_written
@@ -30,6 +36,9 @@ on_every_engine! {
     as_many_ranges_as_clients_ask_for_arrive_as_parts
     trickling_a_head_does_not_extend_its_time
     a_client_that_dies_in_a_download_leaves_nothing
+    a_last_reply_survives_input_behind_it
+    a_long_upload_sees_its_refusal
+    a_drain_loses_no_reply_of_a_client_that_pipelines
     draining_closes_idle_connections_at_once
     draining_finishes_the_request_in_hand
     draining_cuts_what_does_not_end

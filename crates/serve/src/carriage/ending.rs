@@ -40,15 +40,16 @@ impl<S: Session> Carriage<S> {
             Stage::Handshake => self.stage = Stage::Close(Closed::TimedOut(Phase::Head)),
             Stage::Receive | Stage::Fill => {
                 let phase = self.phase;
-                let stage = Stage::Close(Closed::TimedOut(phase));
+                let stage = Stage::Queues(Closed::TimedOut(phase));
                 self.give_up(GiveUp::TimedOut(phase), stage, now);
             }
-            Stage::Discard { closed, .. } => self.stage = Stage::Close(closed),
+            Stage::Discard(closed) => self.stage = Stage::Queues(closed),
             // These do not wait for the peer.
             Stage::Open
             | Stage::Turn
             | Stage::Work { .. }
             | Stage::Working
+            | Stage::Queues(_)
             | Stage::Finish(_)
             | Stage::Close(_) => {}
         }
@@ -71,6 +72,7 @@ impl<S: Session> Carriage<S> {
         if self.drain == Drain::No {
             self.drain = Drain::Untold;
             self.tell_drain(now);
+            self.shorten_linger();
             self.settle(now);
         }
     }
@@ -93,10 +95,7 @@ impl<S: Session> Carriage<S> {
             self.add_sending(now);
             self.deadline = self.deadline.min(now.monotonic + DRAIN_GRACE);
         }
-        let goes_on = !matches!(
-            self.stage,
-            Stage::Finish(_) | Stage::Discard { .. } | Stage::Close(_)
-        );
+        let goes_on = !self.stage.is_end();
         let (Drain::Untold, true, Some(session)) = (self.drain, goes_on, &mut self.session) else {
             return;
         };
@@ -120,7 +119,10 @@ impl<S: Session> Carriage<S> {
         let is_reply_lost =
             self.outgoing.is_some() && !self.secure.as_ref().is_some_and(|secure| secure.has_ended);
         self.stage = match self.stage {
-            Stage::Finish(closed) | Stage::Discard { closed, .. } | Stage::Close(closed)
+            Stage::Queues(closed)
+            | Stage::Finish(closed)
+            | Stage::Discard(closed)
+            | Stage::Close(closed)
                 if closed != Closed::Session || !is_reply_lost =>
             {
                 Stage::Close(closed)

@@ -4,8 +4,7 @@ use session::{GiveUp, Next, Now, Phase, Received, Session};
 
 use super::secure::is_record_whole;
 use super::{
-    Carriage, DRAIN_GRACE, Drain, HELD_LEN_KEPT, HELD_LEN_MAX, LINGER_LEN_MAX, MEMORY_LOOK, Stage,
-    outgoing,
+    Carriage, DRAIN_GRACE, Drain, HELD_LEN_KEPT, HELD_LEN_MAX, MEMORY_LOOK, Stage, outgoing,
 };
 use crate::counters::Closed;
 use crate::shared::Shared;
@@ -28,7 +27,7 @@ impl<S: Session> Carriage<S> {
     #[inline]
     pub(crate) fn input(&mut self, input: &[u8], now: Now) {
         match self.secure {
-            _ if input.is_empty() => self.is_ended = true,
+            _ if input.is_empty() => return self.end_of_input(now),
             None => self.take(input, now),
             Some(_) => self.take_records(input, now),
         }
@@ -38,6 +37,7 @@ impl<S: Session> Carriage<S> {
     /// The peer has sent all that it will.
     pub(crate) fn end_of_input(&mut self, now: Now) {
         self.is_ended = true;
+        self.is_stream_ended = true;
         self.settle(now);
     }
 
@@ -73,14 +73,10 @@ impl<S: Session> Carriage<S> {
                     self.show_held(now);
                 }
             }
-            (Stage::Discard { closed, len }, _) => {
-                let len = len.saturating_add(input.len() as u32);
-                self.stage = match len < LINGER_LEN_MAX {
-                    true => Stage::Discard { closed, len },
-                    false => Stage::Close(closed),
-                };
-            }
+            (Stage::Discard(_), _) => self.discard(input.len(), now),
             (Stage::Finish(_) | Stage::Close(_), _) => {}
+            // It was not left in the socket, where a look would find it.
+            (Stage::Queues(closed), _) => self.stage = Stage::Finish(closed),
             _ => {
                 self.shared.counters.received(input.len());
                 match self.held.len() + input.len() <= HELD_LEN_MAX {
@@ -93,7 +89,7 @@ impl<S: Session> Carriage<S> {
 
     #[cold]
     pub(super) fn take_records(&mut self, input: &[u8], now: Now) {
-        if let Stage::Discard { .. } = self.stage {
+        if let Stage::Discard(_) = self.stage {
             return self.take(input, now);
         }
         if (self.secure.as_ref()).is_some_and(|secure| !secure.has_begun()) {
@@ -216,7 +212,12 @@ impl<S: Session> Carriage<S> {
             Next::Flush => Stage::Turn,
             Next::Work => Stage::Work { waits: false },
             Next::Wait => Stage::Work { waits: true },
-            Next::Close => Stage::Close(Closed::Session),
+            // With input behind the last request, or from a peer that did not ask for the end and
+            // may have sent the next one.
+            Next::Close if !self.held.is_empty() || self.drain == Drain::Told => {
+                Stage::Finish(Closed::Session)
+            }
+            Next::Close => Stage::Queues(Closed::Session),
             Next::Linger => Stage::Finish(Closed::Session),
         };
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use session::{Now, Session};
 
 use super::outgoing::Outgoing;
-use super::{Carriage, Carried, Drain, GOODBYE_PATIENCE, LINGER_TIMEOUT, Stage, Untaken, outgoing};
+use super::{Carriage, Carried, Drain, GOODBYE_PATIENCE, Stage, Untaken, outgoing};
 use crate::counters::Closed;
 use crate::jobs::Job;
 use crate::memory::HELD_LEN_FULL;
@@ -26,6 +26,8 @@ impl<S: Session> Carriage<S> {
             return self.cut_off(now);
         }
         outgoing.consume(len);
+        let sent_len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.sent_len = self.sent_len.saturating_add(sent_len);
         if self.secure.is_none() {
             match outgoing.is_empty() && outgoing.out.replies() > 0 {
                 // Counted together with them.
@@ -108,15 +110,6 @@ impl<S: Session> Carriage<S> {
         self.settle(now);
     }
 
-    /// Our side of the stream has ended.
-    pub(crate) fn finished(&mut self, (): (), now: Now) {
-        if let Stage::Finish(closed) = self.stage {
-            self.stage = Stage::Discard { closed, len: 0 };
-            self.deadline = now.monotonic + LINGER_TIMEOUT;
-        }
-        self.settle(now);
-    }
-
     /// After everything that it was told: makes records, gives back an outbox that is empty, and
     /// ends what has come to its end.
     #[inline]
@@ -170,9 +163,14 @@ impl<S: Session> Carriage<S> {
                 Stage::Close(Closed::Drained)
             }
             Stage::Receive | Stage::Fill | Stage::Handshake if self.is_ended => {
-                Stage::Close(Closed::Peer)
+                match self.is_stream_ended {
+                    true => Stage::Close(Closed::Peer),
+                    false => Stage::Queues(Closed::Peer),
+                }
             }
-            Stage::Discard { closed, .. } if self.is_ended => Stage::Close(closed),
+            Stage::Queues(closed) | Stage::Discard(closed) if self.is_stream_ended => {
+                Stage::Close(closed)
+            }
             stage => stage,
         };
         if let Some(secure) = &mut self.secure
@@ -180,7 +178,8 @@ impl<S: Session> Carriage<S> {
             && !secure.is_handshaking()
             && matches!(
                 self.stage,
-                Stage::Finish(_)
+                Stage::Queues(_)
+                    | Stage::Finish(_)
                     | Stage::Close(
                         Closed::Session | Closed::Drained | Closed::Peer | Closed::TimedOut(_)
                     )
@@ -189,10 +188,15 @@ impl<S: Session> Carriage<S> {
             let outgoing = outgoing(&mut self.outgoing, &self.shared, now);
             secure.end(&mut outgoing.sealed);
             outgoing.begin(now.monotonic, &self.shared.limits);
-            outgoing.until = now.monotonic + GOODBYE_PATIENCE;
+            if matches!(
+                self.stage,
+                Stage::Close(_) | Stage::Queues(Closed::TimedOut(_))
+            ) {
+                outgoing.until = now.monotonic + GOODBYE_PATIENCE;
+            }
             return;
         }
-        if let Stage::Close(_) = self.stage
+        if self.stage.is_end()
             && let Some(mut session) = self.session.take()
         {
             session.closed(now);

@@ -1,5 +1,6 @@
 //! A carriage with a scripted peer, in virtual time.
 
+mod linger;
 mod memory;
 mod model;
 mod tls;
@@ -13,7 +14,7 @@ use session::replay::test_now;
 use session::{GiveUp, Phase};
 
 use super::outgoing::{COPIED_END_LEN, FETCHED_PATIENCE, HELD_BACK_LEN};
-use super::{DRAIN_GRACE, HELD_LEN_MAX, LINGER_LEN_MAX, LINGER_TIMEOUT, Look, Untaken, Want};
+use super::{DRAIN_GRACE, HELD_LEN_MAX, Look, Untaken, Want};
 use crate::counters::Closed;
 use crate::file::COPIED_PIECE_LEN;
 use crate::metrics::MetricsWriter;
@@ -350,37 +351,6 @@ fn a_peer_that_is_gone_gets_nothing_more() {
             assert_eq!(world.got, b"");
         }
     }
-}
-
-#[test]
-fn a_refused_peer_sees_the_reply_and_may_go_on_sending_for_a_while() {
-    let refused = || {
-        let mut world = World::new();
-        assert_eq!(world.say("refuse\nand much more"), Blocked::Receive);
-        assert_eq!(world.take_got(), "refused\n");
-        world
-    };
-    let session = Blocked::Closed(Closed::Session);
-
-    let mut by_time = refused();
-    by_time.pass(LINGER_TIMEOUT / 2);
-    assert_eq!(by_time.say("still here"), Blocked::Receive);
-    assert_eq!(by_time.until(), test_now().monotonic + LINGER_TIMEOUT);
-    assert_eq!(by_time.expire(), session);
-
-    let mut by_len = refused();
-    let half = "x".repeat(LINGER_LEN_MAX as usize / 2);
-    assert_eq!(by_len.say(&half), Blocked::Receive);
-    assert_eq!(by_len.say(&half), session);
-
-    let mut by_peer = refused();
-    by_peer.carriage.end_of_input(by_peer.now);
-    assert_eq!(by_peer.run(), session);
-
-    let mut by_reset = refused();
-    let reset = io::ErrorKind::ConnectionReset.into();
-    by_reset.carriage.failed(&reset, by_reset.now);
-    assert_eq!(by_reset.run(), session);
 }
 
 #[test]
@@ -829,11 +799,9 @@ fn a_drain_reaches_every_session_once_and_ends_every_connection() {
             }
             // Inside a request: it is served.
             "in a head" => {
-                assert_eq!(
-                    world.say("y z\nsay late\n"),
-                    Blocked::Closed(Closed::Session)
-                );
+                assert_eq!(world.say("y z\nsay late\n"), Blocked::Receive);
                 assert!(world.take_got().ends_with("z\n"));
+                assert_eq!(world.expire(), Blocked::Closed(Closed::Session), "{name}");
             }
             "in a body" | "in a room" => {
                 assert!(matches!(blocked, Blocked::Receive | Blocked::Fill(500)));

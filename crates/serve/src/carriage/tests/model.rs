@@ -6,7 +6,6 @@ use session::replay::{self, Cutting, Random};
 
 use super::world::{Blocked, Toy, World};
 use super::*;
-use crate::carriage::Stage;
 
 const SCRIPTS: u64 = 500;
 
@@ -134,10 +133,7 @@ fn whenever_a_drain_comes_it_is_told_once_and_no_reply_is_cut() {
             .as_bytes()
             .split_at(random.below(script.len() as u64) as usize);
         send(&mut world, front, random);
-        let is_over = matches!(
-            world.carriage.stage,
-            Stage::Finish(_) | Stage::Discard { .. } | Stage::Close(_)
-        );
+        let is_over = world.carriage.stage.is_end();
         world.carriage.drain(world.now);
         world.carriage.drain(world.now);
         send(&mut world, back, random);

@@ -12,7 +12,9 @@ use session::{Chunk, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, Sess
 
 use std::time::Instant;
 
-use super::super::{Carriage, Carried, Closed, FilePiece, Look, Secure, Shared, Untaken, Want};
+use super::super::{
+    Carriage, Carried, Closed, FilePiece, Look, Queues, Secure, Shared, Untaken, Want,
+};
 use crate::buffers::PIECE_LEN_MAX;
 use crate::file::COPIED_PIECE_LEN;
 use crate::limits::Limits;
@@ -159,7 +161,6 @@ impl Session for Toy {
                     used += len + 1;
                     let line = std::str::from_utf8(&rest[..len]).unwrap();
                     if let Some(next) = self.line(line, out) {
-                        let used = input.len();
                         return Received { used, next };
                     }
                 }
@@ -223,6 +224,8 @@ pub(super) struct World {
     pub(super) has_changed: bool,
     /// What was sent and is still on its way to the peer.
     pub(super) untaken: Untaken,
+    /// What is left in the socket's queues.
+    pub(super) queues: Queues,
     /// How the file's bytes were asked for.
     pub(super) asked: Vec<OutputWant>,
     /// How often bytes were taken that were said to be the last ones.
@@ -263,6 +266,7 @@ impl World {
             file_len: FILE_LEN,
             has_changed: false,
             untaken: Untaken::NONE,
+            queues: Queues::default(),
             asked: Vec::new(),
             ends: 0,
         }
@@ -323,7 +327,7 @@ impl World {
         self.ends += 1;
         let want = self.carriage.want();
         assert!(
-            matches!(want, Want::Finish | Want::Close(_)),
+            matches!(want, Want::Queues { .. } | Want::Finish | Want::Close(_)),
             "the stream ended"
         );
     }
@@ -425,6 +429,13 @@ impl World {
                 self.carriage.worked(job.run(now), now);
             }
             Want::Nothing => return Some(Blocked::Nothing),
+            Want::Queues { asks_unsent } => {
+                let mut queues = self.queues;
+                if !asks_unsent {
+                    queues.unsent = 0;
+                }
+                self.carriage.queues(queues, now);
+            }
             Want::Finish => self.carriage.finished((), now),
             Want::Close(closed) => return Some(Blocked::Closed(closed)),
         }

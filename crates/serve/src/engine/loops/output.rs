@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::ControlFlow::{self, Break, Continue};
+use std::os::fd::AsFd;
 
 use session::{Now, Session};
 
@@ -10,6 +11,7 @@ use super::wire::{Waits, Wire};
 use crate::carriage::{Carriage, Carried, Want};
 use crate::clock;
 use crate::file::DiskRead;
+use crate::stream;
 
 /// Does one thing that the carriage wants, if that is output. Says how much was sent. `now` is the
 /// time of the last look; `slow` has files read that are not in memory. What is long waits for a
@@ -67,6 +69,11 @@ pub(crate) fn output<S: Session>(
         Want::Untaken(look) => {
             let untaken = wire.untaken(&look, *now)?;
             tell(carriage, untaken, *now, Carriage::untaken);
+            return Continue(0);
+        }
+        Want::Queues { asks_unsent } => {
+            let queues = stream::queues(wire.as_fd(), asks_unsent);
+            tell(carriage, queues, *now, Carriage::queues);
             return Continue(0);
         }
         Want::Finish => {

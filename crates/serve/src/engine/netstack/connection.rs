@@ -14,7 +14,7 @@ use netstack::host::{FlowId, Shard};
 use session::{Now, Session};
 
 use super::flight::{Flight, Hangar};
-use crate::carriage::{Carriage, FilePiece, Untaken, Want};
+use crate::carriage::{Carriage, FilePiece, Queues, Untaken, Want};
 use crate::clock;
 use crate::engine::admission::{Admission, Opens};
 use crate::engine::loops::{
@@ -184,6 +184,16 @@ impl<S: Session + 'static> Connection<S> {
                 };
                 let session = admission.session(self.door, peer, tls, desk.now);
                 carriage.opened(session, desk.now);
+            }
+            Want::Queues { .. } => {
+                // What was not acknowledged is kept until it is, whatever becomes of the carriage.
+                let (front, _) = shard.peek(id);
+                let unread = front.len() as u64;
+                let queues = Queues {
+                    unread,
+                    ..Queues::default()
+                };
+                carriage.queues(queues, desk.now);
             }
             Want::Finish => {
                 shard.finish(id);

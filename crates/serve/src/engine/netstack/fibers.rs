@@ -24,7 +24,7 @@ use super::flight::Hangar;
 use super::worker::{ENDS_PATIENCE, HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE, LINE_PATIENCE};
 use super::{Door, NetstackHost, complain, describe};
 use crate::blocking::converse;
-use crate::carriage::{Carried, FilePiece, Look, Untaken};
+use crate::carriage::{Carried, FilePiece, Look, Queues, Untaken};
 use crate::counters::Closed;
 use crate::engine::admission::{Opens, Start};
 use crate::engine::pool::{self, AcceptPool, Carriers};
@@ -334,6 +334,15 @@ impl Stream for NetstackStream {
     fn untaken(&self, _look: &Look) -> io::Result<Untaken> {
         // All that was sent is a copy, so no write to the file changes it any more.
         Ok(Untaken::NONE)
+    }
+
+    fn queues(&self, _asks_unsent: bool) -> io::Result<Queues> {
+        // What was not acknowledged is waited for at the end.
+        let unread = self.0.readable_len() as u64;
+        Ok(Queues {
+            unread,
+            ..Queues::default()
+        })
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {

@@ -1,0 +1,219 @@
+//! The last part of a connection: it stays until its last reply has reached the peer.
+//!
+//! A socket that is closed with unread input is reset at once, and one that receives input after it
+//! was closed is reset then. Either throws away what the socket has not sent yet, and the reset may
+//! overtake what it has (RFC 9112 9.6). So a connection *lingers* if input is there, or may still
+//! come: its side of the stream ends, and it reads and discards until the peer closes.
+//!
+//! To wait for the peer's end costs as much as a receive, and nearly every peer sends nothing
+//! behind its last request. So a connection that its peer has asked to close is closed at once if
+//! nothing is unread and all of the reply has left the socket.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use session::{Now, Session};
+
+use super::{Carriage, DRAIN_GRACE, Drain, Stage};
+use crate::counters::Closed;
+use crate::metrics::MetricsWriter;
+use crate::shared::Shared;
+
+/// How long a peer may send nothing, and how long in all, before the connection is closed: as nginx
+/// (`lingering_timeout`, `lingering_time`).
+pub(super) const LINGER_IDLE: Duration = Duration::from_secs(5);
+pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How much a peer may go on sending: an upload that a gigabit link brings in 10 s.
+pub(super) const LINGER_LEN_MAX: u64 = 1 << 30;
+
+/// The least number of connections that may linger at once, however few may be open.
+const LINGERING_MIN: usize = 16;
+
+/// Bytes in the queues of a socket whose stream this side ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Queues {
+    /// Received, and not read.
+    pub(crate) unread: u64,
+    /// Not sent, because the peer has no room for them.
+    pub(crate) unsent: u64,
+}
+
+/// A connection that lingers.
+pub(super) struct Linger {
+    shared: Arc<Shared>,
+    /// How much was discarded.
+    len: u64,
+    /// When it began, or the peer sent something last.
+    heard: Instant,
+    /// When it ends at the latest.
+    until: Instant,
+}
+
+/// How many connections linger, and may.
+#[derive(Debug)]
+pub(crate) struct Lingering {
+    count: AtomicUsize,
+    max: usize,
+    begun: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Lingering {
+    /// A quarter of the connections that may be open: peers that do not close leave room for
+    /// others.
+    pub(crate) fn new(connections_max: usize) -> Lingering {
+        Lingering {
+            count: AtomicUsize::new(0),
+            max: (connections_max / 4).max(LINGERING_MIN),
+            begun: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts one more; `false` if there are as many as there may be.
+    pub(super) fn enter(&self) -> bool {
+        let more = |count| (count < self.max).then_some(count + 1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let has_room = self.count.fetch_update(set, fetch, more).is_ok();
+        let counted = if has_room { &self.begun } else { &self.refused };
+        counted.fetch_add(1, Ordering::Relaxed);
+        has_room
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
+        for (name, help, value) in [
+            (
+                "weft_connections_lingering",
+                "Connections that have sent their last reply and wait for the peer to close.",
+                self.count.load(Ordering::Relaxed),
+            ),
+            (
+                "weft_connections_lingering_limit",
+                "How many may wait so at once; beyond it connections are closed without waiting.",
+                self.max,
+            ),
+        ] {
+            out.gauge(name, help, &[], value as f64);
+        }
+        for (name, help, value) in [
+            (
+                "weft_lingered_total",
+                "Connections that waited for the peer to close after their last reply.",
+                &self.begun,
+            ),
+            (
+                "weft_linger_refused_total",
+                "Connections that were closed without waiting, because too many did.",
+                &self.refused,
+            ),
+        ] {
+            out.counter(name, help, &[], value.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Linger {
+    /// `None` if too many do. A peer that was too slow has little time.
+    fn begin(shared: &Arc<Shared>, closed: Closed, now: Instant) -> Option<Box<Linger>> {
+        let timeout = match closed {
+            Closed::TimedOut(_) => LINGER_IDLE,
+            _ => LINGER_TIMEOUT,
+        };
+        shared.lingering.enter().then(|| {
+            Box::new(Linger {
+                shared: Arc::clone(shared),
+                len: 0,
+                heard: now,
+                until: now + timeout,
+            })
+        })
+    }
+
+    /// Until when it waits for the peer's next bytes, or its end.
+    fn next_deadline(&self, drain: Drain) -> Instant {
+        let patience = match drain {
+            Drain::No => LINGER_IDLE,
+            Drain::Untold | Drain::Told => DRAIN_GRACE,
+        };
+        self.until.min(self.heard + patience)
+    }
+}
+
+impl Drop for Linger {
+    fn drop(&mut self) {
+        self.shared.lingering.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<S: Session> Carriage<S> {
+    /// Whether it waits only for its peer to close.
+    #[inline]
+    pub(crate) fn is_lingering(&self) -> bool {
+        matches!(self.stage, Stage::Discard(_))
+    }
+
+    /// So much is left in the socket's queues.
+    pub(crate) fn queues(&mut self, queues: Queues, now: Now) {
+        if let Stage::Queues(closed) = self.stage {
+            let is_in_use = queues.unread > 0 || queues.unsent > 0;
+            self.stage = match &mut self.linger {
+                None if is_in_use => Stage::Finish(closed),
+                // It has been silent for long enough, but takes its time to read.
+                Some(linger) if is_in_use && now.monotonic < linger.until => {
+                    linger.heard = now.monotonic;
+                    self.deadline = linger.next_deadline(self.drain);
+                    Stage::Discard(closed)
+                }
+                _ => Stage::Close(closed),
+            };
+        }
+        self.settle(now);
+    }
+
+    /// Our side of the stream has ended.
+    pub(crate) fn finished(&mut self, (): (), now: Now) {
+        if let Stage::Finish(closed) = self.stage {
+            self.linger = Linger::begin(&self.shared, closed, now.monotonic);
+            self.stage = match &self.linger {
+                None => Stage::Close(closed),
+                Some(linger) => {
+                    self.deadline = linger.next_deadline(self.drain);
+                    Stage::Discard(closed)
+                }
+            };
+            // What follows is discarded as it comes, whether it is in records or not; and behind
+            // the peer's goodbye the end of the stream is still to come.
+            self.secure = None;
+            self.held = Vec::new();
+            self.is_ended = self.is_stream_ended;
+        }
+        self.settle(now);
+    }
+
+    /// Discards input that came behind the last request.
+    pub(super) fn discard(&mut self, input_len: usize, now: Now) {
+        let (Stage::Discard(closed), Some(linger)) = (self.stage, &mut self.linger) else {
+            return;
+        };
+        linger.len += input_len as u64;
+        linger.heard = now.monotonic;
+        self.deadline = linger.next_deadline(self.drain);
+        if linger.len >= LINGER_LEN_MAX {
+            self.stage = Stage::Close(closed);
+        }
+    }
+
+    /// A drain has begun: it lingers for no longer than an idle connection stays open.
+    pub(super) fn shorten_linger(&mut self) {
+        if let (Stage::Discard(_), Some(linger)) = (self.stage, &self.linger) {
+            self.deadline = linger.next_deadline(self.drain);
+        }
+    }
+}

@@ -6,8 +6,6 @@ use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ::lab::catalog::{self, CATALOG, OTHER_NAMES};
@@ -16,9 +14,8 @@ use ::lab::{
     Effort, Experiment, KNOWN, LabPlace, ON_REQUEST, PeerRuntime, Progress, Recorded, Report,
     RunError, Setting, Start, Subject, Thoroughness, Work, samples_file,
 };
-use ::serve::signals::exit_at_second;
-use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
+use crate::stop::Stop;
 use crate::{Failure, settings, whole};
 use args::{Compare, Measuring, Run};
 pub(crate) use args::{LabCommand, SECTIONS, asked, command};
@@ -174,13 +171,12 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     // What is left behind is removed now, not at the end of the process.
     lab.place = None;
     if !is_recorded {
+        lab.check_stop()?;
         let why = "nothing was measured: every experiment was left out";
         return Err(Failure::Usage(why.to_owned()));
     }
     report(&run.measuring.folder, &[], None, out)?;
-    if lab.is_stopped() {
-        return Err(Failure::Shown(130));
-    }
+    lab.check_stop()?;
     if !is_measured {
         let why = "nothing was measured: every sample failed";
         return Err(Failure::Running(why.to_owned()));
@@ -206,22 +202,19 @@ struct Laboratory {
     folder: PathBuf,
     generator: PathBuf,
     place: Option<LabPlace>,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 impl Laboratory {
-    /// Takes the place, if servers are measured. From then on Ctrl-C ends a run in good order, and
-    /// a second one ends it at once.
+    /// Takes the place, if servers are measured. From then on Ctrl-C or SIGTERM ends a run in good
+    /// order, and a second one ends it at once.
     fn new(
         measuring: &Measuring,
         generator: PathBuf,
         has_servers: bool,
     ) -> Result<Laboratory, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
-        exit_at_second(&[SIGINT, SIGTERM])?;
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&stop))?;
-        }
+        let stop = Stop::default();
+        stop.listen()?;
         let mut guard = Command::new(std::env::current_exe()?);
         guard.args(["lab", "guard"]);
         let place = match has_servers {
@@ -243,7 +236,18 @@ impl Laboratory {
     }
 
     fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.stop.is_wished()
+    }
+
+    /// What a run ends with that was stopped.
+    ///
+    /// # Errors
+    /// The exit code.
+    fn check_stop(&self) -> Result<(), Failure> {
+        match self.stop.code() {
+            Some(code) => Err(Failure::Shown(code)),
+            None => Ok(()),
+        }
     }
 
     /// Runs an experiment; `None`, and a sentence, if it cannot be measured here.
@@ -264,7 +268,7 @@ impl Laboratory {
         let mut setting = Setting {
             place: self.place.as_mut(),
             generator: &self.generator,
-            stop: &self.stop,
+            stop: &self.stop.wish,
             progress: &mut progress,
         };
         let file = samples_file(&self.folder, name);
@@ -416,17 +420,16 @@ fn compare_runs(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> 
             None => comparison.add_not_measured(&old),
         }
     }
-    verdict(&comparison, false, out)
+    verdict(&comparison, out)
 }
 
-fn verdict(comparison: &Comparison, is_stopped: bool, out: &mut impl Write) -> Result<(), Failure> {
+fn verdict(comparison: &Comparison, out: &mut impl Write) -> Result<(), Failure> {
     write!(out, "{comparison}")?;
     out.flush()?;
-    match (is_stopped, comparison.is_no_loss()) {
-        (true, _) => Err(Failure::Shown(130)),
-        (_, false) => Err(Failure::Shown(1)),
-        _ => Ok(()),
+    if !comparison.is_no_loss() {
+        return Err(Failure::Shown(1));
     }
+    Ok(())
 }
 
 fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> {
@@ -468,7 +471,9 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
             break;
         }
     }
-    verdict(&comparison, lab.is_stopped(), out)
+    let verdict = verdict(&comparison, out);
+    lab.check_stop()?;
+    verdict
 }
 
 /// A build of weft, by a path that holds in any folder.

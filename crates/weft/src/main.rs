@@ -26,6 +26,7 @@ mod privileges;
 mod process;
 mod serve;
 mod settings;
+mod stop;
 mod value;
 mod whole;
 

@@ -3,24 +3,23 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ArgMatches;
-use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
 use super::live::View;
 use super::options::{self, count, count_up_to, one, optional, time};
 use super::output::{Output, width};
 use super::tui::Screen;
 use crate::Failure;
+use crate::stop::Stop;
 use ::load::agents::{Leader, Order, Part, Place, meet};
 use ::load::plan::{Arrivals, Stage};
 use ::load::report::Heading;
 use ::load::sweep::{Manner, Rates, Runner, Step, Sweep, planned};
 use ::load::{LoadError, Outcome, Plan, Progress};
-use ::serve::signals::exit_at_second;
 
 /// The runner of a plan.
 pub(super) type Engine =
@@ -135,35 +134,6 @@ pub(super) fn carry_out(
         (None, Err(sentence)) => Err(Failure::Running(sentence)),
         _ => finished,
     }
-}
-
-/// The request to end early, and the signal that made it.
-#[derive(Default)]
-struct Stop {
-    wish: Arc<AtomicBool>,
-    signal: Arc<AtomicUsize>,
-}
-
-impl Stop {
-    fn listen(&self) -> io::Result<()> {
-        exit_at_second(&[SIGINT, SIGTERM])?;
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register_usize(signal, Arc::clone(&self.signal), signal as usize)?;
-            signal_hook::flag::register(signal, Arc::clone(&self.wish))?;
-        }
-        Ok(())
-    }
-
-    /// The exit code, if a signal came.
-    fn code(&self) -> Option<u8> {
-        let signal = self.signal.load(Ordering::Acquire);
-        (signal != 0).then(|| code_of(signal))
-    }
-}
-
-/// What a shell says of a program that a signal ended: 130 for SIGINT, 143 for SIGTERM.
-fn code_of(signal: usize) -> u8 {
-    128 + signal as u8
 }
 
 /// The kind of command.

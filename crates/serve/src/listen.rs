@@ -23,6 +23,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 mod unix;
+mod zone;
 
 use std::net::{Ipv4Addr, SocketAddr};
 

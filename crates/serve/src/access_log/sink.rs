@@ -1,7 +1,8 @@
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -34,13 +35,29 @@ impl Sink {
             .open(path);
         match opened {
             Ok(file) => Ok(Sink::File(file.into())),
-            // fifo(7)
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => Err(io::Error::new(
-                error.kind(),
-                "no process has the FIFO open for reading",
-            )),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => {
+                Sink::of_socket(path, error)
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// What cannot be opened by its name, but may be open already: `/dev/stdout`, and links to it,
+    /// where standard output is a socket, as under systemd. open(2), `ENXIO`
+    fn of_socket(path: &Path, error: io::Error) -> io::Result<Sink> {
+        let refuse = |why| Err(io::Error::new(error.kind(), why));
+        let named = fs::metadata(path)?;
+        if named.file_type().is_fifo() {
+            return refuse("no process has the FIFO open for reading"); // fifo(7)
+        }
+        let (out, err) = (io::stdout(), io::stderr());
+        for fd in [out.as_fd(), err.as_fd()] {
+            let open = File::from(fd.try_clone_to_owned()?).metadata()?;
+            if (open.dev(), open.ino()) == (named.dev(), named.ino()) {
+                return Sink::of(fd);
+            }
+        }
+        refuse("it is a socket; give a file, or - for standard output")
     }
 
     /// A sink that ends where `fd` ends.
@@ -156,6 +173,15 @@ mod tests {
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "before after");
+    }
+
+    #[test]
+    fn a_socket_that_is_not_open_here_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let error = Sink::open(&Target::File(path)).unwrap_err().to_string();
+        assert!(error.contains("- for standard output"), "{error}");
     }
 
     #[test]

@@ -3,12 +3,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use super::zone;
+
 /// Where to listen, as it is typed.
 ///
 /// | typed | means |
 /// |---|---|
 /// | `127.0.0.1:8080`, `[::1]:8080` | that address |
 /// | `0.0.0.0:8080` | every IPv4 interface |
+/// | `[fe80::1%eth0]:8080` | a link-local address of that interface |
 /// | `[::]:8080` | every interface, IPv4 as well |
 /// | `8080`, `:8080`, `*:8080` | every interface; IPv4 alone if the kernel has no IPv6 |
 /// | `localhost:8080` | every address that the name resolves to when the server starts |
@@ -58,6 +61,12 @@ impl FromStr for Address {
         }
         if let Ok(address) = text.parse() {
             return Ok(Address::Tcp(address));
+        }
+        if let Some(in_zone) = zone::parse(text) {
+            return match in_zone {
+                Ok(address) => Ok(Address::Tcp(address.into())),
+                Err(advice) => refuse(text, &advice),
+            };
         }
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Ok(Address::Name {

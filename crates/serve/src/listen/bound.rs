@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::net::sockopt;
 
 use super::unix::SocketFile;
-use super::{Address, Backlog};
+use super::{Address, Backlog, zone};
 use crate::tls::Tls;
 
 /// A listening stream socket.
@@ -151,7 +151,13 @@ impl AsFd for Bound {
 pub(crate) fn url(address: SocketAddr, is_secure: bool) -> String {
     let host = match address.ip() {
         IpAddr::V4(four) => four.to_string(),
-        IpAddr::V6(six) => format!("[{six}]"),
+        IpAddr::V6(six) => match address {
+            SocketAddr::V6(in_zone) if in_zone.scope_id() != 0 => {
+                // RFC 6874: the percent sign is encoded.
+                format!("[{six}%25{}]", zone::name(in_zone.scope_id()))
+            }
+            _ => format!("[{six}]"),
+        },
     };
     named_url(&host, address.port(), is_secure)
 }

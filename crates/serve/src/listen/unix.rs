@@ -6,19 +6,22 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::error::HELD_HERE;
+use super::tcp::{ORPHAN_LOOK, ORPHAN_PATIENCE};
 use super::{Address, Backlog, BindError, Bound, holder};
 
 pub(super) fn bind(path: &Path, mode: u32, backlog: Backlog) -> Result<Bound, BindError> {
     let refuse = |errno| BindError::unix(path, errno);
     let name = SocketAddrUnix::new(path).map_err(refuse)?;
     let _turn = lock_directory(path);
-    clear_the_way(path, &name)?;
+    clear_the_way(path, &name, ORPHAN_PATIENCE)?;
     let socket = stream_socket(SocketFlags::CLOEXEC).map_err(refuse)?;
     rustix::net::bind(&socket, &name).map_err(refuse)?;
     // Until listen(2) every connect(2) is refused, so no client gets in before the mode is right.
@@ -58,13 +61,15 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
         if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Some(folder);
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        thread::sleep(Duration::from_millis(10));
     }
     None
 }
 
-/// Removes a socket without a listener. Anything else in the way is the operator's to decide.
-fn clear_the_way(path: &Path, name: &SocketAddrUnix) -> Result<(), BindError> {
+/// Removes a socket without a listener. Waits for one that a dead process has not given back yet,
+/// for so long, and as long as no living one is seen to hold it. Anything else in the way is the
+/// operator's to decide.
+fn clear_the_way(path: &Path, name: &SocketAddrUnix, patience: Duration) -> Result<(), BindError> {
     let refuse = |advice: String| {
         Err(BindError::new(
             format_args!("unix:{}", path.display()),
@@ -79,7 +84,16 @@ fn clear_the_way(path: &Path, name: &SocketAddrUnix) -> Result<(), BindError> {
         }
         Ok(_) => {}
     }
-    match probe(name) {
+    let mut probed = probe(name);
+    let deadline = Instant::now() + patience;
+    while matches!(probed, Ok(()) | Err(Errno::AGAIN))
+        && Instant::now() < deadline
+        && holder::of_unix(path).is_none()
+    {
+        thread::sleep(ORPHAN_LOOK);
+        probed = probe(name);
+    }
+    match probed {
         Err(Errno::CONNREFUSED) => remove_stale(path),
         Err(Errno::NOENT) => Ok(()),
         // AGAIN: it listens and its backlog is full. PROTOTYPE: a datagram socket, and alive.
@@ -284,6 +298,35 @@ mod tests {
         assert!(place.refusal().contains("listens there"));
     }
 
+    /// Seen: a start right after `kill -9` was refused, because another process listened there.
+    /// Cause: the dead process's ring held the listener a little longer. Cure: a socket without a
+    /// living holder is waited for.
+    #[test]
+    fn a_socket_that_a_dead_process_holds_is_waited_for() {
+        let place = Place::new();
+        let orphan = UnixListener::bind(place.path()).unwrap();
+        // A descriptor under way through a Unix socket belongs to no process.
+        let (one, other) = UnixStream::pair().unwrap();
+        let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut message = rustix::net::SendAncillaryBuffer::new(&mut room);
+        let fds = [std::os::fd::AsFd::as_fd(&orphan)];
+        assert!(message.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = [io::IoSlice::new(b"x")];
+        let flags = rustix::net::SendFlags::empty();
+        rustix::net::sendmsg(&one, &bytes, &mut message, flags).unwrap();
+        drop(orphan);
+        let name = SocketAddrUnix::new(place.path()).unwrap();
+        assert_eq!(probe(&name), Ok(()));
+        assert!(clear_the_way(&place.path(), &name, Duration::ZERO).is_err());
+        let end = thread::spawn(move || {
+            thread::sleep(ORPHAN_LOOK);
+            drop((one, other));
+        });
+        clear_the_way(&place.path(), &name, Duration::from_secs(20)).unwrap();
+        assert!(!place.path().exists());
+        end.join().unwrap();
+    }
+
     #[test]
     fn a_live_datagram_socket_is_left_alone() {
         let place = Place::new();
@@ -343,7 +386,7 @@ mod tests {
     fn of_many_that_start_at_once_one_wins() {
         let place = Place::new();
         drop(UnixListener::bind(place.path()).unwrap());
-        let won: Vec<_> = std::thread::scope(|scope| {
+        let won: Vec<_> = thread::scope(|scope| {
             let starts: Vec<_> = (0..8)
                 .map(|_| scope.spawn(|| place.bind(0o600).ok()))
                 .collect();

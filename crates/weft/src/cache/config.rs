@@ -263,8 +263,10 @@ fn host(word: &str) -> Result<Host, String> {
         None => (false, word),
     };
     let bare = word.trim_start_matches('[').trim_end_matches(']');
+    let is_in_zone = bare.contains('%') && !bare.contains(']');
     let (address, has_port) = match bare.parse::<IpAddr>() {
         Ok(ip) => (Address::Tcp((ip, 0).into()), false),
+        Err(_) if is_in_zone => (address(&format!("[{bare}]:0"))?, false),
         Err(_) if word.contains(':') => (address(word)?, true),
         Err(_) => (address(&format!("{word}:0"))?, false),
     };
@@ -322,6 +324,9 @@ mod tests {
             ["127.0.0.1:11300", "localhost:11301", "[::1]:11300"]
         );
         assert_eq!(addresses("-l [::1]:11301"), ["[::1]:11301"]);
+        assert_eq!(addresses("-l fe80::1%lo -p 11300"), ["[fe80::1%1]:11300"]);
+        assert_eq!(addresses("-l [fe80::1%lo] -p 11300"), ["[fe80::1%1]:11300"]);
+        assert_eq!(addresses("-l [fe80::1%lo]:11301"), ["[fe80::1%1]:11301"]);
         assert_eq!(addresses("-p -1 -l 127.0.0.1"), ["127.0.0.1:0"]);
         assert!(addresses("-p 0").is_empty());
         assert_eq!(

@@ -1,0 +1,70 @@
+//! The zone of a link-local address: the interface that it is on, by name or number. RFC 4007 11
+
+use std::ffi::{CStr, CString};
+use std::net::{Ipv6Addr, SocketAddrV6};
+
+/// An address as in `[fe80::1%eth0]:8080`, or what is wrong with it. `None` if it is not of this
+/// form. A number is the standard library's to read.
+pub(super) fn parse(text: &str) -> Option<Result<SocketAddrV6, String>> {
+    let (ip, rest) = text.strip_prefix('[')?.split_once('%')?;
+    let (zone, port) = rest.rsplit_once("]:")?;
+    let ip: Ipv6Addr = ip.parse().ok()?;
+    let port: u16 = port.parse().ok()?;
+    Some(match number(zone) {
+        Some(number) => Ok(SocketAddrV6::new(ip, port, 0, number)),
+        None => Err(format!("this machine has no interface {zone:?}")),
+    })
+}
+
+fn number(zone: &str) -> Option<u32> {
+    let name = CString::new(zone).ok()?;
+    // SAFETY: the name is a string of C. if_nametoindex(3)
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => None,
+        number => Some(number),
+    }
+}
+
+/// The interface's name, or its number if it has none any more.
+pub(super) fn name(number: u32) -> String {
+    let mut room = [0 as libc::c_char; libc::IF_NAMESIZE];
+    // SAFETY: there is as much room as if_indextoname(3) demands.
+    let name = unsafe { libc::if_indextoname(number, room.as_mut_ptr()) };
+    if name.is_null() {
+        return number.to_string();
+    }
+    // SAFETY: the call succeeded, so `room` holds a string of C.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Address, bound::url};
+
+    /// Seen: `--listen '[fe80::1%eth0]:80'` was refused, and the URL that was printed for the same
+    /// by number had no zone. Every machine has the interface `lo`, and its number is 1.
+    #[test]
+    fn a_zone_is_an_interface_by_name_or_number() {
+        for zone in ["lo", "1"] {
+            let Ok(Address::Tcp(address)) = format!("[fe80::1%{zone}]:8080").parse() else {
+                panic!("{zone} is an interface");
+            };
+            assert_eq!(address.to_string(), "[fe80::1%1]:8080");
+            assert_eq!(url(address, false), "http://[fe80::1%25lo]:8080/");
+        }
+        let refused = "[fe80::1%no such]:80".parse::<Address>().unwrap_err();
+        assert!(
+            refused.to_string().contains("no interface \"no such\""),
+            "{refused}"
+        );
+        for text in [
+            "[fe80::1%lo]",
+            "[fe80::1%lo]:http",
+            "[nowhere%lo]:80",
+            "fe80::1%lo:80",
+        ] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+}

@@ -6,11 +6,12 @@
 //! came of it and what time it is:
 //!
 //! ```text
-//!          input · end_of_input · filled · sent · read · untaken · queues · finished · failed · expired ·
-//!          opened · go_on · worked · drain · cut
+//!          input · end_of_input · filled · sent · read · untaken · queues · finished ·
+//!          failed · expired · opened · go_on · worked · drain · cut
 //!  engine ─────────────────────────────────────────────────────────────────────▶ Carriage ── Session
 //!         ◀─────────────────────────────────────────────────────────────────────
-//!          want: Open · Receive · Fill · Send · File · Read · Untaken · Turn · Work · Nothing · Queues · Finish · Close
+//!          want: Open · Receive · Fill · Send · File · Read · Untaken · Turn · Work · Nothing ·
+//!                Queues · Finish · Close
 //! ```
 //!
 //! The engine decides how bytes move and on which thread; the carriage decides everything else:
@@ -64,7 +65,7 @@ use crate::counters::Closed;
 use crate::memory::Charge;
 use crate::shared::Shared;
 use linger::Linger;
-pub(crate) use linger::{Lingering, Queues};
+pub(crate) use linger::Queues;
 use outgoing::Outgoing;
 #[cfg(test)]
 use secure::SEALED_LEN_MAX;
@@ -260,8 +261,8 @@ const MEMORY_LOOK: Duration = Duration::from_millis(100);
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// So many bytes leave a new connection without a wait, unless the peer has next to no room: every
-/// congestion window begins with more (RFC 6928), and so does the receive window of
-/// a socket with the smallest buffer that Linux allows. socket(7)
+/// congestion window begins with more (RFC 6928), and so does the receive window of a socket with
+/// the smallest buffer that Linux allows. socket(7)
 const SENT_AT_ONCE_LEN_MAX: u32 = 1024;
 
 /// How long a drain leaves an idle connection open: longer than most round trips, so that a client

@@ -29,10 +29,10 @@
 //!
 //! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of
 //! a connection) · `file` (how a file travels) · `buffers` (what it is read into) · `memory`
-//! (what connections hold) · `jobs` (what may block) · `registry` (the open connections) ·
-//! [`engine`] (one file each) · [`server`] (start and drain) · [`listen`], [`limits`],
-//! [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`], [`metrics`], [`admin`],
-//! [`signals`], [`whole_file`].
+//! (what connections hold) · `jobs` (what may block) · `lingering` (how many wait at their end) ·
+//! `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and drain) ·
+//! [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`],
+//! [`messages`], [`metrics`], [`admin`], [`signals`], [`whole_file`].
 
 pub mod access_log;
 pub mod admin;
@@ -46,6 +46,7 @@ pub mod engine;
 mod file;
 mod jobs;
 pub mod limits;
+mod lingering;
 pub mod listen;
 mod memory;
 pub mod messages;

@@ -17,6 +17,7 @@ mod address;
 mod bound;
 mod error;
 mod group;
+mod handshakes;
 mod holder;
 mod inherited;
 mod tcp;
@@ -31,6 +32,7 @@ pub use address::{Address, AddressError};
 pub use bound::Bound;
 pub(crate) use bound::url;
 pub use error::BindError;
+pub(crate) use handshakes::handshakes_under_way;
 pub use inherited::{Inherited, inherited};
 
 /// The process that has the TAP interface `name` of this network namespace, in words for an error

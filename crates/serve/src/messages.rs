@@ -13,13 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use crate::metrics::MetricsWriter;
-use crate::stream::untaken::poll_for;
 
 /// How long a message waits for room: a reader that lives has made some by then.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -105,9 +104,7 @@ impl Messages {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     let was_stuck = self.is_stuck.swap(true, Ordering::Relaxed);
-                    let has_room =
-                        || poll_for(to, PollFlags::OUT, PATIENCE).is_ok_and(|it| !it.is_empty());
-                    if was_stuck || !has_room() {
+                    if was_stuck || !gets_room(to, PATIENCE) {
                         return Err(io::ErrorKind::WouldBlock.into());
                     }
                 }
@@ -151,15 +148,20 @@ impl<'a> Way<'a> {
         match self {
             Way::Plain(fd) => rustix::io::write(fd, bytes),
             Way::Own(fd) => rustix::io::write(fd, bytes),
-            Way::Polled(fd) => match poll_for(*fd, PollFlags::OUT, Duration::ZERO) {
-                Ok(ready) if ready.is_empty() => Err(Errno::AGAIN),
-                _ => rustix::io::write(fd, &bytes[..bytes.len().min(PIPE_BUF)]),
-            },
+            Way::Polled(fd) if !gets_room(*fd, Duration::ZERO) => Err(Errno::AGAIN),
+            Way::Polled(fd) => rustix::io::write(fd, &bytes[..bytes.len().min(PIPE_BUF)]),
             Way::Socket(fd) => {
                 rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             }
         }
     }
+}
+
+/// Whether there is room within so much time, or an error to be found.
+fn gets_room(fd: BorrowedFd<'_>, patience: Duration) -> bool {
+    let patience = Timespec::try_from(patience).unwrap_or_default();
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    poll(&mut fds, Some(&patience)) == Ok(1)
 }
 
 #[cfg(test)]
@@ -189,8 +191,8 @@ mod tests {
         assert!(rest.ends_with(end.as_bytes()));
     }
 
-    /// Seen: SIGTERM did not end a server whose standard error was a full pipe. Cause: the line that
-    /// says so waited for room. Cure: no message waits for longer than a moment.
+    /// Seen: SIGTERM did not end a server whose standard error was a full pipe. Cause: the line
+    /// that says so waited for room. Cure: no message waits for longer than a moment.
     #[test]
     fn a_reader_that_stands_still_stops_no_message() {
         let (far, near) = io::pipe().unwrap();

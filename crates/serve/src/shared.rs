@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use crate::access_log::AccessLog;
 use crate::buffers::Buffers;
-use crate::carriage::Lingering;
 use crate::counters::Counters;
 use crate::jobs::Jobs;
 use crate::limits::Limits;
+use crate::lingering::Lingering;
 use crate::memory::Memory;
 
 /// What all connections of a server share.

@@ -10,14 +10,12 @@
 //! nothing is unread and all of the reply has left the socket.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use session::{Now, Session};
 
 use super::{Carriage, DRAIN_GRACE, Drain, Stage};
 use crate::counters::Closed;
-use crate::metrics::MetricsWriter;
 use crate::shared::Shared;
 
 /// How long a peer may send nothing, and how long in all, before the connection is closed: as nginx
@@ -27,9 +25,6 @@ pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How much a peer may go on sending: an upload that a gigabit link brings in 10 s.
 pub(super) const LINGER_LEN_MAX: u64 = 1 << 30;
-
-/// The least number of connections that may linger at once, however few may be open.
-const LINGERING_MIN: usize = 16;
 
 /// Bytes in the queues of a socket whose stream this side ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,74 +44,6 @@ pub(super) struct Linger {
     heard: Instant,
     /// When it ends at the latest.
     until: Instant,
-}
-
-/// How many connections linger, and may.
-#[derive(Debug)]
-pub(crate) struct Lingering {
-    count: AtomicUsize,
-    max: usize,
-    begun: AtomicU64,
-    refused: AtomicU64,
-}
-
-impl Lingering {
-    /// A quarter of the connections that may be open: peers that do not close leave room for
-    /// others.
-    pub(crate) fn new(connections_max: usize) -> Lingering {
-        Lingering {
-            count: AtomicUsize::new(0),
-            max: (connections_max / 4).max(LINGERING_MIN),
-            begun: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        }
-    }
-
-    /// Counts one more; `false` if there are as many as there may be.
-    pub(super) fn enter(&self) -> bool {
-        let more = |count| (count < self.max).then_some(count + 1);
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        let has_room = self.count.fetch_update(set, fetch, more).is_ok();
-        let counted = if has_room { &self.begun } else { &self.refused };
-        counted.fetch_add(1, Ordering::Relaxed);
-        has_room
-    }
-
-    #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
-        for (name, help, value) in [
-            (
-                "weft_connections_lingering",
-                "Connections that have sent their last reply and wait for the peer to close.",
-                self.count.load(Ordering::Relaxed),
-            ),
-            (
-                "weft_connections_lingering_limit",
-                "How many may wait so at once; beyond it connections are closed without waiting.",
-                self.max,
-            ),
-        ] {
-            out.gauge(name, help, &[], value as f64);
-        }
-        for (name, help, value) in [
-            (
-                "weft_lingered_total",
-                "Connections that waited for the peer to close after their last reply.",
-                &self.begun,
-            ),
-            (
-                "weft_linger_refused_total",
-                "Connections that were closed without waiting, because too many did.",
-                &self.refused,
-            ),
-        ] {
-            out.counter(name, help, &[], value.load(Ordering::Relaxed));
-        }
-    }
 }
 
 impl Linger {
@@ -148,7 +75,7 @@ impl Linger {
 
 impl Drop for Linger {
     fn drop(&mut self) {
-        self.shared.lingering.count.fetch_sub(1, Ordering::Relaxed);
+        self.shared.lingering.leave();
     }
 }
 

@@ -50,6 +50,14 @@ impl Bound {
         }
     }
 
+    /// Its TCP port.
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self.address {
+            Address::Tcp(address) => Some(address.port()),
+            _ => None,
+        }
+    }
+
     /// Whether it takes the connections to `address`, so that another socket cannot listen there.
     pub(super) fn takes(&self, address: SocketAddr) -> bool {
         let Address::Tcp(own) = self.address else {

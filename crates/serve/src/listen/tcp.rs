@@ -76,8 +76,9 @@ fn resolve(host: &str, port: u16, asked: &Address) -> Result<Vec<SocketAddr>, Bi
     Ok(found)
 }
 
-/// How long a port, or a Unix socket, may still be held by a process that is no more: the kernel takes an io_uring
-/// apart some time after its process was killed, and until then the ring keeps the listener.
+/// How long a port, or a Unix socket, may still be held by a process that is no more: the kernel
+/// takes an io_uring apart some time after its process was killed, and until then the ring keeps
+/// the listener.
 pub(super) const ORPHAN_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const ORPHAN_LOOK: Duration = Duration::from_millis(20);
 

@@ -1,6 +1,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
@@ -140,6 +141,19 @@ fn an_address_that_is_asked_for_twice_is_refused_with_what_is_the_case() {
     check(&path, "this process already listens there; name each");
 }
 
+/// A descriptor under way through a Unix socket belongs to no process.
+pub(super) fn send_away(descriptor: impl AsFd) -> [UnixStream; 2] {
+    let (one, other) = UnixStream::pair().unwrap();
+    let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = rustix::net::SendAncillaryBuffer::new(&mut room);
+    let fds = [descriptor.as_fd()];
+    assert!(message.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+    let bytes = [io::IoSlice::new(b"x")];
+    let flags = rustix::net::SendFlags::empty();
+    rustix::net::sendmsg(&one, &bytes, &mut message, flags).unwrap();
+    [one, other]
+}
+
 /// Seen: a start right after `kill -9` found the port in use under io_uring, 8 of 8 times. Cause:
 /// the dead process's ring held the listener a little longer. Cure: a port without a living holder
 /// is waited for.
@@ -147,15 +161,7 @@ fn an_address_that_is_asked_for_twice_is_refused_with_what_is_the_case() {
 fn a_port_that_nobody_holds_any_more_is_waited_for() {
     let orphan = bind_one("127.0.0.1:0");
     let address = tcp(&orphan);
-    // A descriptor under way through a Unix socket belongs to no process.
-    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
-    let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut message = rustix::net::SendAncillaryBuffer::new(&mut room);
-    let fds = [orphan.as_fd()];
-    assert!(message.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
-    let bytes = [io::IoSlice::new(b"x")];
-    let flags = rustix::net::SendFlags::empty();
-    rustix::net::sendmsg(&one, &bytes, &mut message, flags).unwrap();
+    let under_way = send_away(&orphan);
     drop(orphan);
     assert_eq!(
         tcp::try_bind(address, Backlog::from(None)).unwrap_err(),
@@ -163,7 +169,7 @@ fn a_port_that_nobody_holds_any_more_is_waited_for() {
     );
     let end = thread::spawn(move || {
         thread::sleep(ORPHAN_LOOK);
-        drop((one, other));
+        drop(under_way);
     });
     let patience = Duration::from_secs(20);
     tcp::bind_within(patience, address, Backlog::from(None)).unwrap();

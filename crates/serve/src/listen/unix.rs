@@ -305,22 +305,14 @@ mod tests {
     fn a_socket_that_a_dead_process_holds_is_waited_for() {
         let place = Place::new();
         let orphan = UnixListener::bind(place.path()).unwrap();
-        // A descriptor under way through a Unix socket belongs to no process.
-        let (one, other) = UnixStream::pair().unwrap();
-        let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut message = rustix::net::SendAncillaryBuffer::new(&mut room);
-        let fds = [std::os::fd::AsFd::as_fd(&orphan)];
-        assert!(message.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
-        let bytes = [io::IoSlice::new(b"x")];
-        let flags = rustix::net::SendFlags::empty();
-        rustix::net::sendmsg(&one, &bytes, &mut message, flags).unwrap();
+        let under_way = super::super::tests::send_away(&orphan);
         drop(orphan);
         let name = SocketAddrUnix::new(place.path()).unwrap();
         assert_eq!(probe(&name), Ok(()));
         assert!(clear_the_way(&place.path(), &name, Duration::ZERO).is_err());
-        let end = thread::spawn(move || {
+        let end = thread::spawn(|| {
             thread::sleep(ORPHAN_LOOK);
-            drop((one, other));
+            drop(under_way);
         });
         clear_the_way(&place.path(), &name, Duration::from_secs(20)).unwrap();
         assert!(!place.path().exists());

@@ -55,7 +55,7 @@ fn set_tcp_notsent_lowat(socket: BorrowedFd<'_>, is_on: bool) -> io::Result<()> 
     }
 }
 
-pub(crate) fn poll_for(
+pub(super) fn poll_for(
     socket: BorrowedFd<'_>,
     flags: PollFlags,
     wait: Duration,

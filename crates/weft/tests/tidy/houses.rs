@@ -62,6 +62,7 @@ const HOUSES: &[House] = &[
         name: "serve",
         floors: "
             clock metrics limits whole_file
+            lingering messages
             tls
             listen
             signals
@@ -121,8 +122,9 @@ const HOUSES: &[House] = &[
     House {
         name: "fiber",
         floors: "
-            base/atomic base/abort base/by_reference base/cancelled base/clock base/counters
-            base/home base/lock base/stamp base/thread_wait base/topology
+            base/atomic base/by_reference base/cancelled base/clock base/counters
+            base/home base/lock base/report base/stamp base/thread_wait base/topology
+            base/abort
             switch/valgrind switch/locals switch/reason switch/token
             switch/stack
             switch/look switch/resources
@@ -208,7 +210,7 @@ const HOUSES: &[House] = &[
     House {
         name: "weft",
         floors: "
-            machine open_files process value whole
+            machine open_files process stop value whole
             pid_file privileges settings
             netstack paint
             engine

@@ -1,8 +1,9 @@
 //! The last reply reaches a peer that sends more than it was to.
 
 use super::super::Queues;
-use super::super::linger::{LINGER_IDLE, LINGER_LEN_MAX, LINGER_TIMEOUT, Lingering};
+use super::super::linger::{LINGER_IDLE, LINGER_LEN_MAX, LINGER_TIMEOUT};
 use super::*;
+use crate::lingering::Lingering;
 
 const SESSION: Blocked = Blocked::Closed(Closed::Session);
 

@@ -333,8 +333,9 @@ fn a_goodbye_waits_as_long_as_a_reply_only_behind_one() {
     assert_eq!(idle.world.expire(), Blocked::Closed(Closed::Drained));
 }
 
-/// Seen: a client that said `close_notify` behind its last request, as RFC 8446 6.1 allows, and went
-/// on reading lost the end of a long reply. Cause: the socket was closed with that record unread.
+/// Seen: a client that said `close_notify` behind its last request, as RFC 8446 6.1 allows, and
+/// went on reading lost the end of a long reply. Cause: the socket was closed with that record
+/// unread.
 #[test]
 fn a_goodbye_of_the_peer_behind_its_last_request_is_read() {
     let mut pair = Pair::new(&[]);

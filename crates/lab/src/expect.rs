@@ -48,7 +48,7 @@ impl Judgement {
         match self {
             Judgement::Met => "as expected",
             Judgement::Equal => "about equal",
-            Judgement::Failed => "NOT AS EXPECTED",
+            Judgement::Failed => "target missed",
             Judgement::NotMeasured => "not measured",
         }
     }
@@ -142,25 +142,26 @@ impl Judge<'_> {
         let worst = quotients.reduce(f64::max);
         let worst = worst.filter(|_| self.is_there(cell, subject));
         let figures = asked.iter().map(|other| {
-            let ratio = self.rows.ratio(self.measure, cell, subject, other);
-            // Of rates its figure by the other's.
-            let times = ratio.map(|ratio| match self.measure.better {
-                Better::More => ratio,
-                _ => Ratio {
-                    medians: 1.0 / ratio.medians,
-                    best: 1.0 / ratio.best,
-                },
-            });
-            let times = show_quotients(times, "as good");
+            let times = show_quotients(self.times_as_good(cell, subject, other), "as good");
             format!("{other} {}{times}", self.show(cell, other))
         });
         let figures = figures.collect::<Vec<_>>().join("; ");
         let (names, title) = (asked.join(", "), self.measure.title);
-        let says = match times == 1.0 {
-            true => format!("{subject}, {cell}: ahead of {names} in {title}"),
-            false => {
+        let closest = asked.iter().filter_map(|other| {
+            let times = self.times_as_good(cell, subject, other)?.medians;
+            (times.is_finite() && times > 0.0).then_some((times, other))
+        });
+        let closest = closest.min_by(|one, other| one.0.total_cmp(&other.0));
+        let says = match closest {
+            _ if times == 1.0 => format!("{subject}, {cell}: ahead of {names} in {title}"),
+            None => {
+                let (how, times) = (better_than(times), plain(times));
+                format!("{subject}, {cell}: {times} × {how} {names} in {title}")
+            }
+            Some((found, other)) => {
+                let (how, found) = (better_than(found), show_times(found));
                 let times = plain(times);
-                format!("{subject}, {cell}: {times} times as good as {names} in {title}")
+                format!("{subject}, {cell}: {found} × {how} {other} in {title} (target {times} ×)")
             }
         };
         let because = format!("{}; {figures}", self.show(cell, subject));
@@ -170,6 +171,19 @@ impl Judge<'_> {
             false => Judgement::of,
         };
         self.expectation(cell, says, worst.map(judged), because)
+    }
+
+    /// How many times as good a subject is as another one.
+    fn times_as_good(&self, cell: &str, subject: &str, other: &str) -> Option<Ratio> {
+        let ratio = self.rows.ratio(self.measure, cell, subject, other)?;
+        // Of rates its figure by the other's.
+        Some(match self.measure.better {
+            Better::More => ratio,
+            _ => Ratio {
+                medians: 1.0 / ratio.medians,
+                best: 1.0 / ratio.best,
+            },
+        })
     }
 
     /// That two subjects are equal: neither is worse by more than the margin. None if one of them
@@ -354,6 +368,14 @@ fn show_quotients(ratio: Option<Ratio>, as_what: &str) -> String {
         let [medians, best] = both.map(show_times);
         format!(": {medians} times {as_what} (best samples: {best})")
     })
+}
+
+fn better_than(times: f64) -> &'static str {
+    if times < 1.0 {
+        "as good as"
+    } else {
+        "better than"
+    }
 }
 
 /// `0.97`, `194`.
@@ -657,6 +679,32 @@ mod tests {
         assert_eq!(
             made.because,
             "2.00 µs; b 4.00 µs: 2.00 times as good (best samples: 4.00)"
+        );
+    }
+
+    /// Seen: "NOT AS EXPECTED: 2.2 times as good as nginx (…: 2.00 times as good)", which reads as if
+    /// it had been slower.
+    #[test]
+    fn a_lead_is_told_before_its_target() {
+        let rows = rows(&[
+            ("a", &[Some(1.0)]),
+            ("b", &[Some(2.0)]),
+            ("c", &[Some(4.0)]),
+        ]);
+        let judge = rows.by(&Measure::CPU_US);
+        let made = judge.beats("c", "a", &["b", "c"], 2.2).unwrap();
+        let title = Measure::CPU_US.title;
+        assert_eq!(
+            format!("{}: {}", made.verdict.words(), made.says),
+            format!("target missed: a, c: 2.00 × better than b in {title} (target 2.2 ×)")
+        );
+        let made = judge.beats("c", "b", &["a"], 0.4).unwrap();
+        assert_eq!(
+            (made.verdict, made.says),
+            (
+                Judgement::Met,
+                format!("b, c: 0.50 × as good as a in {title} (target 0.4 ×)")
+            )
         );
     }
 

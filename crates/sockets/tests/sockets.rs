@@ -207,6 +207,57 @@ fn the_end_of_reading_wakes_the_reader_and_leaves_what_has_come() {
     });
 }
 
+/// As the streams of `fiber::net`, over which the same is tried (fiber's `tests/streams.rs`).
+#[test]
+fn the_end_of_writing_wakes_a_writer() {
+    on_a_link_seen(|server, client, inspector| {
+        let (near, _far) = pair(&server, &client);
+        let near = Arc::new(near);
+        for how in [Shutdown::Write, Shutdown::Both] {
+            let writer = Arc::clone(&near);
+            // More than both ends have room for.
+            let writing = fiber::spawn(move || kind((&*writer).write_all(&vec![0; 20_000_000])));
+            if how == Shutdown::Write {
+                until_it_waits(&inspector, &writing);
+            }
+            near.shutdown(how).unwrap();
+            assert_eq!(writing.join().unwrap(), ErrorKind::BrokenPipe);
+        }
+        assert_eq!((&*near).read(&mut [0]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn each_wait_of_a_stream_ends_when_its_fiber_is_cancelled() {
+    on_a_link_seen(|server, client, inspector| {
+        type Wait = fn(&TcpStream<Wire>) -> io::Result<()>;
+        const WAITS: [(&str, Wait); 4] = [
+            ("read", |it| (&*it).read(&mut [0]).map(drop)),
+            ("wait_readable", |it| it.wait_readable(None)),
+            ("write", |it| (&*it).write_all(&vec![0; 20_000_000])),
+            ("wait_acknowledged", |it| it.wait_acknowledged(None)),
+        ];
+        let (near, far) = pair(&server, &client);
+        let near = Arc::new(near);
+        for (name, wait) in WAITS {
+            let own = Arc::clone(&near);
+            let waiting = fiber::spawn(move || wait(&own));
+            until_it_waits(&inspector, &waiting);
+            waiting.fiber().cancel();
+            let ended = waiting.join().unwrap();
+            let is_cancelled = ended.as_ref().is_err_and(fiber::is_cancellation);
+            assert!(is_cancelled, "{name}: {ended:?}");
+            let short = Duration::from_millis(5);
+            let late = fiber::timeout(short, || wait(&near));
+            assert_eq!(kind(late), ErrorKind::TimedOut, "{name}");
+        }
+        // The connection is as good as before.
+        (&far).write_all(b"still").unwrap();
+        (&*near).read_exact(&mut [0; 5]).unwrap();
+        assert_eq!((&far).write(b"").unwrap(), 0);
+    });
+}
+
 #[test]
 fn a_reset_ends_a_read_and_a_write_that_wait() {
     on_a_link(|server, client| {

@@ -52,22 +52,62 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
             true => " (needs root)",
             false => "",
         };
-        writeln!(
-            out,
-            "{:<width$} {}{note}",
-            experiment.name, experiment.about
-        )?;
+        let text = format!("{}{note}", experiment.about);
+        write_entry(out, experiment.name, width, &text)?;
     }
     for (name, experiment, what) in OTHER_NAMES {
-        writeln!(out, "{name:<width$} is {experiment}: {what}")?;
+        write_entry(out, name, width, &format!("is {experiment}: {what}"))?;
     }
     Ok(())
+}
+
+/// What a terminal has at the least.
+const COLUMNS: usize = 80;
+
+/// A name and a text, which is folded beside it.
+fn write_entry(out: &mut impl Write, name: &str, width: usize, text: &str) -> io::Result<()> {
+    let mut line = format!("{name:<width$}");
+    for word in text.split(' ') {
+        if line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            writeln!(out, "{line}")?;
+            line = " ".repeat(width);
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    writeln!(out, "{line}")
+}
+
+/// Markdown for a terminal: the words of a link, and where it leads only if that is an address.
+fn without_links(markdown: &str) -> String {
+    let mut text = String::new();
+    let mut rest = markdown;
+    while let Some(at) = rest.find('[') {
+        let (before, link) = rest.split_at(at);
+        text.push_str(before);
+        let parts = link[1..].split_once("](");
+        let parts = parts.and_then(|(words, rest)| Some((words, rest.split_once(')')?)));
+        match parts {
+            Some((words, (target, after))) if !words.contains(['[', ']']) => {
+                text.push_str(words);
+                if target.contains("://") {
+                    text.push_str(&format!(" ({target})"));
+                }
+                rest = after;
+            }
+            _ => {
+                text.push('[');
+                rest = &link[1..];
+            }
+        }
+    }
+    text + rest
 }
 
 /// The page of each experiment: what a reader should know who has not read the papers.
 fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
     for experiment in chosen(names)? {
-        writeln!(out, "{}", experiment.markdown())?;
+        writeln!(out, "{}", without_links(&experiment.markdown()))?;
     }
     Ok(())
 }
@@ -113,7 +153,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     let experiments = chosen(&run.names)?;
     // Before programs are built, which takes a while.
     let samples = run.measuring.folder.join("samples");
-    fs::create_dir_all(&samples).map_err(about(&samples))?;
+    writable(&samples)?;
     let has = |kind: fn(&Work) -> bool| experiments.iter().any(|one| kind(&one.work));
     let has_servers = has(|work| matches!(work, Work::Server(_)));
     let mut subjects = Vec::new();
@@ -132,10 +172,14 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         }
         subjects.extend(KNOWN.iter().filter_map(::lab::Known::find));
     }
-    for custom in &run.custom {
-        subjects.push(::lab::custom(custom).map_err(Failure::Usage)?);
+    let custom = run.custom.iter().map(|text| ::lab::custom(text));
+    let custom: Vec<Subject> = custom.collect::<Result<_, _>>().map_err(Failure::Usage)?;
+    only(&mut subjects, custom, run.subjects.as_deref())?;
+    for name in without_part(&experiments, &subjects, &run.custom) {
+        say(&format!(
+            "{name} takes no part: none of these experiments measures what it is"
+        ));
     }
-    only(&mut subjects, run.subjects.as_deref())?;
     let mut lab = Laboratory::new(&run.measuring, weft, has_servers)?;
     let each = experiments.iter().map(|experiment| {
         let part = ::lab::taking_part(experiment, &subjects);
@@ -185,6 +229,21 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         true => Err(Failure::Shown(1)),
         false => Ok(()),
     }
+}
+
+/// Makes a folder, and sees to it that files can be made there: before a run, which takes long.
+fn writable(folder: &Path) -> Result<(), Failure> {
+    let made = fs::create_dir_all(folder).and_then(|()| {
+        let trial = folder.join(".trial");
+        fs::write(&trial, "")?;
+        fs::remove_file(&trial)
+    });
+    made.map_err(|error| {
+        let folder = folder.display();
+        Failure::Usage(format!(
+            "results cannot be written to {folder}: {error}; --out DIR puts them elsewhere"
+        ))
+    })
 }
 
 /// What the first of some experiments may take of the time that is left for all of them: as much of
@@ -510,21 +569,46 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
 }
 
 /// Keeps the subjects of these names, in the names' order of the catalogue. Without names that is
-/// all but what is measured on request.
-fn only(subjects: &mut Vec<Subject>, names: Option<&[String]>) -> Result<(), Failure> {
+/// all but what is measured on request. The user's own take part always.
+fn only(
+    subjects: &mut Vec<Subject>,
+    custom: Vec<Subject>,
+    names: Option<&[String]>,
+) -> Result<(), Failure> {
     let Some(names) = names else {
         subjects.retain(|subject| subject.name != ON_REQUEST);
+        subjects.extend(custom);
         return Ok(());
     };
+    let is_own = |name: &String| custom.iter().any(|own| own.name == *name);
     let there: Vec<_> = subjects.iter().map(|subject| &*subject.name).collect();
-    if let Some(unknown) = names.iter().find(|name| !there.contains(&name.as_str())) {
+    if let Some(unknown) = (names.iter()).find(|it| !there.contains(&it.as_str()) && !is_own(it)) {
         let there = there.join(", ");
         return Err(Failure::Usage(format!(
             "no subject is called '{unknown}'; there are {there}"
         )));
     }
     subjects.retain(|subject| names.contains(&subject.name));
+    subjects.extend(custom);
     Ok(())
+}
+
+/// Which of the user's own subjects no experiment has: a server beside experiments of runtimes.
+fn without_part<'a>(
+    experiments: &[&Experiment],
+    subjects: &'a [Subject],
+    custom: &[String],
+) -> Vec<&'a str> {
+    let own = &subjects[subjects.len() - custom.len()..];
+    let takes_part = |subject: &Subject| {
+        let mut each = experiments.iter();
+        each.any(|one| {
+            let part = ::lab::taking_part(one, subjects);
+            part.iter().any(|it| it.name == subject.name)
+        })
+    };
+    let without = own.iter().filter(|subject| !takes_part(subject));
+    without.map(|subject| &*subject.name).collect()
 }
 
 /// weft's fibers, dispatchers and netstacks, and runtimes of others that build here.
@@ -665,7 +749,7 @@ mod tests {
     fn what_is_measured_on_request_is_left_out_unless_it_is_named() {
         let left = |names: Option<&[String]>| {
             let mut subjects = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
-            assert!(only(&mut subjects, names).is_ok());
+            assert!(only(&mut subjects, Vec::new(), names).is_ok());
             let names = subjects.into_iter().map(|subject| subject.name);
             names.collect::<Vec<_>>()
         };
@@ -673,6 +757,51 @@ mod tests {
         assert!(all.len() > 1 && !all.iter().any(|name| name == ON_REQUEST));
         let named = [ON_REQUEST.to_owned()];
         assert_eq!(left(Some(&named)), named);
+    }
+
+    /// Seen: `--subjects nginx --subject 'mine=…'` measured nginx alone, without a word.
+    #[test]
+    fn a_server_of_ones_own_takes_part_whoever_else_does() {
+        let cat = ::lab::custom("mine=/bin/cat {port} {root}").unwrap();
+        let mut subjects = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
+        let named = ["weft".to_owned(), "mine".to_owned()];
+        let own = vec![cat.clone()];
+        assert!(only(&mut subjects, own, Some(&named[..1])).is_ok());
+        let names: Vec<&str> = subjects.iter().map(|it| &*it.name).collect();
+        assert_eq!(names, ["weft", "mine"]);
+        assert!(only(&mut subjects, vec![cat], Some(&named)).is_ok());
+        let unknown = ["other".to_owned()];
+        assert!(only(&mut subjects, Vec::new(), Some(&unknown)).is_err());
+
+        let own = ["mine".to_owned()];
+        let of = |name| [catalog::find(name).unwrap()];
+        let subjects = &subjects[1..2];
+        assert!(without_part(&of("web-rows"), subjects, &own).is_empty());
+        assert_eq!(without_part(&of("rt-yield"), subjects, &own), ["mine"]);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_told_before_a_run() {
+        let Err(Failure::Usage(why)) = writable(Path::new("/dev/null/results")) else {
+            panic!("it was written");
+        };
+        assert!(why.contains("/dev/null/results: "), "{why}");
+        assert!(why.ends_with("--out DIR puts them elsewhere"), "{why}");
+    }
+
+    #[test]
+    fn the_list_fits_a_terminal_and_pages_have_no_raw_links() {
+        let mut out = Vec::new();
+        list(&mut out).unwrap_or_else(|_| panic!("it cannot be written"));
+        let text = String::from_utf8(out).unwrap();
+        let too_long = text.lines().find(|line| line.chars().count() > COLUMNS);
+        assert_eq!(too_long, None);
+        for experiment in CATALOG {
+            let page = without_links(&experiment.markdown());
+            assert!(!page.contains("]("), "{page}");
+        }
+        let link = "a [b](c.md#d), [e](https://f) and [g] h";
+        assert_eq!(without_links(link), "a b, e (https://f) and [g] h");
     }
 
     /// `weft lab run all --budget 20m` could take twelve hours: each experiment had 20 minutes.

@@ -21,6 +21,7 @@ use crate::engine::{EngineChoice, Kind};
 use crate::machine::why_no_threads;
 use crate::netstack::refuse_inherited;
 use crate::privileges::{self, Ids};
+use crate::process;
 use crate::value::{show_counted, show_duration};
 
 /// A server and its admin endpoint.
@@ -55,7 +56,7 @@ impl Hosted {
                     if let Some(tls) = &tls {
                         tls.write_metrics(out);
                     }
-                    crate::process::write_metrics(out);
+                    process::write_metrics(out);
                 };
                 let health = Route::health(move || drains.load(Ordering::Relaxed));
                 let routes = vec![Route::metrics(metrics), health, fibers];
@@ -193,7 +194,12 @@ fn reload(operated: &mut impl Operated) {
         false if done.is_empty() => {}
         false => operated.say(&format!("reloaded all the same: {}", done.join(" and "))),
     }
-    tell_systemd(&[NotifyState::Ready]);
+    process::note_reload(is_whole);
+    let status = match is_whole {
+        true => "reloaded",
+        false => "running; the last reload failed: see the log",
+    };
+    tell_systemd(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
 fn stop(operated: &impl Operated) {

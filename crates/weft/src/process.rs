@@ -3,16 +3,28 @@
 //! <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::serve::metrics::MetricsWriter;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
+
+/// Until there was one it counts as whole, as Prometheus has it.
+static LAST_RELOAD_WAS_WHOLE: AtomicBool = AtomicBool::new(true);
+
+/// Notes for the metrics how a reload ended.
+pub(crate) fn note_reload(is_whole: bool) {
+    LAST_RELOAD_WAS_WHOLE.store(is_whole, Ordering::Relaxed);
+}
 
 /// Writes all of it. What `/proc` does not say (it may be missing in a sandbox) is left out.
 pub(crate) fn write_metrics(out: &mut MetricsWriter) {
     let help = "Which build this is; the value is always 1.";
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     out.gauge("weft_build_info", help, &version, 1.0);
+    let help = "Whether the last reload was whole; 1 until there was one.";
+    let is_whole = f64::from(u8::from(LAST_RELOAD_WAS_WHOLE.load(Ordering::Relaxed)));
+    out.gauge("weft_config_last_reload_successful", help, &[], is_whole);
 
     let stat = fs::read_to_string("/proc/self/stat").ok();
     if let Some(stat) = stat.as_deref().and_then(Stat::parse) {
@@ -114,6 +126,7 @@ mod tests {
         let text = String::from_utf8(out.finish()).unwrap();
         for name in [
             "weft_build_info{version=",
+            "weft_config_last_reload_successful ",
             "process_cpu_seconds_total ",
             "process_open_fds ",
             "process_max_fds ",

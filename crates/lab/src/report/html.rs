@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
+use super::headline::headlines;
 use super::svg::{self, draw, escape};
 use crate::card::Card;
 use crate::expect::Judgement;
@@ -71,9 +72,10 @@ const WORDS: &[(&str, &str)] = &[
          it was watched; it was not measured",
     ),
     (
-        "as expected, about equal, not as expected",
+        "as expected, about equal, target missed",
         "what was written down before the run came out; a lead, or what is missing to the goal, is \
-         less than 8 %, which is noise here; it did not come out",
+         less than 8 %, which is noise here; it did not come out, which may be a lead that is smaller \
+         than was aimed at",
     ),
 ];
 
@@ -106,15 +108,45 @@ fn summary(reports: &[Report<'_>]) -> String {
         .first()
         .map_or("", |report| &report.recorded.header.card.machine);
     format!(
-        "<p class=\"about\">{} {}.</p>\n\
+        "{}<p class=\"about\">{} {}.</p>\n\
          <p class=\"soft\">A figure is the median of its samples, with the least and the greatest in \
          parentheses; a sample without a figure is worse than any. Below it stands what part of the first subject's figure that is, or how many \
          times as much; that of the best samples is steadier on a machine with neighbours.</p>\n\
          <p class=\"soft\">{}</p>{}",
+        beside_others(reports),
         came_out(&verdicts),
         escape(machine),
         escape(PAPERS),
         words()
+    )
+}
+
+/// The first table: a ratio beside each program that everybody knows, and where it is told.
+fn beside_others(reports: &[Report<'_>]) -> String {
+    let lines = headlines(reports).into_iter().map(|it| {
+        let of_cells = match it.cells {
+            1 => String::new(),
+            cells => {
+                let [least, greatest] = [it.least, it.greatest].map(show_ratio);
+                format!("<small>{least} to {greatest}, of {cells} cells</small>")
+            }
+        };
+        let (name, median) = (it.experiment, show_ratio(it.median));
+        format!(
+            "<tr><td>{} beside {}</td><td>{median} × as good{of_cells}</td><td>{}</td>\
+             <td><a href=\"#{name}\">{name}</a></td></tr>",
+            escape(it.subject),
+            escape(it.rival),
+            escape(it.measure)
+        )
+    });
+    let lines: String = lines.collect();
+    if lines.is_empty() {
+        return lines;
+    }
+    format!(
+        "<div class=\"scroll\"><table><thead><tr><th></th><th>the median cell</th><th>measured by\
+         </th><th>page</th></tr></thead><tbody>{lines}</tbody></table></div>\n"
     )
 }
 
@@ -134,7 +166,7 @@ fn came_out(verdicts: &[Judgement]) -> String {
     let mut text = format!("{met} of {all} expectations came out as expected");
     for (verdict, words) in [
         (Judgement::Equal, "about equal"),
-        (Judgement::Failed, "failed"),
+        (Judgement::Failed, "missed their target"),
         (Judgement::NotMeasured, "not measured"),
     ] {
         let count = count(verdict);
@@ -333,7 +365,7 @@ mod tests {
         );
         assert_eq!(
             came_out(&[met, failed, Judgement::Equal]),
-            "1 of 3 expectations came out as expected, 1 about equal, 1 failed."
+            "1 of 3 expectations came out as expected, 1 about equal, 1 missed their target."
         );
     }
 
@@ -374,6 +406,43 @@ mod tests {
         let page = html(&[Report::new(experiment, &recorded)]);
         let said = format!("<small>1.50 of {first}’s (best samples: 1.50)</small>");
         assert!(page.contains(&said), "{page}");
+        // Not compared with go there: it opens with nothing that it has not.
+        assert!(!page.contains("the median cell"), "{page}");
+    }
+
+    #[test]
+    fn a_report_opens_with_what_everybody_knows() {
+        let mut header = header();
+        let mut tokio = header.subjects[0].clone();
+        header.subjects[0].name = "weft".to_owned();
+        tokio.name = "tokio".to_owned();
+        header.subjects.push(tokio);
+        let turn = |subject: &str, cell: &str, seconds| {
+            let values = [("ops", 1e9), ("seconds", seconds), ("ms", 1.0)];
+            Record {
+                cell: cell.to_owned(),
+                subject: subject.to_owned(),
+                round: 0,
+                came: Came::Sample(Sample::of(values)),
+            }
+        };
+        let (many, few) = ("1 processor, many", "1 processor, few");
+        let turns = vec![
+            turn("weft", many, 20.0),
+            turn("tokio", many, 30.0),
+            turn("weft", few, 20.0),
+            turn("tokio", few, 60.0),
+        ];
+        let recorded = Recorded {
+            header,
+            turns,
+            ending: None,
+        };
+        let experiment = crate::catalog::find("rt-yield").unwrap();
+        let page = html(&[Report::new(experiment, &recorded)]);
+        let line = "<td>weft beside tokio</td><td>1.50 × as good<small>1.50 to 3.00, of 2 cells";
+        let at = page.find(line).unwrap_or_else(|| panic!("{page}"));
+        assert!(at < page.find("expectations came out").unwrap());
     }
 
     #[test]

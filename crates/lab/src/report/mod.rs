@@ -1,5 +1,6 @@
 //! What came out, for people: a table on the terminal, Markdown for documents, and one HTML file.
 
+mod headline;
 mod html;
 mod svg;
 mod text;

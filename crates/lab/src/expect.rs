@@ -682,8 +682,8 @@ mod tests {
         );
     }
 
-    /// Seen: "NOT AS EXPECTED: 2.2 times as good as nginx (…: 2.00 times as good)", which reads as if
-    /// it had been slower.
+    /// Seen: "NOT AS EXPECTED: 2.2 times as good as nginx (…: 2.00 times as good)", which reads as
+    /// if it had been slower.
     #[test]
     fn a_lead_is_told_before_its_target() {
         let rows = rows(&[

@@ -4,8 +4,9 @@
 //! **A send never waits in the ring.** The kernel copies a Unix datagram before it looks whether
 //! the receiver has room, and if not, it tries again with what is left of the copy: an empty
 //! datagram goes out, and the send reports 0 bytes (seen on Linux 6.18). So a send must not block,
-//! and what is waited for is readiness. A socket without a peer is ready to send whatever the receiver's
-//! queue: a [probe](Socket::wait_for_room_at) that is connected to the receiver tells instead.
+//! and what is waited for is readiness. A socket without a peer is ready to send whatever the
+//! receiver's queue: a [probe](Socket::wait_for_room_at) that is connected to the receiver tells
+//! instead.
 //!
 //! **A receive on a socket whose reading side was shut down is over.** The kernel says so to calls
 //! that block only; others get EAGAIN for ever.

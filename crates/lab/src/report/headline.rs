@@ -1,4 +1,4 @@
-//! What a report opens with: this project's programs beside those that everybody knows.
+//! What a report opens with: this project's programs beside those that are well known.
 
 use super::Report;
 use crate::measure::Better;

@@ -121,7 +121,7 @@ fn summary(reports: &[Report<'_>]) -> String {
     )
 }
 
-/// The first table: a ratio beside each program that everybody knows, and where it is told.
+/// The first table: a ratio beside each well-known program, and where it is told.
 fn beside_others(reports: &[Report<'_>]) -> String {
     let lines = headlines(reports).into_iter().map(|it| {
         let of_cells = match it.cells {

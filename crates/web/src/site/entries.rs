@@ -312,7 +312,7 @@ impl Site {
         let varies = survey.has_variants() || (may_vary && coding.is_none());
         let reading = (is_moving || !record.settled).then(|| self.reading());
         let strong_etag = head::etag(self.config.etag, stamp, id.encoding, reading);
-        let modified = head::modified(stamp, moment.since_epoch);
+        let modified = head::modified(stamp, record.is_date_shared, moment.since_epoch);
         let extra = self.rules.lines(&survey.source);
         let description = Description {
             content_type,

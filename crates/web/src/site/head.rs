@@ -121,20 +121,27 @@ pub(super) struct Modified {
     pub(super) is_strong: bool,
 }
 
-/// A file's time of modification. It is told when it is so old that the file, had it changed again
-/// in that second, would have done so before we looked, and no [normalised](is_normalised) one.
-pub(super) fn modified(stamp: FileStamp, since_epoch: Duration) -> Modified {
+/// A file's time of modification. It is told unless it is a [normalised](is_normalised) one, or
+/// another state of the path that was known had it too (`is_shared`).
+pub(super) fn modified(stamp: FileStamp, is_shared: bool, since_epoch: Duration) -> Modified {
     let now_s = since_epoch.as_secs();
     let s = stamp
         .mtime_ns
         .div_euclid(1_000_000_000)
         .clamp(0, i128::from(now_s)) as u64;
-    let is_told = s + STAMP_GRAIN.as_secs() <= now_s && !is_normalised(stamp.mtime_ns);
+    let is_told = !is_shared && !is_normalised(stamp.mtime_ns);
+    let is_over = s + STAMP_GRAIN.as_secs() <= now_s;
     Modified {
         s,
         is_told,
-        is_strong: is_told && is_settled(stamp, since_epoch),
+        is_strong: is_told && is_over && is_settled(stamp, since_epoch),
     }
+}
+
+/// Whether clients see one date of two states of a file.
+pub(super) fn is_one_date(one: FileStamp, other: FileStamp) -> bool {
+    let second = |stamp: FileStamp| stamp.mtime_ns.div_euclid(1_000_000_000);
+    one != other && second(one) == second(other)
 }
 
 /// Writes the header lines and makes the entry.
@@ -292,8 +299,8 @@ mod tests {
             let stamp = stamp(mtime_s, 10);
             assert_eq!(etag(EtagKind::Mtime, stamp, None, None), None, "{mtime_s}");
             let now = Duration::from_secs(2_000_000_000);
-            assert!(!modified(stamp, now).is_told, "{mtime_s}");
-            assert!(!modified(stamp, now).is_strong, "{mtime_s}");
+            let modified = modified(stamp, false, now);
+            assert!(!modified.is_told && !modified.is_strong, "{mtime_s}");
             assert!(etag(EtagKind::Inode, stamp, None, None).is_some());
         }
         assert!(!is_normalised(1_580_601_600_000_000_001), "written then");
@@ -337,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_told_when_its_second_is_over() {
+    fn a_date_is_strong_when_its_second_is_over() {
         let now = Duration::from_secs(1_700_000_000);
         let at = |ago_s: i128| 1_700_000_000 - ago_s;
         let of = |mtime_s, ctime_s| {
@@ -345,17 +352,18 @@ mod tests {
                 s,
                 is_told,
                 is_strong,
-            } = modified(stamp(mtime_s, ctime_s), now);
+            } = modified(stamp(mtime_s, ctime_s), false, now);
             (now.as_secs() - s, is_told, is_strong)
         };
-        assert_eq!(of(at(-1000), 10), (0, false, false), "never in the future");
+        assert_eq!(of(at(-1000), 10), (0, true, false), "never in the future");
         assert_eq!(of(at(2), 10), (2, true, true));
-        assert_eq!(of(at(1), 10), (1, false, false));
+        assert_eq!(of(at(1), 10), (1, true, false));
         assert_eq!(
             of(at(9), at(1)),
             (9, true, false),
             "it may be set back again"
         );
-        assert_eq!(modified(stamp(-5, 10), now).s, 0);
+        assert_eq!(modified(stamp(-5, 10), false, now).s, 0);
+        assert!(!modified(stamp(at(9), 10), true, now).is_told);
     }
 }

@@ -8,6 +8,7 @@ use foldhash::quality::RandomState;
 use session::FileStamp;
 
 use super::entry::Entry;
+use super::head;
 use super::rest::{Pending, is_resized};
 use crate::lookup::{Encoding, Encodings};
 
@@ -87,6 +88,8 @@ pub(super) struct Record {
     pub(super) seen_ns: u64,
     /// Whether a file had another length at the look before, at the same times.
     pub(super) is_resized: bool,
+    /// Whether another state that was known of the path had the same date as this one.
+    pub(super) is_date_shared: bool,
     /// Since when requests have got a file that was still being written; 0 if none has.
     moving_since_ns: AtomicU64,
     /// What the disk says now, if that is not believed yet.
@@ -253,6 +256,7 @@ impl Record {
             stands_ns: look_again_after.map_or(u64::MAX, |after| after.as_nanos() as u64),
             seen_ns: before.map_or(now_ns, |before| before.seen_since(&survey, now_ns)),
             is_resized: before.is_some_and(|before| before.is_resized_to(&survey)),
+            is_date_shared: before.is_some_and(|before| before.has_date_of(&survey)),
             moving_since_ns: AtomicU64::new(moving.map_or(0, Record::moving_since_ns)),
             pending: Mutex::default(),
             postponed_ns: AtomicU64::new(0),
@@ -312,6 +316,7 @@ impl Record {
             stands_ns: self.stands_ns,
             seen_ns: self.seen_ns,
             is_resized: self.is_resized,
+            is_date_shared: self.is_date_shared,
             moving_since_ns: AtomicU64::new(self.moving_since_ns()),
             pending: Mutex::default(),
             postponed_ns: AtomicU64::new(self.postponed_ns()),
@@ -320,6 +325,16 @@ impl Record {
             referenced: AtomicBool::new(self.referenced.load(Relaxed)),
             entries,
         }
+    }
+
+    /// Whether clients that know the date of this state, or of one before it with the same date,
+    /// would take the files of `survey` for that.
+    fn has_date_of(&self, survey: &Survey) -> bool {
+        let same = [None].into_iter().chain(Encoding::ALL.map(Some));
+        let mut pairs =
+            same.filter_map(|encoding| self.survey.stamp(encoding).zip(survey.stamp(encoding)));
+        let is_known = self.is_date_shared && pairs.clone().all(|(one, other)| one == other);
+        is_known || pairs.any(|(one, other)| head::is_one_date(one, other))
     }
 
     /// Whether both follow from one survey.

@@ -1,32 +1,42 @@
 //! Numbers as memcached reads and writes them in text.
 //!
-//! It reads them with C's `strtoul` family and then looks at what stopped the conversion, so ` +12`
-//! and `12\tx` are numbers, and a minus sign before an unsigned one is refused only when the result
-//! has its top bit set. Clients have been tested against these rules for twenty years, so they are
-//! kept.
+//! Most are digits and nothing else, a minus sign before the signed ones. What it has read since its
+//! first days it still reads with C's `strtol` family, and then looks at what stopped the
+//! conversion: flags and expiry times of a store, and the value that is counted. There ` +12` and
+//! `12\tx` are numbers.
 
-/// A number in `0..=u64::MAX`, or the two's complement of a negated one that is not above
-/// `i64::MAX`.
+/// A number in `0..=u64::MAX`, of digits alone.
 pub(crate) fn parse_u64(text: &[u8]) -> Option<u64> {
-    let (is_negative, digits) = split_sign(text);
-    let value = parse_digits(digits)?;
-    if !is_negative {
-        return Some(value);
-    }
-    let value = value.wrapping_neg();
-    (value <= i64::MAX as u64).then_some(value)
+    let are_digits = text.iter().all(u8::is_ascii_digit);
+    parse_digits(text).filter(|_| are_digits)
 }
 
-/// The low 32 bits of a number, as after an assignment to a `uint32_t`.
+/// A number of 32 bits, of digits alone.
 pub(crate) fn parse_u32(text: &[u8]) -> Option<u32> {
-    parse_u64(text).map(|value| value as u32)
+    parse_u64(text).and_then(|value| u32::try_from(value).ok())
 }
 
-/// A signed number of 32 bits.
+/// A signed number of 32 bits, of digits alone behind its sign.
 pub(crate) fn parse_i32(text: &[u8]) -> Option<i32> {
-    let (is_negative, digits) = split_sign(text);
-    let value = i64::try_from(parse_digits(digits)?).ok()?;
+    let (is_negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    let value = i64::try_from(parse_u64(digits)?).ok()?;
     i32::try_from(if is_negative { -value } else { value }).ok()
+}
+
+/// The number that a value holds, as `strtoull` reads it.
+pub(crate) fn parse_value(text: &[u8]) -> Option<u64> {
+    match split_sign(text) {
+        (false, digits) => parse_digits(digits),
+        (true, digits) => parse_digits(digits).filter(|&value| value == 0),
+    }
+}
+
+/// Flags of a store: the low 32 bits of a number.
+pub(crate) fn parse_flags(text: &[u8]) -> Option<u32> {
+    parse_value(text).map(|value| value as u32)
 }
 
 /// An expiry time. memcached cuts it to 32 bits, so times beyond 2038 have expired; here they have
@@ -107,18 +117,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_strtoul_reads_them() {
-        assert_eq!(parse_u64(b" +12"), Some(12));
-        assert_eq!(parse_u64(b"12\tx"), Some(12));
-        assert_eq!(parse_u64(b"12x"), None);
-        assert_eq!(parse_u64(b"12\0x"), Some(12));
-        assert_eq!(parse_u64(b"\x0012"), None);
-        assert_eq!(parse_u64(b""), None);
-        assert_eq!(parse_u64(b"-"), None);
-        assert_eq!(parse_u64(b"-1"), None);
+    fn values_are_read_as_strtoul_reads_them() {
+        assert_eq!(parse_value(b" +12"), Some(12));
+        assert_eq!(parse_value(b"12\tx"), Some(12));
+        assert_eq!(parse_value(b"12x"), None);
+        assert_eq!(parse_value(b"12\0x"), Some(12));
+        assert_eq!(parse_value(b"\x0012"), None);
+        assert_eq!(parse_value(b""), None);
+        assert_eq!(parse_value(b"-"), None);
+        assert_eq!(parse_value(b"-0"), Some(0));
+        assert_eq!(parse_value(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_value(b"18446744073709551616"), None);
+        assert_eq!(parse_flags(b"4294967296"), Some(0));
+    }
+
+    #[test]
+    fn no_negative_number_comes_round_to_a_small_one() {
+        for text in [&b"-1"[..], b"-9223372036854775809", b"-18446744073709551615"] {
+            assert_eq!((parse_u64(text), parse_value(text)), (None, None));
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_a_command_are_digits() {
+        for text in [&b""[..], b"+1", b" 1", b"1 ", b"1\t", b"1.5", b"0x1", b"-", b"--1"] {
+            assert_eq!((parse_u64(text), parse_i32(text)), (None, None), "{text:?}");
+        }
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_u64(b"18446744073709551616"), None);
-        assert_eq!(parse_u32(b"4294967296"), Some(0));
+        assert_eq!(parse_u32(b"4294967296"), None);
+        assert_eq!(parse_u64(b"007"), Some(7));
     }
 
     #[test]

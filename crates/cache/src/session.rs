@@ -64,7 +64,18 @@ const CRAWL_STEP: usize = 4096;
 impl Session {
     /// A new conversation with `peer`.
     pub fn new(service: Arc<Service>, peer: Peer, now: Now) -> Session {
-        let connection = service.connections.open(peer, service.seconds(now));
+        Session::begin(service, peer, None, now)
+    }
+
+    /// A new conversation with `peer`, whom the listener accepted that was told to
+    /// [`listens_at`](Service::listens_at) as number `listener`, the first being 0.
+    pub fn accepted(service: Arc<Service>, peer: Peer, listener: usize, now: Now) -> Session {
+        Session::begin(service, peer, Some(listener), now)
+    }
+
+    fn begin(service: Arc<Service>, peer: Peer, listener: Option<usize>, now: Now) -> Session {
+        let seconds = service.seconds(now);
+        let connection = service.connections.open(peer, listener, seconds);
         service.log_connection(ConnEvent::New, peer, connection.id, now);
         Session {
             may_ask: matches!(service.settings.access, Access::Open),

@@ -110,6 +110,20 @@ fn check(requests: &[Request], replies: &[Vec<u8>]) {
 const NOT_FOUND: &[u8] = b"Not found";
 
 #[test]
+fn details_are_not_told_where_no_dump_is_allowed() {
+    let settings = Settings {
+        allows_dump: false,
+        ..Settings::default()
+    };
+    let groups = ["detail on", "detail dump", "detail off"];
+    let script = groups.iter().fold(Script::new(), |script, group| {
+        script.send(Request::new(0x10, group).bytes())
+    });
+    let refused = reply(0x10, 1, &[], "", NOT_FOUND, 0);
+    play_with(&settings, &script.expect(refused.repeat(3)));
+}
+
+#[test]
 fn a_value_comes_back_and_quiet_misses_say_nothing() {
     let flags = 5_u32.to_be_bytes();
     check(

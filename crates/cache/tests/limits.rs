@@ -317,7 +317,10 @@ fn each_command_takes_a_key_of_250_bytes_and_none_of_251() {
         "me {}",
     ] {
         let with_key = |len| command.replace("{}", &"k".repeat(len)) + "\r\n";
-        let bad = "CLIENT_ERROR bad command line format\r\n";
+        let bad = match command {
+            "ma {}" => "CLIENT_ERROR invalid or duplicate flag\r\n",
+            _ => "CLIENT_ERROR bad command line format\r\n",
+        };
         assert!(says(&service, &with_key(251)).starts_with(bad), "{command}");
         let taken = says(&service, &with_key(250));
         assert!(
@@ -409,21 +412,21 @@ fn a_password_has_2048_bytes_at_most_and_what_follows_is_in_step() {
 }
 
 #[test]
-fn a_meta_command_has_19_words_and_an_opaque_of_31_bytes_at_most() {
+fn a_meta_command_has_20_words_and_an_opaque_of_31() {
     let service = service();
     // Two spaces apart: only words count.
     let words = |count: usize| {
         let flags = [
-            "b", "c", "f", "h", "k", "l", "q", "s", "t", "u", "v", "x", "I", "Oa", "T0",
+            "b", "c", "f", "h", "k", "l", "q", "s", "t", "u", "v", "x", "I", "Oa", "T0", "Pa",
         ];
         let more = ["E1", "C1", "N0", "R0"];
         let all: Vec<_> = flags.iter().chain(&more).take(count).copied().collect();
         all.join("  ")
     };
     for (command, too_long, flags_max) in [
-        ("mg YQ==", "CLIENT_ERROR options flags are too long\r\n", 17),
-        ("md YQ==", "CLIENT_ERROR options flags too long\r\n", 17),
-        ("ma YQ==", "CLIENT_ERROR options flags too long\r\n", 17),
+        ("mg YQ==", "CLIENT_ERROR options flags are too long\r\n", 18),
+        ("md YQ==", "CLIENT_ERROR options flags are too long\r\n", 18),
+        ("ma YQ==", "CLIENT_ERROR invalid or duplicate flag\r\n", 18),
     ] {
         let refused = says(&service, &format!("{command} {}\r\n", words(flags_max + 1)));
         assert_eq!(refused, too_long);

@@ -434,6 +434,7 @@ impl World {
         assert!(item.is_stale());
         if clear_value {
             (entry.value, entry.flags) = (Vec::new(), 0);
+            entry.exptime = NEVER;
         }
         entry.cas = item.cas();
         self.model.insert(key, entry);

@@ -74,6 +74,10 @@ fn authenticate(
 
 /// One reply for each number, and an empty one at the end.
 fn stat(cx: &mut Context<'_>, header: &Header, group: &[u8]) {
+    // `detail dump` shows a part of each key.
+    if group.starts_with(b"detail") && !cx.service.settings.allows_dump {
+        return say(cx.out, header, Status::NotFound);
+    }
     if let b"detail on" | b"detail off" = group {
         cx.turn_detail(group == b"detail on");
         return say(cx.out, header, Status::Done);

@@ -62,7 +62,7 @@ impl Dump {
             classes,
             left: u64::MAX,
             cursor: Some(Cursor::START),
-            found: Vec::new(),
+            found: b"OK\r\n".to_vec(),
         }
     }
 
@@ -121,7 +121,8 @@ impl Dump {
     }
 }
 
-/// `key=… exp=… la=… cas=… fetch=… cls=… size=…`, with a line feed alone, as memcached has it.
+/// `key=… exp=… la=… cas=… fetch=… cls=… size=… flags=… `, with a line feed alone, as memcached has
+/// it.
 fn metadump(item: &Item<'_>, epoch: u64, to: &mut Vec<u8>) {
     let mut line = String::from("key=");
     push_encoded(item.key(), &mut line);
@@ -131,12 +132,13 @@ fn metadump(item: &Item<'_>, epoch: u64, to: &mut Vec<u8>) {
     };
     let _ = writeln!(
         line,
-        " exp={exp} la={} cas={} fetch={} cls={} size={}",
+        " exp={exp} la={} cas={} fetch={} cls={} size={} flags={} ",
         epoch + u64::from(item.last_access()),
         item.cas(),
         if item.was_fetched() { "yes" } else { "no" },
         item.class_id(),
         item.size(),
+        item.flags(),
     );
     to.extend_from_slice(line.as_bytes());
 }

@@ -13,8 +13,9 @@ pub(crate) struct Storage<'a> {
 
 /// Why a line is none.
 pub(crate) enum Bad {
-    /// Said at once; what follows is the next line.
+    /// The value's length cannot be read: the reply comes at once, and what follows is the next
+    /// line.
     Line(&'static [u8], bool),
-    /// Said after the value, which is that long.
+    /// The value is skipped, which is that long, and the reply comes after it.
     Swallow(&'static [u8], usize),
 }

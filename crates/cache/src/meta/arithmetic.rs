@@ -1,10 +1,9 @@
 //! `ma`: counts up and down, and makes an item that is missing.
 
-use super::{
-    BAD_FLAG, FLAGS_TOO_LONG, Flags, key, push_echo, push_flag, push_ttl, say_code, words_of,
-};
+use super::{BAD_FLAG, Flags, WORDS_MAX, key, push_echo, push_flag, push_ttl, say_code, words_of};
 use crate::conversation::Context;
 use crate::number::{DECIMAL_LEN_MAX, decimal, push_decimal};
+use crate::service::counters::Count;
 use crate::store::{
     Arithmetic, Counted, Direction, Mode, NEVER, Rule, Seconds, StoreError, StoreOutcome,
 };
@@ -12,7 +11,14 @@ use crate::words::{KEY_LEN_MAX, NOT_A_NUMBER, Tokens};
 
 /// `ma <key> <flags>*`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    let Some((key_word, words)) = words_of(cx, tokens, FLAGS_TOO_LONG) else {
+    // memcached has one name for all that is wrong with the words here.
+    if let [_, key, ..] = tokens.parts()
+        && (key.len() > KEY_LEN_MAX || tokens.parts().len() > WORDS_MAX)
+    {
+        cx.service.counters.add(Count::Meta, 1);
+        return cx.out.put(BAD_FLAG);
+    }
+    let Some((key_word, words)) = words_of(cx, tokens) else {
         return;
     };
     let mut room = [0; KEY_LEN_MAX];
@@ -36,8 +42,7 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     };
     match count(cx, key, words, &flags, direction) {
         Ok((Counted::Stored { number, cas }, has_begun)) => {
-            // As in memcached, the first number is sent to a quiet client, too.
-            if has_begun || !flags.has(b'q') {
+            if !flags.has(b'q') {
                 let exptime = old_exptime.filter(|_| !has_begun).unwrap_or(NEVER);
                 let new = New {
                     number,

@@ -1,24 +1,24 @@
 //! `md`: deletes an item, or keeps it as a stale one.
 
-use super::{BAD_FLAG, FLAGS_TOO_LONG, Flags, key, say_code, words_of};
+use super::{Flags, key, say_code, words_of};
 use crate::conversation::Context;
 use crate::store::{DeleteRule, Deleted};
 use crate::words::{KEY_LEN_MAX, Tokens};
 
 /// `md <key> <flags>*`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    let Some((key_word, words)) = words_of(cx, tokens, FLAGS_TOO_LONG) else {
+    let Some((key_word, words)) = words_of(cx, tokens) else {
         return;
     };
     let mut room = [0; KEY_LEN_MAX];
-    let Ok((flags, key)) =
-        Flags::read(words, cx).and_then(|flags| Ok((flags, key(key_word, &flags, &mut room)?)))
-    else {
-        return cx.out.put(BAD_FLAG);
+    let read = Flags::read(words, cx).and_then(|flags| {
+        flags.check_opaque()?;
+        Ok((flags, key(key_word, &flags, &mut room)?))
+    });
+    let (flags, key) = match read {
+        Ok(read) => read,
+        Err(reply) => return cx.out.put(reply),
     };
-    if let Err(reply) = flags.check_opaque() {
-        return cx.out.put(reply);
-    }
     let rule = DeleteRule {
         cas: flags.cas,
         new_cas: flags.new_cas,

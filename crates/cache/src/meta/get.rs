@@ -13,9 +13,7 @@ use crate::words::{KEY_LEN_MAX, SHARED_LEN_MIN, TOO_MANY_READERS, Tokens};
 /// `mg <key> <flags>*`
 #[inline]
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    let Some((key_word, words)) =
-        words_of(cx, tokens, b"CLIENT_ERROR options flags are too long\r\n")
-    else {
+    let Some((key_word, words)) = words_of(cx, tokens) else {
         return;
     };
     let mut room = [0; KEY_LEN_MAX];
@@ -147,7 +145,9 @@ fn hit(
     now: Seconds,
     is_made: bool,
 ) {
-    let has_value = asked.flags.has(b'v');
+    // `C`: the client has this version, and wants the value of another only.
+    let is_known = asked.flags.cas == Some(item.cas());
+    let has_value = asked.flags.has(b'v') && !is_known;
     let len = item.len();
     let is_shared = has_value && len >= SHARED_LEN_MIN;
     let pieces = is_shared.then(|| item.shared()).flatten();

@@ -12,15 +12,15 @@ use crate::conversation::Context;
 use crate::number::{parse_exptime, parse_u32, parse_u64, push_decimal};
 use crate::service::counters::Count;
 use crate::store::{Item, NEVER, Seconds};
-use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, Tokens, base64};
+use crate::words::{BAD_FORMAT, KEY_LEN_MAX, Tokens, base64};
 
 pub(crate) const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 pub(crate) const BAD_FLAG: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
-pub(crate) const FLAGS_TOO_LONG: &[u8] = b"CLIENT_ERROR options flags too long\r\n";
+pub(crate) const FLAGS_TOO_LONG: &[u8] = b"CLIENT_ERROR options flags are too long\r\n";
 const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";
 
 /// How many words a meta command may have, its name and key included.
-pub(crate) const WORDS_MAX: usize = 19;
+pub(crate) const WORDS_MAX: usize = 20;
 
 /// The longest opaque, its letter included.
 const OPAQUE_LEN_MAX: usize = 32;
@@ -76,11 +76,12 @@ impl Flags {
         for word in words {
             let letter = word[0];
             let bit = letter.wrapping_sub(b'A');
-            if bit >= 64 && letter < 127 {
-                return Err(b"CLIENT_ERROR invalid flag\r\n");
+            if bit > b'z' - b'A' {
+                let error: &[u8] = b"CLIENT_ERROR invalid flag\r\n";
+                let is_digit = letter.is_ascii_digit();
+                return Err(if is_digit { error } else { BAD_FORMAT });
             }
-            // memcached's table of seen flags ends at 126.
-            if letter >= 127 || flags.seen & 1 << bit != 0 {
+            if flags.seen & 1 << bit != 0 {
                 return Err(b"CLIENT_ERROR duplicate flag\r\n");
             }
             flags.seen |= 1 << bit;
@@ -132,10 +133,8 @@ impl Flags {
                 None => self.are_client_flags_good = false,
             },
             b'O' => self.is_opaque_too_long = word.len() > OPAQUE_LEN_MAX,
-            b'M' => match token {
-                &[mode] => self.mode = Some(mode),
-                _ => return Err(b"CLIENT_ERROR incorrect length for M token\r\n"),
-            },
+            // The first letter counts. Without one it is a mode that is none.
+            b'M' => self.mode = Some(token.first().copied().unwrap_or(b' ')),
             // `P` and `L` are for proxies on the way; protocol.txt
             b'I' | b'P' | b'L' => {}
             _ => return Err(UNKNOWN),
@@ -182,14 +181,13 @@ const UNKNOWN: &[u8] = b"";
 pub(crate) fn words_of<'t, 'a>(
     cx: &mut Context<'_>,
     tokens: &'t Tokens<'a>,
-    too_many: &'static [u8],
 ) -> Option<(&'a [u8], &'t [&'a [u8]])> {
     cx.service.counters.add(Count::Meta, 1);
     let error = match tokens.parts() {
         [_, key_word, ..] if key_word.len() > KEY_LEN_MAX => BAD_FORMAT,
-        [_, _, words @ ..] if words.len() > WORDS_MAX - 2 => too_many,
+        [_, _, words @ ..] if words.len() > WORDS_MAX - 2 => FLAGS_TOO_LONG,
         [_, key_word, words @ ..] => return Some((key_word, words)),
-        _ => ERROR,
+        _ => BAD_FORMAT,
     };
     cx.out.put(error);
     None

@@ -2,10 +2,10 @@
 
 use super::{FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag};
 use crate::conversation::{Bad, Context, Storage};
-use crate::number::parse_i32;
 use crate::service::counters::Count;
 use crate::store::{Mode, NEVER, Rule, StoreOutcome};
-use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, Tokens, VALUE_LEN_MAX};
+use crate::text::storage::parse_value_len;
+use crate::words::{BAD_FORMAT, KEY_LEN_MAX, Tokens};
 
 /// The parts of the reply.
 pub(crate) struct Reply<'a> {
@@ -21,23 +21,18 @@ pub(crate) fn read<'a>(
     tokens: &Tokens<'a>,
     key_room: &'a mut [u8; KEY_LEN_MAX],
 ) -> Result<(Storage<'a>, Reply<'a>), Bad> {
-    let line = |reply| Bad::Line(reply, false);
-    let (key_word, len, words) = match tokens.parts() {
-        [_] => return Err(line(ERROR)),
-        [_, _] => return Err(line(BAD_FORMAT)),
-        [_, key, len, words @ ..] => (*key, len, words),
-        [] => unreachable!("a command has a name"),
+    let [_, key_word, len, words @ ..] = tokens.parts() else {
+        return Err(Bad::Line(BAD_FORMAT, false));
     };
+    let value_len = parse_value_len(len).ok_or(Bad::Line(BAD_FORMAT, false))?;
+    // Whatever else is wrong: the value is no line of commands.
+    let bad = |reply| Bad::Swallow(reply, value_len);
     if key_word.len() > KEY_LEN_MAX {
-        return Err(line(BAD_FORMAT));
+        return Err(bad(BAD_FORMAT));
     }
     if tokens.parts().len() > WORDS_MAX {
-        return Err(line(FLAGS_TOO_LONG));
+        return Err(bad(FLAGS_TOO_LONG));
     }
-    let value_len = parse_i32(len)
-        .filter(|len| (0..=VALUE_LEN_MAX).contains(len))
-        .ok_or(line(BAD_FORMAT))? as usize;
-    let bad = |reply| Bad::Swallow(reply, value_len);
     let flags = Flags::read(words, cx).map_err(bad)?;
     let key = key(key_word, &flags, key_room).map_err(bad)?;
     let (name, mode) = mode(&flags).ok_or(bad(b"CLIENT_ERROR invalid mode for ms M token\r\n"))?;

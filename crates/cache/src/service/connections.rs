@@ -63,6 +63,8 @@ pub(crate) struct Connection {
     /// Counted from 1. It stands where memcached shows a descriptor.
     pub(crate) id: u64,
     pub(crate) peer: Peer,
+    /// Which of the listeners accepted it.
+    pub(crate) listener: Option<usize>,
     /// When the last command came.
     pub(crate) last_command: AtomicU32,
     /// Its place in the list. Only changed under the list's lock.
@@ -78,12 +80,18 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn open(&self, peer: Peer, now: Seconds) -> Arc<Connection> {
+    pub(crate) fn open(
+        &self,
+        peer: Peer,
+        listener: Option<usize>,
+        now: Seconds,
+    ) -> Arc<Connection> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let mut list = lock(&self.list);
         let connection = Arc::new(Connection {
             id,
             peer,
+            listener,
             last_command: AtomicU32::new(now),
             place: Mutex::new(list.len()),
         });
@@ -132,7 +140,7 @@ mod tests {
     #[test]
     fn those_who_leave_are_forgotten_in_any_order() {
         let all = Connections::default();
-        let [a, b, c] = [2, 3, 4].map(|now| all.open(Peer::Unix, now));
+        let [a, b, c] = [2, 3, 4].map(|now| all.open(Peer::Unix, None, now));
         all.close(&a);
         all.close(&c);
         let mut left = Vec::new();

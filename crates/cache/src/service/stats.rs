@@ -1,10 +1,10 @@
-//! `stats`, by memcached's names. All of 1.6.18's are there, because monitors read them: what only
+//! `stats`, by memcached's names. All of 1.6.45's are there, because monitors read them: what only
 //! memcached's own insides could fill (its segmented lists, its buffers, its extstore) is 0.
 
 use std::sync::atomic::Ordering;
 
 use super::counters::Count;
-use super::{Access, Binding, Service, watch};
+use super::{Access, Binding, Peer, Service, watch};
 use crate::store::{ClassStats, Seconds, Stats};
 
 /// Names that nothing here corresponds to; always 0.
@@ -20,6 +20,7 @@ const ZEROS: &[&str] = &[
     "slab_reassign_evictions_nomem",
     "slab_reassign_inline_reclaim",
     "slab_reassign_busy_items",
+    "slab_reassign_busy_nomem",
     "slab_reassign_busy_deletes",
     "slab_global_page_pool",
     "malloc_fails",
@@ -213,6 +214,7 @@ fn memory(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
         "hash_is_expanding": 0,
         "ghost_bytes": stats.ghost_bytes,
         "slab_reassign_rescues": stats.slab_reassign_rescues,
+        "slab_reassign_last_busy_status": "none",
         "slab_reassign_running": u8::from(stats.slab_reassign_running),
         "slabs_moved": stats.slabs_moved,
         "lru_crawler_running": u8::from(is_crawling),
@@ -263,6 +265,7 @@ fn settings(service: &Service, sink: &mut Sink<'_>) {
         "auth_enabled_sasl": yes(matches!(settings.access, Access::Sasl(_))),
         "auth_enabled_ascii": yes(matches!(settings.access, Access::Ascii(_))),
         "item_size_max": config.item_len_max,
+        "client_flags_size": size_of::<u32>(),
         "maxconns_fast": yes(settings.refuses_at_connections_max),
         "hashpower_init": config.hash_power,
         "slab_reassign": "yes",
@@ -370,7 +373,8 @@ fn sizes_status(service: &Service, is_on: bool, sink: &mut Sink<'_>) {
 }
 
 fn conns(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
-    for (at, address) in service.connections.listeners().iter().enumerate() {
+    let listeners = service.connections.listeners();
+    for (at, address) in listeners.iter().enumerate() {
         show_class!(sink, format_args!("listen{at}"),
             "addr": address,
             "state": "conn_listening",
@@ -378,8 +382,15 @@ fn conns(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
     }
     service.connections.for_each(|connection| {
         let last = connection.last_command.load(Ordering::Relaxed);
+        let listener = connection.listener.and_then(|at| listeners.get(at));
+        // A client of a Unix socket has no address: memcached shows the socket's own path.
+        let path = listener.filter(|_| connection.peer == Peer::Unix);
+        let address = path.map_or_else(|| connection.peer.to_string(), String::clone);
+        show_class!(sink, connection.id, "addr": address);
+        if let Some(listener) = listener {
+            show_class!(sink, connection.id, "listen_addr": listener);
+        }
         show_class!(sink, connection.id,
-            "addr": connection.peer,
             "state": if last == now { "conn_parse_cmd" } else { "conn_read" },
             "secs_since_last_cmd": now.saturating_sub(last),
         );

@@ -91,7 +91,7 @@ pub struct DeleteRule {
     pub new_cas: Option<u64>,
     /// Meta `I`: keep the item, marked as stale, with its win token free again.
     pub invalidate: bool,
-    /// Meta `x`: keep the item, without its value and flags.
+    /// Meta `x`: keep the item, as a new one without value, flags, marks and expiry time.
     pub clear_value: bool,
     /// Meta `T`: the new expiry time of what is kept.
     pub exptime: Option<Seconds>,

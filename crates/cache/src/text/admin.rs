@@ -39,7 +39,7 @@ pub(crate) fn run(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) 
         b"lru_crawler" => lru_crawler(cx, state, tokens),
         b"slabs" => slabs(cx, tokens),
         b"watch" => watch(cx, state, tokens),
-        _ => cx.out.put(ERROR),
+        _ => cx.answer(ERROR, tokens.is_noreply()),
     }
 }
 
@@ -53,8 +53,8 @@ fn refresh_certs(cx: &mut Context<'_>) {
 
 fn verbosity(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     const VERBOSITY_MAX: u32 = 2;
-    let ([_, level] | [_, level, _]) = tokens.parts() else {
-        return cx.out.put(ERROR);
+    let [_, level, ..] = tokens.parts() else {
+        return cx.out.put(BAD_FORMAT);
     };
     let reply = match parse_u32(level) {
         None => BAD_FORMAT,
@@ -73,8 +73,8 @@ fn flush_all(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     let is_quiet = tokens.is_noreply();
     let delay = match tokens.parts() {
         [_] | [_, b"noreply"] => Some(0),
-        [_, delay] | [_, delay, _] => parse_exptime(delay),
-        _ => return cx.out.put(ERROR),
+        [_, delay, ..] => parse_exptime(delay),
+        [] => unreachable!("a command has a name"),
     };
     let reply = match delay {
         _ if !cx.service.settings.allows_flush => b"CLIENT_ERROR flush_all not allowed\r\n",
@@ -89,7 +89,7 @@ fn flush_all(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
 
 fn shutdown(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
     if !cx.service.settings.allows_shutdown {
-        return cx.out.put(b"ERROR: shutdown not enabled\r\n");
+        return cx.out.put(b"SERVER_ERROR: shutdown not enabled\r\n");
     }
     let how = match tokens.parts() {
         [_] => StopMode::Now,
@@ -118,10 +118,10 @@ fn cache_memlimit(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     cx.answer(reply, tokens.is_noreply());
 }
 
-/// `lru tune|mode|temp_ttl` set memcached's segmented lists. There are none here, and the reply
-/// says so, after the checks that memcached makes.
+/// `lru tune|mode|temp_ttl` set memcached's segmented lists. There are none here: a command that
+/// memcached would take is answered like there, and changes nothing.
 fn lru(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    const NO_DIALS: &[u8] = b"ERROR the eviction here has no segments to tune\r\n";
+    const OK: &[u8] = b"OK\r\n";
     let reply: &[u8] = match tokens.parts() {
         [_, b"tune", hot, warm, hot_factor, warm_factor, ..] => {
             let percents = parse_u32(hot).zip(parse_u32(warm));
@@ -133,17 +133,12 @@ fn lru(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
                 (Some(_), Some((hot, warm))) if hot <= 0.0 || warm <= 0.0 => {
                     b"ERROR hot/warm age factors must be greater than 0\r\n"
                 }
-                (Some(_), Some(_)) => NO_DIALS,
+                (Some(_), Some(_)) => OK,
                 _ => ERROR,
             }
         }
-        [_, b"mode", b"flat" | b"segmented", ..] => NO_DIALS,
-        [_, b"temp_ttl", ttl, ..] => match parse_i32(ttl) {
-            // A value below 0 turns it off, and it is off already.
-            Some(..0) => b"OK\r\n",
-            Some(_) => NO_DIALS,
-            None => ERROR,
-        },
+        [_, b"mode", b"flat" | b"segmented", ..] => OK,
+        [_, b"temp_ttl", ttl, ..] => parse_i32(ttl).map_or(ERROR, |_| OK),
         _ => ERROR,
     };
     cx.out.put(reply);
@@ -186,8 +181,11 @@ fn lru_crawler(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
             *state = State::Crawl;
             return;
         }
-        [_, b"metadump" | b"mgdump", _] if !cx.service.settings.allows_dump => {
-            b"CLIENT_ERROR metadump not allowed\r\n"
+        [_, b"metadump", _] if !cx.service.settings.allows_dump => {
+            b"ERROR metadump not allowed\r\n"
+        }
+        [_, b"mgdump", _] if !cx.service.settings.allows_dump => {
+            b"ERROR key dump not allowed\r\n"
         }
         [_, kind @ (b"metadump" | b"mgdump"), classes]
             if *classes == b"hash" || are_classes(classes) =>

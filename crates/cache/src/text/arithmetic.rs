@@ -1,13 +1,12 @@
 use crate::conversation::Context;
 use crate::number::{parse_u64, push_decimal};
 use crate::store::{Arithmetic, Counted, Direction, StoreError};
-use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, NO_MEMORY, NOT_A_NUMBER, TOO_LARGE, Tokens};
+use crate::words::{BAD_FORMAT, KEY_LEN_MAX, NO_MEMORY, NOT_A_NUMBER, TOO_LARGE, Tokens};
 
 /// `incr|decr <key> <delta> [noreply]`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    let (command, key, delta) = match tokens.parts() {
-        [command, key, delta] | [command, key, delta, _] => (command, key, delta),
-        _ => return cx.out.put(ERROR),
+    let [command, key, delta, ..] = tokens.parts() else {
+        return cx.out.put(BAD_FORMAT);
     };
     let is_quiet = tokens.is_noreply();
     if key.len() > KEY_LEN_MAX {

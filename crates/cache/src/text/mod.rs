@@ -17,10 +17,14 @@ use crate::number::{parse_exptime, parse_i32};
 use crate::service::Access;
 use crate::service::counters::Count;
 use crate::store::{DeleteRule, Deleted};
-use crate::words::{BAD_EXPTIME, BAD_FORMAT, ERROR, KEY_LEN_MAX, LINE_LEN_MAX, Tokens, without_cr};
+use crate::words::{BAD_EXPTIME, BAD_FORMAT, KEY_LEN_MAX, LINE_LEN_MAX, Tokens, without_cr};
 
 /// The longest `user password` that is read.
 const PASSWORD_LEN_MAX: usize = 2048;
+
+/// The length of the shortest line that may be a command, with its end; what is shorter has
+/// another error.
+const LINE_LEN_MIN: usize = 4;
 
 const LINE_TOO_LONG: &[u8] = b"CLIENT_ERROR line too long\r\n";
 const STORED: &[u8] = b"STORED\r\n";
@@ -142,6 +146,7 @@ fn dispatch(
             *state = State::Closed;
             return Step::then(Next::Close);
         }
+        _ if after < LINE_LEN_MIN => cx.out.put(BAD_FORMAT),
         _ => admin::run(cx, state, &tokens),
     }
     Step::used(after)
@@ -203,34 +208,27 @@ fn log_in(cx: &Context<'_>, password: &[u8], line_end: &[u8]) -> &'static [u8] {
     }
 }
 
-/// `delete <key> [0] [noreply]`
+/// `delete <key> [noreply]`. Other words behind the key are not looked at: old clients send a time.
 fn delete(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    const USAGE: &[u8] =
-        b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
-    let is_quiet = tokens.is_noreply();
-    let reply: &[u8] = match tokens.parts() {
-        [_, key] | [_, key, b"0" | b"noreply"] | [_, key, b"0", b"noreply"] => {
-            if key.len() > KEY_LEN_MAX {
-                BAD_FORMAT
-            } else {
-                cx.saw_delete(key);
-                match cx.items.delete(key, DeleteRule::default()) {
-                    Deleted::Deleted => b"DELETED\r\n",
-                    Deleted::NotFound | Deleted::Exists => b"NOT_FOUND\r\n",
-                }
-            }
-        }
-        [_, _, _] | [_, _, _, _] => USAGE,
-        _ => return cx.out.put(ERROR),
+    let [_, key, ..] = tokens.parts() else {
+        return cx.out.put(BAD_FORMAT);
     };
-    cx.answer(reply, is_quiet);
+    let reply: &[u8] = if key.len() > KEY_LEN_MAX {
+        BAD_FORMAT
+    } else {
+        cx.saw_delete(key);
+        match cx.items.delete(key, DeleteRule::default()) {
+            Deleted::Deleted => b"DELETED\r\n",
+            Deleted::NotFound | Deleted::Exists => b"NOT_FOUND\r\n",
+        }
+    };
+    cx.answer(reply, tokens.is_noreply());
 }
 
 /// `touch <key> <exptime> [noreply]`
 fn touch(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    let (key, exptime) = match tokens.parts() {
-        [_, key, exptime] | [_, key, exptime, _] => (key, exptime),
-        _ => return cx.out.put(ERROR),
+    let [_, key, exptime, ..] = tokens.parts() else {
+        return cx.out.put(BAD_FORMAT);
     };
     let reply: &[u8] = match parse_exptime(exptime) {
         _ if key.len() > KEY_LEN_MAX => BAD_FORMAT,

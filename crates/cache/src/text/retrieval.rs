@@ -10,7 +10,7 @@ use crate::conversation::{Context, Retrieval, State, Step};
 use crate::number::{parse_exptime, push_decimal};
 use crate::store::{Item, PREFETCHED_MAX};
 use crate::words::{
-    BAD_EXPTIME, BAD_FORMAT, ERROR, KEY_LEN_MAX, LINE_LEN_MAX, SHARED_LEN_MIN, TOO_MANY_READERS,
+    BAD_EXPTIME, BAD_FORMAT, KEY_LEN_MAX, LINE_LEN_MAX, SHARED_LEN_MIN, TOO_MANY_READERS,
     without_cr,
 };
 
@@ -68,14 +68,16 @@ pub(crate) fn begin_long(cx: &mut Context<'_>, state: &mut State, input: &[u8], 
 
 /// Reads the command and, for `gat`, the expiry time; returns where the keys begin.
 fn head(cx: &Context<'_>, line: &[u8]) -> Result<(Retrieval, usize), &'static [u8]> {
-    let (name, mut at) = word(line, 0).ok_or(ERROR)?;
+    let (name, mut at) = word(line, 0).ok_or(BAD_FORMAT)?;
     // One word more must come: a key, or the expiry time.
-    let (first, after_first) = word(line, at).ok_or(ERROR)?;
+    let (first, after_first) = word(line, at).ok_or(BAD_FORMAT)?;
     let mut retrieval = Retrieval {
         with_cas: name.ends_with(b"s"),
         exptime: None,
     };
     if name.starts_with(b"ga") {
+        // And a key behind that.
+        word(line, after_first).ok_or(BAD_FORMAT)?;
         let exptime = parse_exptime(first).ok_or(BAD_EXPTIME)?;
         retrieval.exptime = Some(cx.deadline(exptime));
         at = after_first;
@@ -100,9 +102,8 @@ pub(crate) fn whole_line(
     at: usize,
     end: usize,
 ) -> Step {
-    let is_empty = retrieval.exptime.is_none() && keys.iter().all(|&byte| byte == b' ');
-    if is_empty {
-        cx.out.put(ERROR);
+    if keys.iter().all(|&byte| byte == b' ') {
+        cx.out.put(BAD_FORMAT);
         return Step::used(end + 1);
     }
     // memcached checks all keys before it replies. So does this function, for lines that memcached

@@ -14,6 +14,9 @@ pub(crate) fn command(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'
             reset(cx.service);
             b"RESET\r\n"
         }
+        [_, b"detail", ..] if !cx.service.settings.allows_dump => {
+            b"CLIENT_ERROR stats detail not allowed\r\n"
+        }
         [_, b"detail", rest @ ..] => return detail(cx, rest.first().copied().unwrap_or_default()),
         [_, b"cachedump", ..] if !cx.service.settings.allows_dump => {
             b"CLIENT_ERROR stats cachedump not allowed\r\n"

@@ -9,10 +9,10 @@ use session::{Next, Phase};
 use crate::conversation::observe::Stored;
 use crate::conversation::{Bad, Context, Pending, State, Step, Storage, Swallow};
 use crate::meta;
-use crate::number::{parse_exptime, parse_i32, parse_u32, parse_u64};
+use crate::number::{parse_exptime, parse_flags, parse_i32, parse_u64};
 use crate::store::{Mode, Rule, StoreError, StoreOutcome};
 use crate::words::{
-    BAD_CHUNK, BAD_FORMAT, ERROR, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, VALUE_LEN_MAX,
+    BAD_CHUNK, BAD_FORMAT, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, VALUE_LEN_MAX,
 };
 
 /// A store command's line, and the words for its outcome.
@@ -76,33 +76,30 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<StoreComman
         b"prepend" => ("prepend", Mode::Prepend),
         _ => ("cas", Mode::Set),
     };
-    let (key, flags, exptime, len, cas) = match tokens.parts() {
-        [b"cas", key, flags, exptime, len, cas] | [b"cas", key, flags, exptime, len, cas, _] => {
-            (key, flags, exptime, len, Some(cas))
-        }
-        [b"cas", ..] => return Err(Bad::Line(ERROR, false)),
-        [_, key, flags, exptime, len] | [_, key, flags, exptime, len, _] => {
-            (key, flags, exptime, len, None)
-        }
-        _ => return Err(Bad::Line(ERROR, false)),
-    };
     let is_quiet = tokens.is_noreply();
-    let bad = || Bad::Line(BAD_FORMAT, is_quiet);
+    let [command, key, flags, exptime, len, rest @ ..] = tokens.parts() else {
+        return Err(Bad::Line(BAD_FORMAT, is_quiet));
+    };
+    let value_len = parse_value_len(len).ok_or(Bad::Line(BAD_FORMAT, is_quiet))?;
+    // Whatever else is wrong: the value is no line of commands.
+    let bad = || Bad::Swallow(if is_quiet { b"" } else { BAD_FORMAT }, value_len);
     if key.len() > KEY_LEN_MAX {
         return Err(bad());
     }
-    let flags = parse_u32(flags).ok_or_else(bad)?;
+    let flags = parse_flags(flags).ok_or_else(bad)?;
     let exptime = parse_exptime(exptime).ok_or_else(bad)?;
-    let value_len = parse_i32(len).ok_or_else(bad)?;
-    let cas = cas.map(|cas| parse_u64(cas).ok_or_else(bad)).transpose()?;
-    if !(0..=VALUE_LEN_MAX).contains(&value_len) {
-        return Err(bad());
-    }
+    let cas = match *command {
+        b"cas" => {
+            let word = rest.first().ok_or_else(bad)?;
+            Some(parse_u64(word).ok_or_else(bad)?)
+        }
+        _ => None,
+    };
     let storage = Storage {
         key,
         flags,
         exptime: cx.deadline(exptime),
-        value_len: value_len as usize,
+        value_len,
         rule: Rule {
             mode,
             cas,
@@ -112,6 +109,13 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<StoreComman
     };
     let voice = Voice::Classic { is_quiet };
     Ok(StoreCommand { storage, voice })
+}
+
+/// The length that a line announces for its value. Without it the value cannot be skipped.
+#[inline]
+pub(crate) fn parse_value_len(text: &[u8]) -> Option<usize> {
+    let len = parse_i32(text)?;
+    (0..=VALUE_LEN_MAX).contains(&len).then_some(len as usize)
 }
 
 /// Takes the value, or its first part.

@@ -309,7 +309,7 @@ fn start_server(
             None if are_unix.get(opening.listener) == Some(&true) => Peer::Unix,
             address => Peer::Tcp(address),
         };
-        Overheard::new(&service, peer, opening.now)
+        Overheard::new(&service, peer, opening.listener, opening.now)
     };
     Server::start(settings, open)
         .map_err(|error| Failure::Running(config.common.engine.why_not_started(&error)))

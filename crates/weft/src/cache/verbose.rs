@@ -37,9 +37,14 @@ struct Lines {
 }
 
 impl Overheard {
-    pub(crate) fn new(service: &Arc<Service>, peer: Peer, now: Now) -> Overheard {
+    pub(crate) fn new(
+        service: &Arc<Service>,
+        peer: Peer,
+        listener: usize,
+        now: Now,
+    ) -> Overheard {
         let new = Overheard {
-            session: Session::new(Arc::clone(service), peer, now),
+            session: Session::accepted(Arc::clone(service), peer, listener, now),
             service: Arc::clone(service),
             id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
             asked: Lines::default(),

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::number::{DECIMAL_LEN_MAX, parse_u64, push_decimal};
+use crate::number::{DECIMAL_LEN_MAX, parse_value, push_decimal};
 use crate::store::access::draft::Draft;
 use crate::store::access::item::Held;
 use crate::store::access::turn::Turn;
@@ -19,7 +19,7 @@ use crate::store::pool::Pool;
 use crate::store::pool::counters::add;
 use crate::store::pool::draft::RawDraft;
 use crate::store::rule::{
-    Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, Rule, Seconds, StoreError,
+    Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, NEVER, Rule, Seconds, StoreError,
     StoreOutcome,
 };
 use crate::store::slab::{Clock, Use, Victim, set_generation};
@@ -342,11 +342,9 @@ impl<'s> Turn<'s> {
             self.forget(key);
             return true;
         };
-        let marks = match rule.invalidate {
-            true => mark::STALE,
-            false => seen.marks,
-        };
-        let exptime = rule.exptime.filter(|_| rule.invalidate);
+        // What has no value any more is not the old value that others may still use.
+        let marks = if rule.invalidate { mark::STALE } else { 0 };
+        let exptime = Some(rule.exptime.unwrap_or(NEVER));
         let change = Change {
             seen,
             marks,
@@ -387,7 +385,7 @@ impl<'s> Turn<'s> {
             if by.cas.is_some_and(|cas| cas != seen.cas) {
                 return Ok(Counted::Exists);
             }
-            let Some(number) = parse_u64(text) else {
+            let Some(number) = parse_value(text) else {
                 return Ok(Counted::NotANumber);
             };
             let number = match by.direction {
@@ -542,15 +540,18 @@ impl Pool {
     /// Changes an item's marks in place, under its bucket's lock.
     fn keep_changed(&self, chunk: Chunk, rule: DeleteRule) {
         let header = self.arena.header(chunk);
+        if rule.clear_value {
+            header.flags.store(0, Relaxed);
+            header.state.fetch_and(!(mark::STALE | mark::WIN), Relaxed);
+            let exptime = rule.exptime.unwrap_or(NEVER);
+            header.exptime.store(exptime, Relaxed);
+        }
         if rule.invalidate {
             header.state.fetch_or(mark::STALE, Relaxed);
             header.state.fetch_and(!mark::WIN, Relaxed);
         }
         if let Some(exptime) = rule.exptime.filter(|_| rule.invalidate) {
             header.exptime.store(exptime, Relaxed);
-        }
-        if rule.clear_value {
-            header.flags.store(0, Relaxed);
         }
         header
             .cas

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The argument is the program; each trace gets a fresh one, with the same `-m`. Without it that
-//! column stays empty.
+//! column stays empty. A second argument chooses the traces whose names hold it.
 //!
 //! The working set is ten times what the memory holds. Every miss is followed by a set, as a client
 //! that looks things up elsewhere does. The first third of each trace warms up and is not counted.
@@ -30,18 +30,22 @@ const WARM: usize = REQUESTS / 3;
 /// Keys from here on have values 64 times as long.
 const LARGE_FROM: u32 = 10 * KEYS as u32;
 
+/// 1 MB is the limit of an item, key and header included, in memcached as well.
+const VALUE_LEN_MAX: usize = 1_000_000;
+
 fn main() -> io::Result<()> {
     let memcached = env::args().nth(1);
+    let wanted = env::args().nth(2).unwrap_or_default();
     println!("| trace | this store (S3-FIFO) | memcached | SIEVE, simulated | LRU, simulated |");
     println!("|---|---|---|---|---|");
-    for trace in traces() {
-        let (ours, items) = ratio_of_store(&trace);
+    for trace in traces().iter().filter(|trace| trace.name.contains(&wanted)) {
+        let (ours, items) = ratio_of_store(trace);
         let theirs = match &memcached {
-            Some(program) => format!("{:.4}", ratio_of_memcached(&trace, program)?),
+            Some(program) => format!("{:.4}", ratio_of_memcached(trace, program)?),
             None => "not asked".to_owned(),
         };
-        let sieve = ratio_of(&trace, &mut Sieve::new(items));
-        let lru = ratio_of(&trace, &mut Lru::new(items));
+        let sieve = ratio_of(trace, &mut Sieve::new(items));
+        let lru = ratio_of(trace, &mut Lru::new(items));
         println!(
             "| {} | {ours:.4} | {theirs} | {sieve:.4} | {lru:.4} |",
             trace.name
@@ -50,11 +54,23 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
+/// The lengths of the values, by key.
+#[derive(Clone, Copy)]
+enum Sizes {
+    /// 200 bytes.
+    Same,
+    /// 40 to 2,560 bytes, each double the one before.
+    Doubling,
+    /// 1 byte to 1 MB, each power of ten as often as another.
+    LogUniform,
+    /// 100 bytes, or 10 KB.
+    Two,
+}
+
 struct Trace {
     name: String,
     keys: Vec<u32>,
-    /// Value lengths by key: constant, or of a wide mix.
-    is_mixed: bool,
+    sizes: Sizes,
     /// Requests before this one are not counted.
     counted_from: usize,
     memory_mb: u64,
@@ -67,7 +83,7 @@ fn traces() -> Vec<Trace> {
         traces.push(Trace {
             name,
             keys: zipf(skew, 1),
-            is_mixed: false,
+            sizes: Sizes::Same,
             counted_from: WARM,
             memory_mb: 16,
         });
@@ -79,7 +95,7 @@ fn traces() -> Vec<Trace> {
         traces.push(Trace {
             name: name.to_owned(),
             keys: scanned(share, run),
-            is_mixed: false,
+            sizes: Sizes::Same,
             counted_from: WARM,
             memory_mb: 16,
         });
@@ -87,24 +103,38 @@ fn traces() -> Vec<Trace> {
     traces.push(Trace {
         name: "Zipf 1.0, popularity drifts".to_owned(),
         keys: drifting(),
-        is_mixed: false,
+        sizes: Sizes::Same,
         counted_from: WARM,
         memory_mb: 16,
     });
     traces.push(Trace {
         name: "Zipf 1.0, sizes mixed".to_owned(),
         keys: zipf(1.0, 5),
-        is_mixed: true,
+        sizes: Sizes::Doubling,
         counted_from: WARM,
         memory_mb: 16,
     });
     traces.push(Trace {
         name: "Zipf 1.0, small, then large, then small: the last third".to_owned(),
         keys: shifted(),
-        is_mixed: true,
+        sizes: Sizes::Doubling,
         counted_from: 2 * WARM,
         memory_mb: 64,
     });
+    for (name, sizes, requests) in [
+        ("Zipf 1.0, 1 B to 1 MB", Sizes::LogUniform, REQUESTS / 10),
+        ("Zipf 1.0, 100 B and 10 KB", Sizes::Two, REQUESTS / 3),
+    ] {
+        let mut keys = zipf(1.0, 7);
+        keys.truncate(requests);
+        traces.push(Trace {
+            name: name.to_owned(),
+            keys,
+            sizes,
+            counted_from: requests / 3,
+            memory_mb: 64,
+        });
+    }
     traces
 }
 
@@ -177,11 +207,15 @@ impl Trace {
     }
 
     fn value_len(&self, key: u32) -> usize {
-        if self.is_mixed {
-            let len = 40 << (Random(u64::from(key)).next() % 7);
-            if key < LARGE_FROM { len } else { len * 64 }
-        } else {
-            200
+        let mut random = Random(u64::from(key));
+        match self.sizes {
+            Sizes::Same => 200,
+            Sizes::Doubling => {
+                let len = 40 << (random.next() % 7);
+                if key < LARGE_FROM { len } else { len * 64 }
+            }
+            Sizes::LogUniform => 10_f64.powf(6.0 * random.unit()) as usize,
+            Sizes::Two => [100, 10_000][random.next() as usize % 2],
         }
     }
 }
@@ -201,7 +235,7 @@ fn ratio_of_store(trace: &Trace) -> (f64, usize) {
         ..Config::default()
     })
     .expect("memory");
-    let value = vec![b'v'; 200_000];
+    let value = vec![b'v'; VALUE_LEN_MAX];
     let mut now_micros = 2_000_000_u64;
     let ratio = replay(trace, |key| {
         now_micros += 10;

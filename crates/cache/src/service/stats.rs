@@ -229,6 +229,8 @@ fn memory(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
         "crawler_reclaimed": stats.crawler_reclaimed,
         "crawler_items_checked": stats.crawler_items_checked,
         "limbo_chunks": stats.limbo_chunks,
+        "upload_bytes": stats.upload_bytes,
+        "uploads_refused": stats.uploads_refused,
     );
 }
 

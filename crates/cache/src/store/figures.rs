@@ -81,6 +81,10 @@ pub struct Stats {
     pub reader_waits: u64,
     /// Stores refused because the readers did not leave in time: part of `out_of_memory`.
     pub refused_behind_readers: u64,
+    /// Memory of values that are not whole yet, in bytes.
+    pub upload_bytes: u64,
+    /// Stores refused because such values had their share of the memory, which is half.
+    pub uploads_refused: u64,
 }
 
 /// An evicted item, as an observer is told of it (`watch evictions`).

@@ -34,6 +34,7 @@ fn write_items(stats: &Stats, out: &mut MetricsWriter) {
         "memcached_malloced_bytes" "Item memory in use." stats.total_malloced;
         "weft_cache_table_bytes" "Memory of the table of keys." stats.hash_bytes;
         "weft_cache_limbo_chunks" "Chunks that are freed when their last reader is done." stats.limbo_chunks;
+        "weft_cache_upload_bytes" "Memory of values that are not whole yet." stats.upload_bytes;
     } {
         out.gauge(name, help, &[], value as f64);
     }
@@ -45,6 +46,7 @@ fn write_items(stats: &Stats, out: &mut MetricsWriter) {
         "memcached_lru_crawler_items_checked_total" "Items looked at for expiry." stats.crawler_items_checked;
         "memcached_slabs_moved_total" "Pages that changed their slab class." stats.slabs_moved;
         "weft_cache_out_of_memory_total" "Stores refused because no memory was free." stats.out_of_memory;
+        "weft_cache_uploads_refused_total" "Stores refused because unfinished ones had half of the memory." stats.uploads_refused;
         "weft_cache_reader_waits_total" "Stores that waited for readers to leave memory." stats.reader_waits;
         "weft_cache_refused_behind_readers_total" "Stores refused because readers did not leave in time." stats.refused_behind_readers;
     } {

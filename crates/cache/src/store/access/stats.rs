@@ -29,6 +29,8 @@ impl Store {
             slabs_moved: pool.counters.sum(|stripe| &stripe.pages_moved),
             reader_waits: pool.counters.sum(|stripe| &stripe.reader_waits),
             refused_behind_readers: pool.counters.sum(|stripe| &stripe.refused_behind_readers),
+            upload_bytes: pool.upload_len.load(Relaxed),
+            uploads_refused: pool.counters.sum(|stripe| &stripe.uploads_refused),
             slab_reassign_running: pool.is_moving.load(Relaxed),
             slab_reassign_rescues: pool.counters.sum(|stripe| &stripe.rescues),
             hash_power_level: pool.index.power(),

@@ -56,7 +56,8 @@ impl<'s> Turn<'s> {
     ) -> Result<Draft, StoreError> {
         let clock = self.clock();
         self.unpin();
-        let raw = self.pool().begin(key, value_len, flags, exptime, clock)?;
+        let pool = self.pool();
+        let raw = pool.begin_upload(key, value_len, flags, exptime, clock)?;
         Ok(Draft {
             store: self.store.clone(),
             raw: Some(raw),
@@ -79,10 +80,11 @@ impl<'s> Turn<'s> {
             "committed to another store"
         );
         self.unpin();
-        let raw = draft
+        let mut raw = draft
             .raw
             .take()
             .expect("a draft is whole until it is committed");
+        raw.end_upload(self.pool());
         self.commit_raw(raw, rule)
     }
 

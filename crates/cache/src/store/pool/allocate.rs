@@ -101,7 +101,19 @@ impl Pool {
                 false => Tried::Held,
             };
         }
-        let evicted = self.config.evicts && self.evict_some(id, clock);
+        let mut evicted = self.config.evicts && self.evict_some(id, clock, false);
+        if !evicted && self.config.evicts {
+            // All that is next to go was used: what was not used elsewhere goes before.
+            let stolen = match limbo {
+                Reaped::Nothing => self.steal_cold_page(id, clock),
+                _ => Stolen::Nothing,
+            };
+            match stolen {
+                Stolen::Page => return Tried::Progress,
+                Stolen::Later => {}
+                _ => evicted = self.evict_some(id, clock, true),
+            }
+        }
         self.balance(id, clock);
         let advanced = self.advance();
         if evicted && advanced {
@@ -242,8 +254,9 @@ impl Pool {
         !dead.is_empty()
     }
 
-    /// Evicts an item or a few of a class. False when there is none.
-    fn evict_some(&self, id: u8, clock: Clock) -> bool {
+    /// Evicts an item or a few of a class. False when there is none, or when all that were looked
+    /// at were used and none `must` go.
+    fn evict_some(&self, id: u8, clock: Clock, must: bool) -> bool {
         let pinned = self.pin();
         let mut victims = [const { None }; EVICT_AT_ONCE_MAX];
         let mut class = self.class(id);
@@ -251,14 +264,15 @@ impl Pool {
         // Behind a reader that the kernel took off its processor, more victims would only wait with
         // the others.
         let waits = class.limbo_len() > 64 + class.items() / 8;
-        let mut steps = EVICT_STEPS_MAX;
+        // Each item is passed over once: in a class of few the most used would soon look unused.
+        let mut steps = EVICT_STEPS_MAX.min(class.items().max(1) as u32);
         for (at, victim) in victims
             .iter_mut()
             .take(if waits { 0 } else { limit })
             .enumerate()
         {
             let hash_of = |chunk| self.hash_of(chunk);
-            *victim = class.pick(&self.arena, clock, (&mut steps, at == 0), hash_of);
+            *victim = class.pick(&self.arena, clock, (&mut steps, must && at == 0), hash_of);
         }
         drop(class);
         for victim in victims.iter().flatten() {

@@ -23,6 +23,7 @@ pub(crate) struct Stripe {
     pub(crate) pages_moved: AtomicU64,
     pub(crate) reader_waits: AtomicU64,
     pub(crate) refused_behind_readers: AtomicU64,
+    pub(crate) uploads_refused: AtomicU64,
 }
 
 pub(crate) struct Counters(Box<[Stripe]>);
@@ -46,6 +47,7 @@ impl Stripe {
             pages_moved: zero(),
             reader_waits: zero(),
             refused_behind_readers: zero(),
+            uploads_refused: zero(),
         }
     }
 
@@ -64,6 +66,7 @@ impl Stripe {
             &self.pages_moved,
             &self.reader_waits,
             &self.refused_behind_readers,
+            &self.uploads_refused,
         ];
         self.get_hits.iter().chain(&self.touch_hits).chain(singles)
     }

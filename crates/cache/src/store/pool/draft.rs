@@ -4,9 +4,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::store::memory::arena::{Chunk, HEADER_LEN};
+use crate::store::memory::arena::{Chunk, HEADER_LEN, PAGE_LEN};
+use crate::store::memory::classes::CHUNK_LEN_MAX;
 use crate::store::memory::layout::Layout;
-use crate::store::pool::Pool;
+use crate::store::pool::counters::add;
+use crate::store::pool::{Pool, thread_stripe};
 use crate::store::rule::{Seconds, StoreError};
 use crate::store::slab::Clock;
 
@@ -20,6 +22,8 @@ pub(crate) struct RawDraft {
     filled: usize,
     /// The chunk that is being filled: its number among the further ones, and its name.
     parts_made: usize,
+    /// How much of the uploads' share it holds; none when its value was there from the start.
+    share: Option<u64>,
 }
 
 impl RawDraft {
@@ -49,6 +53,7 @@ impl RawDraft {
             value_len,
             filled: 0,
             parts_made: 0,
+            share: None,
         }
     }
 
@@ -86,7 +91,11 @@ impl RawDraft {
         len: usize,
         clock: Clock,
     ) -> Result<(), StoreError> {
-        let part = pool.allocate(pool.lens.class_for(HEADER_LEN + len), clock)?;
+        let class = pool.lens.class_for(HEADER_LEN + len);
+        if let Some(share) = &mut self.share {
+            *share += pool.take_share(class)?;
+        }
+        let part = pool.allocate(class, clock)?;
         let header = pool.arena.header(part);
         header.value_len.store(len as u32, Relaxed);
         header.key_len.store(0, Relaxed);
@@ -129,8 +138,16 @@ impl RawDraft {
         Ok(used)
     }
 
+    /// Ends the upload: the item is whole, or goes.
+    pub(crate) fn end_upload(&mut self, pool: &Pool) {
+        if let Some(share) = self.share.take() {
+            pool.upload_len.fetch_sub(share, Relaxed);
+        }
+    }
+
     /// Gives the memory back.
-    pub(crate) fn discard(self, pool: &Pool) {
+    pub(crate) fn discard(mut self, pool: &Pool) {
+        self.end_upload(pool);
         (0..self.parts_made).for_each(|at| pool.free_chunk(pool.part(self.chunk, at)));
         pool.free_chunk(self.chunk);
     }
@@ -146,15 +163,62 @@ impl Pool {
         exptime: Seconds,
         clock: Clock,
     ) -> Result<RawDraft, StoreError> {
+        self.check_len(key, value_len)?;
+        let layout = Layout::new(key.len(), value_len);
+        let chunk = self.allocate(self.lens.class_for(layout.first_chunk_len()), clock)?;
+        Ok(RawDraft::new(self, chunk, key, value_len, flags, exptime))
+    }
+
+    /// The same for a value that comes in pieces, in the uploads' share of the memory.
+    pub(crate) fn begin_upload(
+        &self,
+        key: &[u8],
+        value_len: usize,
+        flags: u32,
+        exptime: Seconds,
+        clock: Clock,
+    ) -> Result<RawDraft, StoreError> {
+        self.check_len(key, value_len)?;
+        let item_len = HEADER_LEN + key.len() + value_len;
+        let share = self.take_share(self.lens.class_for(item_len))?;
+        let begun = self.begin(key, value_len, flags, exptime, clock);
+        match begun {
+            Ok(raw) => Ok(RawDraft {
+                share: Some(share),
+                ..raw
+            }),
+            Err(error) => {
+                self.upload_len.fetch_sub(share, Relaxed);
+                Err(error)
+            }
+        }
+    }
+
+    fn check_len(&self, key: &[u8], value_len: usize) -> Result<(), StoreError> {
         // A caller may ask for any length: a sum that came round would look short.
         let item_len = (HEADER_LEN + key.len()).checked_add(value_len);
         let fits = item_len.is_some_and(|len| len <= self.config.item_len_max as usize);
         if !fits || key.len() > usize::from(u8::MAX) {
             return Err(StoreError::TooLarge);
         }
-        let layout = Layout::new(key.len(), value_len);
-        let chunk = self.allocate(self.lens.class_for(layout.first_chunk_len()), clock)?;
-        Ok(RawDraft::new(self, chunk, key, value_len, flags, exptime))
+        Ok(())
+    }
+
+    /// Takes a chunk of a class from the uploads' share. A client that never finishes keeps its
+    /// memory from all others, so uploads together have half of it, and room for one item at least.
+    /// The newest is refused, as by a memcached that is full of them: those before it are nearer to
+    /// their end.
+    fn take_share(&self, class: u8) -> Result<u64, StoreError> {
+        let memory_len = u64::from(self.pages_limit()) * PAGE_LEN as u64;
+        let one_len = u64::from(self.config.item_len_max) + 2 * CHUNK_LEN_MAX as u64;
+        let len = self.lens.as_slice()[usize::from(class) - 1] as u64;
+        let before = self.upload_len.fetch_add(len, Relaxed);
+        if before + len <= (memory_len / 2).max(one_len) {
+            return Ok(len);
+        }
+        self.upload_len.fetch_sub(len, Relaxed);
+        add(&self.counters.stripe(thread_stripe()).uploads_refused);
+        Err(StoreError::OutOfMemory)
     }
 
     /// Further chunk `at` of a long item.

@@ -43,6 +43,8 @@ pub(crate) struct Pool {
     pages_limit: AtomicU32,
     hasher: RandomState,
     cas: AtomicU64,
+    /// What values that are not whole yet hold of the memory.
+    pub(crate) upload_len: AtomicU64,
     /// The generation and when the next flush is due: see `crawl::Flush`.
     pub(crate) flush: AtomicU64,
     pub(crate) sweep: Mutex<Sweep>,
@@ -99,6 +101,7 @@ impl Pool {
             pages_limit: AtomicU32::new(pages_limit as u32),
             hasher: RandomState::default(),
             cas: AtomicU64::new(0),
+            upload_len: AtomicU64::new(0),
             flush: AtomicU64::new(0),
             sweep: Mutex::default(),
             mover: Mutex::new(Mover::new(lens.as_slice().len())),

@@ -9,11 +9,13 @@
 //! comes back and which has all but stopped to evict, gives page after page to the one that evicts
 //! most, oldest items first, and the last page too.
 //!
-//! To empty a page: items that were used are copied to free chunks of their class, the others are
-//! evicted, and when the last reader has left, the page goes. That is done in steps, by those that
+//! To empty a page: items that were used are copied to free chunks of their class, or of a longer
+//! one, and what was not used there makes room for them; the others are evicted, and when the last
+//! reader has left, the page goes. Of several pages the one goes that has the fewest used items. That is done in steps, by those that
 //! need memory and by `Store::maintain`. A class that has nothing left to evict does not wait: it
 //! takes a page at once.
 
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, TryLockError};
 
@@ -24,7 +26,7 @@ use crate::store::pool::counters::add;
 use crate::store::pool::draft::RawDraft;
 use crate::store::pool::state::{Move, Mover};
 use crate::store::pool::{Pool, thread_stripe};
-use crate::store::slab::{Clock, Pace, Use, Victim, generation, set_generation};
+use crate::store::slab::{Clock, LONG_WORTH, Pace, Use, Victim, is_long, generation, set_generation};
 
 /// How a step went.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,6 +51,17 @@ pub(crate) enum Stolen {
 
 /// How many pages of a class are looked at for one that can be emptied.
 const PAGES_LOOKED_AT: usize = 16;
+
+/// And how many of their chunks: some 50 µs.
+const CHUNKS_LOOKED_AT: usize = 8192;
+
+/// A page without used items is looked for each time that an item of this length would cost one
+/// that was used; for shorter ones when as much was evicted as makes a look at the balance due.
+const SEARCHED_FOR_MIN: usize = 64 << 10;
+
+/// How many classes are looked at for room for an item that was used: the last has chunks of some
+/// six times its length.
+const CLASSES_LOOKED_AT: usize = 9;
 
 /// How many chunks a class looks at of the page on its way, for each time it evicts: more where it
 /// evicts long items, because a page of short ones has thousands. At most some 40 µs.
@@ -126,7 +139,7 @@ impl Pool {
             .expect("there are classes");
         let (free, pages) = free_pages(&most);
         let is_surplus = (is_above && pages > 0) || (free > FREE_PAGES_MAX && pages > 1);
-        is_surplus && self.begin_move(mover, most, None)
+        is_surplus && self.begin_move(mover, most, None, is_above)
     }
 
     fn look_at_balance(&self, mover: &mut Mover, clock: Clock) {
@@ -142,32 +155,50 @@ impl Pool {
         let pair = idle_pair(&paces).or_else(|| may_be_small.then(|| busy_pair(&paces)).flatten());
         if let Some((from, to)) = pair {
             mover.evicted_since_move = 0;
-            self.begin_move(mover, from, Some(to));
+            self.begin_move(mover, from, Some(to), false);
         }
     }
 
-    /// False when the class has no page that can be emptied.
-    fn begin_move(&self, mover: &mut Mover, from: u8, to: Option<u8>) -> bool {
-        let mut class = self.class(from);
+    /// False when the class has no page that can be emptied, or none without a long item that was
+    /// used, which would be lost, unless it `must` give one.
+    fn begin_move(&self, mover: &mut Mover, from: u8, to: Option<u8>, must: bool) -> bool {
+        let class = self.class(from);
         let next = &mut mover.next_page[usize::from(from)];
-        let page = (0..class.page_count().min(PAGES_LOOKED_AT)).find_map(|_| {
+        let pages_max = CHUNKS_LOOKED_AT.div_ceil(class.per_page as usize);
+        let mut coldest = None;
+        for _ in 0..class.page_count().min(PAGES_LOOKED_AT).min(pages_max) {
             *next = next.wrapping_add(1);
             let page = class.page_number(*next);
-            (!class.is_stuck(&self.arena, &self.owners, page)).then_some(page)
-        });
-        let Some(page) = page else {
+            let Some(worth) = class.page_worth(&self.arena, &self.owners, page) else {
+                continue;
+            };
+            if coldest.is_none_or(|(least, _)| worth < least) {
+                coldest = Some((worth, page));
+            }
+            if worth == 0 {
+                break;
+            }
+        }
+        let Some((_, page)) = coldest.filter(|(worth, _)| must || *worth < LONG_WORTH) else {
             return false;
         };
-        class.set_leaving(&self.owners, page, true);
+        drop(class);
+        self.set_out(mover, page, from, to);
+        true
+    }
+
+    fn set_out(&self, mover: &mut Mover, page: u32, from: u8, to: Option<u8>) {
+        self.class(from).set_leaving(&self.owners, page, true);
         mover.current = Some(Move {
             page,
             from,
             to,
             at: 0,
             rounds: 0,
+            waiting: 0,
+            room: 0,
         });
         self.is_moving.store(true, Relaxed);
-        true
     }
 
     /// For a class that has nothing to evict: a page of another class, now. `given_up` pages were
@@ -178,27 +209,73 @@ impl Pool {
             return Stolen::Later;
         };
         if mover.current.is_none() {
-            let page_count = |id: u8| (self.class(id).page_count(), id);
-            let mut donors: Vec<_> = self.class_ids().map(page_count).collect();
-            // Its own pages have nothing to evict, but may be full of what waits for others.
-            donors.retain(|(pages, id)| *pages > 0 && *id != to);
-            donors.sort_unstable_by(|a, b| b.cmp(a));
-            let Some((_, from)) = donors.get(given_up as usize % donors.len().max(1)) else {
+            let donors = self.donors(to);
+            let Some(from) = donors.get(given_up as usize % donors.len().max(1)) else {
                 return Stolen::Nothing;
             };
-            if !self.begin_move(&mut mover, *from, Some(to)) {
+            let must = given_up as usize >= donors.len();
+            if !self.begin_move(&mut mover, *from, Some(to), must) {
                 return Stolen::GaveUp;
             }
         }
         if let Some(current) = &mut mover.current {
             current.to = Some(to);
         }
-        // One round over the whole page: some ten thousand evictions at most, of 200 ns.
-        match self.step(&mut mover, u32::MAX, clock) {
+        self.finish_move(&mut mover, clock)
+    }
+
+    /// One round over the whole page: some ten thousand evictions at most, of 200 ns.
+    fn finish_move(&self, mover: &mut Mover, clock: Clock) -> Stolen {
+        match self.step(mover, u32::MAX, clock) {
             Step::Moved => Stolen::Page,
             Step::GoesOn => Stolen::Later,
             Step::GaveUp => Stolen::GaveUp,
         }
+    }
+
+    /// For a class that has only items to evict that were used: a page of another without any, if
+    /// it is worth the search.
+    pub(crate) fn steal_cold_page(&self, to: u8, clock: Clock) -> Stolen {
+        let class = self.class(to);
+        let is_worth_it = class.chunk_len >= SEARCHED_FOR_MIN || class.is_balance_due();
+        drop(class);
+        let Some(mut mover) = self.mover().filter(|_| is_worth_it) else {
+            return Stolen::Nothing;
+        };
+        if let Some(current) = &mut mover.current {
+            current.to = Some(to);
+            return self.finish_move(&mut mover, clock);
+        }
+        let cold = self.class_ids().filter(|id| *id != to).find_map(|id| {
+            let class = self.class(id);
+            let pages = (0..class.page_count().min(PAGES_LOOKED_AT)).map(|at| class.page_number(at));
+            let is_cold = |page: &u32| class.is_cold(&self.arena, &self.owners, *page);
+            Some((id, pages.into_iter().find(is_cold)?))
+        });
+        let Some((from, page)) = cold else {
+            return Stolen::Nothing;
+        };
+        self.set_out(&mut mover, page, from, Some(to));
+        self.finish_move(&mut mover, clock)
+    }
+
+    /// The classes that may give a page to another: first those with the most, and of those with one
+    /// the one whose items were used least.
+    fn donors(&self, to: u8) -> Vec<u8> {
+        let donor = |id: u8| {
+            let class = self.class(id);
+            let worth = match class.page_count() {
+                1 => class.page_worth(&self.arena, &self.owners, class.page_number(0)),
+                _ => Some(0),
+            };
+            (Reverse(class.page_count()), worth.unwrap_or(u32::MAX), id)
+        };
+        // Its own pages have nothing to evict, but may be full of what waits for others.
+        let others = self.class_ids().filter(|id| *id != to);
+        let mut donors: Vec<_> = others.map(donor).collect();
+        donors.retain(|(Reverse(pages), ..)| *pages > 0);
+        donors.sort_unstable();
+        donors.into_iter().map(|(.., id)| id).collect()
     }
 
     /// Goes over the chunks of the page on its way, at most once over all of them.
@@ -213,7 +290,7 @@ impl Pool {
         let mut steps = 0;
         while current.at < carved && steps < budget {
             let chunk = Chunk::new(current.page, current.at as usize * chunk_len);
-            self.vacate(chunk, current, clock);
+            self.vacate(chunk, &mut current, clock);
             current.at += 1;
             steps += 1;
         }
@@ -236,7 +313,7 @@ impl Pool {
             || (current.rounds < ROUNDS_MAX
                 && !class.is_stuck(&self.arena, &self.owners, current.page))
         {
-            (current.at, current.rounds) = (0, current.rounds + 1);
+            (current.at, current.rounds, current.waiting) = (0, current.rounds + 1, 0);
             mover.current = Some(current);
             return Step::GoesOn;
         } else {
@@ -281,7 +358,7 @@ impl Pool {
     /// Sees to it that a chunk becomes free, sooner or later: evicts its item, or copies it
     /// elsewhere. While there is memory to spare nothing is evicted for the kernel's sake: what
     /// cannot be copied (a long item) keeps its page.
-    fn vacate(&self, chunk: Chunk, current: Move, clock: Clock) {
+    fn vacate(&self, chunk: Chunk, current: &mut Move, clock: Clock) {
         let from = current.from;
         let is_spare = current.to.is_none() && self.pages_in_use() <= self.pages_limit();
         let pinned = self.pin();
@@ -304,7 +381,12 @@ impl Pool {
             // Its memory would not come back now, and a write may be about to change it.
             return;
         }
-        if is_kept && ((item == chunk && self.rescue(chunk, from)) || is_spare) {
+        if is_kept && item == chunk && self.rescue(chunk, from, from) {
+            current.room = current.room.saturating_sub(1);
+            return;
+        }
+        let may_wait = is_kept && item == chunk && mark::used(state) > 0 && !is_long(&self.arena, item);
+        if (is_kept && is_spare) || (may_wait && self.find_room(chunk, current, clock)) {
             return;
         }
         if self.class_of(item).take_in_hand(&self.arena, item) {
@@ -319,14 +401,44 @@ impl Pool {
         drop(pinned);
     }
 
-    /// Copies an item to a free chunk of its class, if there is one. The epoch is pinned.
-    fn rescue(&self, chunk: Chunk, from: u8) -> bool {
+    /// Finds room for an item that was used: a free chunk of a longer class, or the place of an item
+    /// there, or in its own class, that was not. False when there is none; true when the item was
+    /// copied, or may be in the next round.
+    fn find_room(&self, chunk: Chunk, current: &mut Move, clock: Clock) -> bool {
+        let from = current.from;
+        let is_last_page = self.class(from).page_count() == 1;
+        let classes = from + u8::from(is_last_page)..=self.lens.last();
+        current.waiting += 1;
+        for to in classes.take(CLASSES_LOOKED_AT) {
+            if to != from && self.rescue(chunk, from, to) {
+                current.waiting -= 1;
+                current.room = current.room.saturating_sub(1);
+                return true;
+            }
+            if current.room >= current.waiting {
+                return true;
+            }
+            let cold = self
+                .class(to)
+                .take_cold(&self.arena, clock, current.page, |chunk| self.hash_of(chunk));
+            if let Some(cold) = cold {
+                self.evict(cold, clock);
+                current.room += 1;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Copies an item to a free chunk of a class, its own or a longer one, if there is one. The
+    /// epoch is pinned.
+    fn rescue(&self, chunk: Chunk, from: u8, to: u8) -> bool {
         let (arena, header) = (&self.arena, self.arena.header(chunk));
         let layout = Layout::of(arena, chunk);
         if layout.parts > 0 {
             return false;
         }
-        let Some(new) = self.class(from).take_free(arena, &self.owners) else {
+        let Some(new) = self.class(to).take_free(arena, &self.owners) else {
             return false;
         };
         let (key, value) = (self.key(chunk), self.piece(chunk, &layout, 0));
@@ -360,8 +472,19 @@ impl Pool {
         copied.cas.store(header.cas.load(Relaxed), Relaxed);
         locked.replace(at, new);
         let mut class = self.class(from);
-        class.replace(arena, chunk, new);
-        class.retire(arena, chunk, &self.epochs);
+        let place = match Use::of(arena, chunk) {
+            Use::Main => Use::Main,
+            _ => Use::Small,
+        };
+        if from == to {
+            class.replace(arena, chunk, new);
+            class.retire(arena, chunk, &self.epochs);
+        } else {
+            class.retire(arena, chunk, &self.epochs);
+            drop(class);
+            class = self.class(to);
+            class.enqueue_in(arena, new, place);
+        }
         // Nothing was stored: it is the same item.
         class.counts.stored -= 1;
         drop(class);

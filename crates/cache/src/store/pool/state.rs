@@ -22,6 +22,10 @@ pub(crate) struct Move {
     /// The next chunk to look at.
     pub(crate) at: u32,
     pub(crate) rounds: u32,
+    /// Items that were used and wait for a free chunk, in this round.
+    pub(crate) waiting: u32,
+    /// Items evicted to make room for them, less those that were copied since.
+    pub(crate) room: u32,
 }
 
 impl Mover {

@@ -36,6 +36,10 @@ use crate::store::slab::sizes::Sizes;
 /// Classes look at the balance between them each time one of them has evicted so many bytes.
 const BALANCE_AFTER: u64 = PAGE_LEN as u64 / 4;
 
+/// What a long item that was used counts among the used items of a page: it cannot be copied to
+/// another, so more than all that a page has.
+pub(crate) const LONG_WORTH: u32 = 1 << 14;
+
 /// So many items that are held are passed over in the search for one to evict.
 pub(crate) const HELD_MAX: u32 = 256;
 
@@ -481,8 +485,8 @@ impl Class {
         reaped
     }
 
-    /// Takes the item in hand that has to go next. When `steps` have been used up, the item at the
-    /// tail goes, used or not, if the caller `must` have one.
+    /// Takes the item in hand that has to go next. When `steps` have been used up, the one goes that
+    /// was used least of those passed over, if the caller `must` have one.
     pub(crate) fn pick(
         &mut self,
         arena: &Arena,
@@ -495,6 +499,7 @@ impl Class {
         // What is being sent, or copied from by a write, gives no memory back now. A write must
         // above all not evict what it is about to change.
         let mut held = 0;
+        let mut coldest = None;
         while (*steps > 0 || must) && held < HELD_MAX {
             *steps = steps.saturating_sub(1);
             let small_is_due = self.small.len * 10 >= self.small.len + self.main.len;
@@ -510,7 +515,7 @@ impl Class {
             let is_held = mark::is_referenced(state) && !is_dead;
             let used = mark::used(state);
             let stays = if from_small { used > 1 } else { used > 0 };
-            if is_dead || !is_held && (!stays || (*steps == 0 && must)) {
+            if is_dead || !is_held && !stays {
                 Use::Floating.set(arena, chunk);
                 if from_small && !is_dead {
                     self.ghosts.insert(hash_of(chunk));
@@ -527,8 +532,17 @@ impl Class {
             self.counts.promoted += u64::from(from_small);
             Use::Main.set(arena, chunk);
             self.main.push_head(arena, chunk);
+            if !is_held && coldest.is_none_or(|(least, _)| used < least) {
+                coldest = Some((used, chunk));
+            }
+            if *steps == 0 && must {
+                break;
+            }
         }
-        None
+        let (_, chunk) = coldest.filter(|_| must)?;
+        let is_dead = false;
+        self.take_in_hand(arena, chunk);
+        Some(Victim { chunk, is_dead })
     }
 
     /// Takes up to `count_max` dead items in hand among those that are next to go.
@@ -564,9 +578,73 @@ impl Class {
             },
             Use::Small | Use::Main | Use::Floating | Use::Limbo => is_held(chunk),
         };
-        (0..self.pages[at].carved)
-            .map(|chunk| Chunk::new(number, chunk as usize * self.chunk_len))
-            .any(is_stuck)
+        self.chunks_of(number, at).any(is_stuck)
+    }
+
+    /// The chunks of a page that were ever used.
+    fn chunks_of(&self, number: u32, at: usize) -> impl Iterator<Item = Chunk> + use<> {
+        let chunk_len = self.chunk_len;
+        let carved = self.pages[at].carved as usize;
+        (0..carved).map(move |chunk| Chunk::new(number, chunk * chunk_len))
+    }
+
+    /// How many items of a page were used lately, a long one being [`LONG_WORTH`]. `None` for a page
+    /// that is stuck.
+    pub(crate) fn page_worth(&self, arena: &Arena, owners: &Owners, number: u32) -> Option<u32> {
+        if self.is_stuck(arena, owners, number) {
+            return None;
+        }
+        let (_, at) = owners.at(number);
+        let worth = |chunk| {
+            let item = match Use::of(arena, chunk) {
+                Use::Small | Use::Main => chunk,
+                Use::Part => Chunk::from_units(arena.header(chunk).cas.load(Relaxed))?,
+                _ => return None,
+            };
+            let is_used = mark::used(arena.header(item).state.load(Relaxed)) > 0;
+            let worth = if is_long(arena, item) { LONG_WORTH } else { 1 };
+            is_used.then_some(worth)
+        };
+        Some(self.chunks_of(number, at).filter_map(worth).sum())
+    }
+
+    /// Whether a page has items, none of which was used lately, and is not stuck.
+    pub(crate) fn is_cold(&self, arena: &Arena, owners: &Owners, number: u32) -> bool {
+        let (_, at) = owners.at(number);
+        let item = |chunk| match Use::of(arena, chunk) {
+            Use::Small | Use::Main => Some(chunk),
+            Use::Part => Chunk::from_units(arena.header(chunk).cas.load(Relaxed)),
+            _ => None,
+        };
+        let is_used = |chunk| mark::used(arena.header(chunk).state.load(Relaxed)) > 0;
+        let was_used = self.chunks_of(number, at).filter_map(item).any(is_used);
+        !was_used && !self.is_stuck(arena, owners, number)
+    }
+
+    /// Takes an item in hand that was not used and is next to go, elsewhere than on a page on its
+    /// way: so that one that was used has room. The queues stay as they are.
+    pub(crate) fn take_cold(
+        &mut self,
+        arena: &Arena,
+        clock: Clock,
+        not_on: u32,
+        hash_of: impl Fn(Chunk) -> u64,
+    ) -> Option<Victim> {
+        const LOOKS_MAX: usize = 64;
+        let is_cold = |chunk: &Chunk| {
+            let state = arena.header(*chunk).state.load(Relaxed);
+            let was_used = mark::used(state) > 0 && !clock.is_dead(arena, *chunk);
+            chunk.page() != not_on && !was_used && !mark::is_referenced(state)
+        };
+        let small = self.small.tail_first(arena).take(LOOKS_MAX);
+        let tails = small.chain(self.main.tail_first(arena).take(LOOKS_MAX));
+        let chunk = tails.filter(|chunk| is_cold(chunk)).next()?;
+        let is_dead = clock.is_dead(arena, chunk);
+        if Use::of(arena, chunk) == Use::Small && !is_dead {
+            self.ghosts.insert(hash_of(chunk));
+        }
+        self.take_in_hand(arena, chunk);
+        Some(Victim { chunk, is_dead })
     }
 
     /// Takes a certain item in hand, if it stands in a queue.

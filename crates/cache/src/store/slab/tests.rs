@@ -213,6 +213,7 @@ impl Model {
     fn next_victim(&mut self, steps: &mut u32, must: bool) -> Option<(u64, bool)> {
         self.ghosts.fit(self.expected.total_pages as usize * 128);
         let mut held = 0;
+        let mut coldest: Option<(u32, u64)> = None;
         while (*steps > 0 || must) && held < HELD_MAX {
             *steps = steps.saturating_sub(1);
             let all = self.small.len() + self.main.len();
@@ -224,25 +225,32 @@ impl Model {
             };
             let known = self.known.get_mut(&name).unwrap();
             let stays = known.used > u32::from(from_small);
-            let is_last_step = *steps == 0 && must;
             if known.is_dead() {
                 return Some((name, true));
             }
-            if !known.is_held && (!stays || is_last_step) {
+            if !known.is_held && !stays {
                 if from_small {
                     self.ghosts.insert(known.hash);
                 }
                 return Some((name, false));
             }
             held += u32::from(known.is_held);
+            if !known.is_held && coldest.is_none_or(|(least, _)| known.used < least) {
+                coldest = Some((known.used, name));
+            }
             known.used = match from_small {
                 true => 0,
                 false => known.used.saturating_sub(1),
             };
             self.expected.promoted += u64::from(from_small);
             self.main.push_back(name);
+            if *steps == 0 && must {
+                break;
+            }
         }
-        None
+        let (_, name) = coldest.filter(|_| must)?;
+        self.main.retain(|other| *other != name);
+        Some((name, false))
     }
 
     fn evict(&mut self) {

@@ -295,7 +295,7 @@ fn ask(trace: &Trace, stream: TcpStream) -> io::Result<f64> {
     const BATCH: usize = 32;
     stream.set_nodelay(true)?;
     let (mut input, mut output) = (BufReader::new(stream.try_clone()?), stream);
-    let (mut line, value) = (String::new(), vec![b'v'; 200_000]);
+    let (mut line, value) = (String::new(), vec![b'v'; VALUE_LEN_MAX]);
     let (warm, mut hits) = (trace.counted_from, 0);
     for (at, batch) in trace.keys.chunks(BATCH).enumerate() {
         let gets: String = batch

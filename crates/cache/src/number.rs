@@ -133,14 +133,28 @@ mod tests {
 
     #[test]
     fn no_negative_number_comes_round_to_a_small_one() {
-        for text in [&b"-1"[..], b"-9223372036854775809", b"-18446744073709551615"] {
+        for text in [
+            &b"-1"[..],
+            b"-9223372036854775809",
+            b"-18446744073709551615",
+        ] {
             assert_eq!((parse_u64(text), parse_value(text)), (None, None));
         }
     }
 
     #[test]
     fn the_numbers_of_a_command_are_digits() {
-        for text in [&b""[..], b"+1", b" 1", b"1 ", b"1\t", b"1.5", b"0x1", b"-", b"--1"] {
+        for text in [
+            &b""[..],
+            b"+1",
+            b" 1",
+            b"1 ",
+            b"1\t",
+            b"1.5",
+            b"0x1",
+            b"-",
+            b"--1",
+        ] {
             assert_eq!((parse_u64(text), parse_i32(text)), (None, None), "{text:?}");
         }
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));

@@ -307,7 +307,10 @@ fn a_key_with_a_line_end_stays_on_its_line() {
     let dump = ask(&mut session, "stats cachedump 1 0\r\n");
     assert_eq!(dump, "ITEM p%0D%0AEND%3A%0D%0A [0 b; 0 s]\r\nEND\r\n");
     let dump = ask(&mut session, "lru_crawler metadump all\r\n");
-    assert!(dump.starts_with("OK\r\nkey=p%0D%0AEND%3A%0D%0A exp=-1"), "{dump}");
+    assert!(
+        dump.starts_with("OK\r\nkey=p%0D%0AEND%3A%0D%0A exp=-1"),
+        "{dump}"
+    );
     ask(&mut session, "stats detail off\r\n");
     ask(&mut session, "get late:1\r\n");
     let dump = ask(&mut session, "stats detail dump\r\n");

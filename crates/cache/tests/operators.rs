@@ -280,7 +280,12 @@ fn listings_hold_the_classes_and_the_number_that_were_asked_for() {
     ask_after(&mut session, 3, "get b");
     let me = ask(&mut session, "me m");
     let class_of_m = me.split("cls=").nth(1).unwrap().split(' ').next().unwrap();
-    let count = |reply: &str| reply.lines().filter(|line| line.len() > "END".len()).count();
+    let count = |reply: &str| {
+        reply
+            .lines()
+            .filter(|line| line.len() > "END".len())
+            .count()
+    };
     for (line, items) in [
         ("lru_crawler metadump all", 4),
         ("lru_crawler metadump hash", 4),

@@ -56,7 +56,12 @@ fn unfinished_uploads_leave_what_is_read() {
         keys.iter().for_each(|key| put(&store, key, item_len));
         let (mut held, mut refused) = (Vec::new(), 0);
         for at in 0..clients {
-            match begin(&store, &format!("upload{at}"), upload_len, upload_len * 9 / 10) {
+            match begin(
+                &store,
+                &format!("upload{at}"),
+                upload_len,
+                upload_len * 9 / 10,
+            ) {
                 Ok(draft) => held.push(draft),
                 Err(StoreError::OutOfMemory) => refused += 1,
                 Err(other) => panic!("{other:?}"),
@@ -104,7 +109,10 @@ fn the_hottest_key_stays_among_mixed_sizes() {
         put(&store, "hot", hot_len);
         for at in 0..stores {
             put(&store, &format!("cold{at}"), draws.len());
-            assert!((0..3).all(|_| has(&store, "hot")), "{mib} MiB, {hot_len} B: lost at {at}");
+            assert!(
+                (0..3).all(|_| has(&store, "hot")),
+                "{mib} MiB, {hot_len} B: lost at {at}"
+            );
             if at % 64 == 0 {
                 store.maintain(64, 2);
             }

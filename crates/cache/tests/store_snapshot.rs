@@ -255,3 +255,21 @@ fn strangers_are_told_what_to_do() {
         "{refused}"
     );
 }
+
+/// Seen: after a snapshot whose last cas was the greatest number, a new item had the cas 0, which is
+/// none. Cause: the count came round. Cure: it goes on behind 0.
+#[test]
+fn a_cas_is_never_zero_after_the_last_number() {
+    let (_folder, path) = saved();
+    let mut file = fs::read(&path).unwrap();
+    file[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
+    let crc = crc32fast::hash(&file[..48]).to_le_bytes();
+    file[48..52].copy_from_slice(&crc);
+    fs::write(&path, file).unwrap();
+    let store = store();
+    store.restore(&path, LATER).unwrap();
+    let stored = store
+        .turn(LATER.now)
+        .store(b"k", b"v", 0, NEVER, Mode::Set.into());
+    assert_eq!(stored, Ok(StoreOutcome::Stored { cas: 1 }));
+}

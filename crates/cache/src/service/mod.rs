@@ -108,6 +108,12 @@ impl Service {
         self.connections.listen(address.into());
     }
 
+    /// Calls `each` with the names and values of a group of `stats`: the general ones are the group
+    /// without a name.
+    pub fn figures(&self, group: &str, now: Now, mut each: impl FnMut(&str, &str)) {
+        stats::group_of(self, group.as_bytes(), self.seconds(now), &mut each);
+    }
+
     /// How long a crawler rests between two looks at the store, or `None` when clients turned it
     /// off (`lru_crawler enable|disable|sleep`).
     pub fn crawl_pause(&self) -> Option<Duration> {

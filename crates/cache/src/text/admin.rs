@@ -184,9 +184,7 @@ fn lru_crawler(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
         [_, b"metadump", _] if !cx.service.settings.allows_dump => {
             b"ERROR metadump not allowed\r\n"
         }
-        [_, b"mgdump", _] if !cx.service.settings.allows_dump => {
-            b"ERROR key dump not allowed\r\n"
-        }
+        [_, b"mgdump", _] if !cx.service.settings.allows_dump => b"ERROR key dump not allowed\r\n",
         [_, kind @ (b"metadump" | b"mgdump"), classes]
             if *classes == b"hash" || are_classes(classes) =>
         {

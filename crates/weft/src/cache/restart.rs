@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use cache::store::{RestoreError, Snapshot, SnapshotTime, Store};
@@ -30,6 +31,7 @@ pub(crate) enum Restored {
 /// Why the server must not start with this file.
 pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<Restored, String> {
     check_folder(file)?;
+    check_kind(file)?;
     match store.restore(file, time) {
         Ok(restored) => Ok(Restored::Items(restored)),
         Err(RestoreError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
@@ -66,6 +68,25 @@ fn check_folder(file: &Path) -> Result<(), String> {
             io::Error::from(error)
         )
     })
+}
+
+/// What is not a file of bytes is refused by its name: the items would take its place at the end.
+fn check_kind(file: &Path) -> Result<(), String> {
+    let Ok(metadata) = fs::metadata(file) else {
+        return Ok(());
+    };
+    let kind = metadata.file_type();
+    let kind = match () {
+        () if kind.is_file() => return Ok(()),
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    let file = file.display();
+    Err(format!(
+        "-e: {file} is {kind}, not a file: give another name"
+    ))
 }
 
 fn put_aside(file: &Path, why: String) -> Result<Restored, String> {
@@ -165,6 +186,39 @@ mod tests {
         empty().save(&file, TIME).unwrap();
         let mode = fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    /// Seen: with `-e FIFO` the server listened and answered nothing, and SIGTERM did not end it.
+    /// Cause: an open waits for the writer of a FIFO. Cure: what is no file is refused, and no open
+    /// waits.
+    #[test]
+    fn what_is_no_file_is_refused_by_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name| folder.path().join(name);
+        let made = std::process::Command::new("mkfifo")
+            .arg(at("fifo"))
+            .status();
+        assert!(made.unwrap().success());
+        fs::create_dir(at("folder")).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        std::os::unix::fs::symlink(at("fifo"), at("link")).unwrap();
+        for (file, kind) in [
+            (at("fifo"), "a FIFO"),
+            (at("link"), "a FIFO"),
+            (at("folder"), "a directory"),
+            (at("socket"), "a socket"),
+            (PathBuf::from("/dev/null"), "a device"),
+        ] {
+            let why = restore(&empty(), &file, TIME).unwrap_err();
+            let expected = format!(
+                "-e: {} is {kind}, not a file: give another name",
+                file.display()
+            );
+            assert_eq!(why, expected);
+        }
+        // And in the crate, for what takes the file's place after the look at it.
+        let error = empty().restore(&at("fifo"), TIME).unwrap_err();
+        assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 
     #[test]

@@ -37,12 +37,7 @@ struct Lines {
 }
 
 impl Overheard {
-    pub(crate) fn new(
-        service: &Arc<Service>,
-        peer: Peer,
-        listener: usize,
-        now: Now,
-    ) -> Overheard {
+    pub(crate) fn new(service: &Arc<Service>, peer: Peer, listener: usize, now: Now) -> Overheard {
         let new = Overheard {
             session: Session::accepted(Arc::clone(service), peer, listener, now),
             service: Arc::clone(service),

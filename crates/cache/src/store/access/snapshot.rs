@@ -22,9 +22,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::{error, fmt};
+
+use rustix::fs::OFlags;
 
 use crate::store::access::handle::Store;
 use crate::store::memory::arena::Chunk;
@@ -108,7 +111,7 @@ impl Store {
         // Others of this machine have no business reading the items.
         let mut options = File::options();
         options.write(true).create_new(true);
-        let file = std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600).open(path)?;
+        let file = options.mode(0o600).open(path)?;
         let mut blocks = BlockWriter::new(BufWriter::new(file));
         let flush_at = pool.flush_due();
         blocks
@@ -373,7 +376,17 @@ struct BlockReader {
 impl BlockReader {
     /// Opens a file and reads its head.
     fn open(path: &Path) -> Result<(BlockReader, [u8; HEAD_LEN]), RestoreError> {
-        let mut file = BufReader::new(File::open(path)?);
+        // A FIFO without a writer would block the open, and a device may never end.
+        let mut options = File::options();
+        options
+            .read(true)
+            .custom_flags(OFlags::NONBLOCK.bits() as i32);
+        let file = options.open(path)?;
+        if !file.metadata()?.is_file() {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+            return Err(RestoreError::Io(error));
+        }
+        let mut file = BufReader::new(file);
         let mut head = [0; HEAD_LEN];
         let magic = file.read_exact(&mut head[..MAGIC.len()]);
         if magic.is_err() || &head[..MAGIC.len()] != MAGIC {

@@ -156,10 +156,13 @@ impl Pool {
     }
 
     pub(crate) fn next_cas(&self) -> u64 {
-        if self.config.counts_cas {
-            self.cas.fetch_add(1, Relaxed) + 1
-        } else {
-            0
+        if !self.config.counts_cas {
+            return 0;
+        }
+        // 0 is no cas: a snapshot may say that the last one was given out.
+        match self.cas.fetch_add(1, Relaxed).wrapping_add(1) {
+            0 => self.next_cas(),
+            cas => cas,
         }
     }
 

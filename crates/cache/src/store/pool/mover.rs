@@ -26,7 +26,9 @@ use crate::store::pool::counters::add;
 use crate::store::pool::draft::RawDraft;
 use crate::store::pool::state::{Move, Mover};
 use crate::store::pool::{Pool, thread_stripe};
-use crate::store::slab::{Clock, LONG_WORTH, Pace, Use, Victim, is_long, generation, set_generation};
+use crate::store::slab::{
+    Clock, LONG_WORTH, Pace, Use, Victim, generation, is_long, set_generation,
+};
 
 /// How a step went.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -248,7 +250,8 @@ impl Pool {
         }
         let cold = self.class_ids().filter(|id| *id != to).find_map(|id| {
             let class = self.class(id);
-            let pages = (0..class.page_count().min(PAGES_LOOKED_AT)).map(|at| class.page_number(at));
+            let pages =
+                (0..class.page_count().min(PAGES_LOOKED_AT)).map(|at| class.page_number(at));
             let is_cold = |page: &u32| class.is_cold(&self.arena, &self.owners, *page);
             Some((id, pages.into_iter().find(is_cold)?))
         });
@@ -385,7 +388,8 @@ impl Pool {
             current.room = current.room.saturating_sub(1);
             return;
         }
-        let may_wait = is_kept && item == chunk && mark::used(state) > 0 && !is_long(&self.arena, item);
+        let may_wait =
+            is_kept && item == chunk && mark::used(state) > 0 && !is_long(&self.arena, item);
         if (is_kept && is_spare) || (may_wait && self.find_room(chunk, current, clock)) {
             return;
         }
@@ -420,7 +424,9 @@ impl Pool {
             }
             let cold = self
                 .class(to)
-                .take_cold(&self.arena, clock, current.page, |chunk| self.hash_of(chunk));
+                .take_cold(&self.arena, clock, current.page, |chunk| {
+                    self.hash_of(chunk)
+                });
             if let Some(cold) = cold {
                 self.evict(cold, clock);
                 current.room += 1;

@@ -637,8 +637,8 @@ impl Class {
             chunk.page() != not_on && !was_used && !mark::is_referenced(state)
         };
         let small = self.small.tail_first(arena).take(LOOKS_MAX);
-        let tails = small.chain(self.main.tail_first(arena).take(LOOKS_MAX));
-        let chunk = tails.filter(|chunk| is_cold(chunk)).next()?;
+        let mut tails = small.chain(self.main.tail_first(arena).take(LOOKS_MAX));
+        let chunk = tails.find(is_cold)?;
         let is_dead = clock.is_dead(arena, chunk);
         if Use::of(arena, chunk) == Use::Small && !is_dead {
             self.ghosts.insert(hash_of(chunk));

@@ -57,8 +57,8 @@ const PAGES_LOOKED_AT: usize = 16;
 /// And how many of their chunks: some 50 µs.
 const CHUNKS_LOOKED_AT: usize = 8192;
 
-/// A page without used items is looked for each time that an item of this length would cost one
-/// that was used; for shorter ones when as much was evicted as makes a look at the balance due.
+/// From this chunk length on, a page without used items is looked for when an item would cost one
+/// that was used.
 const SEARCHED_FOR_MIN: usize = 64 << 10;
 
 /// How many classes are looked at for room for an item that was used: the last has chunks of some
@@ -235,12 +235,11 @@ impl Pool {
         }
     }
 
-    /// For a class that has only items to evict that were used: a page of another without any, if
-    /// it is worth the search.
+    /// For a class of long items that has only such to evict that were used: a page of another
+    /// without any. Shorter items are many in their class, so the least used of them goes, and the
+    /// balance between the classes is left to the ghosts.
     pub(crate) fn steal_cold_page(&self, to: u8, clock: Clock) -> Stolen {
-        let class = self.class(to);
-        let is_worth_it = class.chunk_len >= SEARCHED_FOR_MIN || class.is_balance_due();
-        drop(class);
+        let is_worth_it = self.class(to).chunk_len >= SEARCHED_FOR_MIN;
         let Some(mut mover) = self.mover().filter(|_| is_worth_it) else {
             return Stolen::Nothing;
         };

@@ -34,7 +34,7 @@ const LARGE_FROM: u32 = 10 * KEYS as u32;
 const VALUE_LEN_MAX: usize = 1_000_000;
 
 fn main() -> io::Result<()> {
-    let memcached = env::args().nth(1);
+    let memcached = env::args().nth(1).filter(|program| program != "-");
     let wanted = env::args().nth(2).unwrap_or_default();
     println!("| trace | this store (S3-FIFO) | memcached | SIEVE, simulated | LRU, simulated |");
     println!("|---|---|---|---|---|");

@@ -153,7 +153,7 @@ impl Pool {
     }
 
     /// Two epochs on: what was taken out before is free now. False when a reader holds the epoch.
-    fn advance(&self) -> bool {
+    pub(crate) fn advance(&self) -> bool {
         self.epochs.try_advance() && self.epochs.try_advance()
     }
 

@@ -61,9 +61,9 @@ const CHUNKS_LOOKED_AT: usize = 8192;
 /// that was used.
 const SEARCHED_FOR_MIN: usize = 64 << 10;
 
-/// How many classes are looked at for room for an item that was used: the last has chunks of some
-/// six times its length.
-const CLASSES_LOOKED_AT: usize = 9;
+/// How many longer classes are looked at for room for an item that was used, when its own loses its
+/// last page: the last of them has chunks of some six times its length.
+const CLASSES_LOOKED_AT: u8 = 8;
 
 /// How many chunks a class looks at of the page on its way, for each time it evicts: more where it
 /// evicts long items, because a page of short ones has thousands. At most some 40 µs.
@@ -197,7 +197,6 @@ impl Pool {
             to,
             at: 0,
             rounds: 0,
-            waiting: 0,
             room: 0,
         });
         self.is_moving.store(true, Relaxed);
@@ -315,7 +314,7 @@ impl Pool {
             || (current.rounds < ROUNDS_MAX
                 && !class.is_stuck(&self.arena, &self.owners, current.page))
         {
-            (current.at, current.rounds, current.waiting) = (0, current.rounds + 1, 0);
+            (current.at, current.rounds) = (0, current.rounds + 1);
             mover.current = Some(current);
             return Step::GoesOn;
         } else {
@@ -363,7 +362,7 @@ impl Pool {
     fn vacate(&self, chunk: Chunk, current: &mut Move, clock: Clock) {
         let from = current.from;
         let is_spare = current.to.is_none() && self.pages_in_use() <= self.pages_limit();
-        let pinned = self.pin();
+        let mut pinned = self.pin();
         let class = self.class(from);
         let item = match self.uses(chunk) {
             Use::Small | Use::Main => chunk,
@@ -383,14 +382,16 @@ impl Pool {
             // Its memory would not come back now, and a write may be about to change it.
             return;
         }
-        if is_kept && item == chunk && self.rescue(chunk, from, from) {
-            current.room = current.room.saturating_sub(1);
+        if is_kept && item == chunk && self.rescue(chunk, from, from) || is_kept && is_spare {
             return;
         }
-        let may_wait =
-            is_kept && item == chunk && mark::used(state) > 0 && !is_long(&self.arena, item);
-        if (is_kept && is_spare) || (may_wait && self.find_room(chunk, current, clock)) {
-            return;
+        let is_worth_a_place = is_kept && item == chunk && mark::used(state) > 0;
+        if is_worth_a_place && !is_long(&self.arena, item) {
+            drop(pinned);
+            if self.make_room(chunk, current, clock) {
+                return;
+            }
+            pinned = self.pin();
         }
         if self.class_of(item).take_in_hand(&self.arena, item) {
             self.evict(
@@ -404,33 +405,44 @@ impl Pool {
         drop(pinned);
     }
 
-    /// Finds room for an item that was used: a free chunk of a longer class, or the place of an item
-    /// there, or in its own class, that was not. False when there is none; true when the item was
-    /// copied, or may be in the next round.
-    fn find_room(&self, chunk: Chunk, current: &mut Move, clock: Clock) -> bool {
+    /// Copies an item that was used to the place of one of its class that was not, or, when its class
+    /// has no other page, to a longer one, a free chunk there or a place. False when there is none;
+    /// true when the item was copied, or may be in the next round. No epoch is pinned.
+    fn make_room(&self, chunk: Chunk, current: &mut Move, clock: Clock) -> bool {
         let from = current.from;
-        let is_last_page = self.class(from).page_count() == 1;
-        let classes = from + u8::from(is_last_page)..=self.lens.last();
-        current.waiting += 1;
-        for to in classes.take(CLASSES_LOOKED_AT) {
+        let class = self.class(from);
+        let (is_last_page, per_page) = (class.page_count() == 1, class.per_page);
+        drop(class);
+        let classes = match is_last_page {
+            true => from + 1..=self.lens.last().min(from + CLASSES_LOOKED_AT),
+            false => from..=from,
+        };
+        for to in classes {
+            let pinned = self.pin();
             if to != from && self.rescue(chunk, from, to) {
-                current.waiting -= 1;
-                current.room = current.room.saturating_sub(1);
                 return true;
             }
-            if current.room >= current.waiting {
-                return true;
+            // Behind a reader no place comes free, and no more than two are tried for each item.
+            if current.room >= 2 * per_page {
+                return false;
             }
+            let hash_of = |chunk| self.hash_of(chunk);
             let cold = self
                 .class(to)
-                .take_cold(&self.arena, clock, current.page, |chunk| {
-                    self.hash_of(chunk)
-                });
-            if let Some(cold) = cold {
-                self.evict(cold, clock);
-                current.room += 1;
-                return true;
+                .take_cold(&self.arena, clock, current.page, hash_of);
+            let Some(cold) = cold else { continue };
+            self.evict(cold, clock);
+            current.room += 1;
+            drop(pinned);
+            // Now, before another store takes the place.
+            if self.advance() {
+                self.reap_some(to);
             }
+            let _pinned = self.pin();
+            if matches!(self.uses(chunk), Use::Small | Use::Main) {
+                self.rescue(chunk, from, to);
+            }
+            return true;
         }
         false
     }

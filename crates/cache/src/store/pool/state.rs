@@ -22,9 +22,7 @@ pub(crate) struct Move {
     /// The next chunk to look at.
     pub(crate) at: u32,
     pub(crate) rounds: u32,
-    /// Items that were used and wait for a free chunk, in this round.
-    pub(crate) waiting: u32,
-    /// Items evicted to make room for them, less those that were copied since.
+    /// Items evicted to make room for those of the page that were used.
     pub(crate) room: u32,
 }
 

@@ -1,9 +1,8 @@
 //! Numbers as memcached reads and writes them in text.
 //!
-//! Most are digits and nothing else, a minus sign before the signed ones. What it has read since its
-//! first days it still reads with C's `strtol` family, and then looks at what stopped the
-//! conversion: flags and expiry times of a store, and the value that is counted. There ` +12` and
-//! `12\tx` are numbers.
+//! Most are digits and nothing else, a minus sign before the signed ones. Flags and expiry times of
+//! a store, and the value that is counted, are read as by C's `strtol`: there ` +12` and `12\tx`
+//! are numbers.
 
 /// A number in `0..=u64::MAX`, of digits alone.
 pub(crate) fn parse_u64(text: &[u8]) -> Option<u64> {

@@ -256,7 +256,8 @@ fn strangers_are_told_what_to_do() {
     );
 }
 
-/// Seen: after a snapshot whose last cas was the greatest number, a new item had the cas 0, which is
+/// Seen: after a snapshot whose last cas was the greatest number, a new item had the cas 0, which
+/// is
 /// none. Cause: the count came round. Cure: it goes on behind 0.
 #[test]
 fn a_cas_is_never_zero_after_the_last_number() {

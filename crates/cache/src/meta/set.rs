@@ -4,8 +4,7 @@ use super::{FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag};
 use crate::conversation::{Bad, Context, Storage};
 use crate::service::counters::Count;
 use crate::store::{Mode, NEVER, Rule, StoreOutcome};
-use crate::text::storage::parse_value_len;
-use crate::words::{BAD_FORMAT, KEY_LEN_MAX, Tokens};
+use crate::words::{BAD_FORMAT, KEY_LEN_MAX, Tokens, parse_value_len};
 
 /// The parts of the reply.
 pub(crate) struct Reply<'a> {

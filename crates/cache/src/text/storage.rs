@@ -9,10 +9,10 @@ use session::{Next, Phase};
 use crate::conversation::observe::Stored;
 use crate::conversation::{Bad, Context, Pending, State, Step, Storage, Swallow};
 use crate::meta;
-use crate::number::{parse_exptime, parse_flags, parse_i32, parse_u64};
+use crate::number::{parse_exptime, parse_flags, parse_u64};
 use crate::store::{Mode, Rule, StoreError, StoreOutcome};
 use crate::words::{
-    BAD_CHUNK, BAD_FORMAT, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, VALUE_LEN_MAX,
+    BAD_CHUNK, BAD_FORMAT, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, parse_value_len,
 };
 
 /// A store command's line, and the words for its outcome.
@@ -109,13 +109,6 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<StoreComman
     };
     let voice = Voice::Classic { is_quiet };
     Ok(StoreCommand { storage, voice })
-}
-
-/// The length that a line announces for its value. Without it the value cannot be skipped.
-#[inline]
-pub(crate) fn parse_value_len(text: &[u8]) -> Option<usize> {
-    let len = parse_i32(text)?;
-    (0..=VALUE_LEN_MAX).contains(&len).then_some(len as usize)
 }
 
 /// Takes the value, or its first part.

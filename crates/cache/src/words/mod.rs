@@ -5,6 +5,7 @@ pub(crate) mod base64;
 mod shown;
 mod tokens;
 
+use crate::number::parse_i32;
 pub(crate) use shown::{push_encoded, push_plain};
 pub(crate) use tokens::{Tokens, without_cr};
 
@@ -16,7 +17,14 @@ pub(crate) const KEY_LEN_MAX: usize = 250;
 pub(crate) const LINE_LEN_MAX: usize = 8192;
 
 /// The longest value that a line can announce: what is left of 31 bits for the line's end.
-pub(crate) const VALUE_LEN_MAX: i32 = i32::MAX - 2;
+const VALUE_LEN_MAX: i32 = i32::MAX - 2;
+
+/// The length that a line announces for its value. Without it the value cannot be skipped.
+#[inline]
+pub(crate) fn parse_value_len(text: &[u8]) -> Option<usize> {
+    let len = parse_i32(text)?;
+    (0..=VALUE_LEN_MAX).contains(&len).then_some(len as usize)
+}
 
 /// From here on a value is sent where it lies; below, copying it behind its header is cheaper.
 pub(crate) const SHARED_LEN_MIN: usize = 16 * 1024;

@@ -1,5 +1,6 @@
 //! The cache's counters for Prometheus: under the names of memcached_exporter, which dashboards and
-//! alerts for memcached ask for, and our own. The former are a table over what `stats` says, as that
+//! alerts for memcached ask for, and our own. The former are a table over what `stats` says, as
+//! that
 //! exporter makes them; what it tells of external storage and of the proxy is not there.
 
 use std::collections::HashMap;

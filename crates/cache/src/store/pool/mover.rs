@@ -11,7 +11,8 @@
 //!
 //! To empty a page: items that were used are copied to free chunks of their class, or of a longer
 //! one, and what was not used there makes room for them; the others are evicted, and when the last
-//! reader has left, the page goes. Of several pages the one goes that has the fewest used items. That is done in steps, by those that
+//! reader has left, the page goes. Of several pages the one goes that has the fewest used items.
+//! That is done in steps, by those that
 //! need memory and by `Store::maintain`. A class that has nothing left to evict does not wait: it
 //! takes a page at once.
 
@@ -260,7 +261,8 @@ impl Pool {
         self.finish_move(&mut mover, clock)
     }
 
-    /// The classes that may give a page to another: first those with the most, and of those with one
+    /// The classes that may give a page to another: first those with the most, and of those with
+    /// one
     /// the one whose items were used least.
     fn donors(&self, to: u8) -> Vec<u8> {
         let donor = |id: u8| {
@@ -405,7 +407,8 @@ impl Pool {
         drop(pinned);
     }
 
-    /// Copies an item that was used to the place of one of its class that was not, or, when its class
+    /// Copies an item that was used to the place of one of its class that was not, or, when its
+    /// class
     /// has no other page, to a longer one, a free chunk there or a place. False when there is none;
     /// true when the item was copied, or may be in the next round. No epoch is pinned.
     fn make_room(&self, chunk: Chunk, current: &mut Move, clock: Clock) -> bool {

@@ -485,7 +485,8 @@ impl Class {
         reaped
     }
 
-    /// Takes the item in hand that has to go next. When `steps` have been used up, the one goes that
+    /// Takes the item in hand that has to go next. When `steps` have been used up, the one goes
+    /// that
     /// was used least of those passed over, if the caller `must` have one.
     pub(crate) fn pick(
         &mut self,
@@ -588,7 +589,8 @@ impl Class {
         (0..carved).map(move |chunk| Chunk::new(number, chunk * chunk_len))
     }
 
-    /// How many items of a page were used lately, a long one being [`LONG_WORTH`]. `None` for a page
+    /// How many items of a page were used lately, a long one being [`LONG_WORTH`]. `None` for a
+    /// page
     /// that is stuck.
     pub(crate) fn page_worth(&self, arena: &Arena, owners: &Owners, number: u32) -> Option<u32> {
         if self.is_stuck(arena, owners, number) {

@@ -323,11 +323,17 @@ impl FullReceiver {
 
     /// Begins to send, in a fiber that waits for room.
     fn send(&self) -> JoinHandle<io::Result<usize>> {
+        self.send_within(PATIENCE)
+    }
+
+    /// As [`send`](FullReceiver::send), with the deadline of `timeout`.
+    fn send_within(&self, time: Duration) -> JoinHandle<io::Result<usize>> {
         let (sender, name) = (Arc::clone(&self.sender), self.name.clone());
-        waiting_in(move || match &name {
+        let send = move || match &name {
             Some(name) => sender.send_to_addr(b"mine!", name),
             None => sender.send(b"mine!"),
-        })
+        };
+        waiting_in(move || fiber::timeout(time, send))
     }
 }
 
@@ -367,9 +373,15 @@ fn a_wait_for_room_ends_when_told() {
         sending.fiber().cancel();
         let ended = sending.join().unwrap();
         assert!(ended.as_ref().is_err_and(is_cancellation), "{ended:?}");
-        let short = Some(Duration::from_millis(5));
-        full.sender.set_write_timeout(short).unwrap();
+        let short = Duration::from_millis(5);
+        full.sender.set_write_timeout(Some(short)).unwrap();
         let ended = full.send().join().unwrap();
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::TimedOut, "{way}");
+        full.sender.set_write_timeout(None).unwrap();
+        let sending = full.send_within(short);
+        let _ = fiber::timeout(PATIENCE, || sending.wait());
+        sending.fiber().cancel();
+        let ended = sending.join().unwrap();
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::TimedOut, "{way}");
     }
 }

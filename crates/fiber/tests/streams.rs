@@ -24,6 +24,7 @@ contract! {
     a_connect_beside_a_full_queue_waits
     a_connect_beside_a_full_queue_ends_when_told
     reads_and_writes_end_when_told
+    timeout_bounds_reads_and_writes
     the_end_of_reading_wakes_a_reader
     the_end_of_writing_wakes_a_writer
     a_peer_that_goes_wakes_reader_and_writer
@@ -281,6 +282,29 @@ fn reads_and_writes_end_when_told() {
         writing.fiber().cancel();
         assert!(is_cancelled(&writing.join().unwrap()), "{kind}");
     });
+}
+
+/// Seen: a write to a full Unix socket went on past the deadline of `timeout`, for ever. Cause: the
+/// end of the wait was taken for that of a look whether writing was shut down. Cure: the deadline of
+/// the fiber is known there.
+fn timeout_bounds_reads_and_writes() {
+    let short = Duration::from_millis(5);
+    for_each_kind(|kind, near, _far| {
+        let reader = Arc::clone(&near);
+        let read = move || fiber::timeout(short, || reader.read(&mut [0; 8], None));
+        assert_eq!(kind_of(ended(read)), ErrorKind::TimedOut, "{kind}");
+        fill(&*near);
+        let write = move || fiber::timeout(short, || near.send(b"x", None));
+        assert_eq!(kind_of(ended(write)), ErrorKind::TimedOut, "{kind}");
+    });
+}
+
+/// What `f` returns in a fiber that is cancelled if it does not end by itself.
+fn ended<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    let fiber = fiber::spawn(f);
+    let _ = fiber::timeout(PATIENCE, || fiber.wait());
+    fiber.fiber().cancel();
+    fiber.join().unwrap()
 }
 
 fn the_end_of_reading_wakes_a_reader() {

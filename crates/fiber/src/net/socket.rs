@@ -516,6 +516,8 @@ impl Socket {
         if (self.kind, interest) != (SocketKind::Unix, Interest::Write) {
             return self.wait_until(interest, deadline);
         }
+        let of_fiber = processor::with_current(|_, fiber| fiber.deadline()).flatten();
+        let deadline = earlier(deadline, of_fiber);
         let look_at = Some(after(SHUT_LOOK));
         match self.wait_until(interest, earlier(deadline, look_at)) {
             Err(error)

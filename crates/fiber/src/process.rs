@@ -220,7 +220,8 @@ impl Child {
     /// Reads all that it writes, both streams at once, and waits until it has ended.
     ///
     /// # Errors
-    /// What reading or [`wait`](Child::wait) reports.
+    /// What reading or [`wait`](Child::wait) reports, which both end when the fiber is cancelled
+    /// and at the deadline of [`timeout`](crate::timeout).
     pub fn wait_with_output(mut self) -> io::Result<Output> {
         drop(self.stdin.take());
         let (stdout, stderr) = read_both(self.stdout.take(), self.stderr.take());
@@ -248,7 +249,17 @@ fn read_both(
     if suspendable().is_some() {
         crate::scope(|scope| {
             let errors = scope.spawn(move || whole(stderr));
-            (whole(stdout), errors.join().expect("a reader of a pipe"))
+            let output = whole(stdout);
+            // That fiber knows neither of our deadline nor of a request to end.
+            let waited = match &output {
+                Ok(_) => errors.wait(),
+                Err(_) => Ok(()),
+            };
+            if output.is_err() || waited.is_err() {
+                scope.cancel_all();
+            }
+            let errors = errors.join().expect("a reader of a pipe");
+            (output, waited.and(errors))
         })
     } else {
         std::thread::scope(|scope| {

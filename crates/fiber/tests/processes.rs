@@ -22,6 +22,7 @@ contract! {
     both_streams_of_a_child_are_read_at_once
     a_wait_holds_no_processor
     a_wait_past_the_deadline_leaves_the_child_alive
+    output_ends_when_told
     a_killed_child_says_so
     a_child_that_cannot_start_is_an_error
     a_child_inherits_nothing_of_the_runtime
@@ -129,6 +130,27 @@ fn a_wait_past_the_deadline_leaves_the_child_alive() {
     assert_eq!(child.try_wait().unwrap(), None);
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Seen: a child that hangs kept `output` past the deadline of `timeout`, and past a request to
+/// end. Cause: both ended the reader of one stream, which then waited for that of the other. Cure:
+/// they end that as well.
+fn output_ends_when_told() {
+    let hang = || Command::new("sleep").arg("60").output();
+    let late = fiber::spawn(move || fiber::timeout(Duration::from_millis(20), hang));
+    let cancelled = fiber::spawn(hang);
+    fiber::sleep(Duration::from_millis(20));
+    cancelled.fiber().cancel();
+    for fiber in [&late, &cancelled] {
+        fiber::timeout(Duration::from_secs(30), || fiber.wait()).unwrap();
+    }
+    let ended = late.join().unwrap();
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::TimedOut);
+    let ended = cancelled.join().unwrap();
+    assert!(
+        ended.as_ref().is_err_and(fiber::is_cancellation),
+        "{ended:?}"
+    );
 }
 
 fn a_killed_child_says_so() {

@@ -254,6 +254,8 @@ impl Pool {
             // If there is no thread to be had, those that there are do the work.
             let _ = self.add_thread(&mut state);
         }
+        // One that was too many to take a call may take it now.
+        self.work.notify_one();
     }
 
     fn add_thread(&'static self, state: &mut PoolState) -> io::Result<()> {
@@ -348,5 +350,39 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         pool.submit(Box::new(move || sender.send(IS_KEPT.get()).unwrap()));
         assert!(receiver.recv().unwrap(), "another thread");
+    }
+
+    /// Seen (in review): a call waited in line for ten seconds, beside a thread that had nothing to
+    /// do. Cause: that one had been too many, and when another call began to wait for fibers, and
+    /// it was so no longer, nothing woke it. Cure: that does.
+    #[test]
+    fn a_wait_for_fibers_lets_an_idle_thread_work() {
+        let pool: &'static Pool = Box::leak(Box::new(Pool::new()));
+        let (hold, held) = mpsc::channel::<()>();
+        let (begun, begins) = mpsc::channel();
+        let ends = begun.clone();
+        pool.submit(Box::new(move || {
+            begun.send("first").unwrap();
+            let _ = held.recv();
+        }));
+        let (release, released) = mpsc::channel::<()>();
+        let second = ends.clone();
+        pool.submit(Box::new(move || {
+            second.send("second").unwrap();
+            let _ = released.recv();
+        }));
+        for _ in 0..2 {
+            begins.recv().unwrap();
+        }
+        lock(&pool.state).threads_max = 1;
+        pool.submit(Box::new(move || ends.send("third").unwrap()));
+        drop(release);
+        while lock(&pool.state).idle == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(lock(&pool.state).line.len(), 1);
+        pool.note_wait(true);
+        assert_eq!(begins.recv_timeout(IDLE_MAX / 2), Ok("third"));
+        drop(hold);
     }
 }

@@ -162,6 +162,10 @@ fn a_loop_that_ignores_the_request_is_slowed_down() {
         });
         assert!(took.iter().all(|&took| took >= PAUSES), "{took:?}");
     }
+    let parks = || (0..TURNS).for_each(|_| fiber::park());
+    let start = Instant::now();
+    fiber::timeout(Duration::ZERO, parks);
+    assert!(start.elapsed() >= PAUSES, "parks past the deadline");
     // The errors of operations come at once, as a rule.
     let failures = fiber::spawn(|| {
         while !is_cancelled() {

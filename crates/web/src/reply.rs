@@ -215,7 +215,7 @@ impl Replier<'_> {
         let page = custom.as_deref().unwrap_or(page);
 
         let body_len = page.body.len() as u64;
-        let (copied, shared) = match body_len <= COPIED_LEN_MAX {
+        let (copied, shared) = match body_len <= self.copied_len_max() {
             true if asked.wants_body => (&page.body[..], None),
             false if asked.wants_body => (&[][..], Some(page.body.clone())),
             _ => (&[][..], None),

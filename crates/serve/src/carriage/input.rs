@@ -160,7 +160,11 @@ impl<S: Session> Carriage<S> {
         if self.stage == Stage::Handshake && !secure.is_handshaking() {
             self.stage = Stage::Open;
         }
+        let has_grown = secure.charge(&self.shared.memory);
         self.secure = Some(secure);
+        if has_grown {
+            self.check_memory(true, now);
+        }
     }
 
     /// Notes when input came, to the microsecond, and up to an hour after the request began.

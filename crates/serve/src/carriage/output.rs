@@ -143,12 +143,13 @@ impl<S: Session> Carriage<S> {
     /// Charges what it holds. If all connections hold all that they may, and this one has come to
     /// hold much, it is closed.
     #[cold]
-    fn check_memory(&mut self, has_grown: bool, now: Now) {
+    pub(super) fn check_memory(&mut self, has_grown: bool, now: Now) {
         let Carriage { shared, held, .. } = self;
         let has_grown = self.held_charge.set(&shared.memory, held.capacity()) || has_grown;
         let outgoing_len = (self.outgoing.as_ref()).map_or(0, |outgoing| outgoing.charged_len());
+        let records_len = (self.secure.as_ref()).map_or(0, |secure| secure.buffer_len());
         if has_grown
-            && outgoing_len + held.len() > HELD_LEN_FULL
+            && outgoing_len + held.len() + records_len > HELD_LEN_FULL
             && shared.memory.is_full()
             && !matches!(self.stage, Stage::Close(_))
         {

@@ -18,10 +18,17 @@ pub(super) const SEALED_LEN_MAX: usize = 32 * 1024;
 /// way out. Measured: 7 to 9 KiB.
 const HANDSHAKE_LEN: usize = 12 * 1024;
 
-/// A record in the clear: its header has the content type, the version and the length, which is no
-/// more than this. RFC 8446 5.1
+/// The header of a record has the content type, the version and the length, which is no more than
+/// this in the clear. RFC 8446 5.1
+const HEADER_LEN: usize = 5;
 const HANDSHAKE_RECORD: u8 = 22;
 const RECORD_LEN_MAX: usize = 1 << 14;
+
+/// The room for records that rustls keeps for every connection, and the step in which it grows.
+const BUFFER_STEP_LEN: usize = 4096;
+
+/// What rustls keeps of input at most: fragments of one handshake message.
+const BUFFER_LEN_MAX: usize = 1 << 16;
 
 /// The same while memory is short.
 const SEALED_LEN_LEAN: usize = 4 * 1024;
@@ -32,8 +39,9 @@ pub(crate) struct Secure {
     /// costs next to nothing.
     connection: Option<Box<ServerConnection>>,
     tls: Arc<Tls>,
-    /// What the handshake holds.
+    /// What the handshake and the buffer for records hold.
     charge: Charge,
+    records: Records,
     /// The last record was made: the peer is told that nothing comes after it.
     pub(super) has_ended: bool,
 }
@@ -44,6 +52,7 @@ impl Secure {
             connection: None,
             tls: Arc::clone(tls),
             charge: Charge::default(),
+            records: Records::default(),
             has_ended: false,
         })
     }
@@ -60,8 +69,26 @@ impl Secure {
     pub(super) fn begin(&mut self, memory: &Arc<Memory>) -> io::Result<()> {
         let connection = ServerConnection::new(self.tls.config()).map_err(io::Error::other)?;
         self.connection = Some(Box::new(connection));
-        self.charge.set(memory, HANDSHAKE_LEN);
+        self.charge(memory);
         Ok(())
+    }
+
+    /// Charges what TLS holds to `memory`. Says whether that has grown.
+    pub(super) fn charge(&mut self, memory: &Arc<Memory>) -> bool {
+        let handshake_len = if self.is_handshaking() {
+            HANDSHAKE_LEN
+        } else {
+            0
+        };
+        self.charge.set(memory, handshake_len + self.buffer_len())
+    }
+
+    /// How much the buffer for records has grown.
+    pub(super) fn buffer_len(&self) -> usize {
+        match self.records.buffered_len {
+            ..=BUFFER_STEP_LEN => 0,
+            len => len.min(BUFFER_LEN_MAX).next_multiple_of(BUFFER_STEP_LEN),
+        }
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -91,6 +118,8 @@ impl Secure {
         let Some(connection) = &mut self.connection else {
             return Ok(false);
         };
+        self.records.came(input);
+        let mut has_shown = false;
         let mut has_peer_ended = false;
         let mut opened = Ok(());
         while opened.is_ok() && !input.is_empty() {
@@ -104,13 +133,17 @@ impl Secure {
             let mut reader = connection.reader();
             while let Ok(plain @ [_, ..]) = reader.fill_buf() {
                 let len = plain.len();
+                has_shown = true;
                 show(plain);
                 reader.consume(len);
             }
         }
-        if was_handshaking && !self.is_handshaking() && opened.is_ok() {
+        let has_begun = was_handshaking && !self.is_handshaking();
+        if has_begun && opened.is_ok() {
             self.tls.count_handshake();
-            self.charge = Charge::default();
+        }
+        if has_shown || has_begun {
+            self.records.joined_len = 0;
         }
         opened
             .map(|()| has_peer_ended)
@@ -179,15 +212,67 @@ impl Secure {
     }
 }
 
-/// Whether a handshake can begin with these bytes: the first record is whole, or it is none.
+/// How much rustls keeps of the records that have come. It keeps a record until its end comes, and
+/// the fragments of a handshake message, in a buffer that shrinks when the next record begins in
+/// an empty one.
+#[derive(Debug, Default)]
+struct Records {
+    /// The header of the record that comes, and how much of that record has come.
+    header: [u8; HEADER_LEN],
+    part_len: usize,
+    /// What has come since the last plain bytes: it may be fragments of a handshake message.
+    joined_len: usize,
+    buffered_len: usize,
+}
+
+impl Records {
+    /// This much has come.
+    fn came(&mut self, input: &[u8]) {
+        if self.part_len == 0 && self.joined_len == 0 {
+            self.buffered_len = 0;
+        }
+        self.joined_len += input.len();
+        let longest = self.advance(input);
+        self.buffered_len = self.buffered_len.max(longest).max(self.joined_len);
+    }
+
+    /// Finds the records in `input`. Returns the most that had come of one.
+    fn advance(&mut self, mut input: &[u8]) -> usize {
+        let mut longest = 0;
+        while !input.is_empty() {
+            let wanted = HEADER_LEN.saturating_sub(self.part_len);
+            let (part, rest) = input.split_at(input.len().min(match wanted {
+                0 => self.record_len() - self.part_len,
+                wanted => wanted,
+            }));
+            if wanted > 0 {
+                self.header[self.part_len..][..part.len()].copy_from_slice(part);
+            }
+            self.part_len += part.len();
+            longest = longest.max(self.part_len);
+            if self.part_len >= HEADER_LEN && self.part_len == self.record_len() {
+                self.part_len = 0;
+            }
+            input = rest;
+        }
+        longest
+    }
+
+    /// The length of the record whose header has come, with the header.
+    fn record_len(&self) -> usize {
+        let [_, _, _, high, low] = self.header;
+        HEADER_LEN + usize::from(u16::from_be_bytes([high, low]))
+    }
+}
+
+/// Whether a handshake can begin with these bytes: the first record is whole, or its header says
+/// that it is none.
 pub(super) fn is_record_whole(bytes: &[u8]) -> bool {
     match bytes {
-        [] => false,
         [HANDSHAKE_RECORD, _, _, high, low, rest @ ..] => {
             let len = usize::from(u16::from_be_bytes([*high, *low]));
             rest.len() >= len || len > RECORD_LEN_MAX
         }
-        [HANDSHAKE_RECORD, ..] => false,
-        _ => true,
+        _ => bytes.len() >= HEADER_LEN,
     }
 }

@@ -44,13 +44,13 @@ fn authority() -> Authority {
 
 /// A client and a carriage, joined without a network.
 pub(super) struct Pair {
-    client: ClientConnection,
+    pub(super) client: ClientConnection,
     pub(super) world: World,
     /// What the client understood.
     pub(super) heard: Vec<u8>,
     has_ended: bool,
     /// In pieces of which length the client's records arrive.
-    piece_len: usize,
+    pub(super) piece_len: usize,
 }
 
 impl Pair {

@@ -727,8 +727,8 @@ mod tests {
     }
 
     /// Seen: servers that answered at once, but in another protocol or with LF alone, were called
-    /// silent after the time-out. Cause: the end of a head was waited for, whatever came. Cure: what
-    /// cannot become a head is none.
+    /// silent after the time-out. Cause: the end of a head was waited for, whatever came. Cure:
+    /// what cannot become a head is none.
     #[test]
     fn bytes_that_become_no_head_are_broken_at_once() {
         for said in [

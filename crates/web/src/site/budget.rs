@@ -321,7 +321,7 @@ mod tests {
     fn a_lower_limit_takes_the_unpopular_ones() {
         let mut cache = Cache::new(1000);
         (0..1000).for_each(|n| _ = cache.ask(n, 1));
-        let is_popular = |n: &u64| n % 5 == 0;
+        let is_popular = |n: &u64| n.is_multiple_of(5);
         let popular = (0..1000).filter(is_popular);
         (0..3).for_each(|_| popular.clone().for_each(|n| assert!(cache.ask(n, 1))));
         let gone = cache.budget.set_limit(600, &cache.sketch);

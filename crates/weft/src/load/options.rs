@@ -293,7 +293,8 @@ fn resolve(authority: &str, port: u16, tries: bool) -> Result<SocketAddr, String
 }
 
 /// One address of a host, so that the choice among several is not measured: the first that takes a
-/// connection, or the first if none does. `localhost` often has two, and many servers listen on one.
+/// connection, or the first if none does. `localhost` often has two, and many servers listen on
+/// one.
 fn one_that_answers(found: &[SocketAddr], tries: bool) -> Option<SocketAddr> {
     let answers =
         |address: &&SocketAddr| TcpStream::connect_timeout(address, ADDRESS_PATIENCE).is_ok();

@@ -37,6 +37,7 @@ impl Plan {
             ("interval", self.interval.is_zero()),
             ("requests", self.requests_max == Some(0)),
             ("depth", asks && self.depth == 0),
+            ("connections", asks && self.connections == 0),
         ];
         if let Some((name, _)) = above_0.iter().find(|(_, is_zero)| *is_zero) {
             return wrong(&format!("--{name} must be above 0"));
@@ -58,7 +59,10 @@ impl Plan {
             return wrong("--timeout and --connect-timeout must be above 0, and a year at most");
         }
         if asks && self.connections < self.threads {
-            return wrong("a run needs a connection for every thread: --connections is too few");
+            return wrong(&format!(
+                "{} threads need as many connections at least: --connections {}, or fewer --threads",
+                self.threads, self.threads
+            ));
         }
         if self.depth > DEPTH_MAX {
             return wrong("at most 65,536 requests under way on one connection");

@@ -2,11 +2,10 @@
 
 #[cfg(test)]
 mod manuals;
+mod tips;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use clap_complete::Shell;
 
@@ -47,20 +46,13 @@ pub(crate) fn read(
     words: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> Result<Invocation, clap::Error> {
     let mut words: Vec<_> = words.into_iter().collect();
-    let is = |command: &str| words.get(1).is_some_and(|word| word == command);
-    let (is_serve, is_cache) = (is("serve"), is("cache"));
-    if is_cache {
+    let command_typed = words.get(1).map(|word| word.to_string_lossy().into_owned());
+    if command_typed.as_deref() == Some("cache") {
         words.iter_mut().skip(2).for_each(cache::spell_out);
     }
     let read = command().try_get_matches_from(words);
-    let mut matches = read.map_err(|mut error| {
-        drop_tip_about_values(&mut error);
-        match (is_serve, is_cache) {
-            (true, _) => with_our_name_for_it(error),
-            (_, true) => with_the_way_to_the_options(error),
-            _ => with_a_tip(error),
-        }
-    })?;
+    let mut matches =
+        read.map_err(|error| tips::with_tip(error, command_typed.as_deref().unwrap_or_default()))?;
     let (name, mut matches) = matches.remove_subcommand().expect("clap demands a command");
     let matches = &mut matches;
     let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();
@@ -342,184 +334,6 @@ fn path_argument(id: &'static str, value: &'static str) -> Arg {
         .value_hint(hint)
 }
 
-/// What users of other servers type, and what it is here.
-const THEIR_FLAGS: &[(&str, &str)] = &[
-    (
-        "-p --port -b --bind --host --addr --interface",
-        "address and port are one: --listen 127.0.0.1:8080, or --listen :8080 for every interface",
-    ),
-    (
-        "-r --root -d --dir --directory --folder --path",
-        "the directory has no flag: weft serve DIR",
-    ),
-    (
-        "--cert --certificate --key --private-key --tls --ssl --https",
-        "HTTPS is --tls-cert FILE --tls-key FILE",
-    ),
-    (
-        "-t --threads",
-        "--workers N says how many kernel threads there are",
-    ),
-    (
-        "-v --verbose --log --log-file --access-logs",
-        "requests are logged by --access-log FILE, or - for standard output",
-    ),
-    (
-        "-D --daemon --daemonize",
-        "weft serve stays in the foreground; packaging/systemd has a unit that runs it",
-    ),
-    (
-        "--browse --directory-listing --dir-listing --autoindex --list --indexes",
-        "directories without an index file are listed by --listing",
-    ),
-    (
-        "-g --gzip --brotli --compress --compression",
-        "nothing is compressed while serving: FILE.gz, FILE.br or FILE.zst beside FILE is sent to \
-         clients that take it",
-    ),
-    (
-        "--cors",
-        "pages of other sites may read the files with --header 'Access-Control-Allow-Origin: *'",
-    ),
-    (
-        "--single --fallback --page-fallback --spa-fallback --history",
-        "unknown paths are answered with a file by --spa FILE",
-    ),
-    (
-        "--memory --cache-size",
-        "--memory-budget SIZE is the memory for the bytes of files",
-    ),
-    (
-        "--max-age --cache-control",
-        "caching is said by --cache GLOB=VALUE: --cache '**=max-age=3600'",
-    ),
-    (
-        "--404 --page-404",
-        "a page of your own is --error-page 404=FILE",
-    ),
-    (
-        "--no-cache",
-        "caching is said by --cache GLOB=VALUE: --cache '**=no-cache'",
-    ),
-    ("--silent", "--quiet prints nothing at start"),
-];
-
-/// What they type for memory, where memcached's name is `--memory-limit`.
-const FLAGS_FOR_MEMORY: [&str; 4] = ["--memory", "--max-memory", "--maxmemory", "--mem"];
-
-fn theirs(typed: &str) -> Option<&'static str> {
-    let mut rows = THEIR_FLAGS.iter();
-    let row = rows.find(|(flags, _)| flags.split(' ').any(|flag| flag == typed));
-    row.map(|(_, tip)| *tip)
-}
-
-/// The word that is not known, if that is the mistake.
-fn unknown(error: &clap::Error) -> Option<String> {
-    match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => {
-            Some(word.clone())
-        }
-        _ => None,
-    }
-}
-
-/// clap's tip to pass an unknown flag "as a value" is right nowhere here.
-fn drop_tip_about_values(error: &mut clap::Error) {
-    let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) else {
-        return;
-    };
-    tips.retain(|tip| !tip.to_string().contains("as a value"));
-    if !tips.is_empty() {
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
-    }
-}
-
-/// Users of other servers type those servers' flags.
-fn with_our_name_for_it(error: clap::Error) -> clap::Error {
-    let Some(typed) = unknown(&error) else {
-        return error;
-    };
-    if let Some(tip) = theirs(&typed) {
-        return suggesting_only(error, tip);
-    }
-    match typed.as_str() {
-        "true" | "false" | "on" | "off" | "yes" | "no" => {
-            suggesting_only(error, "a switch takes no value: --listing, or --no-listing")
-        }
-        word if !word.starts_with('-') => {
-            suggesting(error, "one directory is served: weft serve DIR")
-        }
-        _ => error,
-    }
-}
-
-/// clap leads to a help of its own only, and the cache has memcached's.
-fn with_the_way_to_the_options(error: clap::Error) -> clap::Error {
-    match unknown(&error) {
-        Some(typed) if FLAGS_FOR_MEMORY.contains(&typed.as_str()) => suggesting_only(
-            error,
-            "-m MEGABYTES, or --memory-limit, is the memory for items",
-        ),
-        Some(_) if error.get(ContextKind::SuggestedArg).is_none() => {
-            suggesting(error, "weft cache -h lists the options")
-        }
-        _ => error,
-    }
-}
-
-/// Says what probably helps: which flag prints the version, which command names experiments, and
-/// that a server is a command here.
-fn with_a_tip(error: clap::Error) -> clap::Error {
-    let is = |kind, text: &str| match error.get(kind) {
-        Some(ContextValue::String(found)) => found == text,
-        Some(ContextValue::Strings(found)) => found.iter().any(|found| found == text),
-        _ => false,
-    };
-    if is(ContextKind::InvalidSubcommand, "version") {
-        return suggesting(error, "weft --version prints it");
-    }
-    if is(ContextKind::InvalidArg, "<EXPERIMENT>...") {
-        return suggesting(error, "weft lab list names the experiments");
-    }
-    let has_guess = error.get(ContextKind::SuggestedSubcommand).is_some();
-    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) {
-        let is_directory = Path::new(word).is_dir();
-        let tip = format!("a directory is served by: weft serve {word}");
-        return match is_directory || !has_guess {
-            true => suggesting_only(error, tip),
-            false => error,
-        };
-    }
-    // Behind a command, its own usage says more.
-    let is_of_weft =
-        |usage: &str| usage.contains("weft [OPTIONS]") || usage.contains("weft <COMMAND>");
-    let usage = error.get(ContextKind::Usage).map(ToString::to_string);
-    if let Some(tip) = unknown(&error).as_deref().and_then(theirs)
-        && usage.is_some_and(|usage| is_of_weft(&usage))
-    {
-        return suggesting_only(error, format!("a server is `weft serve DIR`; {tip}"));
-    }
-    error
-}
-
-fn suggesting(mut error: clap::Error, tip: impl Into<StyledStr>) -> clap::Error {
-    let tip = ContextValue::StyledStrs(vec![tip.into()]);
-    error.insert(ContextKind::Suggested, tip);
-    error
-}
-
-/// Without what clap guesses, and the usage that it makes of the guess.
-fn suggesting_only(mut error: clap::Error, tip: impl Into<StyledStr>) -> clap::Error {
-    for guess in [
-        ContextKind::SuggestedArg,
-        ContextKind::SuggestedSubcommand,
-        ContextKind::Usage,
-    ] {
-        error.remove(guess);
-    }
-    suggesting(error, tip)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -565,24 +379,6 @@ mod tests {
             let find = settings::find::<ServeConfig>;
             let row = find(name).or_else(|| find(name.strip_prefix("no-")?));
             assert!(row.is_some(), "--{name} is not in the table");
-        }
-    }
-
-    /// Seen: `--address` was given a tip for strangers after it had become a flag here.
-    #[test]
-    fn what_others_call_it_is_no_flag_of_ours() {
-        let command = command();
-        let serve = command.find_subcommand("serve").unwrap();
-        let of_one = |arg: &Arg| {
-            let (short, long) = (arg.get_short(), arg.get_long());
-            let short = short.map(|letter| format!("-{letter}"));
-            let long = long.map(|name| format!("--{name}"));
-            short.into_iter().chain(long)
-        };
-        let ours: Vec<String> = serve.get_arguments().flat_map(of_one).collect();
-        assert!(ours.contains(&"-l".to_owned()), "{ours:?}");
-        for flag in THEIR_FLAGS.iter().flat_map(|(flags, _)| flags.split(' ')) {
-            assert!(!ours.iter().any(|name| name == flag), "{flag} is ours");
         }
     }
 

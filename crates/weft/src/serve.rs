@@ -177,13 +177,15 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
     let root = config.root.display();
     let meta = fs::metadata(&config.root).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
-            let tip = match config.root.to_str() {
-                Some("true" | "false" | "on" | "off" | "yes" | "no") => {
-                    "; a switch takes no value: --listing, or --no-listing"
+            let root = config.root.to_str().unwrap_or_default();
+            let tip = match root {
+                "true" | "false" | "on" | "off" | "yes" | "no" => {
+                    "a switch takes no value: --listing, or --no-listing".to_owned()
                 }
-                _ => "; name the one to serve: weft serve DIR",
+                _ => tip_for_port(root)
+                    .unwrap_or_else(|| "name the one to serve: weft serve DIR".to_owned()),
             };
-            format!("there is no directory '{root}'{tip}")
+            format!("there is no directory '{root}'; {tip}")
         }
         _ => format!("cannot read '{root}': {error}"),
     })?;
@@ -193,6 +195,13 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
             "'{root}' is a file; name the directory to serve: weft serve DIR"
         )),
     }
+}
+
+/// The tip for a port or an address without its flag, as in `python -m http.server 8080`.
+pub(crate) fn tip_for_port(typed: &str) -> Option<String> {
+    let (host, port) = typed.rsplit_once(':').unwrap_or(("", typed));
+    let is_address = port.parse::<u16>().is_ok() && !host.contains('/');
+    is_address.then(|| format!("an address is said by --listen: weft serve DIR --listen {typed}"))
 }
 
 /// Whether the first page is a 403: the directory has no index file, and neither listing nor

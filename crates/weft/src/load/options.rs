@@ -46,9 +46,6 @@ pub(crate) fn plan(
     };
     let connections = one(matches, "connections", count)?;
     let is_idle = matches!(workload, Workload::Idle);
-    if connections == 0 && !is_idle && one(matches, "idle", count)? == 0 {
-        return Err("-c 0 leaves no connection to ask on: -c 1 has one".to_owned());
-    }
     let requests_max = optional(matches, "requests", |text| count_up_to(text, REQUESTS_MAX))?;
     let network = network(matches)?;
     let plan = Plan {
@@ -101,8 +98,11 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
         .map(|url| split(url))
         .collect::<Result<Vec<_>, _>>()?;
     let (authority, _) = &parsed[0];
-    if parsed.iter().any(|(other, _)| other != authority) {
-        return Err("all URLs must have the same host and port: run one load per host".to_owned());
+    if let Some((other, _)) = parsed.iter().find(|(other, _)| other != authority) {
+        return Err(format!(
+            "'{other}' is another host than '{authority}': all URLs must have the same host and \
+             port; run one load per host"
+        ));
     }
     let method = said(matches, "method").to_owned();
     let mut pages: Vec<Page> = parsed.iter().map(|(_, path)| Page::new(path)).collect();

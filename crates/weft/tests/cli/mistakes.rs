@@ -25,7 +25,7 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
     refused("serve a b", "tip: one directory is served");
     refused("cache --engine fibre", "fiber, thread");
     refused("cache --nosuch", "tip: weft cache -h lists the options");
-    refused("server", "'serve'");
+    refused("server", "weft serve DIR");
     refused("man nothing", "no command 'nothing'");
 }
 
@@ -127,6 +127,79 @@ fn other_servers_flags_are_told_ours() {
     );
     let said = refused("cache --memory 64", "-m MEGABYTES, or --memory-limit");
     assert!(!said.contains("--memory-file"), "{said}");
+}
+
+/// Seen: `--concurrency` was taken for `--course`, `--latency` for `--rate`, and `--qps` and `-z`
+/// for nothing.
+#[test]
+fn other_generators_flags_are_told_ours() {
+    for (typed, ours) in [
+        (
+            "--concurrency",
+            "tip: connections open at the same time are --connections N, or -c",
+        ),
+        ("--clients", "--connections N"),
+        ("--qps", "--rate N"),
+        ("-z", "--duration TIME"),
+        ("--latency", "always shown"),
+        ("-X", "--method NAME"),
+        ("--data", "--body TEXT"),
+        ("-k", "--close"),
+        ("--script", "--paths FILE"),
+        ("--pipeline", "--depth N"),
+        ("--insecure", "no TLS"),
+    ] {
+        let said = refused(&format!("load http http://127.0.0.1:1/ {typed}"), ours);
+        for guess in ["as a value", "similar", "Usage"] {
+            assert!(!said.contains(guess), "{typed}: {said}");
+        }
+    }
+    for none in ["-c 0", "--connections 0"] {
+        let line = format!("load http http://127.0.0.1:1/ {none}");
+        refused(&line, "--connections must be above 0");
+    }
+    refused(
+        "load http http://127.0.0.1:1/ -c 1 -t 2",
+        "2 threads need as many connections at least: --connections 2",
+    );
+    refused(
+        "load http://127.0.0.1:1/ -n 10",
+        "tip: HTTP requests are sent by: weft load http http://127.0.0.1:1/",
+    );
+    refused("load 127.0.0.1:1", "weft load cache HOST:PORT");
+    refused("load -c 10 http://127.0.0.1:1/", "weft load http URL");
+    refused(
+        "load http http://127.0.0.1:1/ -q 100",
+        "'100' is another host than '127.0.0.1:1'",
+    );
+}
+
+/// Seen: a port without `--listen`, as in `python -m http.server 8080`, was told that there is no
+/// such directory.
+#[test]
+fn a_port_without_its_flag_is_told_the_flag() {
+    for port in ["8080", ":8080", "127.0.0.1:8080"] {
+        let flag = format!("weft serve DIR --listen {port}");
+        refused(&format!("serve {port}"), &flag);
+        refused(&format!("serve . {port}"), &flag);
+    }
+}
+
+/// Seen: `weft stop` was told "a directory is served by: weft serve stop", and `reload` to load.
+#[test]
+fn words_that_are_no_commands_are_told_ours() {
+    for (typed, ours) in [
+        ("stop", "SIGTERM stops a server"),
+        ("reload", "SIGHUP reloads it"),
+        ("start", "weft serve DIR"),
+        ("configtest", "weft check-config FILE"),
+        ("memcached", "weft cache"),
+        ("wrk", "weft load http URL"),
+        ("version", "weft --version"),
+    ] {
+        let said = refused(typed, ours);
+        assert!(!said.contains("similar"), "{typed}: {said}");
+    }
 }
 
 /// Seen: `weft --port 80` and `weft site` led nowhere.

@@ -66,16 +66,54 @@ const COLUMNS: usize = 80;
 
 /// A name and a text, which is folded beside it.
 fn write_entry(out: &mut impl Write, name: &str, width: usize, text: &str) -> io::Result<()> {
-    let mut line = format!("{name:<width$}");
-    for word in text.split(' ') {
-        if line.chars().count() + 1 + word.chars().count() > COLUMNS {
-            writeln!(out, "{line}")?;
-            line = " ".repeat(width);
+    let (name, indent) = (format!("{name:<width$}"), " ".repeat(width));
+    writeln!(out, "{}", fold(name, &indent, text.split(' ')))
+}
+
+/// Words behind a beginning, in lines that a terminal has room for.
+fn fold<'t>(begin: String, indent: &str, words: impl Iterator<Item = &'t str>) -> String {
+    let mut text = String::new();
+    let mut line = begin;
+    for word in words {
+        let is_full = line.chars().count() + 1 + word.chars().count() > COLUMNS;
+        if is_full && !line.trim().is_empty() {
+            text.push_str(&line);
+            text.push('\n');
+            line = indent.to_owned();
         }
-        line.push(' ');
+        if !line.is_empty() {
+            line.push(' ');
+        }
         line.push_str(word);
     }
-    writeln!(out, "{line}")
+    text + &line
+}
+
+/// Markdown whose paragraphs and items fit a terminal. Headings, tables and code stay.
+fn folded(markdown: &str) -> String {
+    let mut blocks: Vec<String> = Vec::new();
+    let mut words: Vec<&str> = Vec::new();
+    let fold_all = |words: &mut Vec<&str>, blocks: &mut Vec<String>| match words.first() {
+        None => {}
+        Some(&"-") => blocks.push(fold("-".to_owned(), " ", words.drain(..).skip(1))),
+        Some(_) => blocks.push(fold(String::new(), "", words.drain(..))),
+    };
+    let mut is_code = false;
+    for line in markdown.lines() {
+        let is_fence = line.starts_with("```");
+        is_code ^= is_fence;
+        if is_code || is_fence || line.trim().is_empty() || line.starts_with(['#', '|', '<']) {
+            fold_all(&mut words, &mut blocks);
+            blocks.push(line.to_owned());
+            continue;
+        }
+        if line.starts_with("- ") {
+            fold_all(&mut words, &mut blocks);
+        }
+        words.extend(line.split_whitespace());
+    }
+    fold_all(&mut words, &mut blocks);
+    blocks.join("\n")
 }
 
 /// Markdown for a terminal: the words of a link, and where it leads only if that is an address.
@@ -107,7 +145,7 @@ fn without_links(markdown: &str) -> String {
 /// The page of each experiment: what a reader should know who has not read the papers.
 fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
     for experiment in chosen(names)? {
-        writeln!(out, "{}", without_links(&experiment.markdown()))?;
+        writeln!(out, "{}", folded(&without_links(&experiment.markdown())))?;
     }
     Ok(())
 }
@@ -799,9 +837,20 @@ mod tests {
         for experiment in CATALOG {
             let page = without_links(&experiment.markdown());
             assert!(!page.contains("]("), "{page}");
+            let page = folded(&page);
+            let is_long =
+                |line: &&str| !line.starts_with(['|', '<']) && line.chars().count() > COLUMNS;
+            assert_eq!(page.lines().find(is_long), None);
         }
         let link = "a [b](c.md#d), [e](https://f) and [g] h";
         assert_eq!(without_links(link), "a b, e (https://f) and [g] h");
+        let text = "# T\n\na\nb\n- c\n  d\n- e\n\n| f |\n```\ng  h\n```";
+        assert_eq!(
+            folded(text),
+            "# T\n\na b\n- c d\n- e\n\n| f |\n```\ng  h\n```"
+        );
+        let item = format!("- {} y", "x".repeat(78));
+        assert_eq!(folded(&item), format!("- {}\n  y", "x".repeat(78)));
     }
 
     /// `weft lab run all --budget 20m` could take twelve hours: each experiment had 20 minutes.

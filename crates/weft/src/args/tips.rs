@@ -273,6 +273,12 @@ fn for_load(error: clap::Error) -> clap::Error {
             let tip = format!("HTTP requests are sent by: weft load http {word}");
             return suggesting_only(error, tip);
         }
+        if word.to_ascii_lowercase().starts_with("https://") {
+            return suggesting_only(
+                error,
+                "HTTP is spoken in clear text only: weft load http URL",
+            );
+        }
         let has_guess = error.get(ContextKind::SuggestedSubcommand).is_some();
         return if has_guess && !word.contains(':') {
             error

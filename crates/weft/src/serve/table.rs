@@ -381,6 +381,13 @@ const LOGS: Rows = &[
             config.access_log = match text {
                 "off" => None,
                 "" => return Err("the name is empty; write off, - or a file".to_owned()),
+                "on" | "yes" | "no" | "true" | "false" | "none" | "stdout" | "stderr" | "json"
+                | "combined" => {
+                    return Err(format!(
+                        "'{text}' is no place for a log; write off, - for standard output, or a \
+                         file (./{text} for one of this name)"
+                    ));
+                }
                 target => target.parse().ok(),
             };
             Ok(())

@@ -185,6 +185,15 @@ fn a_port_without_its_flag_is_told_the_flag() {
     }
 }
 
+/// Seen: `--access-log on` wrote a file of the name `on`.
+#[test]
+fn a_log_is_not_switched_on_by_a_word() {
+    for word in ["on", "true", "stdout", "json"] {
+        let said = format!("--access-log: '{word}' is no place for a log; write off, - for");
+        refused(&format!("serve --access-log {word}"), &said);
+    }
+}
+
 /// Seen: `weft stop` was told "a directory is served by: weft serve stop", and `reload` to load.
 #[test]
 fn words_that_are_no_commands_are_told_ours() {

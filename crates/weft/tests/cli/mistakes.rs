@@ -154,7 +154,7 @@ fn other_generators_flags_are_told_ours() {
             assert!(!said.contains(guess), "{typed}: {said}");
         }
     }
-    for none in ["-c 0", "--connections 0"] {
+    for none in ["-c 0", "--connections 0", "-c 0 --idle 5"] {
         let line = format!("load http http://127.0.0.1:1/ {none}");
         refused(&line, "--connections must be above 0");
     }

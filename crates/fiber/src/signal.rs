@@ -30,7 +30,9 @@ pub use libc::{
 };
 
 use crate::base::atomic::{AtomicU64, Ordering};
+use crate::base::home::Home;
 use crate::base::lock::lock;
+use crate::io::fork::notice_forks;
 use crate::net::UnixStream;
 
 /// Waits for signals. From when it is made until it is dropped, these signals do nothing by
@@ -55,6 +57,9 @@ struct Listener {
     /// One bit for each signal that it is told of; none while no `Signals` has it.
     wanted: AtomicU64,
     pending: Pending,
+    /// The sockets are its: what a child of a fork rang would wake the parent, or the other way
+    /// round.
+    home: Home,
     bell: StdUnixStream,
     doorbell: StdUnixStream,
     next: Option<&'static Listener>,
@@ -87,12 +92,13 @@ struct Registered {
 }
 
 /// Those of which a handler cannot return, and those that cannot be caught.
-const FORBIDDEN: [i32; 5] = [
+const FORBIDDEN: [i32; 6] = [
     libc::SIGKILL,
     libc::SIGSTOP,
     libc::SIGILL,
     libc::SIGFPE,
     libc::SIGSEGV,
+    libc::SIGBUS,
 ];
 
 impl Signals {
@@ -104,7 +110,9 @@ impl Signals {
     pub fn new(signals: impl IntoIterator<Item = i32>) -> io::Result<Signals> {
         // The caller's code runs before the lock is taken.
         let signals: Vec<i32> = signals.into_iter().collect();
+        notice_forks();
         let mut registered = lock(&REGISTERED);
+        registered.idle.retain(|listener| listener.home.is_here());
         let listener = match registered.idle.pop() {
             Some(listener) => listener,
             None => Listener::add()?,
@@ -136,20 +144,27 @@ impl Signals {
         if wanted & bit_of(signal) != 0 {
             return Ok(());
         }
+        // Before the handler is there, which takes its default effect from the signal.
+        let more = wanted | bit_of(signal);
+        self.listener.wanted.store(more, Ordering::Release);
         if registered.users[index] == 0 {
-            install(registered, signal)?;
+            install(registered, signal)
+                .inspect_err(|_| self.listener.wanted.store(wanted, Ordering::Release))?;
         }
         registered.users[index] += 1;
-        let wanted = wanted | bit_of(signal);
-        self.listener.wanted.store(wanted, Ordering::Release);
         Ok(())
     }
 
     /// Waits until one of the signals has come, and returns its number. One waits at a time.
     ///
     /// # Errors
-    /// `TimedOut` past the deadline of [`timeout`](crate::timeout); else what `recv(2)` reports.
+    /// `TimedOut` past the deadline of [`timeout`](crate::timeout); `NotConnected` in the child of
+    /// a fork, which needs `Signals` of its own; else what `recv(2)` reports.
     pub fn wait(&self) -> io::Result<i32> {
+        if !self.listener.home.is_here() {
+            let message = "this process was forked from the one that waits for these signals";
+            return Err(io::Error::new(io::ErrorKind::NotConnected, message));
+        }
         loop {
             if let Some(signal) = self.listener.take() {
                 return Ok(signal);
@@ -310,6 +325,7 @@ impl Listener {
         let listener: &'static mut Listener = Box::leak(Box::new(Listener {
             wanted: AtomicU64::new(0),
             pending: Pending(AtomicU64::new(0)),
+            home: Home::here(),
             bell,
             doorbell,
             next,
@@ -339,8 +355,9 @@ impl Listener {
 
     /// In a handler.
     fn arrived(&self, signal: i32) {
-        if self.wanted.load(Ordering::Acquire) & bit_of(signal) == 0 || !self.pending.add(signal) {
-            return; // The bell has been rung for it.
+        let is_wanted = self.wanted.load(Ordering::Acquire) & bit_of(signal) != 0;
+        if !is_wanted || !self.home.is_here() || !self.pending.add(signal) {
+            return; // Not ours, or the bell has been rung for it.
         }
         // When the socket is full it has been rung often enough.
         // SAFETY: sends one byte of a live local through a descriptor that is never closed.

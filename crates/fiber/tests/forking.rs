@@ -331,3 +331,42 @@ fn fork_in_scope(child: fn()) -> std::process::ExitStatus {
     }
     wait_for(pid)
 }
+
+/// Seen (in review): the `Signals` of a child took those of its parent's that had been dropped, and
+/// parent and child rang each other's bell. Cause: the sockets of these are both's after a fork.
+/// Cure: the child makes its own.
+#[test]
+fn a_child_waits_for_signals_of_its_own() {
+    if let Some(runtime) = runtime() {
+        use fiber::signal::{SIGUSR1, Signals};
+        // SAFETY: sends a signal that has a handler, to this thread.
+        let raise = || assert_eq!(unsafe { libc::raise(SIGUSR1) }, 0);
+        let dropped = Signals::new([SIGUSR1]).unwrap();
+        let kept = Signals::new([SIGUSR1]).unwrap();
+        drop(dropped);
+        let of_parent = sockets();
+        let status = fork(|| {
+            let signals = Signals::new([SIGUSR1]).unwrap();
+            assert!(!sockets().is_subset(&of_parent), "the parent's sockets");
+            raise();
+            assert_eq!(signals.wait().unwrap(), SIGUSR1);
+            let refused = kept.wait().unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::NotConnected);
+            assert_eq!(kept.take(), None);
+        });
+        assert_eq!(status.code(), Some(0));
+        raise();
+        let told = runtime.run(move || kept.wait());
+        assert_eq!(told.unwrap(), SIGUSR1);
+        std::process::exit(0);
+    }
+    in_a_process("a_child_waits_for_signals_of_its_own", |_| ());
+}
+
+/// The sockets that this process has, by their names in /proc.
+fn sockets() -> std::collections::BTreeSet<std::path::PathBuf> {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let names = open.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    let is_socket = |name: &std::path::PathBuf| name.to_string_lossy().starts_with("socket:");
+    names.filter(is_socket).collect()
+}

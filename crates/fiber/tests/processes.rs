@@ -214,7 +214,7 @@ fn signals_that_nobody_waited_for_are_told_once() {
 static SIGNALS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn a_signal_that_cannot_be_caught_is_refused() {
-    for signal in [9, 0, 65, -1] {
+    for signal in [9, 0, 65, -1, libc::SIGBUS] {
         let error = Signals::new([signal]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "signal {signal}");
     }

@@ -285,8 +285,8 @@ fn reads_and_writes_end_when_told() {
 }
 
 /// Seen: a write to a full Unix socket went on past the deadline of `timeout`, for ever. Cause: the
-/// end of the wait was taken for that of a look whether writing was shut down. Cure: the deadline of
-/// the fiber is known there.
+/// end of the wait was taken for that of a look whether writing was shut down. Cure: the deadline
+/// of the fiber is known there.
 fn timeout_bounds_reads_and_writes() {
     let short = Duration::from_millis(5);
     for_each_kind(|kind, near, _far| {

@@ -183,6 +183,14 @@ fn incoming_ends_with_its_listener_or_its_fiber() {
             }
             assert_eq!(served.join().unwrap(), 2);
         }
+        runtime.run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let serve = move || listener.incoming().filter(|one| one.is_ok()).count();
+            let served = fiber::spawn(|| fiber::timeout(Duration::from_millis(5), serve));
+            let ended = fiber::timeout(BOUND, || served.wait());
+            served.fiber().cancel();
+            ended.expect("the deadline ends it as well");
+        });
     });
 }
 

@@ -157,11 +157,11 @@ fn closed_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the listener was closed")
 }
 
-/// What `incoming` makes of an accept: nothing once no accept can succeed any more, so that a loop
-/// that skips errors ends.
+/// What `incoming` makes of an accept: nothing once no accept waits any more, so that a loop that
+/// skips errors ends. `TimedOut` is the deadline of the fiber.
 pub(crate) fn unless_over<T>(accepted: io::Result<T>) -> Option<io::Result<T>> {
-    let is_over =
-        |error: &io::Error| error.kind() == io::ErrorKind::NotConnected || is_cancellation(error);
+    const OVER: [io::ErrorKind; 2] = [io::ErrorKind::NotConnected, io::ErrorKind::TimedOut];
+    let is_over = |error: &io::Error| OVER.contains(&error.kind()) || is_cancellation(error);
     match accepted {
         Err(error) if is_over(&error) => None,
         accepted => Some(accepted),

@@ -245,7 +245,8 @@ macro_rules! listener {
             }
 
             /// The connections, one after the other, as that of `std`; but it ends when the
-            /// listener is [closed](Self::close) or the fiber is cancelled.
+            /// listener is [closed](Self::close) or the fiber is cancelled, and at the deadline of
+            /// [`timeout`](crate::timeout).
             pub fn incoming(&self) -> impl Iterator<Item = std::io::Result<$stream>> + '_ {
                 std::iter::from_fn(|| crate::io::accept::unless_over(self.accept()))
             }

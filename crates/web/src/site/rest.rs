@@ -91,7 +91,8 @@ impl Site {
             return false;
         }
         let seen_ns = known.seen_since(survey, moment.ns);
-        let seen_for = Duration::from_nanos(moment.ns - seen_ns);
+        // Another thread may have looked a little later.
+        let seen_for = Duration::from_nanos(moment.ns.saturating_sub(seen_ns));
         let is_unfinished = known.entries().any(|(id, entry)| {
             let before = known.survey.stamp(id.encoding);
             let stamps = before.zip(survey.stamp(id.encoding));

@@ -145,7 +145,7 @@ fn without_links(markdown: &str) -> String {
 /// The page of each experiment: what a reader should know who has not read the papers.
 fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
     for experiment in chosen(names)? {
-        writeln!(out, "{}", folded(&without_links(&experiment.markdown())))?;
+        writeln!(out, "{}", folded(&without_links(experiment.markdown())))?;
     }
     Ok(())
 }
@@ -835,7 +835,7 @@ mod tests {
         let too_long = text.lines().find(|line| line.chars().count() > COLUMNS);
         assert_eq!(too_long, None);
         for experiment in CATALOG {
-            let page = without_links(&experiment.markdown());
+            let page = without_links(experiment.markdown());
             assert!(!page.contains("]("), "{page}");
             let page = folded(&page);
             let is_long =

@@ -201,7 +201,14 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
 pub(crate) fn tip_for_port(typed: &str) -> Option<String> {
     let (host, port) = typed.rsplit_once(':').unwrap_or(("", typed));
     let is_address = port.parse::<u16>().is_ok() && !host.contains('/');
-    is_address.then(|| format!("an address is said by --listen: weft serve DIR --listen {typed}"))
+    is_address.then(|| {
+        let here = if host.is_empty() { "127.0.0.1" } else { host };
+        let everywhere = match host.is_empty() {
+            true => format!(", or --listen :{port} for every interface"),
+            false => String::new(),
+        };
+        format!("an address has a flag: weft serve DIR --listen {here}:{port}{everywhere}")
+    })
 }
 
 /// Whether the first page is a 403: the directory has no index file, and neither listing nor

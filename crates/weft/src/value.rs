@@ -136,7 +136,12 @@ pub(crate) fn count(text: &str, range: std::ops::RangeInclusive<usize>) -> Resul
         .filter(|number| range.contains(number));
     number.ok_or_else(|| {
         let (low, high) = (range.start(), show_count(*range.end() as u64));
-        format!("'{text}' is not a whole number from {low} to {high}")
+        let tip = if text == "auto" {
+            "; leave it out for the default"
+        } else {
+            ""
+        };
+        format!("'{text}' is not a whole number from {low} to {high}{tip}")
     })
 }
 

@@ -123,11 +123,11 @@ fn write_table(f: &mut fmt::Formatter<'_>, table: &[Vec<String>]) -> fmt::Result
     let first = widths[0] + 4;
     let mut parts: Vec<Vec<usize>> = vec![Vec::new()];
     let mut taken = first;
-    for column in 1..widths.len() {
-        taken += widths[column] + 3;
+    for (column, width) in widths.iter().enumerate().skip(1) {
+        taken += width + 3;
         if taken > COLUMNS && parts.last().is_some_and(|part| !part.is_empty()) {
             parts.push(Vec::new());
-            taken = first + widths[column] + 3;
+            taken = first + width + 3;
         }
         parts.last_mut().expect("there is one").push(column);
     }

@@ -178,11 +178,18 @@ fn other_generators_flags_are_told_ours() {
 /// such directory.
 #[test]
 fn a_port_without_its_flag_is_told_the_flag() {
+    let here = "an address has a flag: weft serve DIR --listen 127.0.0.1:8080";
     for port in ["8080", ":8080", "127.0.0.1:8080"] {
-        let flag = format!("weft serve DIR --listen {port}");
-        refused(&format!("serve {port}"), &flag);
-        refused(&format!("serve . {port}"), &flag);
+        refused(&format!("serve {port}"), here);
+        refused(&format!("serve . {port}"), here);
     }
+    refused("serve 8080", "or --listen :8080 for every interface");
+    refused("serve [::1]:80", "--listen [::1]:80");
+    refused("serve site:x", "name the one to serve");
+    refused(
+        "serve . --workers auto",
+        "1,024; leave it out for the default",
+    );
 }
 
 /// Seen: `--access-log on` wrote a file of the name `on`.

@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 target=${CARGO_TARGET_DIR:-target}
+memcached=$target/memcached
 
 #: help                 this list
 cmd_help() {
@@ -172,6 +173,7 @@ cmd_system() {
     need systemd-socket-activate systemd
     need openssl openssl
     need memcached memcached
+    cmd_memcached
     need memccapable libmemcached-tools
     need nutcracker nutcracker
     need unshare util-linux
@@ -191,7 +193,30 @@ cmd_system() {
     run cargo build --profile checked --package weftwork-netstack --package weftwork-serve \
         --example answer --example ask --example line
     cmd_site
-    run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
+    PATH="$(realpath "$memcached"):$PATH" run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
+}
+
+#: memcached            build the memcached of Debian's unstable release, which `weft cache` is compared with (root)
+cmd_memcached() {
+    # Stable releases have one that is years old.
+    [[ -x $memcached/memcached ]] && return
+    need make make
+    [[ -e /usr/include/event.h ]] || apt_get install libevent-dev
+    local folder mirror
+    folder=$(mktemp -d)
+    # From where the machine has its packages, with lists of its own: nothing else is to come from there.
+    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Origin: Debian' | sed -n 1p)
+    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" >"$folder/sources.list"
+    mkdir -p "$folder/lists/partial" "$memcached"
+    local -a unstable=(-o "Dir::Etc::SourceList=$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null
+        -o "Dir::State::Lists=$folder/lists" -o APT::Sandbox::User=root)
+    run apt-get -qq "${unstable[@]}" update
+    (cd "$folder" && run apt-get -qq "${unstable[@]}" source --download-only --tar-only memcached)
+    tar --extract --directory "$folder" --strip-components 1 --file "$folder"/memcached_*.orig.tar.*
+    (cd "$folder" && run ./configure --quiet >/dev/null && run make --silent memcached >/dev/null)
+    mv "$folder/memcached" "$memcached/memcached"
+    rm -r "$folder"
+    "$memcached/memcached" -V
 }
 
 #: lab [ARGS]           the laboratory's servers beside other people's (root); ARGS as for weft lab run (web cache generator)

@@ -15,7 +15,7 @@ pub(crate) struct Storage<'a> {
 pub(crate) enum Bad {
     /// The value's length cannot be read: the reply comes at once, and what follows is the next
     /// line.
-    Line(&'static [u8], bool),
+    Line(&'static [u8]),
     /// The value is skipped, which is that long, and the reply comes after it.
     Swallow(&'static [u8], usize),
 }

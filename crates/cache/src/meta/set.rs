@@ -21,9 +21,9 @@ pub(crate) fn read<'a>(
     key_room: &'a mut [u8; KEY_LEN_MAX],
 ) -> Result<(Storage<'a>, Reply<'a>), Bad> {
     let [_, key_word, len, words @ ..] = tokens.parts() else {
-        return Err(Bad::Line(BAD_FORMAT, false));
+        return Err(Bad::Line(BAD_FORMAT));
     };
-    let value_len = parse_value_len(len).ok_or(Bad::Line(BAD_FORMAT, false))?;
+    let value_len = parse_value_len(len).ok_or(Bad::Line(BAD_FORMAT))?;
     // Whatever else is wrong: the value is no line of commands.
     let bad = |reply| Bad::Swallow(reply, value_len);
     if key_word.len() > KEY_LEN_MAX {

@@ -38,8 +38,8 @@ pub(crate) fn begin(
     let mut key_room = [0; KEY_LEN_MAX];
     match read(cx, line, &mut key_room) {
         Ok(asked) => value(cx, state, &asked, line, input, after),
-        Err(Bad::Line(reply, is_quiet)) => {
-            cx.answer(reply, is_quiet);
+        Err(Bad::Line(reply)) => {
+            cx.answer(reply, false);
             Step::used(after)
         }
         Err(Bad::Swallow(reply, len)) => {
@@ -76,11 +76,13 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<StoreComman
         b"prepend" => ("prepend", Mode::Prepend),
         _ => ("cas", Mode::Set),
     };
-    let is_quiet = tokens.is_noreply();
+    // Without the length of its value a line is answered, `noreply` or not, as in memcached: what
+    // follows is taken for commands.
     let [command, key, flags, exptime, len, rest @ ..] = tokens.parts() else {
-        return Err(Bad::Line(BAD_FORMAT, is_quiet));
+        return Err(Bad::Line(BAD_FORMAT));
     };
-    let value_len = parse_value_len(len).ok_or(Bad::Line(BAD_FORMAT, is_quiet))?;
+    let value_len = parse_value_len(len).ok_or(Bad::Line(BAD_FORMAT))?;
+    let is_quiet = tokens.is_noreply();
     // Whatever else is wrong: the value is no line of commands.
     let bad = || Bad::Swallow(if is_quiet { b"" } else { BAD_FORMAT }, value_len);
     if key.len() > KEY_LEN_MAX {

@@ -7,7 +7,7 @@ use crate::request::fields::members;
 /// The outcome of a `Range` field for a representation of a known length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Selection {
-    /// Send everything: the field is malformed, or in another unit.
+    /// Send everything: the field is malformed or in another unit, or the file is empty.
     Whole,
     /// Send everything: the field is well-formed, and not worth its cost.
     Ignored(Ignored),
@@ -80,7 +80,8 @@ pub(crate) fn select(value: &[u8], len: u64) -> Selection {
         }
     }
     match first {
-        None if named == 0 => Selection::Whole,
+        // Some clients ask for a range of every file. Content-Range cannot express an empty one.
+        None if named == 0 || len == 0 => Selection::Whole,
         None => Selection::Unsatisfiable,
         Some(range) if parts.is_empty() => Selection::Part(range),
         Some(_) if overlap(&parts) => Selection::Ignored(Ignored::Overlap),
@@ -100,8 +101,6 @@ fn overlap(parts: &[Range<u64>]) -> bool {
 fn resolve(spec: &[u8], len: u64) -> Option<Range<u64>> {
     let (first, last) = split_once(spec, b'-')?;
     match (first, last) {
-        // A suffix of an empty file is empty, yet satisfiable, and no Content-Range can express it.
-        (b"", suffix) if len == 0 && number(suffix)? > 0 => None,
         (b"", suffix) => Some(len - number(suffix)?.min(len)..len),
         (first, b"") => Some(number(first)?.min(len)..len),
         (first, last) => {
@@ -173,9 +172,20 @@ mod tests {
         check("bytes=-0", []);
         check("bytes=99999999999999999999999-", []);
         check("bytes=10-,0-1", [0..2]);
-        assert_eq!(parts("bytes=0-", 0), Some(vec![]));
-        assert_eq!(parts("bytes=-0", 0), Some(vec![]));
-        assert_eq!(parts("bytes=-5", 0), None);
+    }
+
+    #[test]
+    fn every_range_of_an_empty_file_is_the_file() {
+        for value in [
+            "bytes=0-",
+            "bytes=0-9",
+            "bytes=5-",
+            "bytes=-0",
+            "bytes=-5",
+            "bytes=0-,-1",
+        ] {
+            assert_eq!(select(value.as_bytes(), 0), Selection::Whole, "{value}");
+        }
     }
 
     #[test]
@@ -253,7 +263,7 @@ mod tests {
         }
 
         #[test]
-        fn one_closed_range_selects_its_intersection(first in 0_u64..50, more in 0_u64..50, len in 0_u64..60) {
+        fn one_closed_range_selects_its_intersection(first in 0_u64..50, more in 0_u64..50, len in 1_u64..60) {
             let last = first + more;
             let selected: Vec<u64> =
                 parts(&format!("bytes={first}-{last}"), len).unwrap().into_iter().flatten().collect();

@@ -501,6 +501,87 @@ fn what_is_wrong_with_the_files_is_said() {
 }
 
 #[test]
+fn a_byte_order_mark_is_skipped() {
+    let authority = Authority::new();
+    authority.sign("server");
+    let options = authority.options();
+    let server = &options.certificates[0];
+    for file in [&server.chain, server.key.as_ref().unwrap()] {
+        let text = fs::read_to_string(file).unwrap();
+        fs::write(file, format!("\u{feff}{text}")).unwrap();
+    }
+    assert!(Tls::open(options).is_ok());
+}
+
+/// Seen: a key whose line breaks were written as `\n` was shown, byte by byte, in the message about
+/// it. Cause: the parser's errors hold the line. Cure: messages have words of their own.
+#[test]
+fn no_message_shows_what_a_file_holds() {
+    let authority = Authority::new();
+    authority.sign("server");
+    let server = authority.certificate("server", "server");
+    let [chain, key] =
+        [&server.chain, server.key.as_ref().unwrap()].map(|file| fs::read_to_string(file).unwrap());
+    let joined = "a line goes on behind '-----BEGIN";
+    type Break = fn(&str) -> String;
+    let breaks: [(Break, &str); 4] = [
+        (|text| text.replace('\n', "\\n"), joined),
+        (|text| text.trim_end().replace('\n', " "), joined),
+        (
+            |text| text[..text.find("-----END").unwrap()].to_owned(),
+            "a section has no -----END line",
+        ),
+        (
+            |text| format!("  {}", text.replace('\n', "\n  ")),
+            "its -----BEGIN does not begin a line",
+        ),
+    ];
+    for (break_it, reason) in breaks {
+        for broken in ["chain", "key"] {
+            let (broken_chain, broken_key) = (authority.file("b.pem"), authority.file("b.key"));
+            let write = |file, name, text: &str| {
+                let text = if name == broken {
+                    break_it(text)
+                } else {
+                    text.to_owned()
+                };
+                fs::write(file, text).unwrap();
+            };
+            write(&broken_chain, "chain", &chain);
+            write(&broken_key, "key", &key);
+            let options = TlsOptions {
+                certificates: vec![Certificate {
+                    chain: broken_chain,
+                    key: Some(broken_key),
+                }],
+                ..authority.options()
+            };
+            let why = Tls::open(options).unwrap_err();
+            assert!(why.contains(reason) && why.len() < 300, "{broken}: {why}");
+        }
+    }
+    let wide = authority.file("wide.pem");
+    let bytes = chain.encode_utf16().flat_map(u16::to_le_bytes);
+    fs::write(
+        &wide,
+        [0xff, 0xfe].into_iter().chain(bytes).collect::<Vec<_>>(),
+    )
+    .unwrap();
+    let options = TlsOptions {
+        certificates: vec![Certificate {
+            chain: wide,
+            key: server.key,
+        }],
+        ..authority.options()
+    };
+    assert!(
+        Tls::open(options)
+            .unwrap_err()
+            .ends_with("it is UTF-16; write it as UTF-8")
+    );
+}
+
+#[test]
 fn certificates_that_clients_refuse_are_warned_of() {
     let authority = Authority::new();
     let year = |year| {

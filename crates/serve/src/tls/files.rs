@@ -108,7 +108,7 @@ fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
             held::instead(file)
         )),
         Ok(chain) => Ok(chain),
-        Err(error) => Err(unreadable(what, file, &error)),
+        Err(error) => Err(unreadable(what, file, &fault(&error))),
     }
 }
 
@@ -128,7 +128,7 @@ fn key(certificate: &Certificate, options: &TlsOptions) -> Result<PrivateKeyDer<
             let instead = held::instead(file);
             format!("{} holds no private key in PEM{instead}", file.display())
         }
-        (error, _) => unreadable("the private key", file, &error),
+        (error, _) => unreadable("the private key", file, &fault(&error)),
     };
     let bytes = read("the private key", file)?;
     let bytes = if options.key_is_der {
@@ -162,10 +162,39 @@ pub(super) fn roots(file: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
+/// The fault of a PEM file, without the line that it is in: of a key that would be a secret.
+fn fault(error: &pem::Error) -> String {
+    match error {
+        pem::Error::IllegalSectionStart { .. } => JOINED.to_owned(),
+        // The label of a file whose lines are joined is all of it.
+        pem::Error::MissingSectionEnd { end_marker } if end_marker.len() > LABEL_LINE_LEN_MAX => {
+            JOINED.to_owned()
+        }
+        pem::Error::MissingSectionEnd { .. } => {
+            "a section has no -----END line; was the file cut short?".to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+const JOINED: &str = "a line goes on behind '-----BEGIN …-----'; line breaks must be real ones, \
+                      not spaces or '\\n'";
+
+/// No line that ends a section is longer: the longest label is of 21 letters.
+const LABEL_LINE_LEN_MAX: usize = 64;
+
 fn read(what: &str, file: &Path) -> Result<Vec<u8>, String> {
     let bytes = whole_file::read(file, FILE_BYTES_MAX);
-    bytes.map_err(|error| unreadable(what, file, &error))
+    let mut bytes = bytes.map_err(|error| unreadable(what, file, &error))?;
+    // Editors of Windows write it, and OpenSSL 3 skips it.
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+    Ok(bytes)
 }
+
+/// U+FEFF in UTF-8. No DER begins with it.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 fn unreadable(what: &str, file: &Path, error: &dyn std::fmt::Display) -> String {
     format!("cannot read {what} {}: {error}", file.display())

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use super::files::BYTE_ORDER_MARK;
+
 /// Whether the key in a file needs a passphrase, for which a start cannot ask.
 pub(super) fn is_encrypted_key(file: &Path) -> bool {
     has(&bytes_of(file), "ENCRYPTED")
@@ -34,7 +36,11 @@ const LABELS: &[(&str, &str)] = &[
 /// A remedy for a file in which nothing was found, or nothing if none is known.
 pub(super) fn instead(file: &Path) -> &'static str {
     let bytes = bytes_of(file);
-    if let Some((_, remedy)) = LABELS.iter().find(|(label, _)| has(&bytes, label)) {
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
+    if has(bytes, "-----BEGIN ") && !bytes.split(is_newline).any(begins_section) {
+        return ": its -----BEGIN does not begin a line";
+    }
+    if let Some((_, remedy)) = LABELS.iter().find(|(label, _)| has(bytes, label)) {
         return remedy;
     }
     // PKCS #12 is a sequence that begins with its version, which is 3. RFC 7292 4
@@ -45,8 +51,18 @@ pub(super) fn instead(file: &Path) -> &'static str {
             ": it is PKCS #12; openssl pkcs12 -nodes -in FILE writes certificate and key as PEM"
         }
         Some(0x30) => ": it is DER; openssl x509 or openssl pkey with -inform DER writes PEM",
+        // The byte order mark of a file that was written by PowerShell.
+        Some(0xfe | 0xff) => ": it is UTF-16; write it as UTF-8",
         _ => "",
     }
+}
+
+fn is_newline(byte: &u8) -> bool {
+    matches!(byte, b'\n' | b'\r')
+}
+
+fn begins_section(line: &[u8]) -> bool {
+    line.starts_with(b"-----BEGIN ")
 }
 
 /// The bytes of a regular file. Another one may be gone by now, or keep its reader waiting.

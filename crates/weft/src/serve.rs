@@ -182,6 +182,7 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
                 "true" | "false" | "on" | "off" | "yes" | "no" => {
                     "a switch takes no value: --listing, or --no-listing".to_owned()
                 }
+                "help" => "weft serve --help tells what can be typed".to_owned(),
                 _ => tip_for_port(root)
                     .unwrap_or_else(|| "name the one to serve: weft serve DIR".to_owned()),
             };

@@ -148,10 +148,7 @@ const OF_GENERATORS: Tips = &[
         "--stages --ramp --ramp-up",
         "a rate that changes is --course, as in '0..10k:30s,10k:1m'",
     ),
-    (
-        "--data-size -V",
-        "how long values are is --value-size SIZES",
-    ),
+    ("--data-size", "how long values are is --value-size SIZES"),
     ("--ratio --update", "the share of sets is --sets PERCENT"),
     ("--output -o --format", "--json FILE writes the result"),
     ("-v --verbose --debug", "--tui shows the run while it lasts"),
@@ -194,7 +191,11 @@ fn find(tips: Tips, typed: &str) -> Option<&'static str> {
 /// The error with a tip, if there is one for what was typed behind this command.
 pub(super) fn with_tip(mut error: clap::Error, command: &str) -> clap::Error {
     drop_tip_about_values(&mut error);
+    if let Some("-V" | "--version") = unknown(&error).as_deref() {
+        return suggesting_only(error, "weft --version prints it");
+    }
     match command {
+        "help" => error,
         "serve" => for_serve(error),
         "cache" => for_cache(error),
         "load" => for_load(error),

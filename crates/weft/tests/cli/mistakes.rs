@@ -216,6 +216,17 @@ fn words_that_are_no_commands_are_told_ours() {
         let said = refused(typed, ours);
         assert!(!said.contains("similar"), "{typed}: {said}");
     }
+    for line in [
+        "serve --version",
+        "serve -V",
+        "load http --version",
+        "lab -V",
+    ] {
+        refused(line, "tip: weft --version prints it");
+    }
+    refused("serve help", "weft serve --help");
+    let said = refused("help no-such-command", "unrecognized subcommand");
+    assert!(!said.contains("is served by"), "{said}");
 }
 
 /// Seen: `weft --port 80` and `weft site` led nowhere.

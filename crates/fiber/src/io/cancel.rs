@@ -65,6 +65,9 @@ pub fn checkpoint() -> io::Result<()> {
 /// `park`. May return for no reason, as [`std::thread::park`] may, and does when the fiber is
 /// [cancelled](Fiber::cancel) or at the deadline of [`timeout`](crate::timeout). On a plain thread
 /// it is just that.
+///
+/// A wait of another kind (a lock, a channel, `join`, `offload`) parks as well, and may use such a
+/// call up. So do not count calls: look before each `park` whether what you wait for has come.
 pub fn park() {
     match left_until_deadline() {
         Some(_) => park_timeout(Duration::MAX),

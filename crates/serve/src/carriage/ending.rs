@@ -72,7 +72,7 @@ impl<S: Session> Carriage<S> {
         if self.drain == Drain::No {
             self.drain = Drain::Untold;
             self.tell_drain(now);
-            self.shorten_linger();
+            self.shorten_linger(now);
             self.settle(now);
         }
     }

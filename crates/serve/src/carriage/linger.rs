@@ -23,6 +23,9 @@ use crate::shared::Shared;
 pub(super) const LINGER_IDLE: Duration = Duration::from_secs(5);
 pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a peer may go on sending while the server drains: a few round trips.
+pub(super) const LINGER_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// How much a peer may go on sending: an upload that a gigabit link brings in 10 s.
 pub(super) const LINGER_LEN_MAX: u64 = 1 << 30;
 
@@ -42,22 +45,34 @@ pub(super) struct Linger {
     len: u64,
     /// When it began, or the peer sent something last.
     heard: Instant,
+    /// Until when what the peer sends keeps it open.
+    hears_until: Instant,
     /// When it ends at the latest.
     until: Instant,
 }
 
 impl Linger {
     /// `None` if too many do. A peer that was too slow has little time.
-    fn begin(shared: &Arc<Shared>, closed: Closed, now: Instant) -> Option<Box<Linger>> {
+    fn begin(
+        shared: &Arc<Shared>,
+        closed: Closed,
+        drain: Drain,
+        now: Instant,
+    ) -> Option<Box<Linger>> {
         let timeout = match closed {
             Closed::TimedOut(_) => LINGER_IDLE,
             _ => LINGER_TIMEOUT,
+        };
+        let hears_for = match drain {
+            Drain::No => timeout,
+            Drain::Untold | Drain::Told => LINGER_DRAIN_TIMEOUT,
         };
         shared.lingering.enter().then(|| {
             Box::new(Linger {
                 shared: Arc::clone(shared),
                 len: 0,
                 heard: now,
+                hears_until: now + hears_for,
                 until: now + timeout,
             })
         })
@@ -89,7 +104,8 @@ impl<S: Session> Carriage<S> {
     /// So much is left in the socket's queues.
     pub(crate) fn queues(&mut self, queues: Queues, now: Now) {
         if let Stage::Queues(closed) = self.stage {
-            let is_in_use = queues.unread > 0 || queues.unsent > 0;
+            let hears = (self.linger.as_ref()).is_none_or(|it| now.monotonic < it.hears_until);
+            let is_in_use = queues.unsent > 0 || (queues.unread > 0 && hears);
             self.stage = match &mut self.linger {
                 None if is_in_use => Stage::Finish(closed),
                 // It has been silent for long enough, but takes its time to read.
@@ -107,7 +123,7 @@ impl<S: Session> Carriage<S> {
     /// Our side of the stream has ended.
     pub(crate) fn finished(&mut self, (): (), now: Now) {
         if let Stage::Finish(closed) = self.stage {
-            self.linger = Linger::begin(&self.shared, closed, now.monotonic);
+            self.linger = Linger::begin(&self.shared, closed, self.drain, now.monotonic);
             self.stage = match &self.linger {
                 None => Stage::Close(closed),
                 Some(linger) => {
@@ -130,16 +146,21 @@ impl<S: Session> Carriage<S> {
             return;
         };
         linger.len += input_len as u64;
-        linger.heard = now.monotonic;
+        if now.monotonic < linger.hears_until {
+            linger.heard = now.monotonic;
+        }
         self.deadline = linger.next_deadline(self.drain);
         if linger.len >= LINGER_LEN_MAX {
             self.stage = Stage::Close(closed);
         }
     }
 
-    /// A drain has begun: it lingers for no longer than an idle connection stays open.
-    pub(super) fn shorten_linger(&mut self) {
-        if let (Stage::Discard(_), Some(linger)) = (self.stage, &self.linger) {
+    /// A drain has begun: it lingers for no longer than an idle connection stays open, if its peer
+    /// is silent, and not for long if the peer goes on sending.
+    pub(super) fn shorten_linger(&mut self, now: Now) {
+        if let (Stage::Discard(_), Some(linger)) = (self.stage, &mut self.linger) {
+            let hears_until = now.monotonic + LINGER_DRAIN_TIMEOUT;
+            linger.hears_until = linger.hears_until.min(hears_until);
             self.deadline = linger.next_deadline(self.drain);
         }
     }

@@ -1,7 +1,7 @@
 //! The last reply reaches a peer that sends more than it was to.
 
 use super::super::Queues;
-use super::super::linger::{LINGER_IDLE, LINGER_LEN_MAX, LINGER_TIMEOUT};
+use super::super::linger::{LINGER_DRAIN_TIMEOUT, LINGER_IDLE, LINGER_LEN_MAX, LINGER_TIMEOUT};
 use super::*;
 use crate::lingering::Lingering;
 
@@ -165,6 +165,38 @@ fn a_drain_lingers_for_a_moment_after_a_last_reply() {
     world.queues.unsent = 1;
     assert_eq!(world.expire(), Blocked::Receive, "unless it reads");
     assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE);
+}
+
+/// Seen: 40 clients that sent a byte now and then behind their last request held a drain for as
+/// long as it may take (25 s). Cause: each byte gave them as long as an idle connection has.
+#[test]
+fn a_peer_that_trickles_on_does_not_hold_a_drain() {
+    for drains_first in [true, false] {
+        let mut world = World::new();
+        if drains_first {
+            world.say("sa");
+            world.carriage.drain(world.now);
+            world.say("y x\n");
+        } else {
+            world.say("refuse\n");
+            world.pass(LINGER_IDLE / 2);
+            world.carriage.drain(world.now);
+        }
+        let until = world.now.monotonic + LINGER_DRAIN_TIMEOUT;
+        let step = DRAIN_GRACE / 5;
+        while world.now.monotonic < until {
+            assert_eq!(world.say("x"), Blocked::Receive);
+            world.pass(step);
+        }
+        world.queues.unread = 1;
+        while world.until() > world.now.monotonic {
+            assert_eq!(world.say("x"), Blocked::Receive);
+            world.pass(step);
+        }
+        world.carriage.expired(world.now);
+        assert_eq!(world.run(), SESSION, "drains first: {drains_first}");
+        assert!(world.now.monotonic <= until + 2 * DRAIN_GRACE);
+    }
 }
 
 #[test]

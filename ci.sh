@@ -174,6 +174,8 @@ cmd_system() {
     need openssl openssl
     need memcached memcached
     cmd_memcached
+    need nginx nginx-light
+    need lighttpd lighttpd
     need memccapable libmemcached-tools
     need nutcracker nutcracker
     need unshare util-linux

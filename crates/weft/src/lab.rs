@@ -278,7 +278,7 @@ fn writable(folder: &Path) -> Result<(), Failure> {
     });
     made.map_err(|error| {
         let folder = folder.display();
-        Failure::Usage(format!(
+        Failure::Running(format!(
             "results cannot be written to {folder}: {error}; --out DIR puts them elsewhere"
         ))
     })
@@ -820,7 +820,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_written_is_told_before_a_run() {
-        let Err(Failure::Usage(why)) = writable(Path::new("/dev/null/results")) else {
+        let Err(Failure::Running(why)) = writable(Path::new("/dev/null/results")) else {
             panic!("it was written");
         };
         assert!(why.contains("/dev/null/results: "), "{why}");

@@ -143,7 +143,7 @@ HTTP = {
     reset_in_the_middle: {"reset"},
     half_close_in_the_middle: {"short_reply"},
     another_protocol_follows: {"unexpected_status"},
-    alert_of_tls: {"short_reply"},
+    alert_of_tls: {"bad_reply"},
     http_2: {"client_timeout", "bad_reply"},
     zeros: {"client_timeout", "bad_reply"},
     body_without_end: {"client_timeout"},

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use ::serve::messages;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::operate::{Operated, Orders, Part};
 use crate::settings::layers::Layer;

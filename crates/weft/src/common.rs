@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ::serve::listen::{Address, AddressError};
 
-use crate::Failure;
 use crate::engine::EngineChoice;
+use crate::failure::Failure;
 use crate::machine::cpus;
 use crate::pid_file::PidFile;
 use crate::settings::Setting;

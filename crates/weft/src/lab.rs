@@ -15,8 +15,9 @@ use ::lab::{
     RunError, Setting, Start, Subject, Thoroughness, Work, samples_file,
 };
 
+use crate::failure::Failure;
 use crate::stop::Stop;
-use crate::{Failure, settings, whole};
+use crate::{settings, whole};
 use args::{Compare, Measuring, Run};
 pub(crate) use args::{LabCommand, SECTIONS, asked, command};
 

@@ -22,7 +22,7 @@ use ::load::plan::{Arrivals, Network, Workload};
 use ::load::report::{Heading, count_of, rate_of};
 use clap::ArgMatches;
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Does what was typed.
 ///

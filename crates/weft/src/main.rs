@@ -13,6 +13,7 @@ mod cache;
 mod common;
 mod doctor;
 mod engine;
+mod failure;
 mod lab;
 mod load;
 mod machine;
@@ -38,27 +39,8 @@ use std::sync::atomic::AtomicBool;
 
 use ::serve::messages;
 use args::Invocation;
+use failure::Failure;
 use paint::{Color, Paint};
-
-/// Why the command ends without success. The help lists the exit codes.
-enum Failure {
-    /// It failed while running: exit code 1.
-    Running(String),
-    /// The command line or the configuration is wrong: exit code 2.
-    Usage(String),
-    /// The message has been printed already; only the exit code is left.
-    Shown(u8),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        match error.kind() {
-            // The reader of the output has closed it (`weft man | head`). That is not a failure.
-            io::ErrorKind::BrokenPipe => Failure::Shown(0),
-            _ => Failure::Running(error.to_string()),
-        }
-    }
-}
 
 fn main() -> ExitCode {
     messages::report_panics();

@@ -15,8 +15,8 @@ use netstack::ip::Prefix;
 use netstack::station::{Station, StationError};
 use netstack::tcp::{CongestionControl, TcpConfig};
 
-use crate::Failure;
 use crate::common::Common;
+use crate::failure::Failure;
 use crate::settings::{Choices, Setting};
 use crate::value;
 

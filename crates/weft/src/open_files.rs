@@ -3,7 +3,7 @@
 use ::serve::limits::raise_nofile;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Makes room for `connections`, which `option` asks for, and `others` open at once; returns the
 /// limit.

@@ -15,9 +15,9 @@ use ::serve::signals::{Signal, Signals};
 use ::serve::tls::Tls;
 use sd_notify::NotifyState;
 
-use crate::Failure;
 use crate::common::Common;
 use crate::engine::{EngineChoice, Kind};
+use crate::failure::Failure;
 use crate::machine::why_no_threads;
 use crate::netstack::refuse_inherited;
 use crate::privileges::{self, Ids};

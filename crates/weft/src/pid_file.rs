@@ -4,7 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{Failure, whole};
+use crate::failure::Failure;
+use crate::whole;
 
 /// The pid file. It is deleted when the server ends.
 #[derive(Debug)]

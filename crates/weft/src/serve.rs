@@ -14,7 +14,7 @@ use ::serve::access_log::Target;
 use ::serve::engine::netstack::NetstackHost;
 use ::serve::listen::{self, Bound};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::operate::{self, Operated, Orders, Part};
 use crate::settings::layers::{self, Fixed, Layer, Resolved};

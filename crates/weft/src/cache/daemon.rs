@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Ends the wait of the parent.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ use super::prepare::Prepared;
 use super::restart::{self, Restored};
 use super::udp;
 use super::verbose::Overheard;
-use crate::Failure;
+use crate::failure::Failure;
 use crate::machine::why_no_threads;
 use crate::operate::{Hosted, Part};
 

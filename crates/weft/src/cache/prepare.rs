@@ -13,7 +13,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{CacheConfig, Listen};
-use crate::Failure;
+use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::open_files::make_room;
 use crate::operate::{self, Doors, become_user, running};

@@ -13,7 +13,7 @@ use super::live::View;
 use super::options::{self, count, count_up_to, one, optional, time};
 use super::output::{Output, width};
 use super::tui::Screen;
-use crate::Failure;
+use crate::failure::Failure;
 use crate::stop::Stop;
 use ::load::agents::{Leader, Order, Part, Place, meet};
 use ::load::plan::{Arrivals, Stage};

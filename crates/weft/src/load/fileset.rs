@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 
 use super::live;
-use crate::{Failure, whole};
+use crate::failure::Failure;
+use crate::whole;
 use ::load::fileset::{FileSet, MANIFEST, Model, Recipe, page_figures, show_table};
 use ::load::sessions::{self, UserSession};
 use ::load::traces::{self, UserModel};

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
+use crate::failure::Failure;
 use crate::paint::{Color, Paint};
-use crate::{Failure, whole};
+use crate::whole;
 use ::load::Outcome;
 use ::load::report::{self, Heading, Look, Threshold};
 use ::load::sweep::{Step, Sweep};

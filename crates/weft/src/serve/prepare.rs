@@ -9,7 +9,7 @@ use ::serve::listen::{Address, Bound, Inherited};
 use ::serve::tls::{Certificate, Tls, TlsOptions};
 
 use super::ServeConfig;
-use crate::Failure;
+use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::open_files::make_room;
 use crate::operate::{self, Doors, become_user, bind_all};

@@ -210,7 +210,8 @@ const HOUSES: &[House] = &[
     House {
         name: "weft",
         floors: "
-            machine open_files process stop value whole
+            failure machine process stop value whole
+            open_files
             pid_file privileges settings
             netstack paint
             engine

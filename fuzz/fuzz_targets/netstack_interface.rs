@@ -13,7 +13,7 @@ use libfuzzer_sys::fuzz_target;
 use netstack::device::mem;
 use netstack::device::{Capabilities, Device, Frame, ReceiveBurst, Verified};
 use netstack::ip::{
-    Delivery, HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, OWN_FRAMES_MAX, Prefix,
+    Delivery, HEADERS_LEN_MAX, Interface, IpConfig, IpFields, OWN_FRAMES_MAX, Prefix,
 };
 use netstack::neighbor::NEIGHBORS_MAX;
 use netstack::time::Instant;
@@ -33,7 +33,7 @@ fuzz_target!(|input: &[u8]| {
         "fd00::1".parse::<Ipv6Addr>().unwrap(),
     );
     let prefix = |address, len| Prefix { address, len };
-    let mut interface = Interface::new(InterfaceConfig {
+    let mut interface = Interface::new(IpConfig {
         mac: OURS,
         mtu: MTU,
         addresses: vec![prefix(v4.into(), 24), prefix(v6.into(), 64)],

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use netstack::station::StationDevice;
+use netstack::interface_config::DeviceQueue;
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
@@ -26,7 +26,7 @@ use crate::user_tcp::UserTcp;
 pub(crate) enum Backend {
     Ring(Box<Ring>),
     Poll(Box<Poll>),
-    UserTcp(Box<UserTcp<StationDevice>>),
+    UserTcp(Box<UserTcp<DeviceQueue>>),
     #[cfg(test)]
     Memory(Box<UserTcp<crate::user_tcp::tests::Wire>>),
 }

@@ -122,10 +122,10 @@ impl Plan {
 
     fn check_network(&self) -> Result<(), LoadError> {
         let wrong = |sentence: String| Err(LoadError::Plan(sentence));
-        let Network::Netstack(station) = &self.network else {
+        let Network::Netstack(interface) = &self.network else {
             return Ok(());
         };
-        station
+        interface
             .check()
             .map_err(|error| LoadError::Plan(error.to_string()))?;
         if self.threads > 1 {
@@ -137,21 +137,21 @@ impl Plan {
                     .to_owned(),
             );
         }
-        let is_own = |address: IpAddr| station.addresses.iter().any(|own| own.address == address);
+        let is_own = |address: IpAddr| interface.addresses.iter().any(|own| own.address == address);
         if let Some(source) = self.sources.iter().find(|source| !is_own(**source)) {
             return wrong(format!(
                 "source address {source} is not one of the netstack's"
             ));
         }
         for target in self.targets.iter().map(SocketAddr::ip) {
-            let is_on_link = station.addresses.iter().any(|own| own.contains(target));
+            let is_on_link = interface.addresses.iter().any(|own| own.contains(target));
             let is_behind = |gateway: &IpAddr| gateway.is_ipv4() == target.is_ipv4();
             if is_own(target) {
                 return wrong(format!(
                     "{target} is the netstack's own address, not a server's"
                 ));
             }
-            if !is_on_link && !station.gateways.iter().any(is_behind) {
+            if !is_on_link && !interface.gateways.iter().any(is_behind) {
                 return wrong(format!(
                     "{target} is not in the prefix of any --address, and no --gateway leads to it"
                 ));

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netstack::station::Station;
+use netstack::interface_config::InterfaceConfig;
 
 use crate::distribution::{Distribution, Popularity};
 pub use crate::expect::Statuses;
@@ -105,7 +105,7 @@ pub enum Network {
     /// Through the kernel's TCP/IP, by sockets.
     Kernel,
     /// Through our own, as a host that this is on a link. [`Plan::sources`] are addresses of it.
-    Netstack(Station),
+    Netstack(InterfaceConfig),
 }
 
 /// What carries the bytes of sockets.

@@ -48,12 +48,12 @@ pub fn run(
             let io = || kernel.reason(plan.threads);
             run_over(plan, stop, observer, io, open)
         }
-        Network::Netstack(station) => {
+        Network::Netstack(interface) => {
             let open = |ports| {
-                let tcp = UserTcp::of_station(station, plan, ports)?;
+                let tcp = UserTcp::of_interface(interface, plan, ports)?;
                 Ok(Backend::UserTcp(Box::new(tcp)))
             };
-            let io = || format!("netstack on {}", station.device);
+            let io = || format!("netstack on {}", interface.device);
             run_over(plan, stop, observer, io, open)
         }
     }

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use netstack::Netstack;
 use netstack::device::Device;
-use netstack::host::{self, ConnectError, FlowId, ShardLimits};
-use netstack::station::{Station, StationDevice};
+use netstack::interface_config::{DeviceQueue, InterfaceConfig};
+use netstack::stack::{self, ConnectError, FlowId, ShardLimits};
 use netstack::tcp::{End, Happened, TcpConfig};
 use netstack::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -70,14 +70,14 @@ pub(crate) struct Line {
     shown_bytes: usize,
 }
 
-impl UserTcp<StationDevice> {
-    /// Opens the station's device, and sees that the targets can be reached.
-    pub(crate) fn of_station(
-        station: &Station,
+impl UserTcp<DeviceQueue> {
+    /// Opens the device, and sees that the targets can be reached.
+    pub(crate) fn of_interface(
+        interface: &InterfaceConfig,
         plan: &Plan,
         ports: u32,
-    ) -> Result<UserTcp<StationDevice>, LoadError> {
-        let opened = station.open_keyed(1, tcp(), limits(), || Ok(key()));
+    ) -> Result<UserTcp<DeviceQueue>, LoadError> {
+        let opened = interface.open_keyed(1, tcp(), limits(), || Ok(key()));
         let netstacks = opened.map_err(|error| LoadError::Plan(error.to_string()))?;
         let netstack = netstacks.into_iter().next().expect("one was asked for");
         let mut tcp = UserTcp::new(netstack, ports);
@@ -348,7 +348,7 @@ impl<D: Device> Stream<'_, D> {
     /// Makes turns until there is a result.
     fn until<T>(
         &mut self,
-        mut result: impl FnMut(&mut host::Shard, FlowId) -> Option<io::Result<T>>,
+        mut result: impl FnMut(&mut stack::Shard, FlowId) -> Option<io::Result<T>>,
     ) -> io::Result<T> {
         let flow = self.tcp.ports[STREAM_PORT].line.flow;
         let flow = flow.expect("it is open as long as the stream");
@@ -400,7 +400,7 @@ impl<D: Device> Drop for Stream<'_, D> {
 
 /// What a receive says when there are no more bytes: 0 if the peer has closed, or an error; `None`
 /// if there may be more.
-fn result_at_end(shard: &host::Shard, flow: FlowId) -> Option<i32> {
+fn result_at_end(shard: &stack::Shard, flow: FlowId) -> Option<i32> {
     let machine = shard.connection(flow)?;
     match machine.end() {
         Some(end) => Some(result_of_end(end)),

@@ -13,8 +13,8 @@ use netstack::Netstack;
 use netstack::device::impair::{Impair, Impairment};
 use netstack::device::mem::{self, Mem};
 use netstack::device::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError};
-use netstack::host::{Backlog, FlowId, ShardLimits};
-use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::ip::{IpConfig, Prefix};
+use netstack::stack::{Backlog, FlowId, ShardLimits};
 use netstack::tcp::{Happened, TcpConfig};
 use netstack::time::Instant;
 use netstack::wire::ethernet::EthernetAddress;
@@ -300,15 +300,15 @@ fn a_target_beyond_the_link_without_a_gateway_fails_at_once_from_each_address() 
 
 #[test]
 fn what_the_plan_cannot_have_over_a_netstack_is_refused_with_a_sentence() {
-    let station = |addresses: &[&str], gateways: &[&str]| {
-        plan::Network::Netstack(netstack::station::Station {
+    let interface = |addresses: &[&str], gateways: &[&str]| {
+        plan::Network::Netstack(netstack::interface_config::InterfaceConfig {
             device: "tap:weft0".parse().unwrap(),
             addresses: addresses.iter().map(|it| it.parse().unwrap()).collect(),
             gateways: gateways.iter().map(|it| it.parse().unwrap()).collect(),
             mtu: None,
         })
     };
-    let near = || station(&["192.0.2.9/24"], &[]);
+    let near = || interface(&["192.0.2.9/24"], &[]);
     let plan = || Plan {
         network: near(),
         ..asking(4)
@@ -319,7 +319,7 @@ fn what_the_plan_cannot_have_over_a_netstack_is_refused_with_a_sentence() {
         ..plan()
     };
     Plan {
-        network: station(&["192.0.2.9/24"], &["192.0.2.1"]),
+        network: interface(&["192.0.2.9/24"], &["192.0.2.1"]),
         ..behind.clone()
     }
     .check()
@@ -349,7 +349,7 @@ fn what_the_plan_cannot_have_over_a_netstack_is_refused_with_a_sentence() {
         ),
         (
             Plan {
-                network: station(&[], &[]),
+                network: interface(&[], &[]),
                 ..plan()
             },
             "needs an address",
@@ -468,10 +468,10 @@ impl Link {
     }
 }
 
-fn host(station: u8, addresses: Vec<IpAddr>) -> InterfaceConfig {
+fn host(number: u8, addresses: Vec<IpAddr>) -> IpConfig {
     let prefix = |address| Prefix { address, len: 24 };
-    InterfaceConfig {
-        mac: EthernetAddress([2, 0, 0, 0, 0, station]),
+    IpConfig {
+        mac: EthernetAddress([2, 0, 0, 0, 0, number]),
         mtu: MTU,
         addresses: addresses.into_iter().map(prefix).collect(),
         gateway_v4: None,
@@ -633,7 +633,7 @@ impl Server {
 
 impl Conversation {
     /// Sends what fits.
-    fn go_on(&mut self, shard: &mut netstack::host::Shard, flow: FlowId) {
+    fn go_on(&mut self, shard: &mut netstack::stack::Shard, flow: FlowId) {
         let taken = shard.write(flow, &self.output);
         self.output.drain(..taken);
     }

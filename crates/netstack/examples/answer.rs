@@ -28,8 +28,8 @@ use netstack::device::packet::Packet;
 use netstack::device::tap::Tap;
 use netstack::device::xdp::Xdp;
 use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst, TransmitError};
-use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
-use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::ip::{IpConfig, Prefix};
+use netstack::stack::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::{Happened, TcpConfig};
 use netstack::time::Instant;
 use netstack::wire::ethernet::EthernetAddress;
@@ -68,7 +68,7 @@ fn serve(queues: Vec<impl Device>, addresses: Vec<Prefix>) -> Result<(), Box<dyn
         merged: 0,
         cut: 0,
     };
-    let interface = InterfaceConfig {
+    let interface = IpConfig {
         mac: MAC,
         mtu: device.capabilities().mtu,
         addresses,

@@ -14,8 +14,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant as Clock};
 
-use netstack::host::ShardLimits;
-use netstack::station::Station;
+use netstack::interface_config::InterfaceConfig;
+use netstack::stack::ShardLimits;
 use netstack::tcp::{Happened, TcpConfig};
 use netstack::time::Instant;
 
@@ -27,14 +27,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [device, address, peer, count] = &words[..] else {
         return Err("usage: ask KIND:INTERFACE ADDRESS/LEN PEER:PORT COUNT".into());
     };
-    let station = Station {
+    let interface = InterfaceConfig {
         device: device.parse()?,
         addresses: vec![address.parse()?],
         gateways: Vec::new(),
         mtu: None,
     };
     let (peer, count): (SocketAddr, usize) = (peer.parse()?, count.parse()?);
-    let mut shards = station.open(2, TcpConfig::default(), ShardLimits::default())?;
+    let mut shards = interface.open(2, TcpConfig::default(), ShardLimits::default())?;
     println!("ready");
     io::stdin().read_line(&mut String::new())?;
     let began = Clock::now();

@@ -10,7 +10,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant as Clock};
 
-use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
+use netstack::stack::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::TcpConfig;
 use netstack::tcp::secret::FourTuple;
 use netstack::time::Instant;

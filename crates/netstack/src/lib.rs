@@ -8,8 +8,8 @@
 //! # Floors
 //!
 //! ```text
-//!   station     a host as people describe it, opened: device, addresses, shards
-//!   host        one shard: timers, receive burst, handlers, transmit burst
+//!   interface_config  device, addresses, gateways, MTU of a host; opened: a netstack a shard
+//!   stack       one shard: timers, receive burst, handlers, transmit burst
 //!   tcp         connections: states, retransmission, congestion control
 //!   ip          own addresses, routes, ICMP, path MTU
 //!   neighbor    who has which address on this link: ARP and neighbour discovery
@@ -19,18 +19,18 @@
 //! ```
 //!
 //! Each knows only those below it. `device` is the one place with system calls, but
-//! for the key that `station` draws.
+//! for the key that `interface_config` draws.
 
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
 pub mod device;
-pub mod host;
+pub mod interface_config;
 pub mod ip;
 pub mod neighbor;
-pub mod station;
+pub mod stack;
 pub mod tcp;
 pub mod time;
 pub mod wire;
 
-pub use host::frames::Netstack;
+pub use stack::frames::Netstack;

@@ -86,8 +86,8 @@ pub enum Resolution {
 pub struct Question {
     /// Who has this address?
     pub target: IpAddr,
-    /// Asked of this station alone, which had it; else of all.
-    pub station: Option<EthernetAddress>,
+    /// Recipient of a unicast probe, the last known owner; `None` for a broadcast or multicast.
+    pub unicast_to: Option<EthernetAddress>,
 }
 
 /// What has happened.
@@ -427,14 +427,14 @@ impl NeighborCache {
         }
     }
 
-    fn ask(&mut self, target: IpAddr, station: Option<EthernetAddress>) {
+    fn ask(&mut self, target: IpAddr, unicast_to: Option<EthernetAddress>) {
         // Each neighbour has at most one question that was not taken: its next one comes later.
         if self.questions.len() == NEIGHBORS_MAX {
             self.counters.refused += 1;
             return;
         }
         self.counters.asked += 1;
-        self.questions.push_back(Question { target, station });
+        self.questions.push_back(Question { target, unicast_to });
     }
 
     fn make_room_for_stranger(&mut self, now: Instant) -> bool {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use netstack::Netstack;
 use netstack::device::{Capabilities, mem};
-use netstack::host::{Backlog, FlowId, Pieces, Shard, ShardLimits, Writer};
-use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::ip::{IpConfig, Prefix};
+use netstack::stack::{Backlog, FlowId, Pieces, Shard, ShardLimits, Writer};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;
 use netstack::wire::Ecn;
@@ -169,7 +169,7 @@ fn a_netstack_in_its_stride_allocates_nothing() {
     let mut hosts = [near, far].map(|device| {
         let address = ADDRESSES[usize::from(number)];
         number += 1;
-        let interface = InterfaceConfig {
+        let interface = IpConfig {
             mac: EthernetAddress([2, 0, 0, 0, 0, number]),
             mtu: 1500,
             addresses: vec![Prefix { address, len: 24 }],

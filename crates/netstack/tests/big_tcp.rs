@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use netstack::Netstack;
 use netstack::device::mem::{self, Mem};
 use netstack::device::{BigTcp, Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError};
-use netstack::host::{Backlog, FlowId, ShardLimits};
-use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::ip::{IpConfig, Prefix};
+use netstack::stack::{Backlog, FlowId, ShardLimits};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;
 use netstack::wire::ethernet::{self, EthernetAddress};
@@ -79,7 +79,7 @@ fn hosts(is_v6: bool, len: u8, device_host: EthernetAddress) -> [Netstack<Measur
         false => IpAddr::V4(v4(host)),
     };
     let mut hosts = [(near, 1), (far, 2)].map(|(device, host)| {
-        let interface = InterfaceConfig {
+        let interface = IpConfig {
             mac: mac(host),
             mtu: 1500,
             addresses: vec![Prefix {

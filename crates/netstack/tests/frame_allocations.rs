@@ -11,7 +11,7 @@ use netstack::device::impair::{Impair, Impairment};
 use netstack::device::mem;
 use netstack::device::pcap::Pcap;
 use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst};
-use netstack::ip::{Delivery, HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, Prefix};
+use netstack::ip::{Delivery, HEADERS_LEN_MAX, Interface, IpConfig, IpFields, Prefix};
 use netstack::time::Instant;
 use netstack::wire::Ecn;
 use netstack::wire::checksum::Sum;
@@ -56,7 +56,7 @@ struct End<D> {
 impl<D: Device> End<D> {
     fn new(device: D, number: u8) -> End<D> {
         let address = Ipv4Addr::new(10, 0, 0, number).into();
-        let config = InterfaceConfig {
+        let config = IpConfig {
             mac: EthernetAddress([2, 0, 0, 0, 0, number]),
             mtu: MTU,
             addresses: vec![Prefix { address, len: 24 }],

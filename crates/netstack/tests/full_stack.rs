@@ -11,8 +11,8 @@ use netstack::Netstack;
 use netstack::device::Capabilities;
 use netstack::device::impair::{Impair, Impairment};
 use netstack::device::mem::{self, Mem};
-use netstack::host::{Backlog, FlowId, ShardLimits};
-use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::ip::{IpConfig, Prefix};
+use netstack::stack::{Backlog, FlowId, ShardLimits};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;
 use netstack::wire::ethernet::EthernetAddress;
@@ -102,7 +102,7 @@ fn run(seed: u64) {
             address: address(is_v6, host),
             len: if is_v6 { 64 } else { 24 },
         }];
-        let interface = InterfaceConfig {
+        let interface = IpConfig {
             mac: EthernetAddress([2, 0, 0, 0, 0, host]),
             mtu,
             addresses,

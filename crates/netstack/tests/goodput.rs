@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use netstack::host::{Backlog, FlowId, Pieces, Shard, ShardLimits, Writer};
+use netstack::stack::{Backlog, FlowId, Pieces, Shard, ShardLimits, Writer};
 use netstack::tcp::{CongestionControl, TcpConfig};
 use netstack::time::Instant;
 use netstack::wire::Ecn;

@@ -8,8 +8,8 @@ use netstack::Netstack;
 use netstack::device::impair::{Impair, Impairment};
 use netstack::device::mem::{self, Mem};
 use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst};
-use netstack::host::{Backlog, FlowId, ShardLimits};
-use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::ip::{IpConfig, Prefix};
+use netstack::stack::{Backlog, FlowId, ShardLimits};
 use netstack::tcp::{CongestionControl, TcpConfig};
 use netstack::time::Instant;
 use netstack::wire::ethernet::EthernetAddress;
@@ -136,7 +136,7 @@ fn ends(impairment: Impairment, congestion: CongestionControl) -> (Netstack<Impa
         receive_len_max: MTU + 14,
     };
     let (near, far) = mem::pair(capabilities, 1024);
-    let interface = InterfaceConfig {
+    let interface = IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
         mtu: MTU,
         addresses: vec![Prefix {

@@ -9,8 +9,8 @@ use netstack::Netstack;
 use netstack::device::mem::{self, Mem};
 use netstack::device::siblings::Sibling;
 use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst, TransmitError};
-use netstack::host::{Backlog, ConnectError, FlowId, ShardLimits};
-use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::ip::{IpConfig, Prefix};
+use netstack::stack::{Backlog, ConnectError, FlowId, ShardLimits};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;
 use netstack::wire::arp::ArpPacket;
@@ -46,9 +46,9 @@ fn peers() -> [IpAddr; 2] {
     ["10.0.0.9", "fd00::9"].map(address)
 }
 
-fn interface(mtu: usize) -> InterfaceConfig {
+fn interface(mtu: usize) -> IpConfig {
     let prefixes = ["10.0.0.1/24", "10.7.0.1/24", "fd00::1/64", "fd00:7::1/64"];
-    InterfaceConfig {
+    IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
         mtu,
         addresses: prefixes.map(|it| it.parse::<Prefix>().unwrap()).to_vec(),

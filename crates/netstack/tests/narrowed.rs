@@ -7,8 +7,8 @@ use std::time::Duration;
 use netstack::Netstack;
 use netstack::device::mem::{self, Mem};
 use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst, TransmitError};
-use netstack::host::{Backlog, ShardLimits};
-use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::ip::{IpConfig, Prefix};
+use netstack::stack::{Backlog, ShardLimits};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;
 use netstack::wire::ethernet::{self, EthernetAddress};
@@ -43,7 +43,7 @@ impl Device for Narrowed {
 
 fn host(number: u8, device: Mem) -> Netstack<Narrowed> {
     let mtu = device.capabilities().mtu;
-    let interface = InterfaceConfig {
+    let interface = IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, number]),
         mtu,
         addresses: vec![Prefix {

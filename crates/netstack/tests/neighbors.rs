@@ -27,7 +27,7 @@ fn questions(cache: &mut NeighborCache) -> Vec<Question> {
 fn to_all(target: IpAddr) -> Question {
     Question {
         target,
-        station: None,
+        unicast_to: None,
     }
 }
 
@@ -99,7 +99,7 @@ fn a_reachable_neighbour_that_is_used_later_is_asked_again_and_used_meanwhile() 
         cache.on_timer(now);
         let to_one = Question {
             target: host(1),
-            station: Some(A),
+            unicast_to: Some(A),
         };
         assert_eq!(questions(&mut cache), [to_one]);
         assert_eq!(cache.resolve(now, host(1)), Resolution::Known(A));
@@ -131,7 +131,7 @@ fn a_neighbour_that_is_doubted_is_asked_at_once_and_used_meanwhile() {
     cache.on_timer(now);
     let to_one = Question {
         target: host(1),
-        station: Some(A),
+        unicast_to: Some(A),
     };
     assert_eq!(questions(&mut cache), [to_one]);
     assert_eq!(cache.resolve(now, host(1)), Resolution::Known(A));

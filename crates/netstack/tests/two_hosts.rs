@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
+use netstack::stack::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::{CongestionControl, End, TcpConfig, TcpState};
 use netstack::time::Instant;
 use netstack::wire::Ecn;

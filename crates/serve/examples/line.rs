@@ -10,9 +10,9 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::mpsc;
 
-use netstack::station::Station;
+use netstack::interface_config::InterfaceConfig;
 use netstack::tcp::TcpConfig;
-use serve::engine::netstack::{Door, Handlers, NetstackHost};
+use serve::engine::netstack::{Door, Handlers, NetstackInterface};
 use serve::engine::{EventOptions, PipelineOptions};
 use serve::listen::{self, Address, Bound};
 use serve::signals::Signals;
@@ -70,7 +70,7 @@ pub(crate) fn engine(name: &str) -> io::Result<Engine> {
 
 /// Serves at port 7000 of a TCP/IP in this process, which has this address: `10.9.0.2/24`.
 pub(crate) fn start_on_netstack(address: &str) -> io::Result<Server> {
-    let station = Station {
+    let interface = InterfaceConfig {
         device: "tap:line0".parse().map_err(io::Error::other)?,
         addresses: vec![address.parse().map_err(io::Error::other)?],
         gateways: Vec::new(),
@@ -78,10 +78,10 @@ pub(crate) fn start_on_netstack(address: &str) -> io::Result<Server> {
     };
     let address = (Ipv4Addr::UNSPECIFIED, 7000).into();
     let doors = vec![Door { address, tls: None }];
-    let host = NetstackHost::open(&station, 1, TcpConfig::default(), doors, None);
+    let opened = NetstackInterface::open(&interface, 1, TcpConfig::default(), doors, None);
     let settings = Settings {
         engine: Engine::Netstack(Handlers::default()),
-        netstack: Some(host.map_err(io::Error::other)?),
+        netstack: Some(opened.map_err(io::Error::other)?),
         ..Settings::default()
     };
     Server::start(settings, |_opening| Reverse)

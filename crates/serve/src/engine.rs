@@ -31,7 +31,7 @@ use admission::{Opens, Start};
 use event::Events;
 pub use event::{Accept, EventOptions};
 use fiber::Fibers;
-use netstack::{Handlers, NetstackFibers, NetstackHost, Netstacks};
+use netstack::{Handlers, NetstackFibers, NetstackInterface, Netstacks};
 use pipeline::Pipeline;
 pub use pipeline::PipelineOptions;
 pub use thread::THREADS_MAX;
@@ -115,7 +115,7 @@ impl Running {
     /// Starts to accept.
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
         engine: &Engine,
-        netstack: Option<NetstackHost>,
+        netstack: Option<NetstackInterface>,
         start: Start<O>,
     ) -> io::Result<Running> {
         Ok(match engine.clone() {

@@ -18,7 +18,7 @@ use crate::admin::Route;
 use crate::counters::CounterSnapshot;
 use crate::datagrams::{self, DatagramCounters};
 use crate::engine::admission::{Admission, Start};
-use crate::engine::netstack::NetstackHost;
+use crate::engine::netstack::NetstackInterface;
 use crate::engine::{Engine, Running};
 use crate::limits::Limits;
 use crate::listen::Bound;
@@ -37,7 +37,7 @@ pub struct Settings {
     /// Where connections come from instead, if the engine is [`Engine::Netstack`]. It is not a part
     /// of the engine, which is a value to compare and copy, because it has open devices. Without it
     /// that engine does not start; any other closes it.
-    pub netstack: Option<NetstackHost>,
+    pub netstack: Option<NetstackInterface>,
     /// What a peer may take of the server.
     pub limits: Limits,
     /// How many fibers (or threads) are made upfront, each of which accepts a connection and then

@@ -1,4 +1,4 @@
-//! A line protocol on a host of its own: each line comes back reversed, and `quit` ends the
+//! A line protocol on a stack of its own: each line comes back reversed, and `quit` ends the
 //! conversation. Until standard input ends.
 //!
 //! ```text
@@ -17,10 +17,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use netstack::Netstack;
-use netstack::host::ShardLimits;
-use netstack::station::{Station, StationDevice};
+use netstack::interface_config::{DeviceQueue, InterfaceConfig};
+use netstack::stack::ShardLimits;
 use netstack::tcp::TcpConfig;
-use sockets::{SocketHost, TcpListener, TcpStream};
+use sockets::{SocketStack, TcpListener, TcpStream};
 
 const PORT: u16 = 7;
 
@@ -29,22 +29,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [device, address] = &words[..] else {
         return Err("usage: lines KIND:INTERFACE ADDRESS/LEN".into());
     };
-    let station = Station {
+    let interface = InterfaceConfig {
         device: device.parse()?,
         addresses: vec![address.parse()?],
         gateways: Vec::new(),
         mtu: None,
     };
-    let at = SocketAddr::new(station.addresses[0].address, PORT);
-    let mut shards = station.open(1, TcpConfig::default(), ShardLimits::default())?;
+    let at = SocketAddr::new(interface.addresses[0].address, PORT);
+    let mut shards = interface.open(1, TcpConfig::default(), ShardLimits::default())?;
     let netstack = shards.remove(0);
     let runtime = fiber::Runtime::builder().processors(1).start()?;
     Ok(runtime.run(move || serve(netstack, at))?)
 }
 
-fn serve(netstack: Netstack<StationDevice>, at: SocketAddr) -> io::Result<()> {
-    let host = SocketHost::start(netstack, fiber::Builder::new())?;
-    let listener = Arc::new(TcpListener::bind(&host, at)?);
+fn serve(netstack: Netstack<DeviceQueue>, at: SocketAddr) -> io::Result<()> {
+    let stack = SocketStack::start(netstack, fiber::Builder::new())?;
+    let listener = Arc::new(TcpListener::bind(&stack, at)?);
     println!("ready");
     let own = Arc::clone(&listener);
     let acceptor = fiber::spawn(move || {
@@ -55,7 +55,7 @@ fn serve(netstack: Netstack<StationDevice>, at: SocketAddr) -> io::Result<()> {
     fiber::offload(|| io::copy(&mut io::stdin(), &mut io::sink()))?;
     listener.close();
     acceptor.join().expect("it does not panic");
-    println!("{:?}", host.counters());
+    println!("{:?}", stack.counters());
     Ok(())
 }
 

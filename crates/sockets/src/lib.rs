@@ -1,28 +1,28 @@
 //! TCP sockets for fibers over the TCP/IP of [`netstack`]: blocking code, and a system call for a
 //! frame, not for a read.
 //!
-//! A [`SocketHost`] has a device, addresses and two fibers that drive it. On a host [`TcpListener`]
+//! A [`SocketStack`] has a device, addresses and two fibers that drive it. On a stack [`TcpListener`]
 //! and [`TcpStream`] are what they are in [`fiber::net`]: a fiber that reads waits until its
 //! connection has bytes, and others run meanwhile.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
-//! use netstack::host::ShardLimits;
-//! use netstack::station::Station;
+//! use netstack::stack::ShardLimits;
+//! use netstack::interface_config::InterfaceConfig;
 //! use netstack::tcp::TcpConfig;
-//! use sockets::{SocketHost, TcpListener};
+//! use sockets::{SocketStack, TcpListener};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let station = Station {
+//! let interface = InterfaceConfig {
 //!     device: "tap:weft0".parse()?,
 //!     addresses: vec!["10.9.0.2/24".parse()?],
 //!     gateways: Vec::new(),
 //!     mtu: None,
 //! };
-//! let mut shards = station.open(1, TcpConfig::default(), ShardLimits::default())?;
+//! let mut shards = interface.open(1, TcpConfig::default(), ShardLimits::default())?;
 //! fiber::run(move || {
-//!     let host = SocketHost::start(shards.remove(0), fiber::Builder::new())?;
-//!     let listener = TcpListener::bind(&host, "10.9.0.2:7".parse().unwrap())?;
+//!     let stack = SocketStack::start(shards.remove(0), fiber::Builder::new())?;
+//!     let listener = TcpListener::bind(&stack, "10.9.0.2:7".parse().unwrap())?;
 //!     loop {
 //!         let mut stream = listener.accept()?;
 //!         fiber::spawn(move || {
@@ -44,30 +44,30 @@
 //!
 //! * **Errors are those of the kernel's sockets**, by [`std::io::ErrorKind`]: `ConnectionReset`,
 //!   `ConnectionRefused`, `BrokenPipe`, `TimedOut`, `HostUnreachable`. `NotConnected` also says
-//!   that the [`SocketHost`] has ended.
+//!   that the [`SocketStack`] has ended.
 //! * **Dropping a stream closes it**: what was written is still sent. With bytes that came and were
 //!   not read it is reset, as the kernel does.
 //! * **Bytes leave at the end of a turn**, when the fiber that has written them waits or ends. One
 //!   that computes for long keeps its processor from sending them.
 //! * **A write copies** into a buffer of the connection
-//!   ([`ShardLimits::send_capacity`](netstack::host::ShardLimits)) and waits while that is full.
+//!   ([`ShardLimits::send_capacity`](netstack::stack::ShardLimits)) and waits while that is full.
 //!   What is to go out without a copy is for a
-//!   [`Writer`](netstack::host::Writer) of a loop of one's own.
-//! * **All fibers of a host are best on one processor**, which is what the [`fiber::Builder`] of
-//!   [`SocketHost::start`] is for. Elsewhere, and on plain threads, sockets work the same, and more
+//!   [`Writer`](netstack::stack::Writer) of a loop of one's own.
+//! * **All fibers of a stack are best on one processor**, which is what the [`fiber::Builder`] of
+//!   [`SocketStack::start`] is for. Elsewhere, and on plain threads, sockets work the same, and more
 //!   slowly.
 //!
 //! # Files
 //!
-//! `host` (the netstack under its lock, its turns, who waits) · `stream` · `listener`.
+//! `stack` (the netstack under its lock, its turns, who waits) · `stream` · `listener`.
 
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
-mod host;
 mod listener;
+mod stack;
 mod stream;
 
-pub use host::{DeviceWatch, HostCounters, SocketHost};
 pub use listener::TcpListener;
+pub use stack::{DeviceWatch, SocketStack, StackCounters};
 pub use stream::TcpStream;

@@ -8,27 +8,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fiber::sync::Condvar;
 use netstack::device::Device;
-use netstack::host::{Backlog, FlowId, Shard};
-use netstack::station::StationDevice;
+use netstack::interface_config::DeviceQueue;
+use netstack::stack::{Backlog, FlowId, Shard};
 
-use crate::host::{Locked, Shared, SocketHost};
+use crate::stack::{Locked, Shared, SocketStack};
 use crate::stream::TcpStream;
 
-/// A port of a [`SocketHost`] that connections come to, as [`fiber::net::TcpListener`]. Any number
+/// A port of a [`SocketStack`] that connections come to, as [`fiber::net::TcpListener`]. Any number
 /// of fibers may accept from it at once.
 ///
 /// ```no_run
-/// # fn serve(host: &sockets::SocketHost) -> std::io::Result<()> {
+/// # fn serve(stack: &sockets::SocketStack) -> std::io::Result<()> {
 /// use sockets::TcpListener;
 ///
-/// let listener = TcpListener::bind(host, "0.0.0.0:80".parse().unwrap())?;
+/// let listener = TcpListener::bind(stack, "0.0.0.0:80".parse().unwrap())?;
 /// while let Ok(stream) = listener.accept() {
 ///     fiber::spawn(move || println!("{} has come", stream.peer_addr()));
 /// }
 /// # Ok(())
 /// # }
 /// ```
-pub struct TcpListener<D: Device + Send + 'static = StationDevice> {
+pub struct TcpListener<D: Device + Send + 'static = DeviceQueue> {
     shared: Arc<Shared<D>>,
     address: SocketAddr,
     waiting: Arc<Condvar>,
@@ -36,13 +36,13 @@ pub struct TcpListener<D: Device + Send + 'static = StationDevice> {
 }
 
 impl<D: Device + Send + 'static> TcpListener<D> {
-    /// Listens at one of the host's addresses; `0.0.0.0` is all of IPv4, `[::]` all. A port has one
+    /// Listens at one of the stack's addresses; `0.0.0.0` is all of IPv4, `[::]` all. A port has one
     /// listener: connections to it at another address are reset.
     ///
     /// # Errors
-    /// `AddrInUse`; `AddrNotAvailable` if the address is not the host's; `InvalidInput` for port 0.
-    pub fn bind(host: &SocketHost<D>, address: SocketAddr) -> io::Result<TcpListener<D>> {
-        TcpListener::bind_with(host, address, Backlog::default())
+    /// `AddrInUse`; `AddrNotAvailable` if the address is not the stack's; `InvalidInput` for port 0.
+    pub fn bind(stack: &SocketStack<D>, address: SocketAddr) -> io::Result<TcpListener<D>> {
+        TcpListener::bind_with(stack, address, Backlog::default())
     }
 
     /// As [`bind`](TcpListener::bind), with a limit of one's own on what waits to be accepted.
@@ -50,11 +50,11 @@ impl<D: Device + Send + 'static> TcpListener<D> {
     /// # Errors
     /// As [`bind`](TcpListener::bind).
     pub fn bind_with(
-        host: &SocketHost<D>,
+        stack: &SocketStack<D>,
         address: SocketAddr,
         backlog: Backlog,
     ) -> io::Result<TcpListener<D>> {
-        let mut state = host.shared.lock();
+        let mut state = stack.shared.lock();
         state.check()?;
         if address.port() == 0 {
             let message = "a listener needs to be told which port";
@@ -67,7 +67,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
         let waiting = waiting.ok_or(io::ErrorKind::AddrInUse)?;
         state.shard()?.listen(address.port(), backlog);
         Ok(TcpListener {
-            shared: Arc::clone(&host.shared),
+            shared: Arc::clone(&stack.shared),
             address,
             waiting,
             is_closed: AtomicBool::new(false),
@@ -77,7 +77,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
     /// Waits for a connection.
     ///
     /// # Errors
-    /// `NotConnected` after [`close`](TcpListener::close) and when the host has ended;
+    /// `NotConnected` after [`close`](TcpListener::close) and when the stack has ended;
     /// [`fiber::Cancelled`].
     pub fn accept(&self) -> io::Result<TcpStream<D>> {
         fiber::checkpoint()?;
@@ -98,7 +98,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
     /// What has its port, which is another listener's once this one is closed.
     ///
     /// # Errors
-    /// `NotConnected` after [`close`](TcpListener::close) and when the host has ended.
+    /// `NotConnected` after [`close`](TcpListener::close) and when the stack has ended.
     fn shard<'a>(&self, state: &'a mut Locked<'_, D>) -> io::Result<&'a mut Shard> {
         match self.is_closed.load(Ordering::Relaxed) {
             true => Err(io::ErrorKind::NotConnected.into()),
@@ -132,8 +132,8 @@ impl<D: Device + Send + 'static> TcpListener<D> {
         shard.map_or(0, |shard| shard.backlog_len(self.address.port()))
     }
 
-    /// Why the host has ended, if it was not dropped: a panic, or an error of the system's.
-    pub fn host_failure(&self) -> Option<String> {
+    /// Why the stack has ended, if it was not dropped: a panic, or an error of the system's.
+    pub fn failure(&self) -> Option<String> {
         self.shared.lock().failure().map(str::to_owned)
     }
 
@@ -166,7 +166,7 @@ impl<D: Device + Send + 'static> fmt::Debug for TcpListener<D> {
     }
 }
 
-/// Whether a listener at `bound` takes connections to `own`, one of the host's addresses.
+/// Whether a listener at `bound` takes connections to `own`, one of the stack's addresses.
 fn takes(bound: IpAddr, own: IpAddr) -> bool {
     bound == own || bound.is_unspecified() && (bound.is_ipv6() || own.is_ipv4())
 }

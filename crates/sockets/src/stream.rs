@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use netstack::device::Device;
-use netstack::host::{ConnectError, FlowId, Shard};
-use netstack::station::StationDevice;
+use netstack::interface_config::DeviceQueue;
+use netstack::stack::{ConnectError, FlowId, Shard};
 use netstack::tcp::{Connection, End};
 
-use crate::host::{Locked, Shared, SocketHost, Waits};
+use crate::stack::{Locked, Shared, SocketStack, Waits};
 
-/// A TCP connection of a [`SocketHost`], as [`fiber::net::TcpStream`] is one of the kernel's.
+/// A TCP connection of a [`SocketStack`], as [`fiber::net::TcpStream`] is one of the kernel's.
 /// Several fibers may read and write at once.
 ///
 /// ```no_run
 /// # use std::io::{Read, Write};
-/// # fn ask(host: &sockets::SocketHost) -> std::io::Result<String> {
+/// # fn ask(stack: &sockets::SocketStack) -> std::io::Result<String> {
 /// use sockets::TcpStream;
 ///
-/// let mut stream = TcpStream::connect(host, "10.9.0.1:7".parse().unwrap())?;
+/// let mut stream = TcpStream::connect(stack, "10.9.0.1:7".parse().unwrap())?;
 /// stream.write_all(b"hello")?;
 /// stream.shutdown(std::net::Shutdown::Write)?;
 /// let mut answer = String::new();
@@ -30,7 +30,7 @@ use crate::host::{Locked, Shared, SocketHost, Waits};
 /// # Ok(answer)
 /// # }
 /// ```
-pub struct TcpStream<D: Device + Send + 'static = StationDevice> {
+pub struct TcpStream<D: Device + Send + 'static = DeviceQueue> {
     shared: Arc<Shared<D>>,
     id: FlowId,
     waits: Arc<Waits>,
@@ -48,13 +48,13 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`; `NetworkUnreachable` if no address of
-    /// the host's and no gateway leads there, `AddrNotAvailable` if no port is free,
-    /// `QuotaExceeded` if the host has as many connections as it may, `Unsupported` on one of
+    /// the stack's and no gateway leads there, `AddrNotAvailable` if no port is free,
+    /// `QuotaExceeded` if the stack has as many connections as it may, `Unsupported` on one of
     /// several shards whose device does not say which frames come to it: AF_XDP, and TAP without
     /// `CAP_BPF`.
-    pub fn connect(host: &SocketHost<D>, peer: SocketAddr) -> io::Result<TcpStream<D>> {
+    pub fn connect(stack: &SocketStack<D>, peer: SocketAddr) -> io::Result<TcpStream<D>> {
         fiber::checkpoint()?;
-        let shared = &host.shared;
+        let shared = &stack.shared;
         let mut state = shared.lock();
         state.check()?;
         let now = shared.now();
@@ -77,7 +77,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         }
     }
 
-    /// A connection that the host has given to its user.
+    /// A connection that the stack has given to its user.
     pub(crate) fn of(
         shared: &Arc<Shared<D>>,
         state: &mut Locked<'_, D>,
@@ -323,7 +323,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     }
 
     /// # Errors
-    /// `ConnectionAborted` after [`reset`](TcpStream::reset); `NotConnected` if the host has ended.
+    /// `ConnectionAborted` after [`reset`](TcpStream::reset); `NotConnected` if the stack has ended.
     fn connection<'a>(&self, state: &'a mut Locked<'_, D>) -> io::Result<&'a Connection> {
         let connection = state.shard()?.connection(self.id);
         connection.ok_or_else(|| error_of(End::Aborted))

@@ -1,4 +1,4 @@
-//! What sockets promise, between two hosts of this process: plain blocking code on fibers.
+//! What sockets promise, between two stacks of this process: plain blocking code on fibers.
 
 mod wire;
 
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use fiber::sync::Barrier;
 use fiber::{BackendChoice, Inspector, JoinHandle};
 use netstack::device::impair::Impairment;
-use netstack::host::Backlog;
-use sockets::{SocketHost, TcpListener, TcpStream};
+use netstack::stack::Backlog;
+use sockets::{SocketStack, TcpListener, TcpStream};
 use wire::{AnyDevice, PATIENCE, Wire, address, on_a_link, on_a_link_seen, over};
 
 const PORT: u16 = 7;
 
 /// A connection, from both ends: the server's and the client's.
 fn pair(
-    server: &SocketHost<Wire>,
-    client: &SocketHost<Wire>,
+    server: &SocketStack<Wire>,
+    client: &SocketStack<Wire>,
 ) -> (TcpStream<Wire>, TcpStream<Wire>) {
     let listener = TcpListener::bind(server, address(1, PORT)).unwrap();
     let accepted = fiber::spawn(move || listener.accept().unwrap());
@@ -38,14 +38,14 @@ fn echo(mut stream: TcpStream<impl AnyDevice>) -> io::Result<()> {
     }
 }
 
-/// A server on `host` with a fiber for each connection, until its listener is closed.
-fn serve_echo<D: AnyDevice>(host: &SocketHost<D>) -> Arc<TcpListener<D>> {
+/// A server on `stack` with a fiber for each connection, until its listener is closed.
+fn serve_echo<D: AnyDevice>(stack: &SocketStack<D>) -> Arc<TcpListener<D>> {
     // A crowd that comes at once has a place each, so no client has to try again.
     let backlog = Backlog {
         syn_queue_max: 2000,
         accept_queue_max: 2000,
     };
-    let listener = TcpListener::bind_with(host, address(1, PORT), backlog);
+    let listener = TcpListener::bind_with(stack, address(1, PORT), backlog);
     let listener = Arc::new(listener.unwrap());
     let own = Arc::clone(&listener);
     fiber::spawn(move || {
@@ -87,7 +87,7 @@ fn kind<T>(result: io::Result<T>) -> ErrorKind {
 }
 
 /// Sends `len` bytes, which come back, while it reads them; then ends.
-fn echo_of(len: usize, client: &SocketHost<impl AnyDevice>) {
+fn echo_of(len: usize, client: &SocketStack<impl AnyDevice>) {
     let stream = TcpStream::connect(client, address(1, PORT)).unwrap();
     let (sent, mut came) = (pattern(len), Vec::new());
     fiber::scope(|scope| {
@@ -134,7 +134,7 @@ fn a_thousand_connections_at_once_have_their_own_bytes() {
     const COUNT: usize = 1000;
     on_a_link(|server, client| {
         let _listener = serve_echo(&server);
-        // Both hosts know each other from here on: few segments wait for that.
+        // Both stacks know each other from here on: few segments wait for that.
         echo_of(1, &client);
         let all_are_open = Arc::new(Barrier::new(COUNT));
         let clients: Vec<_> = (0..COUNT)
@@ -485,11 +485,11 @@ fn bytes_are_waited_for_without_the_end() {
     });
 }
 
-/// Seen (in review): a server that was drained ended its host as soon as all bytes were
+/// Seen (in review): a server that was drained ended its stack as soon as all bytes were
 /// acknowledged. If the end of a connection was lost then, the peer waited for it in vain. Cure:
-/// the host can be asked whether the ends have come.
+/// the stack can be asked whether the ends have come.
 #[test]
-fn an_end_that_is_lost_is_sent_again_before_the_host_ends() {
+fn a_lost_end_is_sent_again_before_the_stack_ends() {
     on_a_link(|server, client| {
         let (near, mut far) = pair(&server, &client);
         let (idle, _other) = pair(&server, &client);
@@ -507,7 +507,7 @@ fn an_end_that_is_lost_is_sent_again_before_the_host_ends() {
 }
 
 #[test]
-fn a_host_that_ends_wakes_all_that_wait_for_it() {
+fn the_end_of_a_stack_wakes_its_waiters() {
     on_a_link_seen(|server, client, inspector| {
         let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
         let far = TcpStream::connect(&client, address(1, PORT)).unwrap();
@@ -525,10 +525,10 @@ fn a_host_that_ends_wakes_all_that_wait_for_it() {
 }
 
 #[test]
-fn what_ends_just_before_its_host_is_still_told_to_the_peer() {
+fn ends_are_sent_before_the_stack_ends() {
     // Seen in a review: a connection that was reset, and one that was closed with its last bytes,
-    // just before the host was dropped, stayed open for the peer until its own time-out. Cause: the
-    // turn that would have sent it found the host ended. Cure: a host sends what is due as it ends.
+    // just before the stack was dropped, stayed open for the peer until its own time-out. Cause: the
+    // turn that would have sent it found the stack ended. Cure: a stack sends what is due as it ends.
     on_a_link(|server, client| {
         let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
         let connect = || {
@@ -622,7 +622,7 @@ fn a_peer_that_reads_nothing_does_not_hold_up_others() {
 
 #[test]
 fn what_a_device_fails_to_send_in_a_turn_of_the_clock_leaves_when_it_works_again() {
-    // Seen: an error of the device in a turn of the clock was forgotten, and an idle host tried
+    // Seen: an error of the device in a turn of the clock was forgotten, and an idle stack tried
     // again when a timer was due. Eight of them took eight time-outs, each twice as long as the
     // one before. The clock comes back after the device's pause.
     on_a_link(|server, client| {
@@ -698,8 +698,8 @@ fn a_device_that_takes_nothing_is_told_as_well() {
 }
 
 #[test]
-fn a_host_can_be_looked_at_while_its_device_is_left_alone() {
-    // Seen: the host's lock was held for the pause after an error of the device, so each look took
+fn the_stack_is_unlocked_during_a_device_pause() {
+    // Seen: the stack's lock was held for the pause after an error of the device, so each look took
     // as long as the pause, and saw the next turn.
     on_a_link(|server, _client| {
         server.with_netstack(|it| it.device().receives_to_fail = usize::MAX);
@@ -714,8 +714,8 @@ fn a_host_can_be_looked_at_while_its_device_is_left_alone() {
 }
 
 #[test]
-fn a_panic_that_leaves_the_netstack_behind_ends_the_host_and_says_why() {
-    // Seen: a host went on after a panic of `with_netstack`, and after one of its own fibers each
+fn a_panic_ends_the_stack_with_a_reason() {
+    // Seen: a stack went on after a panic of `with_netstack`, and after one of its own fibers each
     // stream that was dropped went into the netstack again: a second panic there aborts.
     on_a_link(|server, client| {
         let listener = Arc::new(TcpListener::bind(&server, address(1, PORT)).unwrap());
@@ -723,7 +723,7 @@ fn a_panic_that_leaves_the_netstack_behind_ends_the_host_and_says_why() {
         let near = listener.accept().unwrap();
         far.write_all(b"x").unwrap();
         near.wait_readable(None).unwrap();
-        assert_eq!(listener.host_failure(), None);
+        assert_eq!(listener.failure(), None);
         let own = Arc::clone(&server);
         let panicked = fiber::spawn(move || own.with_netstack(|_| panic!("on purpose")));
         let panicked: Result<(), _> = panicked.join();
@@ -731,7 +731,7 @@ fn a_panic_that_leaves_the_netstack_behind_ends_the_host_and_says_why() {
         let error = (&near).read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotConnected);
         assert!(error.to_string().contains("a panic"), "{error}");
-        assert!(listener.host_failure().is_some());
+        assert!(listener.failure().is_some());
         assert_eq!(kind(listener.accept()), ErrorKind::NotConnected);
         drop((near, listener));
     });

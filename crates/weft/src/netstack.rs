@@ -7,12 +7,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self as unix, UnixDatagram};
 use std::sync::Arc;
 
-use ::serve::engine::netstack::{Door, Handlers, NetstackHost};
+use ::serve::engine::netstack::{Door, Handlers, NetstackInterface};
 use ::serve::listen::{Address, Inherited, tap_holder};
 use ::serve::tls::Tls;
 use netstack::device::name::{DeviceKind, DeviceName};
+use netstack::interface_config::{InterfaceConfig, InterfaceError};
 use netstack::ip::Prefix;
-use netstack::station::{Station, StationError};
 use netstack::tcp::{CongestionControl, TcpConfig};
 
 use crate::common::Common;
@@ -152,13 +152,13 @@ impl NetstackChoice {
     pub(crate) fn check(&self) -> Result<(), String> {
         match self.device.is_none() || self.addresses.is_empty() {
             true => Ok(()),
-            false => self.station().map(drop),
+            false => self.interface().map(drop),
         }
     }
 
-    fn station(&self) -> Result<Station, String> {
+    fn interface(&self) -> Result<InterfaceConfig, String> {
         let device = self.device.clone();
-        let station = Station {
+        let interface = InterfaceConfig {
             device: device.ok_or("--engine netstack needs --device, such as tap:weft0")?,
             addresses: self.addresses.clone(),
             gateways: self.gateways.clone(),
@@ -167,8 +167,8 @@ impl NetstackChoice {
         if self.addresses.is_empty() {
             return Err("--engine netstack needs --address, such as 10.9.0.2/24".to_owned());
         }
-        station.check().map_err(|error| error.to_string())?;
-        Ok(station)
+        interface.check().map_err(|error| error.to_string())?;
+        Ok(interface)
     }
 
     /// A warning if connections cannot come because the kernel answers for an address first. AF_XDP
@@ -211,25 +211,25 @@ impl NetstackChoice {
         shards: usize,
         listen: impl IntoIterator<Item = (Address, Option<Arc<Tls>>)>,
         backlog: Option<usize>,
-    ) -> Result<NetstackHost, Failure> {
-        let station = self.station().map_err(Failure::Usage)?;
+    ) -> Result<NetstackInterface, Failure> {
+        let interface = self.interface().map_err(Failure::Usage)?;
         let door = |(address, tls)| {
-            let address = address_of_door(&station, &address)?;
+            let address = address_of_door(&interface, &address)?;
             Ok(Door { address, tls })
         };
         let doors = listen.into_iter().map(door).collect::<Result<Vec<_>, _>>();
-        let doors = doors.and_then(|doors| apart(&station, doors));
+        let doors = doors.and_then(|doors| apart(&interface, doors));
         let doors = doors.map_err(Failure::Usage)?;
         let tcp = TcpConfig {
             congestion: self.congestion,
             ..TcpConfig::default()
         };
-        refuse_shared(&station)?;
-        NetstackHost::open(&station, shards, tcp, doors, backlog).map_err(|error| {
+        refuse_shared(&interface)?;
+        NetstackInterface::open(&interface, shards, tcp, doors, backlog).map_err(|error| {
             let why = error.to_string();
             match error {
-                StationError::Described(_) => Failure::Usage(why),
-                StationError::Device(..) => Failure::Running(why),
+                InterfaceError::Described(_) => Failure::Usage(why),
+                InterfaceError::Device(..) => Failure::Running(why),
             }
         })
     }
@@ -258,8 +258,8 @@ fn is_claimed(device: &DeviceName, address: IpAddr) -> bool {
 ///
 /// # Errors
 /// If another process has the interface.
-fn refuse_shared(station: &Station) -> Result<(), Failure> {
-    let device = station.device.to_string();
+fn refuse_shared(interface: &InterfaceConfig) -> Result<(), Failure> {
+    let device = interface.device.to_string();
     let holder = device.strip_prefix("tap:").and_then(tap_holder);
     holder.map_or(Ok(()), |holder| {
         Err(Failure::Running(format!(
@@ -285,12 +285,12 @@ pub(crate) fn refuse_inherited(inherited: &[Inherited]) -> Result<(), Failure> {
 
 /// The doors, if each address of the host has one at most at each port: the kernel has the same
 /// rule.
-fn apart(station: &Station, doors: Vec<Door>) -> Result<Vec<Door>, String> {
+fn apart(interface: &InterfaceConfig, doors: Vec<Door>) -> Result<Vec<Door>, String> {
     for (at, door) in doors.iter().enumerate() {
         let overlaps = |earlier: &&Door| {
             let takes_both = |own: &Prefix| door.takes(own.address) && earlier.takes(own.address);
             let is_same_port = earlier.address.port() == door.address.port();
-            is_same_port && station.addresses.iter().any(takes_both)
+            is_same_port && interface.addresses.iter().any(takes_both)
         };
         if let Some(earlier) = doors[..at].iter().find(overlaps) {
             return Err(format!(
@@ -303,7 +303,7 @@ fn apart(station: &Station, doors: Vec<Door>) -> Result<Vec<Door>, String> {
 }
 
 /// Where the netstack listens if this is typed.
-fn address_of_door(station: &Station, listen: &Address) -> Result<SocketAddr, String> {
+fn address_of_door(interface: &InterfaceConfig, listen: &Address) -> Result<SocketAddr, String> {
     let everywhere = |port| SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let address = match listen {
         Address::Tcp(address) => *address,
@@ -320,7 +320,7 @@ fn address_of_door(station: &Station, listen: &Address) -> Result<SocketAddr, St
             ));
         }
     };
-    let mut own = station.addresses.iter().map(|prefix| prefix.address);
+    let mut own = interface.addresses.iter().map(|prefix| prefix.address);
     if !address.ip().is_unspecified() && !own.any(|own| own == address.ip()) {
         return Err(format!(
             "cannot listen at {listen}: {} is not an --address of the netstack",
@@ -351,7 +351,7 @@ mod tests {
     fn what_is_missing_or_does_not_fit_is_said_with_what_to_write() {
         choice(NETSTACK).check().unwrap();
         let refused = |flags: &[(&str, &str)]| choice(flags).check().unwrap_err();
-        let missing = |flags: &[(&str, &str)]| choice(flags).netstack.station().unwrap_err();
+        let missing = |flags: &[(&str, &str)]| choice(flags).netstack.interface().unwrap_err();
         assert!(missing(&NETSTACK[..1]).contains("needs --device"));
         assert!(missing(&NETSTACK[..2]).contains("needs --address"));
         let why = refused(&[NETSTACK, &[("gateway", "10.8.0.1")]].concat());
@@ -404,13 +404,13 @@ mod tests {
     /// whatever was said of TLS there. Over the kernel's TCP it is refused.
     #[test]
     fn an_address_that_is_asked_for_twice_is_refused() {
-        let station = choice(NETSTACK).netstack.station().unwrap();
+        let interface = choice(NETSTACK).netstack.interface().unwrap();
         let doors = |texts: &[&str]| {
             let door = |text: &&str| Door {
                 address: text.parse().unwrap(),
                 tls: None,
             };
-            apart(&station, texts.iter().map(door).collect()).map(|doors| doors.len())
+            apart(&interface, texts.iter().map(door).collect()).map(|doors| doors.len())
         };
         for twice in [
             ["10.9.0.2:80", "10.9.0.2:80"],
@@ -432,8 +432,8 @@ mod tests {
 
     #[test]
     fn the_netstack_listens_at_its_own_addresses_and_nowhere_else() {
-        let station = choice(NETSTACK).netstack.station().unwrap();
-        let door = |text: &str| address_of_door(&station, &text.parse().unwrap());
+        let interface = choice(NETSTACK).netstack.interface().unwrap();
+        let door = |text: &str| address_of_door(&interface, &text.parse().unwrap());
         for (typed, address) in [
             ("8080", "[::]:8080"),
             ("0.0.0.0:80", "0.0.0.0:80"),

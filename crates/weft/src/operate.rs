@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use ::serve::Server;
 use ::serve::admin::{Admin, Route};
-use ::serve::engine::netstack::NetstackHost;
+use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::metrics::MetricsWriter;
 use ::serve::signals::{Signal, Signals};
@@ -244,7 +244,7 @@ pub(crate) fn open(
     backlog: Option<usize>,
     doors: impl FnOnce() -> Doors,
     listeners: impl FnOnce(Vec<Inherited>) -> Result<Vec<Bound>, Failure>,
-) -> Result<(Vec<Bound>, Option<NetstackHost>), Failure> {
+) -> Result<(Vec<Bound>, Option<NetstackInterface>), Failure> {
     let EngineChoice { kind, netstack, .. } = &common.engine;
     if *kind == Kind::Netstack {
         let host = netstack.open(common.workers(), doors(), backlog)?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::serve::access_log::Target;
-use ::serve::engine::netstack::NetstackHost;
+use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{self, Bound};
 
 use crate::failure::Failure;
@@ -252,8 +252,8 @@ fn banner(config: &ServeConfig, limits: &Limits, mut lines: Lines, engine: Strin
     lines
 }
 
-fn urls(listeners: &[Bound], netstack: Option<&NetstackHost>, admin: &[Bound]) -> Lines {
-    let of_netstack = netstack.into_iter().flat_map(NetstackHost::urls);
+fn urls(listeners: &[Bound], netstack: Option<&NetstackInterface>, admin: &[Bound]) -> Lines {
+    let of_netstack = netstack.into_iter().flat_map(NetstackInterface::urls);
     let of_kernel = listeners.iter().flat_map(Bound::urls);
     let site = of_kernel.chain(of_netstack).map(|url| ("url", url));
     site.chain(admin.iter().flat_map(Bound::urls).map(|url| ("admin", url)))

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use netstack::ip::{Interface, InterfaceConfig, Prefix};
+use netstack::ip::{Interface, IpConfig, Prefix};
 use netstack::time::Instant;
 use netstack::wire::ethernet::EthernetAddress;
 use netstack::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
@@ -35,7 +35,7 @@ fn mac(host: u8) -> EthernetAddress {
 
 /// Of one host, which knows where the other is.
 pub(crate) fn interface(host: u8, peer: u8) -> Interface {
-    let mut interface = Interface::new(InterfaceConfig {
+    let mut interface = Interface::new(IpConfig {
         mac: mac(host),
         mtu: 1500,
         addresses: vec![Prefix {

@@ -71,7 +71,7 @@ const HOP_LIMIT: u8 = 64;
 
 /// What an interface is.
 #[derive(Clone, Debug)]
-pub struct InterfaceConfig {
+pub struct IpConfig {
     /// Its address on the link.
     pub mac: EthernetAddress,
     /// The longest IP packet: the device's.
@@ -231,7 +231,7 @@ pub struct Interface {
 
 impl Interface {
     /// An interface that has sent nothing yet.
-    pub fn new(config: InterfaceConfig) -> Interface {
+    pub fn new(config: IpConfig) -> Interface {
         Interface {
             mac: config.mac,
             mtu: config.mtu,
@@ -518,19 +518,19 @@ impl Interface {
                     operation: ArpOperation::Request,
                     sender_mac: self.mac,
                     sender_ip,
-                    target_mac: question.station.unwrap_or_default(),
+                    target_mac: question.unicast_to.unwrap_or_default(),
                     target_ip: target,
                 };
                 self.send_arp_to(
-                    question.station.unwrap_or(EthernetAddress::BROADCAST),
+                    question.unicast_to.unwrap_or(EthernetAddress::BROADCAST),
                     packet,
                 );
             }
             (IpAddr::V6(target), Some(IpAddr::V6(src))) => {
                 let source = Some(self.mac);
                 let message = NdpMessage::NeighborSolicitation { target, source };
-                let (link, dst) = match question.station {
-                    Some(station) => (station, target),
+                let (link, dst) = match question.unicast_to {
+                    Some(mac) => (mac, target),
                     None => {
                         let group = solicited_node(target);
                         (EthernetAddress::of_multicast_v6(group), group)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use super::{InterfaceConfig, solicited_node};
+use super::{IpConfig, solicited_node};
 use crate::time::Instant;
 use crate::wire::ethernet::EthernetAddress;
 
@@ -157,7 +157,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    pub(super) fn new(config: &InterfaceConfig) -> Routes {
+    pub(super) fn new(config: &IpConfig) -> Routes {
         let link_local = link_local(config.mac);
         let mut own = config.addresses.clone();
         if own.iter().any(|prefix| prefix.address.is_ipv6()) {
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn what_is_beyond_the_link_has_a_way_only_by_a_gateway_or_a_router_that_may_come() {
         let interface = |gateway_v4: Option<&str>, gateway_v6: Option<&str>| {
-            Interface::new(InterfaceConfig {
+            Interface::new(IpConfig {
                 mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
                 mtu: 1500,
                 addresses: ["10.9.0.2/24", "fd00:9::2/64"]
@@ -364,7 +364,7 @@ mod tests {
             address,
             len: if address.is_ipv4() { 24 } else { 64 },
         };
-        let routes = Routes::new(&InterfaceConfig {
+        let routes = Routes::new(&IpConfig {
             mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
             mtu: 1500,
             addresses: addresses.clone().map(prefix).collect(),

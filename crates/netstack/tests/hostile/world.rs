@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
+use netstack::stack::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::{CongestionControl, KeepAlive, TcpConfig};
 use netstack::time::Instant;
 use netstack::wire::Ecn;

@@ -6,9 +6,7 @@ use netstack::device::mem::{self, Mem};
 use netstack::device::{
     Capabilities, Device, Frame, Offload, OutgoingFrame, ReceiveBurst, Verified,
 };
-use netstack::ip::{
-    Delivery, HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, NoRoute, Prefix,
-};
+use netstack::ip::{Delivery, HEADERS_LEN_MAX, Interface, IpConfig, IpFields, NoRoute, Prefix};
 use netstack::time::Instant;
 use netstack::wire::arp::{ArpOperation, ArpPacket};
 use netstack::wire::checksum::Sum;
@@ -47,9 +45,9 @@ impl World {
         World::with(|_| {})
     }
 
-    pub(crate) fn with(change: impl FnOnce(&mut InterfaceConfig)) -> World {
+    pub(crate) fn with(change: impl FnOnce(&mut IpConfig)) -> World {
         let prefix = |address: IpAddr, len| Prefix { address, len };
-        let mut config = InterfaceConfig {
+        let mut config = IpConfig {
             mac: OURS,
             mtu: MTU,
             addresses: vec![prefix(OUR_V4.into(), 24), prefix(OUR_V6.into(), 64)],

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
+use netstack::stack::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::secret::FourTuple;
 use netstack::tcp::{CongestionControl, Connection, Happened, KeepAlive, TcpConfig};
 use netstack::time::Instant;

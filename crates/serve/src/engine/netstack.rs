@@ -13,7 +13,7 @@
 //! nothing with those of other loops: a connection's segments come to the queue of its loop. The
 //! loop waits for frames, letters and the next timer with poll(2), and for nothing else.
 //!
-//! In the second form ([`Handlers::Fiber`]) each loop is a fiber of a host of [`sockets`], and each
+//! In the second form ([`Handlers::Fiber`]) each loop is a fiber of a stack of [`sockets`], and each
 //! session runs on a fiber of its own.
 //!
 //! `worker` (the loop) · `connection` (what it goes on with) · `flight` (what was handed to TCP and
@@ -35,8 +35,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::netstack::Netstack;
-use ::netstack::host::{Backlog, ShardLimits};
-use ::netstack::station::{Station, StationDevice, StationError};
+use ::netstack::interface_config::{DeviceQueue, InterfaceConfig, InterfaceError};
+use ::netstack::stack::{Backlog, ShardLimits};
 use ::netstack::tcp::TcpConfig;
 use session::Session;
 
@@ -61,12 +61,12 @@ pub enum Handlers {
     Fiber,
 }
 
-/// A host with its device open, and where it listens.
-pub struct NetstackHost {
-    shards: Vec<Netstack<StationDevice>>,
+/// A network interface with its device open, and the listeners on it.
+pub struct NetstackInterface {
+    shards: Vec<Netstack<DeviceQueue>>,
     doors: Vec<Door>,
     backlog: Backlog,
-    station: Station,
+    interface: InterfaceConfig,
 }
 
 /// Where connections come to a netstack.
@@ -91,34 +91,34 @@ impl Door {
 /// Linux' `net.core.somaxconn`.
 const BACKLOG: usize = 4096;
 
-impl NetstackHost {
-    /// Opens the station's device, with a queue for each of `shards`. Connections are started with
+impl NetstackInterface {
+    /// Opens the device, with a queue for each of `shards`. Connections are started with
     /// `tcp`; `backlog` is how many may wait at each port.
     ///
     /// # Errors
     /// What is wrong with the description, or what the kernel says to the device.
     pub fn open(
-        station: &Station,
+        interface: &InterfaceConfig,
         shards: usize,
         tcp: TcpConfig,
         doors: Vec<Door>,
         backlog: Option<usize>,
-    ) -> Result<NetstackHost, StationError> {
+    ) -> Result<NetstackInterface, InterfaceError> {
         let queue_max = backlog.unwrap_or(BACKLOG).clamp(1, BACKLOG);
-        Ok(NetstackHost {
-            shards: station.open(shards, tcp, ShardLimits::default())?,
+        Ok(NetstackInterface {
+            shards: interface.open(shards, tcp, ShardLimits::default())?,
             doors,
             backlog: Backlog {
                 syn_queue_max: queue_max,
                 accept_queue_max: queue_max,
             },
-            station: station.clone(),
+            interface: interface.clone(),
         })
     }
 
     /// Where it listens, with each address of the host in the place of those that stand for all.
     pub fn addresses(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
-        let own = self.station.addresses.iter().map(|prefix| prefix.address);
+        let own = self.interface.addresses.iter().map(|prefix| prefix.address);
         self.doors.iter().flat_map(move |door| {
             let taken = own.clone().filter(|own| door.takes(*own));
             let port = door.address.port();
@@ -132,10 +132,10 @@ impl NetstackHost {
     }
 }
 
-impl fmt::Debug for NetstackHost {
+impl fmt::Debug for NetstackInterface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NetstackHost")
-            .field("station", &self.station)
+        f.debug_struct("NetstackInterface")
+            .field("interface", &self.interface)
             .field("shards", &self.shards.len())
             .finish_non_exhaustive()
     }
@@ -212,10 +212,10 @@ fn complain(failure: &io::Error) {
 }
 
 /// `netstack on tap:weft0, 1 shard, 10.9.0.2/24`
-fn describe(station: &Station, shards: usize) -> String {
-    let Station {
+fn describe(interface: &InterfaceConfig, shards: usize) -> String {
+    let InterfaceConfig {
         device, addresses, ..
-    } = station;
+    } = interface;
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     let shards = match shards {
         1 => "1 shard".to_owned(),
@@ -229,28 +229,28 @@ pub(crate) struct Netstacks {
     pub(crate) loops: Loops,
     /// Of each loop.
     figures: Vec<Arc<Figures>>,
-    station: Station,
+    interface: InterfaceConfig,
 }
 
 impl Netstacks {
     /// # Errors
     /// What the kernel says to new threads and descriptors.
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
-        host: NetstackHost,
+        opened: NetstackInterface,
         start: Start<O>,
     ) -> io::Result<Netstacks> {
-        let NetstackHost {
+        let NetstackInterface {
             shards,
             doors,
             backlog,
-            station,
-        } = host;
+            interface,
+        } = opened;
         let hall = Arc::new(Hall::new(start.admission, doors, shards.len()));
         let mut netstacks = Netstacks {
             // The kernel has no socket of it.
             loops: Loops::behind(&hall.gate, &hall.admission.shared, Vec::new()),
             figures: Vec::new(),
-            station,
+            interface,
         };
         for (at, netstack) in shards.into_iter().enumerate() {
             let (own, figures) = (Loop::new()?, Arc::default());
@@ -266,7 +266,7 @@ impl Netstacks {
     }
 
     pub(crate) fn describe(&self) -> String {
-        describe(&self.station, self.figures.len())
+        describe(&self.interface, self.figures.len())
     }
 
     /// What each loop and its shard have counted.

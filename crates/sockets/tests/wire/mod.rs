@@ -1,4 +1,4 @@
-//! Two hosts on a link inside this process, each on a processor of its own if there are two.
+//! Two stacks on a link inside this process, each on a processor of its own if there are two.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,25 +13,25 @@ use netstack::device::impair::{Impair, Impairment};
 use netstack::device::{
     Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, Verified,
 };
-use netstack::host::ShardLimits;
-use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::ip::{IpConfig, Prefix};
+use netstack::stack::ShardLimits;
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant as NetInstant;
 use netstack::wire::ethernet::EthernetAddress;
 use rustix::event::{EventfdFlags, eventfd};
-use sockets::SocketHost;
+use sockets::SocketStack;
 
 /// Longer than anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const MTU: usize = 1500;
 
-/// What a host of these tests may have.
+/// What a stack of these tests may have.
 pub(crate) trait AnyDevice: Device + Send + 'static {}
 impl<D: Device + Send + 'static> AnyDevice for D {}
 
-/// A promise, of a server's host and a client's.
-type Promise<C> = fn(Arc<SocketHost<Wire>>, Arc<SocketHost<C>>);
+/// A promise, of a server's stack and a client's.
+type Promise<C> = fn(Arc<SocketStack<Wire>>, Arc<SocketStack<C>>);
 
 /// One end of the link. What one end transmits waits in memory for the other.
 pub(crate) struct Wire {
@@ -113,13 +113,13 @@ fn fails(left: &mut usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The address of the server's host is 1, the client's 2.
-pub(crate) fn address(host: u8, port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::from([192, 0, 2, host]), port)
+/// The address of the server's stack is 1, the client's 2.
+pub(crate) fn address(stack: u8, port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::from([192, 0, 2, stack]), port)
 }
 
-fn start<D: AnyDevice>(device: D, number: u8) -> Arc<SocketHost<D>> {
-    let interface = InterfaceConfig {
+fn start<D: AnyDevice>(device: D, number: u8) -> Arc<SocketStack<D>> {
+    let interface = IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, number]),
         mtu: MTU,
         addresses: vec![Prefix {
@@ -132,7 +132,7 @@ fn start<D: AnyDevice>(device: D, number: u8) -> Arc<SocketHost<D>> {
     let (tcp, limits, key) = (TcpConfig::default(), ShardLimits::default(), [number; 16]);
     let netstack = Netstack::new(device, interface, tcp, limits, key);
     let builder = fiber::Builder::new().processor(usize::from(number) - 1);
-    Arc::new(SocketHost::start(netstack, builder).unwrap())
+    Arc::new(SocketStack::start(netstack, builder).unwrap())
 }
 
 fn run(backend: BackendChoice, processors: usize, f: impl FnOnce(Inspector) + Send + 'static) {
@@ -143,7 +143,7 @@ fn run(backend: BackendChoice, processors: usize, f: impl FnOnce(Inspector) + Se
     assert_eq!(runtime.shutdown(PATIENCE), 0, "fibers are left");
 }
 
-/// Runs `f` with a server's host and a client's, on each back end, on one processor and on two.
+/// Runs `f` with a server's stack and a client's, on each back end, on one processor and on two.
 /// The link holds so few frames that it is often full.
 pub(crate) fn on_a_link(f: Promise<Wire>) {
     on_a_link_seen(move |server, client, _| f(server, client));
@@ -151,7 +151,7 @@ pub(crate) fn on_a_link(f: Promise<Wire>) {
 
 /// The same with what shows the fibers.
 pub(crate) fn on_a_link_seen(
-    f: impl Fn(Arc<SocketHost<Wire>>, Arc<SocketHost<Wire>>, Inspector) + Copy + Send + 'static,
+    f: impl Fn(Arc<SocketStack<Wire>>, Arc<SocketStack<Wire>>, Inspector) + Copy + Send + 'static,
 ) {
     for backend in [BackendChoice::Auto, BackendChoice::Epoll] {
         for processors in [1, 2] {
@@ -163,7 +163,7 @@ pub(crate) fn on_a_link_seen(
     }
 }
 
-/// The same with the client's host behind a link that impairs both directions, as the seed says.
+/// The same with the client's stack behind a link that impairs both directions, as the seed says.
 pub(crate) fn over(link: Impairment, seed: u64, backend: BackendChoice, f: Promise<Impair<Wire>>) {
     run(backend, 2, move |_| {
         let (near, far) = pair(10_000);

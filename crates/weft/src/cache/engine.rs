@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use ::serve::datagrams::DatagramCounters;
-use ::serve::engine::netstack::NetstackHost;
+use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{Address, Bound};
 use ::serve::metrics::MetricsWriter;
 use ::serve::signals::Signal;
@@ -58,7 +58,7 @@ impl Running {
             ..
         } = prepared;
         let host = ProcessHost::new(asked, tls.clone());
-        let of_netstack = netstack.iter().flat_map(NetstackHost::addresses);
+        let of_netstack = netstack.iter().flat_map(NetstackInterface::addresses);
         let of_netstack: Vec<_> = of_netstack
             .map(|(address, _)| Address::Tcp(address))
             .collect();
@@ -266,7 +266,7 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 fn start_server(
     config: &CacheConfig,
     listeners: Vec<Bound>,
-    netstack: Option<NetstackHost>,
+    netstack: Option<NetstackInterface>,
     service: &Arc<Service>,
 ) -> Result<Server, Failure> {
     let patience = config.idle_timeout.unwrap_or(FOREVER);

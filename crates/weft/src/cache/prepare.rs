@@ -6,7 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::serve::engine::netstack::NetstackHost;
+use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::tls::Tls;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -25,7 +25,7 @@ use crate::whole;
 pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Bound>,
     /// In the place of listeners, if it is asked for.
-    pub(crate) netstack: Option<NetstackHost>,
+    pub(crate) netstack: Option<NetstackInterface>,
     pub(crate) datagrams: Vec<UdpSocket>,
     pub(crate) admin: Vec<Bound>,
     pub(crate) tls: Option<Arc<Tls>>,
@@ -38,7 +38,7 @@ impl Prepared {
     pub(crate) fn places(&self) -> Vec<String> {
         let of_kernel = self.listeners.iter();
         let of_kernel = of_kernel.map(|bound| (bound.address.to_string(), bound.tls.is_some()));
-        let of_netstack = self.netstack.iter().flat_map(NetstackHost::addresses);
+        let of_netstack = self.netstack.iter().flat_map(NetstackInterface::addresses);
         let of_netstack = of_netstack.map(|(address, is_secure)| (address.to_string(), is_secure));
         let listeners = of_kernel.chain(of_netstack);
         let listeners = listeners.map(|(address, is_secure)| match is_secure {
@@ -232,7 +232,7 @@ fn bind_name(host: &str, port: u16) -> io::Result<Vec<UdpSocket>> {
 /// memcached's.
 fn write_ports(
     listeners: &[Bound],
-    netstack: Option<&NetstackHost>,
+    netstack: Option<&NetstackInterface>,
     datagrams: &[UdpSocket],
 ) -> Result<(), Failure> {
     let Some(file) = std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from) else {
@@ -245,7 +245,7 @@ fn write_ports(
     let udp = datagrams
         .iter()
         .filter_map(|socket| Some(("UDP", socket.local_addr().ok()?)));
-    let of_netstack = netstack.into_iter().flat_map(NetstackHost::addresses);
+    let of_netstack = netstack.into_iter().flat_map(NetstackInterface::addresses);
     let of_netstack = of_netstack.map(|(address, _)| ("TCP", address));
     let text: String = tcp
         .chain(of_netstack)

@@ -18,8 +18,8 @@ use ::load::report::count_of;
 use ::load::sweep;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
+use netstack::interface_config::InterfaceConfig;
 use netstack::ip::Prefix;
-use netstack::station::Station;
 
 use crate::value;
 
@@ -51,7 +51,7 @@ pub(crate) fn plan(
     let plan = Plan {
         sources: match &network {
             Network::Kernel => all(matches, "source", ip)?,
-            Network::Netstack(station) => sources_of(station, &targets),
+            Network::Netstack(interface) => sources_of(interface, &targets),
         },
         targets,
         network,
@@ -498,13 +498,13 @@ fn network(matches: &ArgMatches) -> Result<Network, String> {
         ));
     }
     let device = optional(matches, "device", parse)?;
-    let station = Station {
+    let interface = InterfaceConfig {
         device: device.ok_or("--network netstack needs a --device, such as tap:weft0")?,
         addresses: all(matches, "address", address_range)?.concat(),
         gateways: all(matches, "gateway", ip)?,
         mtu: optional(matches, "mtu", |text| value::count(text, 1..=MTU_MAX))?,
     };
-    Ok(Network::Netstack(station))
+    Ok(Network::Netstack(interface))
 }
 
 /// `10.9.0.2/24`, or `10.9.0.2-10.9.0.99/24`.
@@ -538,8 +538,8 @@ fn address_range(text: &str) -> Result<Vec<Prefix>, String> {
 }
 
 /// The addresses from which the targets can be reached: those of their family.
-fn sources_of(station: &Station, targets: &[SocketAddr]) -> Vec<IpAddr> {
-    let addresses = station.addresses.iter().map(|prefix| prefix.address);
+fn sources_of(interface: &InterfaceConfig, targets: &[SocketAddr]) -> Vec<IpAddr> {
+    let addresses = interface.addresses.iter().map(|prefix| prefix.address);
     let reaches = |own: &IpAddr| targets.iter().any(|one| one.is_ipv4() == own.is_ipv4());
     addresses.filter(reaches).collect()
 }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use ::serve::access_log::{AccessLog, Options, Target};
-use ::serve::engine::netstack::NetstackHost;
+use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::Bound;
 use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
@@ -29,7 +29,7 @@ use crate::value::{show_count, show_counted};
 /// Where connections come from: the kernel's sockets, or a netstack.
 pub(crate) struct Origins {
     pub(crate) listeners: Vec<Bound>,
-    pub(crate) netstack: Option<NetstackHost>,
+    pub(crate) netstack: Option<NetstackInterface>,
 }
 
 /// A running server.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::serve::engine::netstack::NetstackHost;
+use ::serve::engine::netstack::NetstackInterface;
 use ::serve::limits::raise_nofile;
 use ::serve::listen::{Address, Bound, Inherited};
 use ::serve::tls::{Certificate, Tls, TlsOptions};
@@ -21,7 +21,7 @@ use crate::value::{show_count, show_counted, show_size};
 pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Bound>,
     /// In the place of listeners, if it is asked for.
-    pub(crate) netstack: Option<NetstackHost>,
+    pub(crate) netstack: Option<NetstackInterface>,
     pub(crate) admin: Vec<Bound>,
     /// For HTTPS.
     pub(crate) tls: Option<Arc<Tls>>,

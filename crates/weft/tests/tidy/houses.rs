@@ -103,17 +103,17 @@ const HOUSES: &[House] = &[
             tcp/congestion
             tcp/connection
             tcp
-            host/table host/wheel host/listener host/time_wait
-            host
-            host/frames
-            station
+            stack/table stack/wheel stack/listener stack/time_wait
+            stack
+            stack/frames
+            interface_config
         ",
         upward: &[],
     },
     House {
         name: "sockets",
         floors: "
-            host
+            stack
             stream
             listener
         ",

@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn each_function_is_in_one_part() {
-        let report = "\n    40.00%|[k] tcp_ack\n 30.5%|[.] <netstack::host::Shard>::transmit  \n\
+        let report = "\n    40.00%|[k] tcp_ack\n 30.5%|[.] <netstack::stack::Shard>::transmit  \n\
                       9.50%|[.] __memmove_avx_unaligned_erms\n 5%|[.] _int_malloc\n\
                       5.00%|[.] netstack::wire::checksum::Sum::add\n\
                       4.00%|[.] <serve::engine::netstack::Worker<web::Web>>::turn\n\

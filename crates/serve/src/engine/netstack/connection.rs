@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use bytes::Bytes;
-use netstack::host::{FlowId, Shard};
+use netstack::stack::{FlowId, Shard};
 use session::{Now, Session};
 
 use super::flight::{Flight, Hangar};

@@ -1,6 +1,6 @@
 //! The second form: a fiber for each connection, over [`sockets`], with the blocking driver.
 //!
-//! Each shard has a processor, on which its host's fibers and those of its connections are. A
+//! Each shard has a processor, on which its stack's fibers and those of its connections are. A
 //! carrier accepts a connection and serves it, as under the fiber engine; but it has a stack all
 //! the while.
 
@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::netstack::station::{Station, StationDevice};
+use ::netstack::interface_config::{DeviceQueue, InterfaceConfig};
 use fiber::{ClusterHandle, Runtime};
 use session::Session;
-use sockets::{SocketHost, TcpListener, TcpStream};
+use sockets::{SocketStack, TcpListener, TcpStream};
 
 use super::connection::CACHED_PIECE_LEN;
 use super::figures::Figures;
 use super::flight::Hangar;
 use super::worker::{ENDS_PATIENCE, HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE, LINE_PATIENCE};
-use super::{Door, NetstackHost, complain, describe};
+use super::{Door, NetstackInterface, complain, describe};
 use crate::blocking::converse;
 use crate::carriage::{Carried, FilePiece, Look, Queues, Untaken};
 use crate::counters::Closed;
@@ -39,12 +39,12 @@ use crate::stream::{RECEIVE_BUFFER, RECEIVE_LEN, Stream};
 /// How often the end looks whether those that wait have been accepted.
 const LOOK_STEP: Duration = Duration::from_millis(2);
 
-/// The engine at work. The hosts end before the processors do.
+/// The engine at work. The stacks end before the processors do.
 pub(crate) struct NetstackFibers {
-    hosts: Vec<SocketHost>,
+    stacks: Vec<SocketStack>,
     ports: BTreeMap<u16, Arc<Port>>,
     pub(crate) carriers: Carriers<Port>,
-    station: Station,
+    interface: InterfaceConfig,
     runtime: Runtime,
 }
 
@@ -59,11 +59,15 @@ struct Hall<O> {
 pub(crate) struct Port(Vec<TcpListener>);
 
 impl Port {
-    fn new(hosts: &[SocketHost], port: u16, backlog: netstack::host::Backlog) -> io::Result<Port> {
+    fn new(
+        stacks: &[SocketStack],
+        port: u16,
+        backlog: netstack::stack::Backlog,
+    ) -> io::Result<Port> {
         let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
-        let listeners = hosts
+        let listeners = stacks
             .iter()
-            .map(|host| TcpListener::bind_with(host, everywhere, backlog));
+            .map(|stack| TcpListener::bind_with(stack, everywhere, backlog));
         listeners.collect::<io::Result<_>>().map(Port)
     }
 }
@@ -78,23 +82,23 @@ impl NetstackFibers {
     /// # Errors
     /// What the kernel says to new threads, rings and descriptors.
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
-        host: NetstackHost,
+        opened: NetstackInterface,
         start: Start<O>,
     ) -> io::Result<NetstackFibers> {
-        let NetstackHost {
+        let NetstackInterface {
             shards,
             doors,
             backlog,
-            station,
-        } = host;
+            interface,
+        } = opened;
         let runtime = processors::start(shards.len(), fiber::BackendChoice::Auto)?;
         let cluster = runtime.cluster();
         let on = |at| fiber::Builder::new().cluster(&cluster).processor(at);
-        let hosts = shards.into_iter().enumerate();
-        let hosts = hosts.map(|(at, netstack)| SocketHost::start(netstack, on(at)));
-        let hosts = hosts.collect::<io::Result<Vec<SocketHost>>>()?;
-        for (at, host) in hosts.iter().enumerate() {
-            let watch = host.device_watch();
+        let stacks = shards.into_iter().enumerate();
+        let stacks = stacks.map(|(at, netstack)| SocketStack::start(netstack, on(at)));
+        let stacks = stacks.collect::<io::Result<Vec<SocketStack>>>()?;
+        for (at, stack) in stacks.iter().enumerate() {
+            let watch = stack.device_watch();
             let builder = on(at).name("netstack watch");
             builder.spawn(move || {
                 while let Ok(failure) = watch.next_failure() {
@@ -106,7 +110,7 @@ impl NetstackFibers {
         for door in &doors {
             let port = door.address.port();
             if let Entry::Vacant(place) = ports.entry(port) {
-                place.insert(Arc::new(Port::new(&hosts, port, backlog)?));
+                place.insert(Arc::new(Port::new(&stacks, port, backlog)?));
             }
         }
         let behind = doors.iter().map(|door| {
@@ -115,9 +119,9 @@ impl NetstackFibers {
         });
         let behind = behind.collect();
         // At least one for each door of each shard, which no carrier of another accepts from.
-        let carriers_min = hosts.len() * doors.len();
+        let carriers_min = stacks.len() * doors.len();
         let counts = carriers_min..=usize::MAX;
-        let (pool, carriers) = AcceptPool::behind(start, behind, hosts.len(), counts);
+        let (pool, carriers) = AcceptPool::behind(start, behind, stacks.len(), counts);
         let hall = Arc::new(Hall {
             pool,
             doors,
@@ -125,16 +129,16 @@ impl NetstackFibers {
         });
         hall.pool.start(|point| hall.spawn::<S>(point))?;
         Ok(NetstackFibers {
-            hosts,
+            stacks,
             ports,
             carriers,
-            station,
+            interface,
             runtime,
         })
     }
 
     pub(crate) fn describe(&self) -> String {
-        let shards = describe(&self.station, self.hosts.len());
+        let shards = describe(&self.interface, self.stacks.len());
         format!("{shards}, fibers, {}", self.runtime.backend())
     }
 
@@ -149,20 +153,20 @@ impl NetstackFibers {
         for (at, figures) in self.figures() {
             figures.write_metrics(&at, out);
         }
-        for (at, host) in self.hosts.iter().enumerate() {
+        for (at, stack) in self.stacks.iter().enumerate() {
             let (name, help) = (
                 "weft_netstack_device_errors_total",
                 "Turns in which the device failed.",
             );
-            let errors = host.counters().device_errors;
+            let errors = stack.counters().device_errors;
             out.counter(name, help, &[("loop", &at.to_string())], errors);
         }
     }
 
     fn figures(&self) -> impl Iterator<Item = (String, Figures)> {
-        self.hosts.iter().enumerate().map(|(at, host)| {
+        self.stacks.iter().enumerate().map(|(at, stack)| {
             let figures = Figures::default();
-            host.with_netstack(|netstack| figures.copy(netstack, &Hangar::default()));
+            stack.with_netstack(|netstack| figures.copy(netstack, &Hangar::default()));
             (at.to_string(), figures)
         })
     }
@@ -184,11 +188,11 @@ impl NetstackFibers {
 }
 
 impl Drop for NetstackFibers {
-    /// Nothing is sent again once the hosts have ended.
+    /// Nothing is sent again once the stacks have ended.
     fn drop(&mut self) {
         let until = Instant::now() + ENDS_PATIENCE;
-        for host in &self.hosts {
-            host.wait_for_ends(until);
+        for stack in &self.stacks {
+            stack.wait_for_ends(until);
         }
     }
 }
@@ -244,7 +248,7 @@ impl<O> Hall<O> {
                 stream.set_nodelay(true);
                 return Ok((NetstackStream(stream), worker * self.doors.len() + door));
             }
-            // Nothing listens at this address of the host.
+            // Nothing listens at this address of the stack.
             stream.reset();
         }
     }
@@ -254,16 +258,16 @@ impl<O> Hall<O> {
     }
 }
 
-/// A host that nothing drives any more is worse than no server, as a loop that panicked is.
+/// A stack that nothing drives any more is worse than no server, as a loop that panicked is.
 fn abort_if_failed(listener: &TcpListener) {
-    if let Some(why) = listener.host_failure() {
+    if let Some(why) = listener.failure() {
         messages::write(&format!("a shard of the netstack has ended: {why}\n"));
         process::abort();
     }
 }
 
 /// A connection that a fiber carries.
-struct NetstackStream(TcpStream<StationDevice>);
+struct NetstackStream(TcpStream<DeviceQueue>);
 
 impl NetstackStream {
     /// After the conversation: the connection keeps its place until the peer has acknowledged all
@@ -291,7 +295,7 @@ impl NetstackStream {
     }
 }
 
-/// The thread's buffer, as one's own: a fiber that receives may wait for the host's lock, and
+/// The thread's buffer, as one's own: a fiber that receives may wait for the stack's lock, and
 /// another one of the thread that does so meanwhile has a new buffer.
 fn take_buffer() -> Vec<u8> {
     let mut buffer = RECEIVE_BUFFER.take();
@@ -365,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_fiber_that_finds_the_buffer_taken_has_one_of_its_own() {
-        // Seen: a fiber that waited for the host's lock had the thread's buffer borrowed, and the
+        // Seen: a fiber that waited for the stack's lock had the thread's buffer borrowed, and the
         // next one panicked.
         let (mut first, mut second) = (take_buffer(), take_buffer());
         first.fill(1);

@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use netstack::device::BigTcp;
-use netstack::host::Pieces;
+use netstack::stack::Pieces;
 use session::{Chunk, Outbox};
 
 /// How much of a connection may be unacknowledged before no more is taken, as with a socket's send

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use ::netstack::device::impair::{Impair, Impairment};
 use ::netstack::device::mem::{self, Mem};
 use ::netstack::device::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError};
-use ::netstack::host::FlowId;
-use ::netstack::ip::{InterfaceConfig, Prefix};
+use ::netstack::ip::{IpConfig, Prefix};
+use ::netstack::stack::FlowId;
 use ::netstack::tcp::End;
 use ::netstack::time::Instant as NetInstant;
 use ::netstack::wire::ethernet::EthernetAddress;
@@ -39,8 +39,8 @@ struct World<S> {
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORT: u16 = 80;
 
-fn host(device_host: u8) -> InterfaceConfig {
-    InterfaceConfig {
+fn host(device_host: u8) -> IpConfig {
+    IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, device_host]),
         mtu: 1500,
         addresses: vec![Prefix {

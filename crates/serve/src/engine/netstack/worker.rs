@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use netstack::Netstack;
 use netstack::device::Device;
-use netstack::host::frames::BURST_FRAMES_MAX;
-use netstack::host::wheel::TimerWheel;
-use netstack::host::{Backlog, FlowId, Pieces, Writer};
+use netstack::stack::frames::BURST_FRAMES_MAX;
+use netstack::stack::wheel::TimerWheel;
+use netstack::stack::{Backlog, FlowId, Pieces, Writer};
 use netstack::tcp::{End, Happened};
 use netstack::time::Instant as NetInstant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

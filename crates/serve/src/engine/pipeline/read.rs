@@ -99,14 +99,14 @@ where
         number: usize,
         keeps_watch: bool,
     ) -> io::Result<Reader<S, O>> {
-        let station = &stages.readers[number];
-        let own = Arc::clone(&station.own);
+        let reader = &stages.readers[number];
+        let own = Arc::clone(&reader.own);
         let lookout = Lookout::new(&house, Arc::clone(&own))?;
         Ok(Reader {
             house,
             number,
             writers: stages.writers.len(),
-            queue: Arc::clone(&station.queue),
+            queue: Arc::clone(&reader.queue),
             session: Outlet::new(&stages.sessions, &own),
             own,
             batch_max: stages.batch_max,

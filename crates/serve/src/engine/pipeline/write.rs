@@ -83,13 +83,13 @@ where
         stages: &Stages<S>,
         number: usize,
     ) -> io::Result<Writer<S, O>> {
-        let station = &stages.writers[number];
-        let own = Arc::clone(&station.own);
+        let writer = &stages.writers[number];
+        let own = Arc::clone(&writer.own);
         let readers = stages.readers.iter();
         Ok(Writer {
             lookout: Lookout::new(&house, Arc::clone(&own))?,
             house,
-            queue: Arc::clone(&station.queue),
+            queue: Arc::clone(&writer.queue),
             session: Outlet::new(&stages.sessions, &own),
             readers: readers
                 .map(|reader| Outlet::new(&reader.queue, &own))

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant as Clock};
 use lab::Output;
 use netstack::Netstack;
 use netstack::device::{Capabilities, mem};
-use netstack::host::frames::BURST_FRAMES_MAX;
-use netstack::host::{Backlog, FlowId, ShardLimits};
-use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::ip::{IpConfig, Prefix};
+use netstack::stack::frames::BURST_FRAMES_MAX;
+use netstack::stack::{Backlog, FlowId, ShardLimits};
 use netstack::tcp::{Connection, Happened, TcpConfig};
 use netstack::time::Instant;
 use netstack::wire::ethernet::EthernetAddress;
@@ -197,7 +197,7 @@ impl Hosts {
 }
 
 fn host(device: mem::Mem, number: u8) -> Netstack<mem::Mem> {
-    let interface = InterfaceConfig {
+    let interface = IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, number]),
         mtu: MTU,
         addresses: vec![Prefix {

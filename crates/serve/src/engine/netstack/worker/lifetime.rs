@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use netstack::device::Device;
-use netstack::host::FlowId;
+use netstack::stack::FlowId;
 use session::Session;
 
 use super::{Entrance, Worker};

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use netstack::device::Device;
-use netstack::host::FlowId;
+use netstack::stack::FlowId;
 use session::{Now, Session};
 
 use super::{Worker, net_instant};

@@ -4,10 +4,10 @@
 //! ```text
 //!   tap:weft0  10.9.0.2/24  fd00:9::2/64  gateway 10.9.0.1         text, by FromStr of its parts
 //!        │
-//!     Station ── open(shards: 2) ──▶ Netstack on queue 0, Netstack on queue 1
+//!     InterfaceConfig ── open(shards: 2) ──▶ Netstack on queue 0, Netstack on queue 1
 //! ```
 //!
-//! All shards are one host: the same addresses, the same station's address. A flow is on the shard
+//! All shards are one host: the same addresses, the same Ethernet address. A flow is on the shard
 //! whose queue its segments come to, and a shard that opens a connection chooses a port for which
 //! that is its own queue. What is about the link is for all
 //! ([`siblings`](crate::device::siblings)).
@@ -24,14 +24,14 @@ use crate::Netstack;
 use crate::device::Device;
 use crate::device::name::{DeviceKind, DeviceName, NamedDevice};
 use crate::device::siblings::Sibling;
-use crate::host::ShardLimits;
-use crate::ip::{InterfaceConfig, MTU_MIN_V4, MTU_MIN_V6, Prefix};
+use crate::ip::{IpConfig, MTU_MIN_V4, MTU_MIN_V6, Prefix};
+use crate::stack::ShardLimits;
 use crate::tcp::TcpConfig;
 use crate::wire::ethernet::EthernetAddress;
 
 /// A host on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Station {
+pub struct InterfaceConfig {
     /// Where its frames come from and go to.
     pub device: DeviceName,
     /// Its addresses, each with the prefix that is on the link: at least one.
@@ -42,26 +42,26 @@ pub struct Station {
     pub mtu: Option<usize>,
 }
 
-/// A queue of a station's device.
-pub type StationDevice = Sibling<NamedDevice>;
+/// One queue of an interface's device.
+pub type DeviceQueue = Sibling<NamedDevice>;
 
-/// Why a station cannot be. The text is a sentence for people.
+/// Error of [`InterfaceConfig::check`] and [`InterfaceConfig::open`]. Its text is a sentence for people.
 #[derive(Debug)]
-pub enum StationError {
+pub enum InterfaceError {
     /// It is described wrongly.
     Described(String),
     /// The kernel does not give it its device.
     Device(DeviceName, io::Error),
 }
 
-impl Station {
+impl InterfaceConfig {
     /// Finds what is wrong with the description and can be known without opening the device.
     ///
     /// # Errors
     ///
-    /// [`StationError::Described`]
-    pub fn check(&self) -> Result<(), StationError> {
-        let wrong = |why: String| Err(StationError::Described(why));
+    /// [`InterfaceError::Described`]
+    pub fn check(&self) -> Result<(), InterfaceError> {
+        let wrong = |why: String| Err(InterfaceError::Described(why));
         if self.addresses.is_empty() {
             return wrong("the netstack needs an address, such as 10.9.0.2/24".to_owned());
         }
@@ -120,16 +120,16 @@ impl Station {
         }
     }
 
-    fn mtu_is_below(&self, mtu: usize) -> StationError {
+    fn mtu_is_below(&self, mtu: usize) -> InterfaceError {
         let mtu_min = self.mtu_min();
-        StationError::Described(format!("an MTU of {mtu} is below {mtu_min}, the least"))
+        InterfaceError::Described(format!("an MTU of {mtu} is below {mtu_min}, the least"))
     }
 
     /// The longest packet on a device.
-    fn mtu_on(&self, device_mtu: usize) -> Result<usize, StationError> {
+    fn mtu_on(&self, device_mtu: usize) -> Result<usize, InterfaceError> {
         let mtu = self.mtu.unwrap_or(device_mtu);
         if mtu > device_mtu {
-            return Err(StationError::Described(format!(
+            return Err(InterfaceError::Described(format!(
                 "an MTU of {mtu} is above {device_mtu}, which {} has",
                 self.device
             )));
@@ -144,36 +144,36 @@ impl Station {
     ///
     /// # Errors
     ///
-    /// [`StationError`]
+    /// [`InterfaceError`]
     pub fn open(
         &self,
         shards: usize,
         tcp: TcpConfig,
         limits: ShardLimits,
-    ) -> Result<Vec<Netstack<StationDevice>>, StationError> {
+    ) -> Result<Vec<Netstack<DeviceQueue>>, InterfaceError> {
         self.open_keyed(shards, tcp, limits, random_key)
     }
 
-    /// As [`Station::open`], with keys of one's own: a host that comes again and again goes on in
+    /// As [`InterfaceConfig::open`], with keys of one's own: a host that comes again and again goes on in
     /// its sequence numbers if it has the same key each time, which must not be known elsewhere.
     ///
     /// # Errors
     ///
-    /// [`StationError`]
+    /// [`InterfaceError`]
     pub fn open_keyed(
         &self,
         shards: usize,
         tcp: TcpConfig,
         limits: ShardLimits,
         key: impl Fn() -> io::Result<[u8; 16]>,
-    ) -> Result<Vec<Netstack<StationDevice>>, StationError> {
+    ) -> Result<Vec<Netstack<DeviceQueue>>, InterfaceError> {
         self.check()?;
-        let refused = |error| StationError::Device(self.device.clone(), error);
+        let refused = |error| InterfaceError::Device(self.device.clone(), error);
         let mac = self.device.fixed_mac().map_err(refused)?;
         let queues = self.device.open(shards).map_err(refused)?;
         let queues = Sibling::family(queues).map_err(refused)?;
         let mtu = self.mtu_on(queues[0].capabilities().mtu)?;
-        let interface = InterfaceConfig {
+        let interface = IpConfig {
             mac: mac.unwrap_or_else(|| mac_of(self.addresses[0].address)),
             mtu,
             addresses: self.addresses.clone(),
@@ -217,11 +217,11 @@ fn random_key() -> io::Result<[u8; 16]> {
     Ok(key)
 }
 
-impl fmt::Display for StationError {
+impl fmt::Display for InterfaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (device, error) = match self {
-            StationError::Described(why) => return f.write_str(why),
-            StationError::Device(device, error) => (device, error),
+            InterfaceError::Described(why) => return f.write_str(why),
+            InterfaceError::Device(device, error) => (device, error),
         };
         let DeviceName { kind, interface } = device;
         write!(f, "cannot open {device}: ")?;
@@ -257,14 +257,14 @@ impl fmt::Display for StationError {
     }
 }
 
-impl std::error::Error for StationError {}
+impl std::error::Error for InterfaceError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn station(addresses: &[&str], gateways: &[&str], mtu: Option<usize>) -> Station {
-        Station {
+    fn interface(addresses: &[&str], gateways: &[&str], mtu: Option<usize>) -> InterfaceConfig {
+        InterfaceConfig {
             device: "tap:weft0".parse().unwrap(),
             addresses: addresses.iter().map(|it| it.parse().unwrap()).collect(),
             gateways: gateways.iter().map(|it| it.parse().unwrap()).collect(),
@@ -275,26 +275,29 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_what_is_wrong() {
         let both = ["10.9.0.2/24", "fd00:9::2/64"];
-        for (station, why) in [
-            (station(&[], &[], None), "needs an address"),
-            (station(&["10.9.0.2/24", "10.9.0.2/16"], &[], None), "twice"),
+        for (interface, why) in [
+            (interface(&[], &[], None), "needs an address"),
             (
-                station(&both, &["10.8.0.1"], None),
+                interface(&["10.9.0.2/24", "10.9.0.2/16"], &[], None),
+                "twice",
+            ),
+            (
+                interface(&both, &["10.8.0.1"], None),
                 "not in the prefix of any",
             ),
-            (station(&both, &["10.9.0.2"], None), "own address"),
+            (interface(&both, &["10.9.0.2"], None), "own address"),
             (
-                station(&both, &["10.9.0.1", "10.9.0.3"], None),
+                interface(&both, &["10.9.0.1", "10.9.0.3"], None),
                 "the second one",
             ),
-            (station(&both, &[], Some(1279)), "below 1280"),
-            (station(&both[..1], &[], Some(551)), "below 552"),
+            (interface(&both, &[], Some(1279)), "below 1280"),
+            (interface(&both[..1], &[], Some(551)), "below 552"),
         ] {
-            let said = station.check().unwrap_err().to_string();
+            let said = interface.check().unwrap_err().to_string();
             assert!(said.contains(why), "{said}");
         }
         let gateways = ["10.9.0.1", "fe80::1"];
-        station(&both, &gateways, Some(1280)).check().unwrap();
+        interface(&both, &gateways, Some(1280)).check().unwrap();
     }
 
     /// Seen: on a device with an MTU of 600 the report of sixty groups of IPv6 did not fit into its
@@ -303,7 +306,7 @@ mod tests {
     fn a_device_whose_packets_are_too_short_is_refused() {
         let both = ["10.9.0.2/24", "fd00:9::2/64"];
         let said = |addresses, named, device_mtu| {
-            let mtu = station(addresses, &[], named).mtu_on(device_mtu);
+            let mtu = interface(addresses, &[], named).mtu_on(device_mtu);
             mtu.map_err(|error| error.to_string())
         };
         let below = Err("an MTU of 600 is below 1280, the least".to_owned());
@@ -314,7 +317,7 @@ mod tests {
     }
 
     /// Seen: `--address 10.9.0.0/24`, `127.0.0.1/8` or `::/64` started a server that could not be
-    /// reached, without a word. Cause: an address was only parsed. Cure: [`Station::check`].
+    /// reached, without a word. Cause: an address was only parsed. Cure: [`InterfaceConfig::check`].
     #[test]
     fn an_address_that_no_host_can_have_is_refused() {
         for address in [
@@ -329,14 +332,14 @@ mod tests {
             "ff02::1/64",
             "::ffff:10.9.0.2/96",
         ] {
-            let said = station(&[address], &[], None).check().unwrap_err();
+            let said = interface(&[address], &[], None).check().unwrap_err();
             assert_eq!(
                 said.to_string(),
                 format!("{} is not an address that a host can have", address)
             );
         }
         for address in ["10.9.0.0/31", "10.9.0.255/16", "192.0.2.1/32", "fe80::2/64"] {
-            station(&[address], &[], None).check().unwrap();
+            interface(&[address], &[], None).check().unwrap();
         }
     }
 
@@ -346,7 +349,7 @@ mod tests {
     #[test]
     fn a_gateway_that_no_host_can_be_is_refused() {
         let said = |addresses: &[&str], gateway: &str| {
-            let checked = station(addresses, &[gateway], None).check();
+            let checked = interface(addresses, &[gateway], None).check();
             checked.unwrap_err().to_string()
         };
         for gateway in ["10.9.0.255", "10.9.0.0"] {
@@ -361,7 +364,7 @@ mod tests {
             ("fd00:9::2/64", "fd00:9::"),
             ("fd00:9::2/64", "fe80::1"),
         ] {
-            station(&[address], &[gateway], None).check().unwrap();
+            interface(&[address], &[gateway], None).check().unwrap();
         }
     }
 
@@ -402,7 +405,7 @@ mod tests {
     fn a_device_that_is_refused_says_what_it_needs() {
         let refused = |device: &str, code| {
             let error = io::Error::from_raw_os_error(code);
-            StationError::Device(device.parse().unwrap(), error).to_string()
+            InterfaceError::Device(device.parse().unwrap(), error).to_string()
         };
         let tap = |code| refused("tap:weft0", code);
         // Seen: "it needs CAP_NET_ADMIN", for an interface that was made for another user, which

@@ -31,7 +31,7 @@ use crate::device::{
     TransmitError,
 };
 use crate::ip::{
-    Delivery, HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, PathError, PathErrorKind,
+    Delivery, HEADERS_LEN_MAX, Interface, IpConfig, IpFields, PathError, PathErrorKind,
 };
 use crate::tcp::secret::FourTuple;
 use crate::tcp::{Happened, TcpConfig};
@@ -92,7 +92,7 @@ impl<D: Device> Netstack<D> {
     /// A netstack on `device`. What `tcp` says of the MSS is replaced by what the MTU has room for.
     pub fn new(
         device: D,
-        interface: InterfaceConfig,
+        interface: IpConfig,
         tcp: TcpConfig,
         limits: ShardLimits,
         key: [u8; 16],

@@ -1,4 +1,4 @@
-//! A host: its netstack, the two fibers that drive it, and which fibers wait for what.
+//! A stack: its netstack, the two fibers that drive it, and which fibers wait for what.
 //!
 //! ```text
 //!   frames   waits for the device's descriptor ──┐
@@ -28,9 +28,9 @@ use fiber::net::Readable;
 use fiber::sync::{Condvar, Mutex, MutexGuard};
 use netstack::Netstack;
 use netstack::device::Device;
-use netstack::host::frames::BURST_FRAMES_MAX;
-use netstack::host::{FlowId, Shard};
-use netstack::station::StationDevice;
+use netstack::interface_config::DeviceQueue;
+use netstack::stack::frames::BURST_FRAMES_MAX;
+use netstack::stack::{FlowId, Shard};
 use netstack::tcp::Happened;
 use netstack::time::Instant as NetInstant;
 
@@ -38,7 +38,7 @@ use netstack::time::Instant as NetInstant;
 /// clock are apart, since its timers have ticks of this length.
 const TICK: Duration = Duration::from_millis(1);
 
-/// How often [`SocketHost::wait_for_ends`] looks.
+/// How often [`SocketStack::wait_for_ends`] looks.
 const LOOK_STEP: Duration = Duration::from_millis(2);
 
 /// How long the device is left alone after an error, which would come back at once. Each further
@@ -49,18 +49,18 @@ const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 /// How often it is told that the device cannot send, at most: frames may come all the while.
 const SENDING_FAILURE_EVERY: Duration = Duration::from_secs(10);
 
-/// A host on a link: a netstack that two fibers drive. Dropping it ends it, and so does a panic of
-/// what it does or of [`with_netstack`](SocketHost::with_netstack): its connections are heard of no
+/// A stack on a link: a netstack that two fibers drive. Dropping it ends it, and so does a panic of
+/// what it does or of [`with_netstack`](SocketStack::with_netstack): its connections are heard of no
 /// more, and all that wait for them get `NotConnected`. What was due when it was dropped, such as
 /// the ends and resets of its connections, is sent once, and not again. Its device is closed when
 /// the last of its sockets is dropped too.
-pub struct SocketHost<D: Device + Send + 'static = StationDevice> {
+pub struct SocketStack<D: Device + Send + 'static = DeviceQueue> {
     pub(crate) shared: Arc<Shared<D>>,
 }
 
-/// What a host has counted.
+/// What a stack has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostCounters {
+pub struct StackCounters {
     /// Turns: receive, wake, transmit.
     pub turns: u64,
     /// Turns of the clock among them, by its timers or because a fiber has called it.
@@ -69,14 +69,14 @@ pub struct HostCounters {
     pub device_errors: u64,
 }
 
-impl<D: Device + Send + 'static> SocketHost<D> {
+impl<D: Device + Send + 'static> SocketStack<D> {
     /// Starts the fibers that drive `netstack`, both with `builder`: it says in which cluster and
     /// on which processor, and names them if it has no name.
     ///
     /// # Errors
     /// `InvalidInput` if the device has no descriptor to wait for; what the kernel says to a
     /// duplicate of it; or what [`fiber::Builder::spawn`] reports.
-    pub fn start(mut netstack: Netstack<D>, builder: fiber::Builder) -> io::Result<SocketHost<D>> {
+    pub fn start(mut netstack: Netstack<D>, builder: fiber::Builder) -> io::Result<SocketStack<D>> {
         let descriptor = netstack.device().descriptor().ok_or_else(|| {
             let message = "the netstack's device has no descriptor to wait for";
             io::Error::new(io::ErrorKind::InvalidInput, message)
@@ -87,33 +87,33 @@ impl<D: Device + Send + 'static> SocketHost<D> {
             start: Instant::now(),
             state: Mutex::new(State::new(netstack)),
         });
-        let host = SocketHost { shared };
+        let stack = SocketStack { shared };
         // The clock is known before the frames can call it.
-        let own = Arc::clone(&host.shared);
-        let mut state = host.shared.lock();
+        let own = Arc::clone(&stack.shared);
+        let mut state = stack.shared.lock();
         let clock = builder.clone().name("netstack clock");
         let clock = clock.spawn(move || own.keep_time())?;
         state.clock = Some(clock.fiber().clone());
         drop(state);
-        let own = Arc::clone(&host.shared);
+        let own = Arc::clone(&stack.shared);
         let frames = builder.name("netstack frames");
         let frames = frames.spawn(move || own.bring_frames(readable))?;
-        host.shared.lock().frames = Some(frames.fiber().clone());
-        Ok(host)
+        stack.shared.lock().frames = Some(frames.fiber().clone());
+        Ok(stack)
     }
 
-    /// The netstack, to look at and to count: no fiber of the host runs meanwhile.
+    /// The netstack, to look at and to count: no fiber of the stack runs meanwhile.
     pub fn with_netstack<R>(&self, f: impl FnOnce(&mut Netstack<D>) -> R) -> R {
         f(&mut self.shared.lock().netstack)
     }
 
     /// What it has counted.
-    pub fn counters(&self) -> HostCounters {
+    pub fn counters(&self) -> StackCounters {
         self.shared.lock().counters
     }
 
     /// Waits until each peer has acknowledged the end of its connection, of those that were shut
-    /// down or dropped: a host that is dropped sends nothing again. `false` past the deadline.
+    /// down or dropped: a stack that is dropped sends nothing again. `false` past the deadline.
     pub fn wait_for_ends(&self, deadline: Instant) -> bool {
         while self.with_netstack(|netstack| netstack.shard().has_unacknowledged_ends()) {
             if Instant::now() >= deadline {
@@ -132,7 +132,7 @@ impl<D: Device + Send + 'static> SocketHost<D> {
     }
 }
 
-impl<D: Device + Send + 'static> Drop for SocketHost<D> {
+impl<D: Device + Send + 'static> Drop for SocketStack<D> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.send_last(self.shared.now());
@@ -143,18 +143,18 @@ impl<D: Device + Send + 'static> Drop for SocketHost<D> {
     }
 }
 
-impl<D: Device + Send + 'static> fmt::Debug for SocketHost<D> {
+impl<D: Device + Send + 'static> fmt::Debug for SocketStack<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counters = self.counters();
-        f.debug_struct("SocketHost")
+        f.debug_struct("SocketStack")
             .field("counters", &counters)
             .finish_non_exhaustive()
     }
 }
 
-/// Tells of failures of a host's device, which is tried again all the while. It does not keep the
-/// host.
-pub struct DeviceWatch<D: Device + Send + 'static = StationDevice> {
+/// Tells of failures of a stack's device, which is tried again all the while. It does not keep the
+/// stack.
+pub struct DeviceWatch<D: Device + Send + 'static = DeviceQueue> {
     shared: Arc<Shared<D>>,
 }
 
@@ -164,7 +164,7 @@ impl<D: Device + Send + 'static> DeviceWatch<D> {
     /// until frames have come is forgotten.
     ///
     /// # Errors
-    /// `NotConnected` if the host has ended; [`fiber::Cancelled`].
+    /// `NotConnected` if the stack has ended; [`fiber::Cancelled`].
     pub fn next_failure(&self) -> io::Result<io::Error> {
         fiber::checkpoint()?;
         let mut state = self.shared.lock();
@@ -185,7 +185,7 @@ impl<D: Device + Send + 'static> fmt::Debug for DeviceWatch<D> {
     }
 }
 
-/// What a host shares with its sockets.
+/// What a stack shares with its sockets.
 pub(crate) struct Shared<D> {
     /// What the netstack's time is counted from.
     start: Instant,
@@ -220,7 +220,7 @@ pub(crate) struct State<D> {
     is_over: bool,
     /// Why it is, if not because it was dropped.
     failure: Option<String>,
-    counters: HostCounters,
+    counters: StackCounters,
 }
 
 /// Which fibers wait for a connection.
@@ -356,7 +356,7 @@ impl<D: Device> Shared<D> {
     ///
     /// # Errors
     /// `TimedOut` past the deadline, or past that of [`fiber::timeout`]; [`fiber::Cancelled`];
-    /// `NotConnected` if the host has ended.
+    /// `NotConnected` if the stack has ended.
     pub(crate) fn wait<'a>(
         state: Locked<'a, D>,
         on: &Condvar,
@@ -379,7 +379,7 @@ impl<D: Device> Shared<D> {
     }
 }
 
-/// Ends the host when one of its fibers ends, however that does.
+/// Ends the stack when one of its fibers ends, however that does.
 struct Over<'a, D: Device>(&'a Shared<D>);
 
 impl<D: Device> Drop for Over<'_, D> {
@@ -392,7 +392,7 @@ impl<D: Device> Drop for Over<'_, D> {
     }
 }
 
-/// A state that a panic has left behind is not whole: it ends the host, and then nothing more is
+/// A state that a panic has left behind is not whole: it ends the stack, and then nothing more is
 /// done with the netstack.
 fn whole<'a, D: Device>(locked: Result<Locked<'a, D>, Locked<'a, D>>) -> Locked<'a, D> {
     locked.unwrap_or_else(|mut state| {
@@ -419,25 +419,25 @@ impl<D: Device> State<D> {
             device_failed: Arc::new(Condvar::new()),
             is_over: false,
             failure: None,
-            counters: HostCounters::default(),
+            counters: StackCounters::default(),
         }
     }
 
     /// # Errors
-    /// `NotConnected` if the host has ended.
+    /// `NotConnected` if the stack has ended.
     pub(crate) fn shard(&mut self) -> io::Result<&mut Shard> {
         self.netstack().map(Netstack::shard)
     }
 
     /// # Errors
-    /// `NotConnected` if the host has ended.
+    /// `NotConnected` if the stack has ended.
     pub(crate) fn netstack(&mut self) -> io::Result<&mut Netstack<D>> {
         self.check()?;
         Ok(&mut self.netstack)
     }
 
     /// # Errors
-    /// `NotConnected` if the host has ended.
+    /// `NotConnected` if the stack has ended.
     pub(crate) fn check(&self) -> io::Result<()> {
         if !self.is_over {
             return Ok(());
@@ -579,7 +579,7 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// Ends the host, which was not asked to; the first reason is kept.
+    /// Ends the stack, which was not asked to; the first reason is kept.
     fn fail(&mut self, why: &str) {
         if !self.is_over {
             self.failure = Some(why.to_owned());

@@ -304,8 +304,9 @@ impl Interface {
         self.paths.mtu_to(now, dst)
     }
 
-    /// Whether packets to `dst` go no further than the station `mac` of the link.
-    pub fn is_at(&mut self, now: Instant, dst: IpAddr, mac: EthernetAddress) -> bool {
+    /// Resolves `dst`, which may ask the link; true if it is a host of the link and has the Ethernet
+    /// address `mac`.
+    pub fn resolves_to(&mut self, now: Instant, dst: IpAddr, mac: EthernetAddress) -> bool {
         self.routes.is_on_link(dst) && self.neighbors.resolve(now, dst) == Resolution::Known(mac)
     }
 

@@ -306,8 +306,8 @@ impl Shard {
     }
 
     /// How many connections are half open at `port`, or wait to be accepted.
-    pub fn backlog_len(&mut self, port: u16) -> usize {
-        let listening = self.listeners.get_mut(port);
+    pub fn backlog_len(&self, port: u16) -> usize {
+        let listening = self.listeners.get(port);
         listening.map_or(0, |listening| listening.half_open + listening.waiting.len())
     }
 

@@ -60,9 +60,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
             let message = "a listener needs to be told which port";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        if !address.ip().is_unspecified() && !state.is_own(address.ip()) {
-            return Err(io::ErrorKind::AddrNotAvailable.into());
-        }
+        state.check_local(address.ip())?;
         let waiting = state.open_port(address.port());
         let waiting = waiting.ok_or(io::ErrorKind::AddrInUse)?;
         state.shard()?.listen(address.port(), backlog);

@@ -567,8 +567,13 @@ impl<D: Device> State<D> {
         Some((local, SocketAddr::new(tuple.remote, tuple.remote_port)))
     }
 
-    pub(crate) fn is_own(&mut self, address: IpAddr) -> bool {
-        self.netstack.interface().is_own(address)
+    /// # Errors
+    /// `AddrNotAvailable` if `address` is neither the stack's nor unspecified.
+    pub(crate) fn check_local(&mut self, address: IpAddr) -> io::Result<()> {
+        if address.is_unspecified() || self.netstack.interface().is_own(address) {
+            return Ok(());
+        }
+        Err(io::ErrorKind::AddrNotAvailable.into())
     }
 
     /// Sends what would leave with the next turn, as far as the device takes it: there is none.

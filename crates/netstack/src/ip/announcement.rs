@@ -62,8 +62,8 @@ impl Announcement {
         times.into_iter().flatten().min()
     }
 
-    /// A router has said that it is one: no other is asked for. RFC 4861 6.3.7
-    pub(super) fn has_router(&mut self) {
+    /// Stops asking for a router, because one has answered. RFC 4861 6.3.7
+    pub(super) fn stop_soliciting(&mut self) {
         // One that came before the first question may have said less than an answer does.
         if self.router.left < ROUTER_QUESTIONS_MAX {
             self.router = RouterQuestions::default();

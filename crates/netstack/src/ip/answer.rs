@@ -341,7 +341,7 @@ impl Interface {
                 let until = now + router.lifetime;
                 self.routes.router_advertised(now, header.src, until);
                 if !router.lifetime.is_zero() {
-                    self.announcement.has_router();
+                    self.announcement.stop_soliciting();
                 }
                 if let Some(mtu) = router.mtu {
                     self.mtu_v6 = (mtu as usize).clamp(MTU_MIN_V6, self.mtu.max(MTU_MIN_V6));

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::listener::Backlog;
+use super::listener::{Backlog, Listening};
 use super::time_wait::{self, Answer};
 use super::{FlowId, IN_TIME_WAIT, Shard};
 use crate::tcp::secret::{CookieOptions, FourTuple};
@@ -223,10 +223,10 @@ impl Shard {
 
     // ---- listeners
 
-    fn is_accept_queue_full(&mut self, index: u32) -> bool {
+    fn is_accept_queue_full(&self, index: u32) -> bool {
         let port = self.flows[index as usize].waits_at;
-        let listening = port.and_then(|port| self.listeners.get_mut(port));
-        listening.is_some_and(|listening| listening.is_accept_queue_full())
+        let listening = port.and_then(|port| self.listeners.get(port));
+        listening.is_some_and(Listening::is_accept_queue_full)
     }
 
     /// The handshake is complete: it waits to be accepted.
@@ -241,16 +241,17 @@ impl Shard {
         }
     }
 
-    /// Whether one more may come to this port. If not, that is counted: the peer tries again.
-    fn has_room_for(&mut self, port: u16) -> bool {
-        let listening = self.listeners.get_mut(port);
-        if listening.is_some_and(|listening| listening.is_accept_queue_full()) {
+    /// Returns true if one more connection may come to this port, else counts the refusal. The peer
+    /// tries again.
+    fn admit_or_count(&mut self, port: u16) -> bool {
+        let listening = self.listeners.get(port);
+        if listening.is_some_and(Listening::is_accept_queue_full) {
             self.counters.accept_overflows += 1;
             return false;
         }
-        let has_room = self.flows.len() < self.limits.flows_max;
-        self.counters.flows_refused += u64::from(!has_room);
-        has_room
+        let is_admitted = self.flows.len() < self.limits.flows_max;
+        self.counters.flows_refused += u64::from(!is_admitted);
+        is_admitted
     }
 
     /// A half-open connection is over.
@@ -313,7 +314,7 @@ impl Shard {
             self.send_cookie(now, tuple, syn);
             return;
         }
-        if !self.has_room_for(tuple.local_port) {
+        if !self.admit_or_count(tuple.local_port) {
             return;
         }
         if let Some(listening) = self.listeners.get_mut(tuple.local_port) {
@@ -387,7 +388,7 @@ impl Shard {
         }
         let (cookie, irs) = (ack - 1, segment.seq - 1);
         let mss = self.secret.0.cookie_mss(now, &tuple, irs, cookie)?;
-        if !self.has_room_for(tuple.local_port) {
+        if !self.admit_or_count(tuple.local_port) {
             return Some(Happened::NOTHING);
         }
         if let Some(listening) = self.listeners.get_mut(tuple.local_port) {
@@ -442,7 +443,7 @@ impl Shard {
                 self.acknowledge_in_time_wait(now, entry);
             }
             // The peer tries again, and the name is still known then.
-            Answer::Reopen if !self.has_room_for(lingering.tuple.local_port) => {}
+            Answer::Reopen if !self.admit_or_count(lingering.tuple.local_port) => {}
             Answer::Reopen => {
                 self.counters.time_wait_reused += 1;
                 self.forget(entry);

@@ -251,7 +251,7 @@ impl<D: Device> Netstack<D> {
         }
         if let Some(big) = self.device.capabilities().big_tcp
             && tuple.remote.is_ipv4()
-            && self.interface.is_at(now, tuple.remote, big.host)
+            && self.interface.resolves_to(now, tuple.remote, big.host)
         {
             self.shard.set_long(tuple, true);
         }

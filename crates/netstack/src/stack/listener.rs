@@ -82,6 +82,10 @@ impl Listeners {
         self.ports.remove(&port);
     }
 
+    pub(super) fn get(&self, port: u16) -> Option<&Listening> {
+        self.ports.get(&port)
+    }
+
     pub(super) fn get_mut(&mut self, port: u16) -> Option<&mut Listening> {
         self.ports.get_mut(&port)
     }

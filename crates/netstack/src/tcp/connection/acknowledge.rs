@@ -158,7 +158,7 @@ impl Connection {
         }
         let is_needless = match self.timestamps {
             Some(_) => is_progress && self.is_echo_of_first_try(echo),
-            None => self.is_time_out_needless(ack, is_progress),
+            None => self.detect_spurious_time_out(ack, is_progress),
         };
         if !is_progress || self.is_on_trial() {
             return;
@@ -225,7 +225,7 @@ impl Connection {
 
     /// F-RTO: if the first progress is of all that left again, new data leaves in the place of old.
     /// If progress is next as well, it is of what was sent before the time-out. RFC 5682 2.1
-    fn is_time_out_needless(&mut self, ack: u64, is_progress: bool) -> bool {
+    fn detect_spurious_time_out(&mut self, ack: u64, is_progress: bool) -> bool {
         let mss = self.mss();
         let may_send_new = self.usable_len() >= mss && self.pipe() + mss <= self.congestion.cwnd();
         let Phase::Loss { end, trial } = &mut self.phase else {

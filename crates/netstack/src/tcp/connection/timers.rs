@@ -93,7 +93,7 @@ impl Connection {
             self.wait_for_window(config, now);
             return Happened::NOTHING;
         }
-        if self.is_given_up(config, now) {
+        if self.give_up_if_due(config, now) {
             return Happened::NOTHING;
         }
         self.counters.timeouts += 1;
@@ -139,8 +139,8 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 3.8.3, R2
-    fn is_given_up(&mut self, config: &TcpConfig, now: Instant) -> bool {
+    /// Ends the connection if its peer has been silent for too long; true if so. RFC 9293 3.8.3, R2
+    fn give_up_if_due(&mut self, config: &TcpConfig, now: Instant) -> bool {
         let is_over = now >= self.progress_at + self.patience(config);
         if is_over {
             self.finish_with(End::TimedOut);
@@ -242,7 +242,7 @@ impl Connection {
 
     fn on_persist_timeout(&mut self, config: &TcpConfig, now: Instant) {
         self.persist_at = Instant::NEVER;
-        if self.is_given_up(config, now) {
+        if self.give_up_if_due(config, now) {
             return;
         }
         self.window_probe = WindowProbe::Due;

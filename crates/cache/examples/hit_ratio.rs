@@ -240,11 +240,12 @@ fn ratio_of_store(trace: &Trace) -> (f64, usize) {
     let ratio = replay(trace, |key| {
         now_micros += 10;
         let text = trace.key(key);
-        let mut turn = store.turn((now_micros / 1_000_000) as u32);
-        let is_hit = turn.get(text.as_bytes()).is_ok();
+        let mut guard = store.access((now_micros / 1_000_000) as u32);
+        let is_hit = guard.get(text.as_bytes()).is_ok();
         if !is_hit {
             let value = &value[..trace.value_len(key)];
-            turn.store(text.as_bytes(), value, 0, 0, Mode::Set.into())
+            guard
+                .store(text.as_bytes(), value, 0, 0, Mode::Set.into())
                 .map_err(io::Error::other)?;
         }
         Ok(is_hit)

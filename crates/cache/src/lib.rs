@@ -23,7 +23,7 @@
 //! silent what memcached 1.6 does, which `tests/system/cache_oracle.py` compares with the real one.
 //!
 //! The protocols and the store do not know each other's insides. Between them stands a
-//! [`store::Turn`]: what one call of the session does to the store.
+//! [`store::Guard`]: what one call of the session does to the store.
 
 #![deny(unsafe_code)]
 
@@ -49,6 +49,6 @@ pub mod udp;
 
 pub use service::auth;
 pub use service::{
-    Access, Binding, Evicted, Host, NoHost, Peer, Process, Service, Settings, StopMode,
+    Auth, Binding, Evicted, Host, NoHost, Peer, Process, Service, Settings, StopMode,
 };
 pub use session::Session;

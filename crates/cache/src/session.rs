@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
-use crate::conversation::{Context, State, Step};
+use crate::conversation::{Context, Progress, State};
 use crate::service::connections::Connection;
 use crate::service::counters::Count;
-use crate::service::{Access, Binding, ConnEvent, Peer, Service};
+use crate::service::{Auth, Binding, ConnEvent, Peer, Service};
 use crate::store::{Cursor, Seconds};
 use crate::{binary, text};
 
@@ -78,7 +78,7 @@ impl Session {
         let connection = service.connections.open(peer, listener, seconds);
         service.log_connection(ConnEvent::New, peer, connection.id, now);
         Session {
-            may_ask: matches!(service.settings.access, Access::Open),
+            may_ask: matches!(service.settings.auth, Auth::Open),
             dialect: Dialect::Unknown,
             state: State::Command,
             is_draining: false,
@@ -151,11 +151,11 @@ impl session::Session for Session {
         }
     }
 
-    fn body_room(&mut self) -> &mut [u8] {
+    fn body_buffer(&mut self) -> &mut [u8] {
         match &mut self.state {
-            State::Value(pending) if pending.draft.missing() >= ROOM_LEN_MIN => {
+            State::Value(pending) if pending.reservation.missing() >= ROOM_LEN_MIN => {
                 // No memory for the rest: the next bytes come as input, and fail in the same way.
-                pending.draft.room().unwrap_or_default()
+                pending.reservation.space().unwrap_or_default()
             }
             _ => &mut [],
         }
@@ -165,8 +165,8 @@ impl session::Session for Session {
         let State::Value(pending) = &mut self.state else {
             unreachable!("{len} bytes of a value outside of Value")
         };
-        pending.draft.filled(len);
-        if !pending.draft.is_full() || self.dialect == Dialect::Text {
+        pending.reservation.filled(len);
+        if !pending.reservation.is_full() || self.dialect == Dialect::Text {
             return Next::Receive(Phase::Body);
         }
         let mut cx = Context::new(&self.service, &self.connection, now, out);
@@ -238,7 +238,7 @@ struct Conversation<'a> {
 
 impl Conversation<'_> {
     #[inline]
-    fn step(&mut self, cx: &mut Context<'_>, input: &[u8]) -> Step {
+    fn step(&mut self, cx: &mut Context<'_>, input: &[u8]) -> Progress {
         match self.state {
             State::Command => self.step_command(cx, input),
             State::Keys(retrieval) => {
@@ -254,28 +254,28 @@ impl Conversation<'_> {
                 let len = swallow.left.min(input.len() as u64);
                 swallow.left -= len;
                 if swallow.left > 0 {
-                    return Step {
+                    return Progress {
                         used: input.len(),
                         next: Some(Next::Receive(Phase::Body)),
                     };
                 }
                 cx.out.put(&swallow.reply);
                 *self.state = State::Command;
-                Step::used(len as usize)
+                Progress::used(len as usize)
             }
             State::Dump(dump) => {
                 if dump.put(cx.out) {
                     *self.state = State::Command;
                 } else if !cx.out.is_full() {
-                    return Step::then(Next::Work);
+                    return Progress::then(Next::Work);
                 }
-                Step::used(0)
+                Progress::used(0)
             }
-            State::Crawl => Step::then(Next::Work),
+            State::Crawl => Progress::then(Next::Work),
             State::Crawled(reply) => {
                 cx.out.put(reply);
                 *self.state = State::Command;
-                Step::used(0)
+                Progress::used(0)
             }
             State::Watch(watcher) => {
                 let watchers = &cx.service.watchers;
@@ -289,22 +289,22 @@ impl Conversation<'_> {
                     Next::Wait
                 };
                 // A watcher only watches: its input is not read.
-                Step {
+                Progress {
                     used: input.len(),
                     next: Some(next),
                 }
             }
-            State::Closed => Step::then(Next::Close),
-            State::Refused => Step::then(Next::Linger),
+            State::Closed => Progress::then(Next::Close),
+            State::Refused => Progress::then(Next::Linger),
         }
     }
 
     #[inline]
-    fn step_command(&mut self, cx: &mut Context<'_>, input: &[u8]) -> Step {
+    fn step_command(&mut self, cx: &mut Context<'_>, input: &[u8]) -> Progress {
         let Some(&first) = input.first() else {
             return match self.is_draining {
-                true => Step::then(Next::Close),
-                false => Step::wait(Phase::Idle),
+                true => Progress::then(Next::Close),
+                false => Progress::wait(Phase::Idle),
             };
         };
         if *self.dialect == Dialect::Unknown {
@@ -319,13 +319,13 @@ impl Conversation<'_> {
         text::step(cx, self.state, input)
     }
 
-    fn step_skip_line(&mut self, input: &[u8]) -> Step {
+    fn step_skip_line(&mut self, input: &[u8]) -> Progress {
         match memchr::memchr(b'\n', input) {
             Some(end) => {
                 *self.state = State::Command;
-                Step::used(end + 1)
+                Progress::used(end + 1)
             }
-            None => Step {
+            None => Progress {
                 used: input.len(),
                 next: Some(Next::Receive(Phase::Head)),
             },
@@ -335,11 +335,11 @@ impl Conversation<'_> {
 
 fn dialect_of(first: u8, service: &Service) -> Dialect {
     let settings = &service.settings;
-    match (&settings.access, settings.binding) {
-        (Access::Ascii(_), _) | (_, Binding::Ascii) => Dialect::Text,
-        (Access::Sasl(_), _) | (_, Binding::Binary) => Dialect::Binary,
-        (Access::Open, Binding::Auto) if first == binary::REQUEST_MAGIC => Dialect::Binary,
-        (Access::Open, Binding::Auto) => Dialect::Text,
+    match (&settings.auth, settings.binding) {
+        (Auth::Ascii(_), _) | (_, Binding::Ascii) => Dialect::Text,
+        (Auth::Sasl(_), _) | (_, Binding::Binary) => Dialect::Binary,
+        (Auth::Open, Binding::Auto) if first == binary::REQUEST_MAGIC => Dialect::Binary,
+        (Auth::Open, Binding::Auto) => Dialect::Text,
     }
 }
 

@@ -1,26 +1,26 @@
 //! The item store: keys and values under a hard memory limit. No sockets, no clock, no protocol.
 //!
-//! A [`Store`] is a handle that can be cloned. All access goes through a [`Turn`], which one
+//! A [`Store`] is a handle that can be cloned. All access goes through a [`Guard`], which one
 //! call of a session takes and drops again, and which carries the time:
 //!
 //! ```
 //! use cache::store::{Config, Mode, StoreOutcome, Store};
 //!
 //! let store = Store::new(Config::default()).unwrap();
-//! let mut turn = store.turn(2);
-//! let stored = turn.store(b"key", b"value", 7, 0, Mode::Set.into()).unwrap();
+//! let mut guard = store.access(2);
+//! let stored = guard.store(b"key", b"value", 7, 0, Mode::Set.into()).unwrap();
 //! assert!(matches!(stored, StoreOutcome::Stored { .. }));
-//! let item = turn.get(b"key").unwrap();
+//! let item = guard.get(b"key").unwrap();
 //! assert_eq!((item.slices().next().unwrap(), item.flags()), (&b"value"[..], 7));
 //! ```
 //!
-//! * **Reading** gives an [`Item`]: one version of it, which never changes, borrowed from the turn.
+//! * **Reading** gives an [`Item`]: one version of it, which never changes, borrowed from the guard.
 //!   Small values are copied into the outbox from [`Item::slices`]; large ones are sent where they
 //!   lie through [`Item::shared`], and keep their memory until the last byte has left.
-//! * **Writing** a value that has arrived whole is [`Turn::store`]. A longer one gets a [`Draft`]
-//!   first, whose [`room`](Draft::room) is the item's own memory, so that the driver receives
-//!   straight into it; then [`Turn::commit`]. A draft that is dropped gives its memory back.
-//! * A turn must be short: memory that is given up while it lasts comes back only after it. It is
+//! * **Writing** a value that has arrived whole is [`Guard::store`]. A longer one gets a [`Reservation`]
+//!   first, whose [`space`](Reservation::space) is the item's own memory, so that the driver receives
+//!   straight into it; then [`Guard::commit`]. A reservation that is dropped gives its memory back.
+//! * A guard must be short: memory that is given up while it lasts comes back only after it. It is
 //!   not `Send`, so it cannot outlive the call.
 
 // From the ground up: each knows only those above it.
@@ -38,7 +38,9 @@ mod pool;
 
 mod access;
 
-pub use access::{Draft, Item, PREFETCHED_MAX, RestoreError, Snapshot, SnapshotTime, Store, Turn};
+pub use access::{
+    Guard, Item, PREFETCHED_MAX, Reservation, RestoreError, Snapshot, SnapshotTime, Store,
+};
 pub use config::Config;
 pub use figures::{ClassStats, Eviction, Stats};
 pub use index::Cursor;

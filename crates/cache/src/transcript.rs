@@ -72,8 +72,8 @@ impl Session for AtTestTime {
         self.0.work(test_now());
     }
 
-    fn body_room(&mut self) -> &mut [u8] {
-        self.0.body_room()
+    fn body_buffer(&mut self) -> &mut [u8] {
+        self.0.body_buffer()
     }
 
     fn body_filled(&mut self, len: usize, _: Now, out: &mut Outbox) -> Next {

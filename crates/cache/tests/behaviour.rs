@@ -113,7 +113,7 @@ fn a_long_value_is_received_into_its_item() {
     assert_eq!(received.next, Next::Receive(Phase::Body));
     let mut left = 100_000 - 5;
     while left > 0 {
-        let room = session.body_room();
+        let room = session.body_buffer();
         if room.is_empty() {
             // The rest is short: it comes as input.
             session.receive(&vec![b'y'; left], test_now(), &mut out);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cache::auth::Users;
-use cache::{Access, Binding, Peer, Session, Settings, transcript};
+use cache::{Auth, Binding, Peer, Session, Settings, transcript};
 use session::replay::{Replayed, Script, replay, test_now};
 
 const OPAQUE: u32 = 0xdead_beef;
@@ -280,7 +280,7 @@ fn users() -> Users {
 #[test]
 fn behind_sasl_nothing_is_done_before_the_password() {
     let settings = Settings {
-        access: Access::Sasl(users()),
+        auth: Auth::Sasl(users()),
         ..Settings::default()
     };
     let get = Request::new(0x0c, "k");
@@ -311,7 +311,7 @@ fn behind_sasl_nothing_is_done_before_the_password() {
 #[test]
 fn behind_a_password_file_nothing_is_done_before_the_password() {
     let settings = Settings {
-        access: Access::Ascii(users()),
+        auth: Auth::Ascii(users()),
         ..Settings::default()
     };
     let good = Script::new()

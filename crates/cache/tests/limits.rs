@@ -368,7 +368,7 @@ fn a_password_has_2048_bytes_at_most_and_what_follows_is_in_step() {
     let users = cache::auth::Users::parse(b"user:secret\n").expect("users");
     let settings = Settings {
         version: "TEST".to_owned(),
-        access: cache::Access::Ascii(users),
+        auth: cache::Auth::Ascii(users),
         ..Settings::default()
     };
     let service = transcript::service(settings).expect("a store");

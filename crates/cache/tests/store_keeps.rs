@@ -1,6 +1,6 @@
 //! What is read stays, whatever else is stored or begun.
 
-use cache::store::{Config, Draft, Mode, NEVER, Store, StoreError};
+use cache::store::{Config, Mode, NEVER, Reservation, Store, StoreError};
 
 fn store(mib: u64) -> Store {
     let config = Config {
@@ -12,13 +12,14 @@ fn store(mib: u64) -> Store {
 
 fn put(store: &Store, key: &str, len: usize) {
     let value = vec![b'x'; len];
-    let mut turn = store.turn(2);
-    turn.store(key.as_bytes(), &value, 0, NEVER, Mode::Set.into())
+    let mut guard = store.access(2);
+    guard
+        .store(key.as_bytes(), &value, 0, NEVER, Mode::Set.into())
         .unwrap();
 }
 
 fn has(store: &Store, key: &str) -> bool {
-    store.turn(2).get(key.as_bytes()).is_ok()
+    store.access(2).get(key.as_bytes()).is_ok()
 }
 
 /// The same numbers in each run: xorshift64.
@@ -39,10 +40,10 @@ impl Draws {
 }
 
 /// Sends the first `filled` bytes of a value.
-fn begin(store: &Store, key: &str, len: usize, filled: usize) -> Result<Draft, StoreError> {
-    let mut draft = store.turn(2).reserve(key.as_bytes(), len, 0, NEVER)?;
-    draft.fill(&vec![b'x'; filled])?;
-    Ok(draft)
+fn begin(store: &Store, key: &str, len: usize, filled: usize) -> Result<Reservation, StoreError> {
+    let mut reservation = store.access(2).reserve(key.as_bytes(), len, 0, NEVER)?;
+    reservation.fill(&vec![b'x'; filled])?;
+    Ok(reservation)
 }
 
 /// Seen: 100 clients each sent 900,000 of 1,000,000 bytes and stopped, and of 1,000 items that were
@@ -62,7 +63,7 @@ fn unfinished_uploads_leave_what_is_read() {
                 upload_len,
                 upload_len * 9 / 10,
             ) {
-                Ok(draft) => held.push(draft),
+                Ok(reservation) => held.push(reservation),
                 Err(StoreError::OutOfMemory) => refused += 1,
                 Err(other) => panic!("{other:?}"),
             }
@@ -79,10 +80,10 @@ fn unfinished_uploads_leave_what_is_read() {
         put(&store, "whole", 1_000_000);
         held.truncate(held.len() / 2);
         let mut next = begin(&store, "next", 900_000, 900_000).unwrap();
-        assert!(next.is_full() && next.room().unwrap().is_empty());
-        let mut turn = store.turn(2);
-        turn.commit(next, Mode::Set.into()).unwrap();
-        drop((turn, held));
+        assert!(next.is_full() && next.space().unwrap().is_empty());
+        let mut guard = store.access(2);
+        guard.commit(next, Mode::Set.into()).unwrap();
+        drop((guard, held));
         assert_eq!(store.stats().upload_bytes, 0);
         assert!(has(&store, "next") && keys.iter().all(|key| has(&store, key)));
     }
@@ -92,8 +93,11 @@ fn unfinished_uploads_leave_what_is_read() {
 fn one_upload_fits_into_the_smallest_store() {
     let store = store(2);
     for _ in 0..3 {
-        let draft = begin(&store, "k", 1_000_000, 1_000_000).unwrap();
-        store.turn(2).commit(draft, Mode::Set.into()).unwrap();
+        let reservation = begin(&store, "k", 1_000_000, 1_000_000).unwrap();
+        store
+            .access(2)
+            .commit(reservation, Mode::Set.into())
+            .unwrap();
     }
     assert!(has(&store, "k"));
 }

@@ -26,16 +26,18 @@ fn store_of(memory_max: u64, item_len_max: u32) -> Store {
 }
 
 fn set(store: &Store, key: &[u8], value: &[u8]) -> Result<StoreOutcome, StoreError> {
-    store.turn(NOW).store(key, value, 7, NEVER, Rule::default())
+    store
+        .access(NOW)
+        .store(key, value, 7, NEVER, Rule::default())
 }
 
 fn has(store: &Store, key: &[u8]) -> bool {
-    store.turn(NOW).peek(key).is_some()
+    store.access(NOW).peek(key).is_some()
 }
 
 fn send(store: &Store, key: &[u8]) -> Option<Vec<Bytes>> {
-    let turn = store.turn(NOW);
-    Some(turn.get(key).ok()?.shared()?.collect())
+    let guard = store.access(NOW);
+    Some(guard.get(key).ok()?.shared()?.collect())
 }
 
 fn used_chunks(store: &Store) -> u64 {
@@ -86,7 +88,7 @@ fn at_the_limit_of_replies_one_more_is_refused_and_writes_go_on() {
         .map(|_| send(&store, b"k").unwrap())
         .collect();
     assert!((0..3).all(|_| send(&store, b"k").is_none()));
-    let mut turn = store.turn(NOW);
+    let mut guard = store.access(NOW);
     let plus_one = Arithmetic {
         direction: Direction::Up,
         delta: 0,
@@ -95,11 +97,11 @@ fn at_the_limit_of_replies_one_more_is_refused_and_writes_go_on() {
         exptime: None,
     };
     assert!(matches!(
-        turn.count(b"k", plus_one),
+        guard.count(b"k", plus_one),
         Ok(Counted::Stored { .. })
     ));
     // A new version has references of its own.
-    drop(turn);
+    drop(guard);
     assert!(send(&store, b"k").is_some());
     assert!(readers.iter().all(|pieces| pieces.concat() == value));
     drop(readers);
@@ -120,27 +122,27 @@ fn every_write_ends_whatever_readers_hold() {
         let readers: Vec<_> = (0..READERS_MAX)
             .map(|_| {
                 // One piece is enough to hold the reply's reference.
-                let turn = store.turn(NOW);
-                let item = turn.get(b"k").unwrap();
+                let guard = store.access(NOW);
+                let item = guard.get(b"k").unwrap();
                 item.shared().unwrap().next().unwrap()
             })
             .collect();
         assert!(send(&store, b"k").is_none());
-        let mut turn = store.turn(NOW);
+        let mut guard = store.access(NOW);
         match write {
             "append" => assert!(matches!(
-                turn.store(b"k", b"more", 0, NEVER, append),
+                guard.store(b"k", b"more", 0, NEVER, append),
                 Ok(StoreOutcome::Stored { .. })
             )),
             "clear" => {
-                assert_eq!(turn.delete(b"k", clear), Deleted::Deleted);
-                assert_eq!(turn.get(b"k").unwrap().len(), 0);
+                assert_eq!(guard.delete(b"k", clear), Deleted::Deleted);
+                assert_eq!(guard.get(b"k").unwrap().len(), 0);
             }
-            "touch" => turn.touch(b"k", NOW + 9).unwrap(),
-            "delete" => assert_eq!(turn.delete(b"k", DeleteRule::default()), Deleted::Deleted),
+            "touch" => guard.touch(b"k", NOW + 9).unwrap(),
+            "delete" => assert_eq!(guard.delete(b"k", DeleteRule::default()), Deleted::Deleted),
             _ => store.flush(NOW, NOW),
         }
-        drop(turn);
+        drop(guard);
         // Whatever became of the item, what is on its way out stays as it was.
         (0..40).for_each(|at| {
             assert!(set(&store, format!("o{at}").as_bytes(), &[b'o'; 400_000]).is_ok())
@@ -215,7 +217,7 @@ proptest! {
         let size = (40 + key_len + len) as u64;
         prop_assert_eq!(store.stats().bytes, size);
         prop_assert_eq!(store.sizes(), [(size.next_multiple_of(32), 1)]);
-        store.turn(NOW).delete(&key, DeleteRule::default());
+        store.access(NOW).delete(&key, DeleteRule::default());
         while store.maintain(1_000, NOW) {}
         prop_assert_eq!((used_chunks(&store), store.stats().bytes), (0, 0));
         prop_assert_eq!(store.sizes(), []);
@@ -233,10 +235,10 @@ proptest! {
         let key = vec![b'k'; key_len];
         prop_assert!(set(&store, &key, &vec![1; longest]).is_ok());
         prop_assert_eq!(set(&store, &key, &vec![1; longest + 1]), Err(StoreError::TooLarge));
-        let mut turn = store.turn(NOW);
-        let grown = turn.store(&key, b"x", 0, NEVER, Mode::Append.into());
+        let mut guard = store.access(NOW);
+        let grown = guard.store(&key, b"x", 0, NEVER, Mode::Append.into());
         prop_assert_eq!(grown, Err(StoreError::TooLarge));
-        drop(turn);
+        drop(guard);
         prop_assert_eq!(send(&store, &key).unwrap().concat().len(), longest);
         flush_and_maintain(&store);
         prop_assert_eq!(used_chunks(&store), 0);
@@ -250,16 +252,16 @@ proptest! {
         cas in prop::sample::select(vec![0, 1, u64::MAX - 1, u64::MAX]),
     ) {
         let store = store_of(8 * MIB, 1 << 20);
-        let mut turn = store.turn(now);
+        let mut guard = store.access(now);
         let rule = Rule { new_cas: Some(cas), ..Rule::default() };
-        prop_assert_eq!(turn.store(b"k", b"v", 0, exptime, rule), Ok(StoreOutcome::Stored { cas }));
+        prop_assert_eq!(guard.store(b"k", b"v", 0, exptime, rule), Ok(StoreOutcome::Stored { cas }));
         let alive = exptime == NEVER || exptime > now;
-        prop_assert_eq!(turn.get(b"k").is_ok(), alive);
+        prop_assert_eq!(guard.get(b"k").is_ok(), alive);
         let again = Rule { cas: Some(cas), ..Rule::default() };
-        let outcome = turn.store(b"k", b"w", 0, exptime, again).unwrap();
+        let outcome = guard.store(b"k", b"w", 0, exptime, again).unwrap();
         let is_stored = matches!(outcome, StoreOutcome::Stored { .. });
         prop_assert_eq!(is_stored, alive);
-        drop(turn);
+        drop(guard);
         store.flush(u32::MAX, now);
         while store.maintain(1_000, now) {}
         let mut cursor = Some(Cursor::START);
@@ -289,5 +291,5 @@ proptest! {
 }
 
 fn has_at(store: &Store, now: Seconds) -> bool {
-    store.turn(now).peek(b"k").is_some()
+    store.access(now).peek(b"k").is_some()
 }

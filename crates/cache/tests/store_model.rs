@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use cache::store::{
-    Arithmetic, Config, Counted, DeleteRule, Deleted, Direction, Item, Mode, NEVER, Rule, Seconds,
-    Store, StoreError, StoreOutcome, Turn,
+    Arithmetic, Config, Counted, DeleteRule, Deleted, Direction, Guard, Item, Mode, NEVER, Rule,
+    Seconds, Store, StoreError, StoreOutcome,
 };
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ enum Op {
         mode: Mode,
         cas: Cas,
     },
-    Draft {
+    Reserve {
         key: u8,
         len: usize,
         cut: usize,
@@ -98,7 +98,7 @@ fn ops() -> impl Strategy<Value = Op> {
         8 => (key(), lens(), exptimes(), modes, cas)
             .prop_map(|(key, len, exptime, mode, cas)| Op::Store { key, len, exptime, mode, cas }),
         3 => (key(), lens(), 1..70_000_usize, any::<bool>())
-            .prop_map(|(key, len, cut, commit)| Op::Draft { key, len, cut, commit }),
+            .prop_map(|(key, len, cut, commit)| Op::Reserve { key, len, cut, commit }),
         1 => (key(), any::<u64>()).prop_map(|(key, number)| Op::Number { key, number }),
         2 => (key(), any::<bool>(), any::<u64>())
             .prop_map(|(key, up, delta)| Op::Count { key, up, delta }),
@@ -178,12 +178,12 @@ impl World {
                 mode,
                 cas,
             } => self.store_one(key, len, exptime, mode, cas),
-            Op::Draft {
+            Op::Reserve {
                 key,
                 len,
                 cut,
                 commit,
-            } => self.draft(key, len, cut, commit),
+            } => self.reservation(key, len, cut, commit),
             Op::Number { key, number } => {
                 self.put(key, number.to_string().into_bytes(), NEVER, Rule::default());
             }
@@ -206,8 +206,8 @@ impl World {
         if self.flush_at.is_some_and(|at| at <= self.now) {
             self.model.clear();
             self.flush_at = None;
-            // The store begins its generation with the next turn.
-            let _ = self.store.turn(self.now).peek(b"nothing");
+            // The store begins its generation with the next guard.
+            let _ = self.store.access(self.now).peek(b"nothing");
         }
         let now = self.now;
         self.model
@@ -216,8 +216,8 @@ impl World {
 
     /// What the model holds, brought in line when the store has evicted it.
     fn expected(&mut self, key: u8) -> Option<Entry> {
-        let turn = self.store.turn(self.now);
-        if self.is_tight && turn.peek(&key_bytes(key)).is_none() {
+        let guard = self.store.access(self.now);
+        if self.is_tight && guard.peek(&key_bytes(key)).is_none() {
             self.model.remove(&key);
         }
         self.model.get(&key).cloned()
@@ -225,8 +225,8 @@ impl World {
 
     fn check(&mut self, key: u8) {
         let expected = self.expected(key);
-        let turn = self.store.turn(self.now);
-        let found = turn.get(&key_bytes(key)).ok();
+        let guard = self.store.access(self.now);
+        let found = guard.get(&key_bytes(key)).ok();
         assert_eq!(found.is_some(), expected.is_some(), "key {key}");
         if let (Some(item), Some(expected)) = (found, expected) {
             let shared: Vec<_> = item.shared().unwrap().collect();
@@ -253,9 +253,9 @@ impl World {
     fn put(&mut self, key: u8, value: Vec<u8>, exptime: Seconds, rule: Rule) {
         let old = self.expected(key);
         let flags = u32::from(self.salt);
-        let mut turn = self.store.turn(self.now);
-        let outcome = turn.store(&key_bytes(key), &value, flags, exptime, rule);
-        drop(turn);
+        let mut guard = self.store.access(self.now);
+        let outcome = guard.store(&key_bytes(key), &value, flags, exptime, rule);
+        drop(guard);
         let (mut wanted, mut entry) = model_store(old, value.clone(), flags, exptime, rule);
         let says = match outcome {
             Ok(StoreOutcome::Stored { .. }) => "stored",
@@ -315,20 +315,21 @@ impl World {
         );
     }
 
-    fn draft(&mut self, key: u8, len: usize, cut: usize, commit: bool) {
+    fn reservation(&mut self, key: u8, len: usize, cut: usize, commit: bool) {
         let value = self.value(len);
-        let mut turn = self.store.turn(self.now);
-        let Ok(mut draft) = turn.reserve(&key_bytes(key), len, 9, NEVER) else {
+        let mut guard = self.store.access(self.now);
+        let Ok(mut reservation) = guard.reserve(&key_bytes(key), len, 9, NEVER) else {
             return assert!(self.is_tight, "there was memory");
         };
         for piece in value.chunks(cut) {
-            match draft.fill(piece) {
+            match reservation.fill(piece) {
                 Ok(used) => assert_eq!(used, piece.len()),
                 Err(_) => return assert!(self.is_tight, "there was memory"),
             }
         }
         if commit {
-            let Ok(StoreOutcome::Stored { cas }) = turn.commit(draft, Rule::default()) else {
+            let Ok(StoreOutcome::Stored { cas }) = guard.commit(reservation, Rule::default())
+            else {
                 panic!("a set is always stored");
             };
             self.model.insert(
@@ -353,7 +354,7 @@ impl World {
             new_cas: None,
             exptime: None,
         };
-        let counted = self.store.turn(self.now).count(&key_bytes(key), by);
+        let counted = self.store.access(self.now).count(&key_bytes(key), by);
         let number = old.as_ref().and_then(|entry| number_of(&entry.value));
         match (counted, old) {
             (Ok(Counted::NotFound), None) => {}
@@ -394,9 +395,9 @@ impl World {
             self.now + exptime
         };
         let expected = self.expected(key);
-        let mut turn = self.store.turn(self.now);
+        let mut guard = self.store.access(self.now);
         assert_eq!(
-            turn.touch(&key_bytes(key), exptime).is_ok(),
+            guard.touch(&key_bytes(key), exptime).is_ok(),
             expected.is_some()
         );
         if let Some(entry) = self.model.get_mut(&key) {
@@ -409,9 +410,9 @@ impl World {
             Some(_) => Deleted::Deleted,
             None => Deleted::NotFound,
         };
-        let mut turn = self.store.turn(self.now);
-        assert_eq!(turn.delete(&key_bytes(key), DeleteRule::default()), wanted);
-        assert!(turn.get(&key_bytes(key)).is_err());
+        let mut guard = self.store.access(self.now);
+        assert_eq!(guard.delete(&key_bytes(key), DeleteRule::default()), wanted);
+        assert!(guard.get(&key_bytes(key)).is_err());
         self.model.remove(&key);
     }
 
@@ -422,13 +423,13 @@ impl World {
             clear_value,
             ..DeleteRule::default()
         };
-        let mut turn: Turn<'_> = self.store.turn(self.now);
-        let deleted = turn.delete(&key_bytes(key), rule);
+        let mut guard: Guard<'_> = self.store.access(self.now);
+        let deleted = guard.delete(&key_bytes(key), rule);
         let Some(mut entry) = expected else {
             return assert_eq!(deleted, Deleted::NotFound);
         };
         assert_eq!(deleted, Deleted::Deleted);
-        let Some(item) = turn.peek(&key_bytes(key)) else {
+        let Some(item) = guard.peek(&key_bytes(key)) else {
             return assert!(self.is_tight);
         };
         assert!(item.is_stale());

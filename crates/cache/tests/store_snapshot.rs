@@ -36,7 +36,7 @@ fn value_of(at: usize) -> Vec<u8> {
 
 fn full_store() -> Store {
     let store = store();
-    let mut turn = store.turn(SAVED.now);
+    let mut guard = store.access(SAVED.now);
     for at in 0..2_000 {
         let key = format!("key-{at}");
         let exptime = if at % 3 == 0 {
@@ -44,7 +44,7 @@ fn full_store() -> Store {
         } else {
             NEVER
         };
-        let stored = turn.store(
+        let stored = guard.store(
             key.as_bytes(),
             &value_of(at),
             at as u32,
@@ -53,7 +53,7 @@ fn full_store() -> Store {
         );
         assert!(matches!(stored, Ok(StoreOutcome::Stored { .. })));
     }
-    drop(turn);
+    drop(guard);
     store
 }
 
@@ -75,9 +75,9 @@ fn everything_comes_back_with_flags_cas_and_time() {
     let file_len = fs::metadata(&path).unwrap().len();
     let restored = warm.restore(&path, LATER).unwrap();
     assert_eq!((restored.items, restored.file_len), (2_000, file_len));
-    let mut turn = warm.turn(LATER.now);
+    let mut guard = warm.access(LATER.now);
     for at in 0..2_000 {
-        let item = turn
+        let item = guard
             .get(format!("key-{at}").as_bytes())
             .expect("it was saved");
         assert!(
@@ -93,7 +93,7 @@ fn everything_comes_back_with_flags_cas_and_time() {
         };
         assert_eq!(item.exptime(), exptime);
     }
-    let Ok(StoreOutcome::Stored { cas }) = turn.store(b"new", b"", 0, 0, Rule::default()) else {
+    let Ok(StoreOutcome::Stored { cas }) = guard.store(b"new", b"", 0, 0, Rule::default()) else {
         panic!("a set is stored");
     };
     assert_eq!(
@@ -136,26 +136,26 @@ fn marks_come_back() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("snapshot");
     let before = store();
-    let mut turn = before.turn(SAVED.now);
+    let mut guard = before.access(SAVED.now);
     for key in [b"k", b"p"] {
-        turn.store(key, b"v", 0, 0, Rule::default()).unwrap();
+        guard.store(key, b"v", 0, 0, Rule::default()).unwrap();
     }
-    turn.delete(
+    guard.delete(
         b"k",
         DeleteRule {
             invalidate: true,
             ..DeleteRule::default()
         },
     );
-    assert!(turn.get(b"k").unwrap().take_win());
-    drop(turn);
+    assert!(guard.get(b"k").unwrap().take_win());
+    drop(guard);
     before.save(&path, SAVED).unwrap();
     let warm = store();
     warm.restore(&path, LATER).unwrap();
-    let turn = warm.turn(LATER.now);
-    let item = turn.get(b"k").unwrap();
+    let guard = warm.access(LATER.now);
+    let item = guard.get(b"k").unwrap();
     assert!(item.is_stale() && item.is_win_taken() && item.was_fetched());
-    let plain = turn.peek(b"p").unwrap();
+    let plain = guard.peek(b"p").unwrap();
     assert!(!plain.is_stale() && !plain.is_win_taken() && !plain.was_fetched());
 }
 
@@ -166,7 +166,7 @@ fn what_was_flushed_or_deleted_is_not_saved() {
     let before = full_store();
     before.flush(SAVED.now, SAVED.now);
     before
-        .turn(SAVED.now)
+        .access(SAVED.now)
         .store(b"after", b"v", 0, 0, Rule::default())
         .unwrap();
     assert_eq!(before.save(&path, SAVED).unwrap().items, 1);
@@ -270,7 +270,7 @@ fn a_cas_is_never_zero_after_the_last_number() {
     let store = store();
     store.restore(&path, LATER).unwrap();
     let stored = store
-        .turn(LATER.now)
+        .access(LATER.now)
         .store(b"k", b"v", 0, NEVER, Mode::Set.into());
     assert_eq!(stored, Ok(StoreOutcome::Stored { cas: 1 }));
 }

@@ -65,15 +65,15 @@ fn play(store: &Store, ticks: &AtomicU64, thread: u64, operations: u64) -> Vec<E
         let number = thread << 32 | sequence;
         let value = value_of(number, len_of(&mut random));
         let began = ticks.fetch_add(1, SeqCst);
-        let mut turn = store.turn(2);
+        let mut guard = store.access(2);
         let value = if is_write {
-            match turn.store(&key_of(key), &value, 0, 0, Mode::Set.into()) {
+            match guard.store(&key_of(key), &value, 0, 0, Mode::Set.into()) {
                 Ok(StoreOutcome::Stored { .. }) => Some(number),
                 Ok(other) => panic!("a set was {other:?}"),
                 Err(_) => None,
             }
         } else {
-            turn.get(&key_of(key)).ok().map(|item| {
+            guard.get(&key_of(key)).ok().map(|item| {
                 let number = number_in(item.slices());
                 if random.below(50) == 0 {
                     kept.push((number, item.shared().unwrap().collect()));
@@ -81,7 +81,7 @@ fn play(store: &Store, ticks: &AtomicU64, thread: u64, operations: u64) -> Vec<E
                 number
             })
         };
-        drop(turn);
+        drop(guard);
         let ended = ticks.fetch_add(1, SeqCst);
         if kept.len() > 4 {
             // Sent at last: the memory was not used again meanwhile.
@@ -210,7 +210,7 @@ fn crowd(store: &Store, done: &AtomicBool) {
             let number = random.below(20_000);
             let value = value_of(number, 40 << (round % 9));
             // Refused for want of memory: that is what the test is about.
-            let _ = store.turn(2).store(
+            let _ = store.access(2).store(
                 format!("crowd-{number}").as_bytes(),
                 &value,
                 0,
@@ -225,7 +225,7 @@ fn crowd(store: &Store, done: &AtomicBool) {
 fn no_count_is_lost_between_threads() {
     let store = Store::new(Config::default()).unwrap();
     store
-        .turn(2)
+        .access(2)
         .store(b"count", b"0", 0, 0, Rule::default())
         .unwrap();
     let by = Arithmetic {
@@ -239,14 +239,14 @@ fn no_count_is_lost_between_threads() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..2_000 {
-                    let counted = store.turn(2).count(b"count", by).unwrap();
+                    let counted = store.access(2).count(b"count", by).unwrap();
                     assert!(matches!(counted, Counted::Stored { .. }));
                 }
             });
         }
     });
-    let turn = store.turn(2);
-    let item = turn.get(b"count").unwrap();
+    let guard = store.access(2);
+    let item = guard.get(b"count").unwrap();
     assert_eq!(item.slices().next().unwrap(), b"8000");
 }
 
@@ -255,7 +255,7 @@ fn of_those_who_store_with_one_cas_one_wins() {
     let store = Store::new(Config::default()).unwrap();
     for round in 0..200 {
         let StoreOutcome::Stored { cas } = store
-            .turn(2)
+            .access(2)
             .store(b"k", b"v", 0, 0, Rule::default())
             .unwrap()
         else {
@@ -266,7 +266,8 @@ fn of_those_who_store_with_one_cas_one_wins() {
             ..Rule::default()
         };
         let wins: usize = thread::scope(|scope| {
-            let contend = |_| scope.spawn(|| store.turn(2).store(b"k", b"w", 0, 0, rule).unwrap());
+            let contend =
+                |_| scope.spawn(|| store.access(2).store(b"k", b"w", 0, 0, rule).unwrap());
             let contenders: Vec<_> = (0..3).map(contend).collect();
             let outcomes = contenders.into_iter().map(|one| one.join().unwrap());
             outcomes
@@ -306,7 +307,7 @@ fn of_a_count_and_an_invalidation_with_one_cas_one_wins() {
                     new_cas: cas,
                     ..Rule::default()
                 };
-                store.turn(2).store(b"k", b"5", 0, 0, new).unwrap();
+                store.access(2).store(b"k", b"5", 0, 0, new).unwrap();
                 meet(0, 2 * round);
                 let won = if is_even(round) {
                     let by = Arithmetic {
@@ -316,13 +317,13 @@ fn of_a_count_and_an_invalidation_with_one_cas_one_wins() {
                         new_cas: None,
                         exptime: None,
                     };
-                    matches!(store.turn(2).count(b"k", by), Ok(Counted::Stored { .. }))
+                    matches!(store.access(2).count(b"k", by), Ok(Counted::Stored { .. }))
                 } else {
                     let rule = Rule {
                         cas,
                         ..Mode::Append.into()
                     };
-                    let outcome = store.turn(2).store(b"k", b"6", 0, 0, rule).unwrap();
+                    let outcome = store.access(2).store(b"k", b"6", 0, 0, rule).unwrap();
                     matches!(outcome, StoreOutcome::Stored { .. })
                 };
                 wins.fetch_add(u64::from(won), SeqCst);
@@ -338,7 +339,7 @@ fn of_a_count_and_an_invalidation_with_one_cas_one_wins() {
                     invalidate: true,
                     ..DeleteRule::default()
                 };
-                let won = store.turn(2).delete(b"k", rule) == Deleted::Deleted;
+                let won = store.access(2).delete(b"k", rule) == Deleted::Deleted;
                 wins.fetch_add(u64::from(won), SeqCst);
                 meet(1, 2 * round + 1);
             }
@@ -361,24 +362,25 @@ fn a_touch_that_comes_upon_a_flush_does_not_wait_for_itself() {
             ..Config::default()
         };
         let store = Store::new(config).unwrap();
-        let mut turn = store.turn(2);
-        let fill = |turn: &mut cache::store::Turn<'_>, keys: u64| {
+        let mut guard = store.access(2);
+        let fill = |guard: &mut cache::store::Guard<'_>, keys: u64| {
             for key in 0..keys {
-                turn.store(&key_of(key), b"v", 0, 0, Mode::Set.into())
+                guard
+                    .store(&key_of(key), b"v", 0, 0, Mode::Set.into())
                     .unwrap();
             }
         };
         // No crawler, and so many flushes that each has to do its share.
         for _ in 0..GENERATIONS / 2 {
-            fill(&mut turn, 1);
+            fill(&mut guard, 1);
             store.flush(2, 2);
         }
-        drop(turn);
+        drop(guard);
         for now in 2..102 {
-            let mut turn = store.turn(now);
-            fill(&mut turn, 64);
+            let mut guard = store.access(now);
+            fill(&mut guard, 64);
             store.flush(now + 1, now);
-            let _flushed = store.turn(now + 1).touch(&key_of(u64::from(now) % 64), 0);
+            let _flushed = store.access(now + 1).touch(&key_of(u64::from(now) % 64), 0);
         }
         done.send(()).unwrap();
     });
@@ -390,7 +392,7 @@ fn a_touch_that_comes_upon_a_flush_does_not_wait_for_itself() {
 fn appends_of_all_threads_are_there() {
     let store = Store::new(Config::default()).unwrap();
     store
-        .turn(2)
+        .access(2)
         .store(b"log", b"", 0, 0, Rule::default())
         .unwrap();
     thread::scope(|scope| {
@@ -399,15 +401,15 @@ fn appends_of_all_threads_are_there() {
             scope.spawn(move || {
                 for _ in 0..500 {
                     store
-                        .turn(2)
+                        .access(2)
                         .store(b"log", &[b'a' + thread], 0, 0, Mode::Append.into())
                         .unwrap();
                 }
             });
         }
     });
-    let turn = store.turn(2);
-    let log: Vec<u8> = turn
+    let guard = store.access(2);
+    let log: Vec<u8> = guard
         .get(b"log")
         .unwrap()
         .slices()
@@ -427,10 +429,10 @@ fn a_win_token_is_given_to_one() {
     let store = Store::new(Config::default()).unwrap();
     for round in 0..200 {
         store
-            .turn(2)
+            .access(2)
             .store(b"k", b"v", 0, 0, Rule::default())
             .unwrap();
-        store.turn(2).delete(
+        store.access(2).delete(
             b"k",
             DeleteRule {
                 invalidate: true,
@@ -438,7 +440,7 @@ fn a_win_token_is_given_to_one() {
             },
         );
         let wins: usize = thread::scope(|scope| {
-            let take = |_| scope.spawn(|| store.turn(2).get(b"k").unwrap().take_win());
+            let take = |_| scope.spawn(|| store.access(2).get(b"k").unwrap().take_win());
             let takers: Vec<_> = (0..3).map(take).collect();
             takers
                 .into_iter()
@@ -458,7 +460,7 @@ fn a_crawl_sees_all_that_stays_while_others_come_and_go() {
     .unwrap();
     for key in 0..2_000 {
         store
-            .turn(2)
+            .access(2)
             .store(
                 format!("stays-{key}").as_bytes(),
                 b"v",
@@ -472,7 +474,7 @@ fn a_crawl_sees_all_that_stays_while_others_come_and_go() {
         scope.spawn(|| {
             for key in 0..20_000 {
                 store
-                    .turn(2)
+                    .access(2)
                     .store(format!("new-{key}").as_bytes(), b"v", 0, 0, Rule::default())
                     .unwrap();
             }

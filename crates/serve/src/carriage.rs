@@ -310,7 +310,11 @@ impl<S: Session> Carriage<S> {
         match self.stage {
             Stage::Receive | Stage::Handshake | Stage::Discard(_) => Want::Receive { until },
             Stage::Fill => {
-                let room = self.session.as_mut().map(S::body_room).unwrap_or_default();
+                let room = self
+                    .session
+                    .as_mut()
+                    .map(S::body_buffer)
+                    .unwrap_or_default();
                 Want::Fill { room, until }
             }
             Stage::Turn => Want::Turn,

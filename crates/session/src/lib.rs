@@ -26,7 +26,7 @@
 //! The input is borrowed, so it may lie anywhere: in a buffer of the thread, or in one that
 //! io_uring picked. What a session leaves unused is shown again, with more behind it. A long
 //! request body need not lie in one buffer: a session may take it piece by piece as ordinary input,
-//! or lend the driver room of its own ([`Session::body_room`]) into which the bytes are received
+//! or lend the driver room of its own ([`Session::body_buffer`]) into which the bytes are received
 //! without a copy.
 //!
 //! [`Echo`] is the smallest real session, and [`replay`] is the harness that every session's tests
@@ -75,11 +75,11 @@ pub trait Session: Send {
 
     /// Room of the session's own for the next bytes of a long request body, asked for while it
     /// waits in [`Phase::Body`]. Empty (the default) when the session wants them as input.
-    fn body_room(&mut self) -> &mut [u8] {
+    fn body_buffer(&mut self) -> &mut [u8] {
         &mut []
     }
 
-    /// Says that the driver put `len` bytes at the start of [`body_room`](Session::body_room).
+    /// Says that the driver put `len` bytes at the start of [`body_buffer`](Session::body_buffer).
     fn body_filled(&mut self, len: usize, now: Now, out: &mut Outbox) -> Next {
         let _ = (now, out);
         unreachable!("body_filled({len}) on a session that lends no room")

@@ -151,7 +151,7 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Replaye
         };
         let (piece, after) = rest.split_at(len);
         rest = after;
-        let piece = fill_body_room(&mut session, piece, &mut phase, &mut out, &mut peer);
+        let piece = fill_body_buffer(&mut session, piece, &mut phase, &mut out, &mut peer);
         if !piece.is_empty() {
             held.extend_from_slice(piece);
             phase = deliver(&mut session, &mut held, &mut out, &mut peer);
@@ -217,7 +217,7 @@ fn deliver<S: Session>(
 }
 
 /// Puts what it can into the session's own room, as a driver does; returns what is left.
-fn fill_body_room<'a, S: Session>(
+fn fill_body_buffer<'a, S: Session>(
     session: &mut S,
     mut piece: &'a [u8],
     phase: &mut Phase,
@@ -225,7 +225,7 @@ fn fill_body_room<'a, S: Session>(
     peer: &mut Peer,
 ) -> &'a [u8] {
     while *phase == Phase::Body && !piece.is_empty() {
-        let room = session.body_room();
+        let room = session.body_buffer();
         let len = room.len().min(piece.len());
         if len == 0 {
             break;
@@ -496,7 +496,7 @@ mod tests {
             }
         }
 
-        fn body_room(&mut self) -> &mut [u8] {
+        fn body_buffer(&mut self) -> &mut [u8] {
             &mut self.room[self.filled..]
         }
 
@@ -519,7 +519,7 @@ mod tests {
 
     #[test]
     fn a_session_that_lends_no_room_lends_nothing() {
-        assert!(Echo.body_room().is_empty());
+        assert!(Echo.body_buffer().is_empty());
         let mut out = Outbox::new();
         Lengths.give_up(GiveUp::TimedOut(Phase::Idle), test_now(), &mut out);
         assert!(out.is_empty());

@@ -62,7 +62,7 @@ impl Session for Netstrings {
         }
     }
 
-    fn body_room(&mut self) -> &mut [u8] {
+    fn body_buffer(&mut self) -> &mut [u8] {
         &mut self.body[self.filled..]
     }
 

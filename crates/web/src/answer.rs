@@ -28,13 +28,13 @@ pub(crate) fn answer(
     head: &Head<'_>,
     persists: bool,
     found: Option<Found>,
-    room: &mut Vec<u8>,
+    buffer: &mut Vec<u8>,
 ) -> Answer {
     let asked = asked(head, persists);
     let raw = match (head.method, head.target) {
         (Method::Get | Method::Head, Target::Path(raw)) => raw,
         _ => {
-            refuse_or_tell(replier, head, asked, room);
+            refuse_or_tell(replier, head, asked, buffer);
             return Answer::Sent;
         }
     };
@@ -43,17 +43,17 @@ pub(crate) fn answer(
     let now = replier.now;
     let found = match found {
         Some(found) => Ok(found),
-        None => look_up(head, &raw, room, site, |lookup| site.find(lookup, now)),
+        None => look_up(head, &raw, buffer, site, |lookup| site.find(lookup, now)),
     };
     match found {
         Ok(Found::Entry(entry)) => serve(replier, head, asked, &entry),
         Ok(Found::WouldBlock) if !was_loaded => return Answer::Blocked,
         Ok(other) => {
-            let rules = rules_of(site, &raw, room);
+            let rules = rules_of(site, &raw, buffer);
             answer_without_file(replier, asked, other, raw.query, &rules);
         }
         Err(error) => {
-            let rules = rules_of(site, &raw, room);
+            let rules = rules_of(site, &raw, buffer);
             let (status, why) = match error {
                 PathError::NoFile => (Status::NotFound, None),
                 PathError::Encoding => (Status::BadRequest, Some("the path is badly encoded")),
@@ -71,11 +71,11 @@ fn refuse_or_tell(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
     asked: RequestFacts<'_>,
-    room: &mut Vec<u8>,
+    buffer: &mut Vec<u8>,
 ) {
     let site = &replier.service.site;
     let rules = match &head.target {
-        Target::Path(raw) => rules_of(site, raw, room),
+        Target::Path(raw) => rules_of(site, raw, buffer),
         Target::Server => site.lines_everywhere().into(),
     };
     let (status, lines, why) = match head.method {
@@ -90,8 +90,8 @@ fn refuse_or_tell(
 
 /// The operator's header lines for a path at which no file answers.
 #[cold]
-fn rules_of(site: &Site, raw: &RawPath<'_>, room: &mut Vec<u8>) -> Vec<u8> {
-    match raw.normalize(room) {
+fn rules_of(site: &Site, raw: &RawPath<'_>, buffer: &mut Vec<u8>) -> Vec<u8> {
+    match raw.normalize(buffer) {
         Ok(path) => site.lines_without_file(path).into_bytes(),
         Err(_) => site.lines_everywhere().into(),
     }
@@ -125,9 +125,11 @@ fn answer_without_file(
 }
 
 /// Asks the site where blocking is allowed. `None` if the request names no path.
-pub(crate) fn load(site: &Site, head: &Head<'_>, now: Now, room: &mut Vec<u8>) -> Option<Found> {
+pub(crate) fn load(site: &Site, head: &Head<'_>, now: Now, buffer: &mut Vec<u8>) -> Option<Found> {
     match head.target {
-        Target::Path(raw) => look_up(head, &raw, room, site, |lookup| site.load(lookup, now)).ok(),
+        Target::Path(raw) => {
+            look_up(head, &raw, buffer, site, |lookup| site.load(lookup, now)).ok()
+        }
         Target::Server => None,
     }
 }
@@ -148,11 +150,11 @@ pub(crate) fn asked<'a>(head: &'a Head<'a>, persists: bool) -> RequestFacts<'a> 
 fn look_up<R>(
     head: &Head<'_>,
     raw: &RawPath<'_>,
-    room: &mut Vec<u8>,
+    buffer: &mut Vec<u8>,
     site: &Site,
     ask: impl FnOnce(&Lookup<'_>) -> R,
 ) -> Result<R, PathError> {
-    let path = match (raw.normalize(room), site.fallback()) {
+    let path = match (raw.normalize(buffer), site.fallback()) {
         // A route of a single-page application may have a name that no file has.
         (Err(PathError::NoFile), Some(fallback)) => fallback,
         (path, _) => path?,

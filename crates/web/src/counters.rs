@@ -24,12 +24,12 @@ pub struct Metric {
 /// What the protocol counts.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    shards: Shards<Shard>,
+    shards: Shards<CounterShard>,
 }
 
 /// What one thread has counted.
 #[derive(Debug)]
-struct Shard {
+struct CounterShard {
     replies: [AtomicU64; Status::COUNT],
     reply_body_len: AtomicU64,
     request_body_len: AtomicU64,
@@ -99,15 +99,15 @@ impl Counters {
         replies.chain(bytes).chain(refusals).chain(ranges)
     }
 
-    fn sum(&self, of: impl Fn(&Shard) -> &AtomicU64) -> u64 {
+    fn sum(&self, of: impl Fn(&CounterShard) -> &AtomicU64) -> u64 {
         let of_thread = |shard| of(shard).load(Ordering::Relaxed);
         self.shards.iter().map(of_thread).sum()
     }
 }
 
-impl Default for Shard {
-    fn default() -> Shard {
-        Shard {
+impl Default for CounterShard {
+    fn default() -> CounterShard {
+        CounterShard {
             replies: std::array::from_fn(|_| AtomicU64::new(0)),
             reply_body_len: AtomicU64::new(0),
             request_body_len: AtomicU64::new(0),

@@ -2,8 +2,8 @@
 
 use crate::RequestLimits;
 use crate::range::{RANGES_MAX, Selection, select};
-use crate::request::body::Progress;
-use crate::request::{Body, Framing, Head, Name, Refusal, Target, parse};
+use crate::request::body::BodyProgress;
+use crate::request::{BodyReader, Framing, Head, Name, Refusal, Target, parse};
 use crate::{conditional, negotiate};
 
 /// Small, so that a few bytes reach them.
@@ -17,17 +17,17 @@ const LIMITS: RequestLimits = RequestLimits {
     blank_lines_max: 2,
 };
 
-/// Reads `input` as a request's head. The verdict on each piece of it must be "not yet" or the
-/// verdict on the whole, and what was read must keep its promises.
+/// Reads `input` as a request's head. The result for each prefix must be "not yet" or the
+/// result for the whole, and what was read must keep its promises.
 ///
 /// # Panics
 /// If something does not hold.
 pub fn check_head(input: &[u8]) {
     for limits in [LIMITS, RequestLimits::default()] {
-        let whole = verdict(parse(input, &limits));
+        let whole = parsed(parse(input, &limits));
         for cut in cuts(input.len()) {
-            let piece = verdict(parse(&input[..cut], &limits));
-            let agrees = piece == whole || piece == Verdict::NeedMore;
+            let piece = parsed(parse(&input[..cut], &limits));
+            let agrees = piece == whole || piece == Parsed::NeedMore;
             assert!(
                 agrees,
                 "{piece:?} at {cut}, {whole:?} at the end of {}",
@@ -51,17 +51,17 @@ pub fn check_chunks(input: &[u8]) {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum Parsed {
     NeedMore,
     Head { len: usize },
     Refused(Refusal),
 }
 
-fn verdict(parsed: Result<Option<Head<'_>>, Refusal>) -> Verdict {
+fn parsed(parsed: Result<Option<Head<'_>>, Refusal>) -> Parsed {
     match parsed {
-        Ok(None) => Verdict::NeedMore,
-        Ok(Some(head)) => Verdict::Head { len: head.len },
-        Err(refusal) => Verdict::Refused(refusal),
+        Ok(None) => Parsed::NeedMore,
+        Ok(Some(head)) => Parsed::Head { len: head.len },
+        Err(refusal) => Parsed::Refused(refusal),
     }
 }
 
@@ -131,18 +131,18 @@ fn check_range(value: &[u8], len: u64) {
 }
 
 /// How many bytes of `input` a body takes when they come in pieces of `step` bytes; or why none.
-fn discard(input: &[u8], step: usize) -> Result<(usize, Progress), Refusal> {
-    let mut body = Body::new(Framing::Chunked).expect("chunked is a body");
+fn discard(input: &[u8], step: usize) -> Result<(usize, BodyProgress), Refusal> {
+    let mut body = BodyReader::new(Framing::Chunked).expect("chunked is a body");
     let mut used = 0;
     for piece in input.chunks(step) {
         let (len, progress) = body.discard(piece, &LIMITS)?;
         used += len;
-        if progress == Progress::Whole {
-            return Ok((used, Progress::Whole));
+        if progress == BodyProgress::Whole {
+            return Ok((used, BodyProgress::Whole));
         }
         assert_eq!(len, piece.len(), "a body that is not over takes everything");
     }
-    Ok((used, Progress::More))
+    Ok((used, BodyProgress::More))
 }
 
 #[cfg(test)]

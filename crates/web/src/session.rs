@@ -7,8 +7,8 @@ use crate::config::RequestLimits;
 use crate::handle::Handle;
 use crate::log::Peer;
 use crate::reply::{Replier, RequestFacts};
-use crate::request::body::{Expectation, Progress};
-use crate::request::{Body, Framing, Head, Method, Name, Refusal, has_control, parse};
+use crate::request::body::{BodyProgress, Expectation};
+use crate::request::{BodyReader, Framing, Head, Method, Name, Refusal, has_control, parse};
 use crate::site::Found;
 use crate::status::Status;
 
@@ -35,7 +35,7 @@ pub struct Session {
     state: State,
     is_draining: bool,
     /// Where paths that need decoding are written.
-    path_room: Vec<u8>,
+    path_buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -49,9 +49,9 @@ enum State {
     },
     /// Inside a request's body. It is boxed, like the kept request: few connections are in this
     /// state at a time, and every connection has room for the state.
-    Body(Box<Kept>, Box<Body>),
+    Body(Box<KeptRequest>, Box<BodyReader>),
     /// A whole request was taken, and its reply is to come.
-    Answering(Box<Kept>),
+    Answering(Box<KeptRequest>),
     /// After the last reply, when the peer has sent all of its request.
     Closed,
     /// After the last reply, when more of the request may be on its way.
@@ -67,7 +67,7 @@ impl State {
 
 /// A request whose bytes were used before it could be answered.
 #[derive(Debug)]
-struct Kept {
+struct KeptRequest {
     /// The head as it came. It is parsed again when it is needed, which is rare.
     head: Box<[u8]>,
     /// When it came.
@@ -80,7 +80,7 @@ struct Kept {
 const _: () = assert!(size_of::<Session>() <= 112);
 
 /// How much path room a connection keeps between requests.
-const PATH_ROOM_KEPT: usize = 512;
+const PATH_BUFFER_KEPT: usize = 512;
 
 /// How much of a request that could not be parsed goes into the log.
 const LOGGED_LINE_LEN_MAX: usize = 1024;
@@ -94,7 +94,7 @@ impl Session {
             peer,
             state: State::BETWEEN,
             is_draining: false,
-            path_room: Vec::new(),
+            path_buffer: Vec::new(),
         }
     }
 }
@@ -102,7 +102,7 @@ impl Session {
 impl session::Session for Session {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let service = self.handle.service();
-        let mut turn = Turn {
+        let mut call = Call {
             replier: Replier {
                 handle: &self.handle,
                 service: &service,
@@ -111,14 +111,14 @@ impl session::Session for Session {
                 out,
             },
             is_draining: self.is_draining,
-            path_room: &mut self.path_room,
+            path_buffer: &mut self.path_buffer,
         };
         let mut used = 0;
         loop {
             let rest = &input[used..];
             let has_more = !rest.is_empty() || matches!(self.state, State::Answering(_));
             if has_more
-                && turn.replier.out.is_full()
+                && call.replier.out.is_full()
                 && !matches!(self.state, State::Closed | State::Refused)
             {
                 return Received {
@@ -126,13 +126,13 @@ impl session::Session for Session {
                     next: Next::Flush,
                 };
             }
-            let step = turn.step(&mut self.state, rest);
+            let step = call.step(&mut self.state, rest);
             used += step.used;
             match step.next {
                 None => {}
                 Some(next) => {
-                    self.path_room.clear();
-                    self.path_room.shrink_to(PATH_ROOM_KEPT);
+                    self.path_buffer.clear();
+                    self.path_buffer.shrink_to(PATH_BUFFER_KEPT);
                     return Received { used, next };
                 }
             }
@@ -143,7 +143,7 @@ impl session::Session for Session {
         if let State::Answering(kept) = &mut self.state {
             let service = self.handle.service();
             let head = kept_head(&kept.head);
-            let found = load(&service.site, &head, kept.now, &mut self.path_room);
+            let found = load(&service.site, &head, kept.now, &mut self.path_buffer);
             kept.found = found.map(Box::new);
         }
     }
@@ -179,19 +179,19 @@ impl session::Session for Session {
 }
 
 /// The outcome of one step of the conversation.
-struct Step {
+struct Progress {
     used: usize,
     /// `None`: there may be more to do at once.
     next: Option<Next>,
 }
 
-impl Step {
-    fn used(used: usize) -> Step {
-        Step { used, next: None }
+impl Progress {
+    fn used(used: usize) -> Progress {
+        Progress { used, next: None }
     }
 
-    fn wait(next: Next) -> Step {
-        Step {
+    fn wait(next: Next) -> Progress {
+        Progress {
             used: 0,
             next: Some(next),
         }
@@ -199,38 +199,38 @@ impl Step {
 }
 
 /// One call of `receive`: everything that it needs, apart from the state that it changes.
-struct Turn<'a> {
+struct Call<'a> {
     replier: Replier<'a>,
     is_draining: bool,
-    path_room: &'a mut Vec<u8>,
+    path_buffer: &'a mut Vec<u8>,
 }
 
-impl Turn<'_> {
+impl Call<'_> {
     #[inline]
-    fn step(&mut self, state: &mut State, input: &[u8]) -> Step {
+    fn step(&mut self, state: &mut State, input: &[u8]) -> Progress {
         match state {
             State::Between { .. } => self.step_between(state, input),
             State::Body(..) => self.step_body(state, input),
             State::Answering(_) => self.step_answering(state),
-            State::Closed => Step::wait(Next::Close),
-            State::Refused => Step::wait(Next::Linger),
+            State::Closed => Progress::wait(Next::Close),
+            State::Refused => Progress::wait(Next::Linger),
         }
     }
 
     #[inline]
-    fn step_between(&mut self, state: &mut State, input: &[u8]) -> Step {
+    fn step_between(&mut self, state: &mut State, input: &[u8]) -> Progress {
         let State::Between { seen, blank_lines } = state else {
             unreachable!("called in Between")
         };
         if input.is_empty() {
-            return Step::wait(Next::Receive(Phase::Idle));
+            return Progress::wait(Next::Receive(Phase::Idle));
         }
         let limits = &self.replier.service.config.limits;
         // RFC 9112 2.2: empty lines before a request are skipped.
         if input.starts_with(b"\r\n") {
             (*seen, *blank_lines) = (0, *blank_lines + 1);
             return match *blank_lines <= limits.blank_lines_max {
-                true => Step::used(2),
+                true => Progress::used(2),
                 false => self.refuse(state, Refusal::BlankLines, input),
             };
         }
@@ -241,37 +241,37 @@ impl Turn<'_> {
         let new = input.get(seen.saturating_sub(1)..).unwrap_or(input);
         if *seen > 0 && is_short && !has_control(new) {
             *seen = input.len();
-            return Step::wait(Next::Receive(Phase::Head));
+            return Progress::wait(Next::Receive(Phase::Head));
         }
         match parse(input, limits) {
             Ok(Some(head)) => self.begin(state, &head, input),
             Err(refusal) => self.refuse(state, refusal, input),
             Ok(None) => {
                 *seen = input.len();
-                Step::wait(Next::Receive(Phase::Head))
+                Progress::wait(Next::Receive(Phase::Head))
             }
         }
     }
 
     /// Takes a whole head.
     #[inline]
-    fn begin(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Step {
+    fn begin(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Progress {
         if head.framing != Framing::None || head.fields.has(Name::Expect) {
             return self.begin_with_body(state, head, input);
         }
         let persists = self.persists(head);
-        match answer(&mut self.replier, head, persists, None, self.path_room) {
+        match answer(&mut self.replier, head, persists, None, self.path_buffer) {
             Answer::Sent => {
                 *state = if persists {
                     State::BETWEEN
                 } else {
                     State::Closed
                 };
-                Step::used(head.len)
+                Progress::used(head.len)
             }
             Answer::Blocked => {
                 *state = State::Answering(self.keep(head, input));
-                Step {
+                Progress {
                     used: head.len,
                     next: Some(Next::Work),
                 }
@@ -281,7 +281,7 @@ impl Turn<'_> {
 
     /// Takes a head with a body behind it, or with an `Expect` field.
     #[cold]
-    fn begin_with_body(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Step {
+    fn begin_with_body(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Progress {
         let limit = self.replier.service.config.limits.body_len_max;
         if matches!(head.framing, Framing::Length(len) if len > limit) {
             return self.refuse_known(state, Refusal::BodyTooLong, asked(head, false));
@@ -299,47 +299,47 @@ impl Turn<'_> {
                 } else {
                     State::Refused
                 };
-                return Step::used(head.len);
+                return Progress::used(head.len);
             }
             Expectation::Continue if has_body => match head.method {
                 Method::Get | Method::Head | Method::Options => self.replier.go_on(),
                 // RFC 9110 10.1.1: the final reply at once. The client may then send its body or
                 // not, so nothing behind it can be understood.
                 Method::Forbidden | Method::Unknown => {
-                    answer(&mut self.replier, head, false, None, self.path_room);
+                    answer(&mut self.replier, head, false, None, self.path_buffer);
                     *state = State::Refused;
-                    return Step::used(head.len);
+                    return Progress::used(head.len);
                 }
             },
             Expectation::Continue | Expectation::None => {}
         }
         let kept = self.keep(head, input);
-        *state = match Body::new(head.framing) {
+        *state = match BodyReader::new(head.framing) {
             Some(body) => State::Body(kept, Box::new(body)),
             None => State::Answering(kept),
         };
-        Step::used(head.len)
+        Progress::used(head.len)
     }
 
-    fn step_body(&mut self, state: &mut State, input: &[u8]) -> Step {
+    fn step_body(&mut self, state: &mut State, input: &[u8]) -> Progress {
         let State::Body(kept, body) = state else {
             unreachable!("called in Body")
         };
         match body.discard(input, &self.replier.service.config.limits) {
-            Ok((used, Progress::More)) => {
+            Ok((used, BodyProgress::More)) => {
                 self.replier.handle.counts().discarded(used);
-                Step {
+                Progress {
                     used,
                     next: Some(Next::Receive(Phase::Body)),
                 }
             }
-            Ok((used, Progress::Whole)) => {
+            Ok((used, BodyProgress::Whole)) => {
                 self.replier.handle.counts().discarded(used);
                 let State::Body(kept, _) = std::mem::replace(state, State::Closed) else {
                     unreachable!("matched above")
                 };
                 *state = State::Answering(kept);
-                Step::used(used)
+                Progress::used(used)
             }
             Err(refusal) => {
                 let bytes = std::mem::take(&mut kept.head);
@@ -348,29 +348,29 @@ impl Turn<'_> {
         }
     }
 
-    fn step_answering(&mut self, state: &mut State) -> Step {
+    fn step_answering(&mut self, state: &mut State) -> Progress {
         let State::Answering(kept) = state else {
             unreachable!("called in Answering")
         };
         let head = kept_head(&kept.head);
         let persists = self.persists(&head);
         let found = kept.found.take().map(|found| *found);
-        match answer(&mut self.replier, &head, persists, found, self.path_room) {
+        match answer(&mut self.replier, &head, persists, found, self.path_buffer) {
             Answer::Sent => {
                 *state = if persists {
                     State::BETWEEN
                 } else {
                     State::Closed
                 };
-                Step::used(0)
+                Progress::used(0)
             }
-            Answer::Blocked => Step::wait(Next::Work),
+            Answer::Blocked => Progress::wait(Next::Work),
         }
     }
 
     /// Refuses what could not be parsed; the connection closes.
     #[cold]
-    fn refuse(&mut self, state: &mut State, refusal: Refusal, input: &[u8]) -> Step {
+    fn refuse(&mut self, state: &mut State, refusal: Refusal, input: &[u8]) -> Progress {
         self.refuse_known(state, refusal, RequestFacts::unparsed(first_line(input)))
     }
 
@@ -379,12 +379,12 @@ impl Turn<'_> {
         state: &mut State,
         refusal: Refusal,
         asked: RequestFacts<'_>,
-    ) -> Step {
+    ) -> Progress {
         self.replier.handle.counts().refused(refusal);
         self.replier
             .page_anywhere(refusal.status(), asked, Some(refusal.name()));
         *state = State::Refused;
-        Step::wait(Next::Linger)
+        Progress::wait(Next::Linger)
     }
 
     #[inline]
@@ -392,8 +392,8 @@ impl Turn<'_> {
         !self.is_draining && head.is_persistent()
     }
 
-    fn keep(&self, head: &Head<'_>, input: &[u8]) -> Box<Kept> {
-        Box::new(Kept {
+    fn keep(&self, head: &Head<'_>, input: &[u8]) -> Box<KeptRequest> {
+        Box::new(KeptRequest {
             head: input[..head.len].into(),
             now: self.replier.now,
             found: None,

@@ -181,9 +181,9 @@ fn protocols_have_no_sockets_and_no_clock() {
             "LazyLock::new(Instant::now)",
         ),
         // The site is opened, which no conversation does.
-        ("crates/web/src/site/mod.rs", "let now = Now::read();"),
+        ("crates/web/src/site.rs", "let now = Now::read();"),
         // It waits, in `work`, for a file to be left alone.
-        ("crates/web/src/site/rest.rs", "std::thread::sleep(left);"),
+        ("crates/web/src/site/quiet.rs", "std::thread::sleep(left);"),
         // `watch` waits, in `work`, until there is something to say.
         (
             "crates/cache/src/service/watch.rs",

@@ -1,8 +1,8 @@
 //! Requests about the server, and who may make requests.
 
-use super::wire::{Header, Kind, Status, reply, say, u32_at};
+use super::wire::{Header, Kind, Status, reply, reply_status, u32_at};
 use crate::conversation::Context;
-use crate::service::Access;
+use crate::service::Auth;
 use crate::service::counters::Count;
 use crate::service::stats;
 
@@ -10,7 +10,7 @@ use crate::service::stats;
 const MECHANISM: &[u8] = b"PLAIN";
 
 pub(super) fn has_sasl(cx: &Context<'_>) -> bool {
-    matches!(cx.service.settings.access, Access::Sasl(_))
+    matches!(cx.service.settings.auth, Auth::Sasl(_))
 }
 
 pub(super) fn run(
@@ -22,7 +22,7 @@ pub(super) fn run(
 ) {
     match header.kind().0 {
         Kind::Flush if !cx.service.settings.allows_flush => {
-            say(cx.out, header, Status::Unauthorized);
+            reply_status(cx.out, header, Status::Unauthorized);
         }
         Kind::Flush => {
             cx.flush(if extras.is_empty() {
@@ -31,7 +31,7 @@ pub(super) fn run(
                 u32_at(extras, 0).into()
             });
             if !is_quiet {
-                say(cx.out, header, Status::Done);
+                reply_status(cx.out, header, Status::Done);
             }
         }
         Kind::Version => {
@@ -45,9 +45,9 @@ pub(super) fn run(
         Kind::SaslStep => {
             cx.service.counters.add(Count::AuthCommands, 1);
             cx.service.counters.add(Count::AuthErrors, 1);
-            say(cx.out, header, Status::Unauthorized);
+            reply_status(cx.out, header, Status::Unauthorized);
         }
-        _ => say(cx.out, header, Status::Done),
+        _ => reply_status(cx.out, header, Status::Done),
     }
 }
 
@@ -59,16 +59,16 @@ fn authenticate(
     value: &[u8],
 ) {
     cx.service.counters.add(Count::AuthCommands, 1);
-    let knows = match &cx.service.settings.access {
-        Access::Sasl(users) => mechanism == MECHANISM && users.knows_plain(value),
-        Access::Open | Access::Ascii(_) => false,
+    let knows = match &cx.service.settings.auth {
+        Auth::Sasl(users) => mechanism == MECHANISM && users.knows_plain(value),
+        Auth::Open | Auth::Ascii(_) => false,
     };
     *may_ask = knows;
     if knows {
         reply(cx.out, header, Status::Done, &[], &[], b"Authenticated", 0);
     } else {
         cx.service.counters.add(Count::AuthErrors, 1);
-        say(cx.out, header, Status::Unauthorized);
+        reply_status(cx.out, header, Status::Unauthorized);
     }
 }
 
@@ -76,11 +76,11 @@ fn authenticate(
 fn stat(cx: &mut Context<'_>, header: &Header, group: &[u8]) {
     // `detail dump` shows a part of each key.
     if group.starts_with(b"detail") && !cx.service.settings.allows_dump {
-        return say(cx.out, header, Status::NotFound);
+        return reply_status(cx.out, header, Status::NotFound);
     }
     if let b"detail on" | b"detail off" = group {
         cx.turn_detail(group == b"detail on");
-        return say(cx.out, header, Status::Done);
+        return reply_status(cx.out, header, Status::Done);
     }
     let (service, seconds, out) = (cx.service, cx.seconds, &mut *cx.out);
     let known = match group {
@@ -100,7 +100,7 @@ fn stat(cx: &mut Context<'_>, header: &Header, group: &[u8]) {
             reply(out, header, Status::Done, &[], name, value, 0);
         }),
     };
-    say(
+    reply_status(
         cx.out,
         header,
         if known {

@@ -3,10 +3,10 @@
 use session::{Next, Phase};
 
 use super::wire::{
-    HEADER_LEN, Header, Kind, Status, cas_of, reply, say, status_of, swallow, u32_at,
+    HEADER_LEN, Header, Kind, Status, cas_of, reply, reply_status, status_of, swallow, u32_at,
 };
 use crate::conversation::observe::Stored;
-use crate::conversation::{Context, Pending, State, Step};
+use crate::conversation::{Context, Pending, Progress, State};
 use crate::store::{Mode, NEVER, Rule, Seconds, StoreError, StoreOutcome};
 
 /// Longer values are refused without asking the store.
@@ -60,11 +60,11 @@ pub(super) fn begin(
     mode: Mode,
     is_quiet: bool,
     input: &[u8],
-) -> Step {
+) -> Progress {
     let head_len = HEADER_LEN + header.extras_len + header.key_len;
     let whole_len = HEADER_LEN + header.body_len;
     if input.len() < head_len {
-        return Step::wait(Phase::Head);
+        return Progress::wait(Phase::Head);
     }
     let (head, rest) = input.split_at(head_len);
     let wanted = read(cx, header, mode, is_quiet, head);
@@ -73,19 +73,19 @@ pub(super) fn begin(
     if let Some(value) = rest.get(..value_len) {
         let result = cx.items.store(key, value, flags, exptime, wanted.rule);
         finish_with(cx, &wanted, value_len, result);
-        return Step::used(whole_len);
+        return Progress::used(whole_len);
     }
     let reserved = match value_len {
         ..=VALUE_LEN_MAX => cx.items.reserve(key, value_len, flags, exptime),
         _ => Err(StoreError::TooLarge),
     };
     match reserved {
-        Ok(draft) => {
+        Ok(reservation) => {
             *state = State::Value(Box::new(Pending {
                 head: head.into(),
-                draft,
+                reservation,
             }));
-            Step::used(head_len)
+            Progress::used(head_len)
         }
         Err(error) => {
             failed(cx, &wanted, value_len, error);
@@ -95,23 +95,23 @@ pub(super) fn begin(
 }
 
 /// The next bytes of a value.
-pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Step {
+pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
     let State::Value(pending) = state else {
         unreachable!("called in Value")
     };
-    let missing = pending.draft.missing();
-    match pending.draft.fill(input) {
-        Ok(used) if pending.draft.is_full() => {
+    let missing = pending.reservation.missing();
+    match pending.reservation.fill(input) {
+        Ok(used) if pending.reservation.is_full() => {
             finish(cx, state);
-            Step::used(used)
+            Progress::used(used)
         }
-        Ok(used) => Step {
+        Ok(used) => Progress {
             used,
             next: Some(Next::Receive(Phase::Body)),
         },
         Err(error) => {
             let head = std::mem::take(&mut pending.head);
-            let value_len = pending.draft.value_len();
+            let value_len = pending.reservation.value_len();
             let wanted = read_again(cx, &head);
             failed(cx, &wanted, value_len, error);
             swallow(state, &wanted.header, 0, missing, status_of(error))
@@ -124,10 +124,10 @@ pub(crate) fn finish(cx: &mut Context<'_>, state: &mut State) {
     let State::Value(pending) = std::mem::replace(state, State::Command) else {
         unreachable!("finished outside of Value")
     };
-    let Pending { head, draft } = *pending;
-    let value_len = draft.value_len();
+    let Pending { head, reservation } = *pending;
+    let value_len = reservation.value_len();
     let wanted = read_again(cx, &head);
-    let result = cx.items.commit(draft, wanted.rule);
+    let result = cx.items.commit(reservation, wanted.rule);
     finish_with(cx, &wanted, value_len, result);
 }
 
@@ -158,20 +158,20 @@ fn finish_with(
             } else {
                 status_of(error)
             };
-            return say(cx.out, header, status);
+            return reply_status(cx.out, header, status);
         }
     };
-    saw(cx, wanted, value_len, result);
+    observe(cx, wanted, value_len, result);
     match (outcome, wanted.rule.mode) {
         (StoreOutcome::Stored { .. }, _) if wanted.is_quiet => {}
         (StoreOutcome::Stored { cas }, _) => {
             reply(cx.out, header, Status::Done, &[], &[], &[], cas)
         }
-        (StoreOutcome::NotStored, Mode::Add) => say(cx.out, header, Status::Exists),
-        (StoreOutcome::NotStored, Mode::Replace) => say(cx.out, header, Status::NotFound),
-        (StoreOutcome::NotStored, _) => say(cx.out, header, Status::NotStored),
-        (StoreOutcome::Exists, _) => say(cx.out, header, Status::Exists),
-        (StoreOutcome::NotFound, _) => say(cx.out, header, Status::NotFound),
+        (StoreOutcome::NotStored, Mode::Add) => reply_status(cx.out, header, Status::Exists),
+        (StoreOutcome::NotStored, Mode::Replace) => reply_status(cx.out, header, Status::NotFound),
+        (StoreOutcome::NotStored, _) => reply_status(cx.out, header, Status::NotStored),
+        (StoreOutcome::Exists, _) => reply_status(cx.out, header, Status::Exists),
+        (StoreOutcome::NotFound, _) => reply_status(cx.out, header, Status::NotFound),
     }
 }
 
@@ -182,16 +182,16 @@ fn failed(cx: &mut Context<'_>, wanted: &StoreRequest<'_>, value_len: usize, err
     if wanted.rule.mode == Mode::Set {
         cx.discard(wanted.key);
     }
-    saw(cx, wanted, value_len, Err(error));
+    observe(cx, wanted, value_len, Err(error));
 }
 
-fn saw(
+fn observe(
     cx: &Context<'_>,
     wanted: &StoreRequest<'_>,
     value_len: usize,
     result: Result<StoreOutcome, StoreError>,
 ) {
-    cx.saw_store(&Stored {
+    cx.observe_store(&Stored {
         key: wanted.key,
         command: match (wanted.rule.cas, wanted.rule.mode) {
             (Some(_), Mode::Set) => "cas",

@@ -12,7 +12,7 @@
 
 use session::Outbox;
 
-use crate::conversation::{State, Step, Swallow};
+use crate::conversation::{Progress, State, Swallow};
 use crate::store::{Direction, Mode, StoreError};
 
 /// The first byte of a request.
@@ -185,14 +185,14 @@ pub(super) fn swallow(
     used: usize,
     left: usize,
     status: Status,
-) -> Step {
+) -> Progress {
     let text = status.text();
     let head = head(header, status, 0, 0, text.len(), 0);
     *state = State::Swallow(Box::new(Swallow {
         left: left as u64,
         reply: [&head[..], text].concat(),
     }));
-    Step::used(used)
+    Progress::used(used)
 }
 
 /// A cas of 0 is none.
@@ -216,7 +216,7 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Replies with a status and its text.
-pub(super) fn say(out: &mut Outbox, header: &Header, status: Status) {
+pub(super) fn reply_status(out: &mut Outbox, header: &Header, status: Status) {
     reply(out, header, status, &[], &[], status.text(), 0);
 }
 

@@ -5,13 +5,13 @@ use session::{Now, Outbox};
 use crate::service::Service;
 use crate::service::connections::Connection;
 use crate::service::counters::Count;
-use crate::store::{Seconds, StoreError, Turn};
+use crate::store::{Guard, Seconds, StoreError};
 
 /// One call of [`receive`](session::Session::receive): everything that a command needs, apart from
 /// the state that it changes.
 pub(crate) struct Context<'a> {
     pub(crate) service: &'a Service,
-    pub(crate) items: Turn<'a>,
+    pub(crate) items: Guard<'a>,
     pub(crate) seconds: Seconds,
     pub(crate) now: Now,
     pub(crate) out: &'a mut Outbox,
@@ -32,7 +32,7 @@ impl<'a> Context<'a> {
         connection.last_command.store(seconds, Ordering::Relaxed);
         Context {
             service,
-            items: service.store().turn(seconds),
+            items: service.store().access(seconds),
             seconds,
             now,
             out,
@@ -43,7 +43,7 @@ impl<'a> Context<'a> {
 
     /// Turns `stats detail` on or off, for what follows in the same input as well.
     pub(crate) fn turn_detail(&mut self, on: bool) {
-        self.service.detail.turn(on);
+        self.service.detail.switch(on);
         self.is_observed = self.service.is_observed();
     }
 

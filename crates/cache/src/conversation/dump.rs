@@ -16,7 +16,7 @@ use crate::words::{base64, push_encoded, push_plain};
 /// A listing on its way out.
 #[derive(Debug)]
 pub(crate) struct Dump {
-    kind: Kind,
+    kind: Listing,
     /// Bits of the classes wanted.
     classes: u64,
     /// How many items may still be listed.
@@ -28,7 +28,7 @@ pub(crate) struct Dump {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum Listing {
     Metadump,
     Mgdump,
     Cachedump,
@@ -55,9 +55,9 @@ impl Dump {
         };
         Dump {
             kind: if is_mgdump {
-                Kind::Mgdump
+                Listing::Mgdump
             } else {
-                Kind::Metadump
+                Listing::Metadump
             },
             classes,
             left: u64::MAX,
@@ -69,7 +69,7 @@ impl Dump {
     /// `stats cachedump <class> <limit>`; 0 is no limit.
     pub(crate) fn of_class(class: u32, limit: u32) -> Dump {
         Dump {
-            kind: Kind::Cachedump,
+            kind: Listing::Cachedump,
             classes: 1 << (class & 63),
             left: if limit == 0 { u64::MAX } else { limit.into() },
             cursor: Some(Cursor::START),
@@ -95,9 +95,9 @@ impl Dump {
                 if *classes & 1 << (item.class_id() & 63) != 0 && *left > 0 {
                     *left -= 1;
                     match kind {
-                        Kind::Metadump => metadump(item, epoch, found),
-                        Kind::Mgdump => mgdump(item, found),
-                        Kind::Cachedump => cachedump(item, epoch, found),
+                        Listing::Metadump => metadump(item, epoch, found),
+                        Listing::Mgdump => mgdump(item, found),
+                        Listing::Cachedump => cachedump(item, epoch, found),
                     }
                 }
                 ControlFlow::Continue(())
@@ -114,8 +114,8 @@ impl Dump {
             return false;
         }
         out.put(match self.kind {
-            Kind::Mgdump => b"EN\r\n",
-            Kind::Metadump | Kind::Cachedump => b"END\r\n",
+            Listing::Mgdump => b"EN\r\n",
+            Listing::Metadump | Listing::Cachedump => b"END\r\n",
         });
         true
     }

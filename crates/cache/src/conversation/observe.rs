@@ -21,7 +21,7 @@ pub(crate) struct Stored<'a> {
 impl Context<'_> {
     /// Reports a lookup to watchers and `stats detail`.
     #[inline]
-    pub(crate) fn saw_get(&self, key: &[u8], found: &Result<Item<'_>, Miss>) {
+    pub(crate) fn observe_get(&self, key: &[u8], found: &Result<Item<'_>, Miss>) {
         if self.is_observed {
             get(self, key, found);
             if self.service.detail.is_on() {
@@ -33,7 +33,7 @@ impl Context<'_> {
 
     /// Reports a store to watchers and `stats detail`.
     #[inline]
-    pub(crate) fn saw_store(&self, stored: &Stored<'_>) {
+    pub(crate) fn observe_store(&self, stored: &Stored<'_>) {
         if self.is_observed {
             store(self, stored);
             if self.service.detail.is_on() {
@@ -44,7 +44,7 @@ impl Context<'_> {
 
     /// Reports a delete to watchers and `stats detail`.
     #[inline]
-    pub(crate) fn saw_delete(&self, key: &[u8]) {
+    pub(crate) fn observe_delete(&self, key: &[u8]) {
         if self.is_observed && self.service.detail.is_on() {
             self.service.detail.count(key, Event::Delete);
         }

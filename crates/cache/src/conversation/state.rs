@@ -4,7 +4,7 @@ use session::{Next, Phase};
 
 use super::dump::Dump;
 use crate::service::watch::Watcher;
-use crate::store::{Draft, Seconds};
+use crate::store::{Reservation, Seconds};
 
 /// Where a conversation stands.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Pending {
     /// The command line or the header with extras and key. It is parsed again when the value is
     /// there: this is the rare way.
     pub(crate) head: Box<[u8]>,
-    pub(crate) draft: Draft,
+    pub(crate) reservation: Reservation,
 }
 
 /// A value that is not wanted.
@@ -59,27 +59,27 @@ impl State {
 }
 
 /// What one step of the conversation came to.
-pub(crate) struct Step {
+pub(crate) struct Progress {
     pub(crate) used: usize,
     /// `None`: there may be more to do at once.
     pub(crate) next: Option<Next>,
 }
 
-impl Step {
+impl Progress {
     #[inline]
-    pub(crate) fn used(used: usize) -> Step {
-        Step { used, next: None }
+    pub(crate) fn used(used: usize) -> Progress {
+        Progress { used, next: None }
     }
 
-    pub(crate) fn wait(phase: Phase) -> Step {
-        Step {
+    pub(crate) fn wait(phase: Phase) -> Progress {
+        Progress {
             used: 0,
             next: Some(Next::Receive(phase)),
         }
     }
 
-    pub(crate) fn then(next: Next) -> Step {
-        Step {
+    pub(crate) fn then(next: Next) -> Progress {
+        Progress {
             used: 0,
             next: Some(next),
         }

@@ -44,13 +44,13 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         Ok((Counted::Stored { number, cas }, has_begun)) => {
             if !flags.has(b'q') {
                 let exptime = old_exptime.filter(|_| !has_begun).unwrap_or(NEVER);
-                let new = New {
+                let new = NewNumber {
                     number,
                     cas,
                     has_begun,
                     exptime,
                 };
-                say(cx, key_word, words, &flags, &new);
+                reply(cx, key_word, words, &flags, &new);
             }
         }
         Ok((Counted::NotFound, _)) => say_code(cx, b"NF", words, key_word, &flags),
@@ -112,7 +112,7 @@ fn begin(
 }
 
 /// The reply to a number that was counted.
-struct New {
+struct NewNumber {
     number: u64,
     cas: u64,
     has_begun: bool,
@@ -120,7 +120,7 @@ struct New {
     exptime: Seconds,
 }
 
-fn say(cx: &mut Context<'_>, key_word: &[u8], words: &[&[u8]], flags: &Flags, new: &New) {
+fn reply(cx: &mut Context<'_>, key_word: &[u8], words: &[&[u8]], flags: &Flags, new: &NewNumber) {
     let mut exptime = new.exptime;
     let mut room = [0; DECIMAL_LEN_MAX];
     let text = decimal(new.number, &mut room);

@@ -26,7 +26,7 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         clear_value: flags.has(b'x'),
         exptime: flags.exptime,
     };
-    cx.saw_delete(key);
+    cx.observe_delete(key);
     let code = match cx.items.delete(key, rule) {
         Deleted::Deleted if flags.has(b'q') => return,
         Deleted::Deleted => b"HD",

@@ -7,7 +7,7 @@ use crate::conversation::Context;
 use crate::number::push_decimal;
 use crate::service::Service;
 use crate::service::counters::Count;
-use crate::store::{Item, Miss, Mode, NEVER, Rule, Seconds, StoreOutcome, Turn};
+use crate::store::{Guard, Item, Miss, Mode, NEVER, Rule, Seconds, StoreOutcome};
 use crate::words::{KEY_LEN_MAX, SHARED_LEN_MIN, TOO_MANY_READERS, Tokens};
 
 /// `mg <key> <flags>*`
@@ -39,7 +39,7 @@ fn find(cx: &mut Context<'_>, key: &[u8], key_word: &[u8], words: &[&[u8]], flag
             .and_then(|_| cx.items.peek(key).map(|item| item.exptime())),
     };
     let found = lookup(&cx.items, cx.service, key, flags);
-    cx.saw_get(key, &found);
+    cx.observe_get(key, &found);
     match (&found, flags.vivify) {
         (Ok(item), _) => hit(cx.out, item, &asked, cx.seconds, false),
         (Err(_), Some(_)) => vivify(cx, key, &asked),
@@ -57,7 +57,7 @@ struct GetCommand<'a> {
 
 #[inline]
 fn lookup<'i>(
-    items: &'i Turn<'_>,
+    items: &'i Guard<'_>,
     service: &Service,
     key: &[u8],
     flags: &Flags,

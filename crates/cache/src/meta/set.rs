@@ -74,7 +74,7 @@ fn mode(flags: &Flags) -> Option<(&'static str, Mode)> {
 }
 
 /// Appends the reply for this outcome. `q` leaves out `HD`.
-pub(crate) fn say(
+pub(crate) fn reply(
     cx: &mut Context<'_>,
     storage: &Storage<'_>,
     reply: &Reply<'_>,

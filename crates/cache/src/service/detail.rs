@@ -49,7 +49,7 @@ impl Detail {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn turn(&self, on: bool) {
+    pub(crate) fn switch(&self, on: bool) {
         self.is_on.store(on, Ordering::Relaxed);
     }
 

@@ -54,7 +54,7 @@ pub struct Settings {
     /// `-o track_sizes`: `stats sizes` tells. Clients may change it.
     pub tracks_sizes: bool,
     /// Who may use it.
-    pub access: Access,
+    pub auth: Auth,
 }
 
 /// What `-B` allows.
@@ -71,7 +71,7 @@ pub enum Binding {
 
 /// Who may use the cache.
 #[derive(Clone, Debug, Default)]
-pub enum Access {
+pub enum Auth {
     /// Every client.
     #[default]
     Open,
@@ -107,7 +107,7 @@ impl Default for Settings {
             verbosity: 0,
             crawls: true,
             tracks_sizes: false,
-            access: Access::Open,
+            auth: Auth::Open,
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::counters::Count;
-use super::{Access, Binding, Peer, Service, watch};
+use super::{Auth, Binding, Peer, Service, watch};
 use crate::store::{ClassStats, Seconds, Stats};
 
 /// Names that nothing here corresponds to; always 0.
@@ -252,7 +252,7 @@ fn settings(service: &Service, sink: &mut Sink<'_>) {
         "umask": format!("{:o}", settings.unix_mask),
         "shutdown_command": yes(settings.allows_shutdown),
         "growth_factor": format!("{:.2}", config.chunk_growth),
-        "chunk_size": config.chunk_room_min,
+        "chunk_size": config.chunk_space_min,
         "num_threads": settings.threads,
         "stat_key_prefix": char::from(settings.prefix_delimiter),
         "detail_enabled": yes(service.detail.is_on()),
@@ -264,8 +264,8 @@ fn settings(service: &Service, sink: &mut Sink<'_>) {
             Binding::Ascii => "ascii",
             Binding::Binary => "binary",
         },
-        "auth_enabled_sasl": yes(matches!(settings.access, Access::Sasl(_))),
-        "auth_enabled_ascii": yes(matches!(settings.access, Access::Ascii(_))),
+        "auth_enabled_sasl": yes(matches!(settings.auth, Auth::Sasl(_))),
+        "auth_enabled_ascii": yes(matches!(settings.auth, Auth::Ascii(_))),
         "item_size_max": config.item_len_max,
         "client_flags_size": size_of::<u32>(),
         "maxconns_fast": yes(settings.refuses_at_connections_max),

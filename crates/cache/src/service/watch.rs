@@ -73,13 +73,13 @@ pub(crate) struct Watchers {
 #[derive(Debug)]
 pub(crate) struct Watcher {
     kinds: Kinds,
-    queue: Mutex<Queue>,
+    queue: Mutex<LineQueue>,
     changed: Condvar,
     is_ended: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct LineQueue {
     lines: Vec<u8>,
     line_count: u64,
     skipped: u64,
@@ -176,7 +176,7 @@ impl Watcher {
     /// Waits until there is something to take, or `timeout` is over, or the watch ends.
     pub(crate) fn wait(&self, timeout: Duration) {
         let queue = self.lock();
-        let nothing = |queue: &mut Queue| queue.lines.is_empty() && !self.is_ended();
+        let nothing = |queue: &mut LineQueue| queue.lines.is_empty() && !self.is_ended();
         drop(self.changed.wait_timeout_while(queue, timeout, nothing));
     }
 
@@ -192,7 +192,7 @@ impl Watcher {
         self.is_ended.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LineQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

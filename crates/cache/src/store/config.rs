@@ -6,7 +6,7 @@ pub struct Config {
     /// `-I`: the longest item in bytes, its key and header counted. At most 1 GiB.
     pub item_len_max: u32,
     /// `-n`: the least room in a chunk for key and value, in bytes.
-    pub chunk_room_min: u32,
+    pub chunk_space_min: u32,
     /// `-f`: how much longer the chunks of the next slab class are.
     pub chunk_growth: f64,
     /// Without `-M`: a full store gives up old items for new ones. With `-M` it refuses the new
@@ -26,7 +26,7 @@ impl Default for Config {
         Config {
             memory_max: 64 << 20,
             item_len_max: 1 << 20,
-            chunk_room_min: 48,
+            chunk_space_min: 48,
             chunk_growth: 1.25,
             evicts: true,
             counts_cas: true,

@@ -100,9 +100,9 @@ pub struct Eviction<'a> {
     pub last_access: Seconds,
     /// The number of its slab class.
     pub class_id: u8,
-    /// Header, key and value, in bytes.
+    /// ItemHeader, key and value, in bytes.
     pub size: u64,
-    /// The time of the turn that evicted it.
+    /// The time of the guard that evicted it.
     pub now: Seconds,
 }
 
@@ -119,7 +119,7 @@ pub struct ClassStats {
     pub total_pages: u32,
     /// Chunks of these pages.
     pub total_chunks: u64,
-    /// Chunks in use: items, parts of long items, drafts, limbo.
+    /// Chunks in use: items, parts of long items, reservations, limbo.
     pub used_chunks: u64,
     /// Chunks not in use.
     pub free_chunks: u64,

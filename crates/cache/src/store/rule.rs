@@ -24,7 +24,7 @@ pub struct Rule {
     pub invalidate: bool,
     /// Meta `E`: the item's new cas, instead of the store's next one.
     pub new_cas: Option<u64>,
-    /// Meta `N` of append and prepend: what is missing is stored, with the draft's expiry time.
+    /// Meta `N` of append and prepend: what is missing is stored, with the reservation's expiry time.
     pub vivify: bool,
     /// Meta `N` of get: the item begins with its win token given out.
     pub win_taken: bool,

@@ -6,7 +6,7 @@ use std::iter;
 
 use session::{Next, Outbox, Phase};
 
-use crate::conversation::{Context, Retrieval, State, Step};
+use crate::conversation::{Context, Progress, Retrieval, State};
 use crate::number::{parse_exptime, push_decimal};
 use crate::store::{Item, PREFETCHED_MAX};
 use crate::words::{
@@ -39,29 +39,34 @@ pub(crate) fn begin(
     line: &[u8],
     start: usize,
     end: usize,
-) -> Step {
+) -> Progress {
     match head(cx, line) {
         Ok((retrieval, at)) => whole_line(cx, state, retrieval, &line[at..], start + at, end),
         Err(reply) => {
             cx.out.put(reply);
-            Step::used(end + 1)
+            Progress::used(end + 1)
         }
     }
 }
 
 /// A line that is too long to wait for its end. The words behind the command begin at `at`.
 #[cold]
-pub(crate) fn begin_long(cx: &mut Context<'_>, state: &mut State, input: &[u8], at: usize) -> Step {
+pub(crate) fn begin_long(
+    cx: &mut Context<'_>,
+    state: &mut State,
+    input: &[u8],
+    at: usize,
+) -> Progress {
     let start = input.iter().take_while(|&&byte| byte == b' ').count();
     match head(cx, &input[start..]) {
         Ok((retrieval, keys_at)) => {
             *state = State::Keys(retrieval);
-            Step::used(start + keys_at.max(at - start))
+            Progress::used(start + keys_at.max(at - start))
         }
         Err(reply) => {
             cx.out.put(reply);
             *state = State::SkipLine;
-            Step::used(at)
+            Progress::used(at)
         }
     }
 }
@@ -101,10 +106,10 @@ pub(crate) fn whole_line(
     keys: &[u8],
     at: usize,
     end: usize,
-) -> Step {
+) -> Progress {
     if keys.iter().all(|&byte| byte == b' ') {
         cx.out.put(BAD_FORMAT);
-        return Step::used(end + 1);
+        return Progress::used(end + 1);
     }
     // memcached checks all keys before it replies. So does this function, for lines that memcached
     // would hold.
@@ -115,17 +120,17 @@ pub(crate) fn whole_line(
             .any(|key| key.len() > KEY_LEN_MAX)
     {
         cx.out.put(BAD_FORMAT);
-        return Step::used(end + 1);
+        return Progress::used(end + 1);
     }
     match run(cx, retrieval, keys) {
         Ran::All => {
             cx.out.put(b"END\r\n");
             *state = State::Command;
-            Step::used(end + 1)
+            Progress::used(end + 1)
         }
         Ran::Full(len) => {
             *state = State::Keys(retrieval);
-            Step {
+            Progress {
                 used: at + len,
                 next: Some(Next::Flush),
             }
@@ -133,7 +138,7 @@ pub(crate) fn whole_line(
         Ran::Refused(why) => {
             cx.out.put(why);
             *state = State::Command;
-            Step::used(end + 1)
+            Progress::used(end + 1)
         }
     }
 }
@@ -144,7 +149,7 @@ pub(crate) fn go_on(
     state: &mut State,
     retrieval: Retrieval,
     input: &[u8],
-) -> Step {
+) -> Progress {
     if let Some(end) = memchr::memchr(b'\n', input) {
         let keys = match &input[..end] {
             b"\r" => &[],
@@ -155,12 +160,12 @@ pub(crate) fn go_on(
     // Keys whose end has come.
     let whole = memchr::memrchr(b' ', input).map_or(0, |at| at + 1);
     match run(cx, retrieval, &input[..whole]) {
-        Ran::Full(len) => Step {
+        Ran::Full(len) => Progress {
             used: len,
             next: Some(Next::Flush),
         },
         // A carriage return may be the last byte of the longest key's line.
-        Ran::All if input.len() - whole <= KEY_LEN_MAX + 1 => Step {
+        Ran::All if input.len() - whole <= KEY_LEN_MAX + 1 => Progress {
             used: whole,
             next: Some(Next::Receive(Phase::Head)),
         },
@@ -170,7 +175,7 @@ pub(crate) fn go_on(
                 _ => BAD_FORMAT,
             });
             *state = State::SkipLine;
-            Step::used(0)
+            Progress::used(0)
         }
     }
 }
@@ -181,10 +186,10 @@ fn rest_of_line(
     retrieval: Retrieval,
     keys: &[u8],
     end: usize,
-) -> Step {
+) -> Progress {
     match run(cx, retrieval, keys) {
         Ran::Full(len) => {
-            return Step {
+            return Progress {
                 used: len,
                 next: Some(Next::Flush),
             };
@@ -193,7 +198,7 @@ fn rest_of_line(
         Ran::Refused(why) => cx.out.put(why),
     }
     *state = State::Command;
-    Step::used(end + 1)
+    Progress::used(end + 1)
 }
 
 /// How far a line was answered.
@@ -254,7 +259,7 @@ fn one(cx: &mut Context<'_>, retrieval: Retrieval, key: &[u8]) -> bool {
         None => cx.items.get(key),
         Some(exptime) => cx.items.get_and_touch(key, exptime),
     };
-    cx.saw_get(key, &found);
+    cx.observe_get(key, &found);
     match &found {
         Ok(item) => put_value(cx.out, key, item, retrieval.with_cas),
         Err(_) => true,

@@ -7,7 +7,7 @@
 use session::{Next, Phase};
 
 use crate::conversation::observe::Stored;
-use crate::conversation::{Bad, Context, Pending, State, Step, Storage, Swallow};
+use crate::conversation::{Bad, Context, Pending, Progress, State, Storage, Swallow};
 use crate::meta;
 use crate::number::{parse_exptime, parse_flags, parse_u64};
 use crate::store::{Mode, Rule, StoreError, StoreOutcome};
@@ -18,10 +18,10 @@ use crate::words::{
 /// A store command's line, and the words for its outcome.
 struct StoreCommand<'a> {
     storage: Storage<'a>,
-    voice: Voice<'a>,
+    style: Style<'a>,
 }
 
-enum Voice<'a> {
+enum Style<'a> {
     Classic { is_quiet: bool },
     Meta(meta::set::Reply<'a>),
 }
@@ -34,17 +34,17 @@ pub(crate) fn begin(
     line: &[u8],
     input: &[u8],
     after: usize,
-) -> Step {
+) -> Progress {
     let mut key_room = [0; KEY_LEN_MAX];
     match read(cx, line, &mut key_room) {
         Ok(asked) => value(cx, state, &asked, line, input, after),
         Err(Bad::Line(reply)) => {
             cx.answer(reply, false);
-            Step::used(after)
+            Progress::used(after)
         }
         Err(Bad::Swallow(reply, len)) => {
             *state = swallow(len + 2, reply);
-            Step::used(after)
+            Progress::used(after)
         }
     }
 }
@@ -59,8 +59,8 @@ fn read<'a>(
     match tokens.command() {
         b"ms" => {
             let (storage, reply) = meta::set::read(cx, &tokens, key_room)?;
-            let voice = Voice::Meta(reply);
-            Ok(StoreCommand { storage, voice })
+            let style = Style::Meta(reply);
+            Ok(StoreCommand { storage, style })
         }
         _ => read_classic(cx, &tokens),
     }
@@ -109,8 +109,8 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<StoreComman
         },
         name,
     };
-    let voice = Voice::Classic { is_quiet };
-    Ok(StoreCommand { storage, voice })
+    let style = Style::Classic { is_quiet };
+    Ok(StoreCommand { storage, style })
 }
 
 /// Takes the value, or its first part.
@@ -122,7 +122,7 @@ fn value(
     line: &[u8],
     input: &[u8],
     after: usize,
-) -> Step {
+) -> Progress {
     let len = asked.storage.value_len;
     match input[after..].get(..len + 2) {
         Some([value @ .., b'\r', b'\n']) => {
@@ -134,8 +134,8 @@ fn value(
                 ..
             } = asked.storage;
             let result = cx.items.store(key, value, flags, exptime, rule);
-            say(cx, asked, result);
-            Step::used(after + len + 2)
+            reply(cx, asked, result);
+            Progress::used(after + len + 2)
         }
         _ => begin_long(cx, state, asked, line, after),
     }
@@ -149,7 +149,7 @@ fn begin_long(
     asked: &StoreCommand<'_>,
     line: &[u8],
     after: usize,
-) -> Step {
+) -> Progress {
     let Storage {
         key,
         value_len,
@@ -158,33 +158,33 @@ fn begin_long(
         ..
     } = asked.storage;
     *state = match cx.items.reserve(key, value_len, flags, exptime) {
-        Ok(draft) => State::Value(Box::new(Pending {
+        Ok(reservation) => State::Value(Box::new(Pending {
             head: line.into(),
-            draft,
+            reservation,
         })),
         Err(error) => refuse(cx, asked, error, value_len),
     };
-    Step::used(after)
+    Progress::used(after)
 }
 
 /// The next bytes of a value that goes into its item.
-pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Step {
+pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
     let State::Value(pending) = state else {
         unreachable!("called in Value")
     };
-    let missing = pending.draft.missing();
-    let filled = match pending.draft.fill(input) {
+    let missing = pending.reservation.missing();
+    let filled = match pending.reservation.fill(input) {
         Ok(filled) => filled,
         Err(error) => {
             let head = std::mem::take(&mut pending.head);
             return with_line(cx, &head, |cx, asked| {
                 *state = refuse(cx, asked, error, missing);
-                Step::used(0)
+                Progress::used(0)
             });
         }
     };
-    if !pending.draft.is_full() || input.len() < filled + 2 {
-        return Step {
+    if !pending.reservation.is_full() || input.len() < filled + 2 {
+        return Progress {
             used: filled,
             next: Some(Next::Receive(Phase::Body)),
         };
@@ -193,17 +193,17 @@ pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> St
     let State::Value(pending) = std::mem::replace(state, State::Command) else {
         unreachable!("matched above")
     };
-    let Pending { head, draft } = *pending;
+    let Pending { head, reservation } = *pending;
     with_line(cx, &head, |cx, asked| {
         if is_ended {
-            let result = cx.items.commit(draft, asked.storage.rule);
-            say(cx, asked, result);
+            let result = cx.items.commit(reservation, asked.storage.rule);
+            reply(cx, asked, result);
         } else {
-            let is_quiet = matches!(asked.voice, Voice::Classic { is_quiet: true });
+            let is_quiet = matches!(asked.style, Style::Classic { is_quiet: true });
             cx.answer(BAD_CHUNK, is_quiet);
         }
     });
-    Step::used(filled + 2)
+    Progress::used(filled + 2)
 }
 
 /// Reads a line again that was kept because it was good.
@@ -228,7 +228,7 @@ fn refuse(
     missing: usize,
 ) -> State {
     failed(cx, &asked.storage, error);
-    let is_quiet = matches!(asked.voice, Voice::Classic { is_quiet: true });
+    let is_quiet = matches!(asked.style, Style::Classic { is_quiet: true });
     swallow(missing + 2, if is_quiet { b"" } else { words(error) })
 }
 
@@ -239,7 +239,7 @@ fn failed(cx: &mut Context<'_>, storage: &Storage<'_>, error: StoreError) {
     if storage.rule.mode == Mode::Set {
         cx.discard(storage.key);
     }
-    saw(cx, storage, Err(error));
+    observe(cx, storage, Err(error));
 }
 
 pub(crate) fn swallow(len: usize, reply: &[u8]) -> State {
@@ -258,14 +258,14 @@ fn words(error: StoreError) -> &'static [u8] {
 
 /// Appends the reply for this outcome.
 #[inline]
-fn say(cx: &mut Context<'_>, asked: &StoreCommand<'_>, result: Result<StoreOutcome, StoreError>) {
+fn reply(cx: &mut Context<'_>, asked: &StoreCommand<'_>, result: Result<StoreOutcome, StoreError>) {
     match result {
         Ok(outcome) => {
-            saw(cx, &asked.storage, result);
-            match &asked.voice {
-                Voice::Meta(reply) => meta::set::say(cx, &asked.storage, reply, outcome),
-                Voice::Classic { is_quiet: true } => {}
-                Voice::Classic { is_quiet: false } => cx.out.put(match outcome {
+            observe(cx, &asked.storage, result);
+            match &asked.style {
+                Style::Meta(reply) => meta::set::reply(cx, &asked.storage, reply, outcome),
+                Style::Classic { is_quiet: true } => {}
+                Style::Classic { is_quiet: false } => cx.out.put(match outcome {
                     StoreOutcome::Stored { .. } => b"STORED\r\n",
                     StoreOutcome::NotStored => b"NOT_STORED\r\n",
                     StoreOutcome::Exists => b"EXISTS\r\n",
@@ -282,19 +282,19 @@ fn say_failed(cx: &mut Context<'_>, asked: &StoreCommand<'_>, error: StoreError)
     failed(cx, &asked.storage, error);
     // A longer value that was there before stays, and memcached calls that not stored.
     let is_joined = matches!(asked.storage.rule.mode, Mode::Append | Mode::Prepend);
-    match &asked.voice {
-        Voice::Classic { is_quiet: true } => {}
-        Voice::Classic { .. } if is_joined => cx.out.put(b"NOT_STORED\r\n"),
-        Voice::Meta(reply) if is_joined => {
-            meta::set::say(cx, &asked.storage, reply, StoreOutcome::NotStored);
+    match &asked.style {
+        Style::Classic { is_quiet: true } => {}
+        Style::Classic { .. } if is_joined => cx.out.put(b"NOT_STORED\r\n"),
+        Style::Meta(reply) if is_joined => {
+            meta::set::reply(cx, &asked.storage, reply, StoreOutcome::NotStored);
         }
         _ => cx.out.put(words(error)),
     }
 }
 
 #[inline]
-fn saw(cx: &Context<'_>, storage: &Storage<'_>, result: Result<StoreOutcome, StoreError>) {
-    cx.saw_store(&Stored {
+fn observe(cx: &Context<'_>, storage: &Storage<'_>, result: Result<StoreOutcome, StoreError>) {
+    cx.observe_store(&Stored {
         key: storage.key,
         command: storage.name,
         exptime: storage.exptime,

@@ -251,6 +251,6 @@ impl<S: Session> Carriage<S> {
     pub(super) fn lends_room(&mut self) -> bool {
         self.held.is_empty()
             && !self.is_secure
-            && (self.session.as_mut()).is_some_and(|session| !session.body_room().is_empty())
+            && (self.session.as_mut()).is_some_and(|session| !session.body_buffer().is_empty())
     }
 }

@@ -70,24 +70,24 @@ impl Framing {
 
 /// A body on its way in.
 #[derive(Debug)]
-pub(crate) enum Body {
+pub(crate) enum BodyReader {
     Length { left: u64 },
     Chunked(Chunks),
 }
 
 /// Whether a body is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum BodyProgress {
     More,
     Whole,
 }
 
-impl Body {
-    pub(crate) fn new(framing: Framing) -> Option<Body> {
+impl BodyReader {
+    pub(crate) fn new(framing: Framing) -> Option<BodyReader> {
         match framing {
             Framing::None => None,
-            Framing::Length(left) => Some(Body::Length { left }),
-            Framing::Chunked => Some(Body::Chunked(Chunks::default())),
+            Framing::Length(left) => Some(BodyReader::Length { left }),
+            Framing::Chunked => Some(BodyReader::Chunked(Chunks::default())),
         }
     }
 
@@ -96,9 +96,9 @@ impl Body {
         &mut self,
         input: &[u8],
         limits: &RequestLimits,
-    ) -> Result<(usize, Progress), Refusal> {
+    ) -> Result<(usize, BodyProgress), Refusal> {
         match self {
-            Body::Length { left } => {
+            BodyReader::Length { left } => {
                 let len = input
                     .len()
                     .min(usize::try_from(*left).unwrap_or(usize::MAX));
@@ -106,13 +106,13 @@ impl Body {
                 Ok((
                     len,
                     if *left == 0 {
-                        Progress::Whole
+                        BodyProgress::Whole
                     } else {
-                        Progress::More
+                        BodyProgress::More
                     },
                 ))
             }
-            Body::Chunked(chunks) => chunks.discard(input, limits),
+            BodyReader::Chunked(chunks) => chunks.discard(input, limits),
         }
     }
 }
@@ -163,7 +163,7 @@ impl Chunks {
         &mut self,
         input: &[u8],
         limits: &RequestLimits,
-    ) -> Result<(usize, Progress), Refusal> {
+    ) -> Result<(usize, BodyProgress), Refusal> {
         let mut used = 0;
         while used < input.len() {
             if self.at == At::Data {
@@ -179,11 +179,11 @@ impl Chunks {
             let byte = input[used];
             used += 1;
             if self.at == At::EndLineFeed && byte == b'\n' {
-                return Ok((used, Progress::Whole));
+                return Ok((used, BodyProgress::Whole));
             }
             self.at = self.step(byte, limits)?;
         }
-        Ok((used, Progress::More))
+        Ok((used, BodyProgress::More))
     }
 
     /// Takes one byte that is not data.
@@ -367,7 +367,7 @@ mod tests {
         for piece in input.chunks(step) {
             let (len, progress) = chunks.discard(piece, limits)?;
             used += len;
-            if progress == Progress::Whole {
+            if progress == BodyProgress::Whole {
                 return Ok(Some(input.len() - used));
             }
         }
@@ -481,7 +481,7 @@ mod tests {
             for piece in encoded.chunks(step) {
                 let (taken, progress) = chunks.discard(piece, &RequestLimits::default()).unwrap();
                 used += taken;
-                if progress == Progress::Whole {
+                if progress == BodyProgress::Whole {
                     break;
                 }
             }

@@ -127,14 +127,14 @@ impl<'a> RawPath<'a> {
     /// decoding, so that `%2e%2e` is what it means). Uses `room` only if there is something to
     /// change.
     #[inline]
-    pub(crate) fn normalize<'s>(&self, room: &'s mut Vec<u8>) -> Result<&'s str, PathError>
+    pub(crate) fn normalize<'s>(&self, buffer: &'s mut Vec<u8>) -> Result<&'s str, PathError>
     where
         'a: 's,
     {
         let bytes = if self.is_plain {
             self.path
         } else {
-            rewrite(self.path, room)?
+            rewrite(self.path, buffer)?
         };
         std::str::from_utf8(bytes).map_err(|_| PathError::NoFile)
     }
@@ -180,39 +180,39 @@ fn check_query(query: &[u8]) -> Result<(), Refusal> {
 ///   /a/c d                   normalized
 /// ```
 #[cold]
-fn rewrite<'s>(path: &[u8], room: &'s mut Vec<u8>) -> Result<&'s [u8], PathError> {
-    room.clear();
+fn rewrite<'s>(path: &[u8], buffer: &'s mut Vec<u8>) -> Result<&'s [u8], PathError> {
+    buffer.clear();
     let mut names_directory = true;
     for segment in path[1..].split(|&byte| byte == b'/') {
-        let start = room.len();
-        room.push(b'/');
-        decode(segment, room)?;
-        names_directory = matches!(&room[start + 1..], b"" | b"." | b"..");
-        match &room[start + 1..] {
-            b"" | b"." => room.truncate(start),
+        let start = buffer.len();
+        buffer.push(b'/');
+        decode(segment, buffer)?;
+        names_directory = matches!(&buffer[start + 1..], b"" | b"." | b"..");
+        match &buffer[start + 1..] {
+            b"" | b"." => buffer.truncate(start),
             b".." => {
-                let parent = room[..start].iter().rposition(|&byte| byte == b'/');
-                room.truncate(parent.ok_or(PathError::AboveRoot)?);
+                let parent = buffer[..start].iter().rposition(|&byte| byte == b'/');
+                buffer.truncate(parent.ok_or(PathError::AboveRoot)?);
             }
             _ => {}
         }
     }
     if names_directory {
-        room.push(b'/');
+        buffer.push(b'/');
     }
-    Ok(room)
+    Ok(buffer)
 }
 
 /// A byte that is in no UTF-8. It stands for a slash that is no separator, because no file name has
 /// either.
 const NO_TEXT: u8 = 0xff;
 
-fn decode(segment: &[u8], room: &mut Vec<u8>) -> Result<(), PathError> {
+fn decode(segment: &[u8], buffer: &mut Vec<u8>) -> Result<(), PathError> {
     let mut rest = segment;
     while let [byte, after @ ..] = rest {
         rest = after;
         if *byte != b'%' {
-            room.push(*byte);
+            buffer.push(*byte);
             continue;
         }
         let [high, low, after @ ..] = rest else {
@@ -221,8 +221,8 @@ fn decode(segment: &[u8], room: &mut Vec<u8>) -> Result<(), PathError> {
         let byte = hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low);
         match byte {
             Some(0) | None => return Err(PathError::Encoding),
-            Some(b'/') => room.push(NO_TEXT),
-            Some(byte) => room.push(byte),
+            Some(b'/') => buffer.push(NO_TEXT),
+            Some(byte) => buffer.push(byte),
         }
         rest = after;
     }
@@ -271,13 +271,13 @@ mod tests {
 
     #[test]
     fn a_plain_path_is_not_copied() {
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         let target = Target::parse(b"/a/b.txt?c=/../d");
         let Ok(Target::Path(raw)) = target else {
             panic!("{target:?}");
         };
-        assert_eq!(raw.normalize(&mut room), Ok("/a/b.txt"));
-        assert_eq!(room.capacity(), 0);
+        assert_eq!(raw.normalize(&mut buffer), Ok("/a/b.txt"));
+        assert_eq!(buffer.capacity(), 0);
     }
 
     #[test]

@@ -72,9 +72,9 @@ impl Site {
         };
         // A known one has been believed since the record was made.
         if known.is_none()
-            && let Some(left) = self.rest_left(record, &file, moment)?
+            && let Some(left) = self.quiet_left(record, &file, moment)?
         {
-            return Err(Miss::Restless(left));
+            return Err(Miss::BeingWritten(left));
         }
         match self.read_if_worth(record, id, &file, estimate, moment, blocking)? {
             Worth::Held(entry) => Ok(Some(entry)),
@@ -186,17 +186,17 @@ impl Site {
     /// Puts the entry into the table, for all who ask while the record stands.
     fn share_moving(&self, record: &Record, id: Id, entry: Arc<Entry>) -> Arc<Entry> {
         if !entry.is_in_memory() {
-            let garbage = self.ledger().open(&self.table, record, id, &entry);
+            let garbage = self.holdings().open(&self.table, record, id, &entry);
             drop(garbage);
             return entry;
         }
         let estimate = self.sketch.estimate(id.hash());
-        let mut ledger = self.ledger();
-        let Some(victims) = ledger.consider(entry.len, estimate, &self.sketch) else {
+        let mut holdings = self.holdings();
+        let Some(victims) = holdings.consider(entry.len, estimate, &self.sketch) else {
             return entry;
         };
-        let (entry, garbage) = ledger.hold(&self.table, record, id, entry, &victims);
-        drop(ledger);
+        let (entry, garbage) = holdings.hold(&self.table, record, id, entry, &victims);
+        drop(holdings);
         drop(garbage);
         entry
     }
@@ -214,7 +214,7 @@ impl Site {
         if len > self.config.memory_file_len_max {
             return Ok(Worth::Not);
         }
-        let Some(victims) = self.ledger().consider(len, estimate, &self.sketch) else {
+        let Some(victims) = self.holdings().consider(len, estimate, &self.sketch) else {
             return Ok(Worth::Not);
         };
         let _turn = if len > READ_AT_ONCE_LEN_MAX {
@@ -235,7 +235,9 @@ impl Site {
             Reading::Whole(bytes) => {
                 let entry =
                     self.make_entry(record, id, file.stamp(), Body::Memory(bytes), false, moment);
-                let (entry, garbage) = self.ledger().hold(&self.table, record, id, entry, &victims);
+                let (entry, garbage) =
+                    self.holdings()
+                        .hold(&self.table, record, id, entry, &victims);
                 drop(garbage);
                 Ok(Worth::Held(entry))
             }
@@ -271,7 +273,7 @@ impl Site {
     ) -> Arc<Entry> {
         let len = file.stamp().len;
         let (keep, garbage) = self
-            .ledger()
+            .holdings()
             .keeps(&self.table, id, len, estimate, &self.sketch);
         drop(garbage);
         let settled = record.settled;
@@ -291,7 +293,7 @@ impl Site {
                 self.make_entry(record, id, stamp, body(file), false, moment)
             }
         };
-        let garbage = self.ledger().open(&self.table, record, id, &entry);
+        let garbage = self.holdings().open(&self.table, record, id, &entry);
         drop(garbage);
         entry
     }

@@ -9,8 +9,8 @@ use session::{FileStamp, Now, SharedFile};
 
 use super::config::SiteError;
 use super::open::{Blocking, Miss};
+use super::quiet::{CHECK_AGAIN_MIN, QUIET_PERIOD, age};
 use super::read::{Reading, read_whole};
-use super::rest::{LOOK_AGAIN_MIN, REST, age};
 use super::{Moment, Site, head};
 use crate::error_page::Page;
 
@@ -69,7 +69,7 @@ impl Site {
             Miss::OnlyCompressed => 406,
             Miss::OutOfDescriptors => 503,
             Miss::Failed(status, _) => *status,
-            Miss::WouldBlock | Miss::Restless(_) | Miss::SlashMissing => return Ok(()),
+            Miss::WouldBlock | Miss::BeingWritten(_) | Miss::SlashMissing => return Ok(()),
         };
         let is_meant = |page: &&ErrorPage| page.status == status || blocking == Blocking::Allowed;
         let mut pages = self.error_pages.iter().filter(is_meant);
@@ -98,8 +98,8 @@ impl Site {
             Err(Miss::WouldBlock) => return Err(Miss::WouldBlock),
             // No fault of the page.
             Err(Miss::OutOfDescriptors | Miss::Failed(503, _)) => {}
-            Err(Miss::Restless(_)) => {
-                let soon_ns = moment.ns + LOOK_AGAIN_MIN.as_nanos() as u64;
+            Err(Miss::BeingWritten(_)) => {
+                let soon_ns = moment.ns + CHECK_AGAIN_MIN.as_nanos() as u64;
                 checked_ns = soon_ns.saturating_sub(self.half_recheck_ns);
             }
             Err(miss) => {
@@ -132,7 +132,7 @@ impl Site {
         check_page(file)?;
         let is_late = moment.ns.saturating_sub(seen.confirmed_ns) > 2 * self.half_recheck_ns;
         if !is_late && !seen.is_finished(stamp, moment) {
-            return Err(Miss::Restless(REST));
+            return Err(Miss::BeingWritten(QUIET_PERIOD));
         }
         match read_whole(file, blocking)? {
             Reading::Whole(bytes) => {
@@ -146,7 +146,7 @@ impl Site {
                 };
                 Ok(())
             }
-            Reading::Changed => Err(Miss::Restless(REST)),
+            Reading::Changed => Err(Miss::BeingWritten(QUIET_PERIOD)),
             Reading::WouldBlock => Err(Miss::WouldBlock),
         }
     }
@@ -206,7 +206,7 @@ impl Seen {
     /// Whether a new state of the file is whole, as far as can be known.
     fn is_finished(&mut self, stamp: FileStamp, moment: Moment) -> bool {
         if stamp.len > 0 {
-            return age(stamp, moment.since_epoch) >= REST;
+            return age(stamp, moment.since_epoch) >= QUIET_PERIOD;
         }
         // A truncation shows the length before the times.
         let since_ns = match self.emptied {
@@ -214,7 +214,7 @@ impl Seen {
             _ => moment.ns,
         };
         self.emptied = Some((stamp, since_ns));
-        Duration::from_nanos(moment.ns.saturating_sub(since_ns)) >= REST
+        Duration::from_nanos(moment.ns.saturating_sub(since_ns)) >= QUIET_PERIOD
     }
 }
 

@@ -6,7 +6,7 @@ use session::FileStamp;
 
 use super::config::EtagKind;
 use super::entry::{Body, Entry};
-use super::rest::LOOK_AGAIN_MIN;
+use super::quiet::CHECK_AGAIN_MIN;
 use super::rules;
 use crate::lookup::Encoding;
 
@@ -44,9 +44,9 @@ pub(super) fn is_settled(stamp: FileStamp, since_epoch: Duration) -> bool {
 /// How soon a file that is not settled is looked at again: after as long as it was left alone
 /// before. So a state that was caught between two writes is replaced soon, and a file that no
 /// longer changes is soon not checked any more.
-pub(super) fn look_again_after(stamp: FileStamp, since_epoch: Duration) -> Duration {
+pub(super) fn check_again_after(stamp: FileStamp, since_epoch: Duration) -> Duration {
     let age_ns = since_epoch.as_nanos() as i128 - stamp.ctime_ns;
-    Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)).max(LOOK_AGAIN_MIN)
+    Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)).max(CHECK_AGAIN_MIN)
 }
 
 /// A file's entity tag: its length, then what [`EtagKind`] says, `-br` and the like for variants.
@@ -330,7 +330,7 @@ mod tests {
     fn a_young_file_is_looked_at_again_after_its_own_age() {
         let after = |age_ns: i128| {
             let ctime_ns = NOW.as_nanos() as i128 - age_ns;
-            look_again_after(
+            check_again_after(
                 FileStamp {
                     ctime_ns,
                     ..stamp(0, 0)
@@ -339,8 +339,8 @@ mod tests {
             )
         };
         assert_eq!(after(300_000_000), Duration::from_millis(300));
-        assert_eq!(after(0), LOOK_AGAIN_MIN);
-        assert_eq!(after(-1_000_000_000), LOOK_AGAIN_MIN);
+        assert_eq!(after(0), CHECK_AGAIN_MIN);
+        assert_eq!(after(-1_000_000_000), CHECK_AGAIN_MIN);
     }
 
     #[test]

@@ -26,13 +26,13 @@ pub(super) use show::percent_encoded;
 /// and so that all who take their time to receive one have the same bytes on their way.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
-    kept: Mutex<Vec<Kept>>,
+    kept: Mutex<Vec<KeptListing>>,
     held_len: Arc<AtomicU64>,
     refused: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptListing {
     path: Box<str>,
     format: ListingFormat,
     sort: ListingSort,
@@ -50,18 +50,18 @@ const KEPT_LEN_MAX: u64 = 16 << 20;
 pub(super) const HELD_LEN_MAX: u64 = 128 << 20;
 
 /// A page. It is counted as long as there is a reference to it.
-struct Page {
+struct ListingPage {
     text: String,
     held_len: Arc<AtomicU64>,
 }
 
-impl AsRef<[u8]> for Page {
+impl AsRef<[u8]> for ListingPage {
     fn as_ref(&self) -> &[u8] {
         self.text.as_bytes()
     }
 }
 
-impl Drop for Page {
+impl Drop for ListingPage {
     fn drop(&mut self) {
         self.held_len.fetch_sub(self.text.len() as u64, Relaxed);
     }
@@ -102,7 +102,7 @@ impl Listings {
         text.shrink_to_fit();
         self.held_len.fetch_add(text.len() as u64, Relaxed);
         let held_len = Arc::clone(&self.held_len);
-        Bytes::from_owner(Page { text, held_len })
+        Bytes::from_owner(ListingPage { text, held_len })
     }
 
     /// Keeps a listing that was made just now, and says which to serve: if nothing has changed, the
@@ -113,13 +113,13 @@ impl Listings {
         let entry = before.filter(|it| is_same(it, &made)).unwrap_or(made);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|kept| !kept.answers(lookup));
-        let kept_len = |kept: &[Kept]| kept.iter().map(|kept| kept.entry.len).sum::<u64>();
+        let kept_len = |kept: &[KeptListing]| kept.iter().map(|kept| kept.entry.len).sum::<u64>();
         while kept.len() == KEPT_MAX
             || (kept_len(&kept) + entry.len > KEPT_LEN_MAX && !kept.is_empty())
         {
             kept.remove(0);
         }
-        kept.push(Kept {
+        kept.push(KeptListing {
             path: lookup.path.into(),
             format: lookup.listing,
             sort: lookup.sort,
@@ -137,7 +137,7 @@ impl Listings {
     }
 }
 
-impl Kept {
+impl KeptListing {
     fn answers(&self, lookup: &Lookup<'_>) -> bool {
         (&*self.path, self.format, self.sort) == (lookup.path, lookup.listing, lookup.sort)
     }

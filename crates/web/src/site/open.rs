@@ -56,7 +56,7 @@ pub(super) enum Miss {
     /// The answer is on the disk.
     WouldBlock,
     /// The file is being written to, or was just now: it must be left alone for so long.
-    Restless(Duration),
+    BeingWritten(Duration),
     /// No descriptor is free.
     OutOfDescriptors,
     /// The reply's status, and a sentence for the log.
@@ -115,7 +115,7 @@ impl Root {
 
     /// Says what lies at a path from the root (no slash first). Sockets, pipes and devices are not
     /// found. Does not need permission to read it.
-    pub(super) fn look(&self, path: &str, blocking: Blocking) -> Result<(Kind, FileStamp), Miss> {
+    pub(super) fn stat(&self, path: &str, blocking: Blocking) -> Result<(Kind, FileStamp), Miss> {
         let fd = self.resolve(path, OFlags::PATH, blocking)?;
         let stat = rustix::fs::fstat(&fd).map_err(miss_of)?;
         let kind = match type_of(&stat) {
@@ -394,7 +394,7 @@ mod tests {
     }
 
     fn look(root: &Root, path: &str) -> Result<Kind, Miss> {
-        root.look(path, Blocking::Allowed).map(|(kind, _)| kind)
+        root.stat(path, Blocking::Allowed).map(|(kind, _)| kind)
     }
 
     #[test]
@@ -512,21 +512,21 @@ mod tests {
         let (dir, roots) = tree();
         for n in 0..20 {
             let name = format!("never_seen_{n}");
-            let found = roots[0].look(&name, Blocking::Never).map(|(kind, _)| kind);
+            let found = roots[0].stat(&name, Blocking::Never).map(|(kind, _)| kind);
             assert!(
                 matches!(found, Err(Miss::WouldBlock | Miss::NotFound)),
                 "{found:?}"
             );
         }
         assert_eq!(look(&roots[0], "file"), Ok(Kind::File));
-        assert!(roots[0].look("file", Blocking::Never).is_ok());
+        assert!(roots[0].stat("file", Blocking::Never).is_ok());
         // A mount elsewhere may disturb one attempt.
         let is_at = || roots[0].is_at(&dir.path().join("root"), Blocking::Never);
         assert!((0..100).any(|_| is_at() == Ok(true)));
         let elsewhere = || roots[0].is_at(dir.path(), Blocking::Never);
         assert!((0..100).any(|_| elsewhere() == Ok(false)));
         assert!(matches!(
-            roots[1].look("file", Blocking::Never),
+            roots[1].stat("file", Blocking::Never),
             Err(Miss::WouldBlock)
         ));
         drop(dir);

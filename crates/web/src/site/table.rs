@@ -9,11 +9,11 @@ use session::FileStamp;
 
 use super::entry::Entry;
 use super::head;
-use super::rest::{Pending, is_resized};
+use super::quiet::{Pending, is_resized};
 use crate::lookup::{Encoding, Encodings};
 
 /// Every path that was asked for lately and exists, in shards with a lock each: a hit takes one
-/// short read lock and allocates nothing. Only the [`Ledger`](super::ledger::Ledger) writes.
+/// short read lock and allocates nothing. Only the [`Holdings`](super::holdings::Holdings) writes.
 ///
 /// ```text
 ///  path ─hash─▶ shard ─hash─▶ Record { survey: what lies on disk: x, x.br, x.zst, x.gz
@@ -22,7 +22,7 @@ use crate::lookup::{Encoding, Encodings};
 /// ```
 #[derive(Debug)]
 pub(super) struct Table {
-    shards: Box<[Shard]>,
+    shards: Box<[TableShard]>,
     hasher: RandomState,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Table {
 /// neighbour that the prefetcher takes along).
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard {
+struct TableShard {
     records: RwLock<Records>,
     /// Beside the lock, whose cache line the hit owns anyway.
     hits: AtomicU64,
@@ -107,7 +107,7 @@ pub(super) struct Record {
 
 impl Table {
     pub(super) fn new() -> Table {
-        let shards = (0..SHARDS).map(|_| Shard::default()).collect();
+        let shards = (0..SHARDS).map(|_| TableShard::default()).collect();
         Table {
             shards,
             hasher: RandomState::default(),
@@ -179,7 +179,7 @@ impl Table {
     }
 
     pub(super) fn take_all(&self) -> Vec<Arc<Record>> {
-        let take = |shard: &Shard| {
+        let take = |shard: &TableShard| {
             std::mem::take(
                 &mut *shard
                     .records
@@ -201,7 +201,7 @@ impl Table {
     }
 
     #[inline]
-    fn shard(&self, hash: u64) -> &Shard {
+    fn shard(&self, hash: u64) -> &TableShard {
         // The map below uses the lowest and the highest bits.
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
@@ -242,18 +242,18 @@ impl Record {
         key: Key<'_>,
         survey: Survey,
         generation: u64,
-        look_again_after: Option<Duration>,
+        check_again_after: Option<Duration>,
         before: Option<&Record>,
         now_ns: u64,
     ) -> Record {
-        let settled = look_again_after.is_none();
+        let settled = check_again_after.is_none();
         let moving = before.filter(|_| !settled);
         Record {
             hash: key.hash,
             path: key.path.into(),
             generation,
             settled,
-            stands_ns: look_again_after.map_or(u64::MAX, |after| after.as_nanos() as u64),
+            stands_ns: check_again_after.map_or(u64::MAX, |after| after.as_nanos() as u64),
             seen_ns: before.map_or(now_ns, |before| before.seen_since(&survey, now_ns)),
             is_resized: before.is_some_and(|before| before.is_resized_to(&survey)),
             is_date_shared: before.is_some_and(|before| before.has_date_of(&survey)),

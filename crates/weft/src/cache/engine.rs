@@ -18,7 +18,7 @@ use ::serve::whole_file;
 use ::serve::{Server, Settings};
 use cache::auth::Users;
 use cache::store::{self, Snapshot, SnapshotTime, Store};
-use cache::{Access, Binding, Evicted, Peer, Service};
+use cache::{Auth, Binding, Evicted, Peer, Service};
 use session::{Now, Opening};
 
 use super::config::{CacheConfig, Protocol};
@@ -86,8 +86,8 @@ impl Running {
 
     /// Reads the users again, if there are some.
     pub(crate) fn reload_users(&self, config: &CacheConfig) -> Option<Part> {
-        let (Some(file), Access::Ascii(known) | Access::Sasl(known)) =
-            (&config.auth_file, &self.service.settings().access)
+        let (Some(file), Auth::Ascii(known) | Auth::Sasl(known)) =
+            (&config.auth_file, &self.service.settings().auth)
         else {
             return None;
         };
@@ -180,7 +180,7 @@ fn store_config(config: &CacheConfig) -> store::Config {
     store::Config {
         memory_max: config.memory_bytes,
         item_len_max: config.item_len_max as u32,
-        chunk_room_min: config.item_len_min,
+        chunk_space_min: config.item_len_min,
         chunk_growth: config.growth_factor,
         evicts: !config.has_no_evictions,
         counts_cas: !config.has_no_cas,
@@ -237,17 +237,17 @@ fn service_settings(
         verbosity: config.verbosity.into(),
         crawls: config.crawls,
         tracks_sizes: config.tracks_sizes,
-        access: access(config)?,
+        auth: auth(config)?,
         ..cache::Settings::default()
     })
 }
 
-fn access(config: &CacheConfig) -> Result<Access, String> {
+fn auth(config: &CacheConfig) -> Result<Auth, String> {
     let users = config.auth_file.as_deref().map(users).transpose()?;
     Ok(match users {
-        None => Access::Open,
-        Some(users) if config.has_sasl => Access::Sasl(users),
-        Some(users) => Access::Ascii(users),
+        None => Auth::Open,
+        Some(users) if config.has_sasl => Auth::Sasl(users),
+        Some(users) => Auth::Ascii(users),
     })
 }
 

@@ -118,10 +118,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("items");
         let store = empty();
-        let mut turn = store.turn(TIME.now);
-        turn.store(b"key", b"value", 0, NEVER, Mode::Set.into())
+        let mut guard = store.access(TIME.now);
+        guard
+            .store(b"key", b"value", 0, NEVER, Mode::Set.into())
             .unwrap();
-        drop(turn);
+        drop(guard);
         store.save(&file, TIME).unwrap();
         (folder, file)
     }
@@ -139,7 +140,7 @@ mod tests {
             matches!(restored, Restored::Items(Snapshot { items: 1, .. })),
             "{restored:?}"
         );
-        assert!(store.turn(TIME.now).peek(b"key").is_some());
+        assert!(store.access(TIME.now).peek(b"key").is_some());
         assert!(matches!(
             restore(&empty(), &file, TIME),
             Ok(Restored::Nothing)
@@ -235,7 +236,7 @@ mod tests {
             "{why}"
         );
         assert!(aside.exists() && !file.exists());
-        assert!(store.turn(TIME.now).peek(b"key").is_none());
+        assert!(store.access(TIME.now).peek(b"key").is_none());
     }
 
     #[test]

@@ -91,8 +91,8 @@ impl session::Session for Overheard {
         self.session.work(now);
     }
 
-    fn body_room(&mut self) -> &mut [u8] {
-        self.session.body_room()
+    fn body_buffer(&mut self) -> &mut [u8] {
+        self.session.body_buffer()
     }
 
     fn body_filled(&mut self, len: usize, now: Now, out: &mut Outbox) -> Next {

@@ -25,7 +25,7 @@ impl Store {
     /// breaks. An item that is there throughout is seen at least once, and may be seen twice when
     /// the table grows meanwhile.
     ///
-    /// `visit` runs within a turn, so it must not write to the store.
+    /// `visit` runs within a guard, so it must not write to the store.
     pub fn crawl(
         &self,
         cursor: Cursor,

@@ -14,7 +14,7 @@ use crate::store::rule::Seconds;
 use crate::store::slab::item_len;
 
 /// One version of an item, which never changes but for its marks. Borrowed from a
-/// [`Turn`](super::Turn).
+/// [`Guard`](super::Guard).
 #[derive(Clone, Copy)]
 pub struct Item<'t> {
     store: &'t Store,
@@ -24,7 +24,7 @@ pub struct Item<'t> {
     last_access: Seconds,
 }
 
-/// A reference to an item's memory: keeps it from being used again, for longer than a turn.
+/// A reference to an item's memory: keeps it from being used again, for longer than a guard.
 pub(crate) struct Held<S: AsRef<Pool>> {
     pool: S,
     pub(crate) chunk: Chunk,

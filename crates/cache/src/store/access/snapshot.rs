@@ -199,27 +199,27 @@ impl Store {
             restored.expired += 1;
             return records.skip(record.value_len);
         };
-        let mut turn = self.turn(away.now);
-        let draft = turn.reserve(&record.key, record.value_len, record.flags, exptime);
-        let Ok(mut draft) = draft else {
+        let mut guard = self.access(away.now);
+        let reservation = guard.reserve(&record.key, record.value_len, record.flags, exptime);
+        let Ok(mut reservation) = reservation else {
             restored.refused += 1;
             return records.skip(record.value_len);
         };
-        while !draft.is_full() {
-            let missing = draft.missing();
-            let Ok(room) = draft.room() else {
+        while !reservation.is_full() {
+            let missing = reservation.missing();
+            let Ok(room) = reservation.space() else {
                 restored.refused += 1;
                 return records.skip(missing);
             };
             records.blocks.read_exact(room)?;
             let filled = room.len();
-            draft.filled(filled);
+            reservation.filled(filled);
         }
         let rule = Rule {
             new_cas: Some(record.cas),
             ..Mode::Set.into()
         };
-        match turn.commit(draft, rule) {
+        match guard.commit(reservation, rule) {
             Ok(_) => restored.items += 1,
             Err(_) => restored.refused += 1,
         }

@@ -118,10 +118,10 @@ mod tests {
     /// Each thing is done a different number of times, to small items and to a big one.
     fn busy_store() -> Store {
         let store = Store::new(Config::default()).unwrap();
-        let mut turn = store.turn(NOW);
+        let mut guard = store.access(NOW);
         let mut set = |key: &str, len, exptime, rule: Rule| {
             let value = vec![b'7'; len];
-            let _ = turn.store(key.as_bytes(), &value, 0, exptime, rule);
+            let _ = guard.store(key.as_bytes(), &value, 0, exptime, rule);
         };
         let any = Rule::from(Mode::Set);
         let with_cas = |cas| Rule {
@@ -140,18 +140,18 @@ mod tests {
         set("big", 1_000, NEVER, with_cas(11));
         (0..2).for_each(|_| set("a", 10, NEVER, with_cas(1_000)));
         (0..3).for_each(|_| set("none", 10, NEVER, with_cas(1)));
-        drop(turn);
-        let mut turn = store.turn(NOW);
-        (0..4).for_each(|_| assert!(turn.get(b"a").is_ok()));
-        (0..2).for_each(|_| assert!(turn.get(b"big").is_ok()));
-        (0..5).for_each(|_| assert!(turn.get(b"none").is_err()));
+        drop(guard);
+        let mut guard = store.access(NOW);
+        (0..4).for_each(|_| assert!(guard.get(b"a").is_ok()));
+        (0..2).for_each(|_| assert!(guard.get(b"big").is_ok()));
+        (0..5).for_each(|_| assert!(guard.get(b"none").is_err()));
         for key in ["flushed", "old", "older"] {
-            assert!(turn.get(key.as_bytes()).is_err());
+            assert!(guard.get(key.as_bytes()).is_err());
         }
-        (0..6).for_each(|_| turn.touch(b"b", NEVER).unwrap());
-        (0..7).for_each(|_| assert!(turn.touch(b"none", NEVER).is_err()));
+        (0..6).for_each(|_| guard.touch(b"b", NEVER).unwrap());
+        (0..7).for_each(|_| assert!(guard.touch(b"none", NEVER).is_err()));
         for key in ["gone-1", "gone-2", "none", "none-2", "none-3"] {
-            turn.delete(key.as_bytes(), DeleteRule::default());
+            guard.delete(key.as_bytes(), DeleteRule::default());
         }
         let by = |direction| Arithmetic {
             direction,
@@ -167,10 +167,10 @@ mod tests {
             ("none", Direction::Down, 4),
         ] {
             for _ in 0..times {
-                turn.count(key.as_bytes(), by(direction)).unwrap();
+                guard.count(key.as_bytes(), by(direction)).unwrap();
             }
         }
-        drop(turn);
+        drop(guard);
         while store.maintain(1_000, NOW) {}
         store
     }

@@ -1,4 +1,4 @@
-//! The writes of a turn.
+//! The writes of a guard.
 //!
 //! A write prepares its new version without a lock, then decides and publishes under the bucket's
 //! lock. What is built from the version before (append, counting) holds a reference to that, and
@@ -7,9 +7,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::number::{DECIMAL_LEN_MAX, parse_value, push_decimal};
-use crate::store::access::draft::Draft;
+use crate::store::access::guard::Guard;
 use crate::store::access::item::Held;
-use crate::store::access::turn::Turn;
+use crate::store::access::reservation::Reservation;
 use crate::store::index::{At, Locked};
 use crate::store::memory::arena::Chunk;
 use crate::store::memory::layout::Layout;
@@ -17,14 +17,14 @@ use crate::store::memory::mark;
 use crate::store::memory::mark::WRITERS_MAX;
 use crate::store::pool::Pool;
 use crate::store::pool::counters::add;
-use crate::store::pool::draft::RawDraft;
+use crate::store::pool::reservation::RawReservation;
 use crate::store::rule::{
     Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, NEVER, Rule, Seconds, StoreError,
     StoreOutcome,
 };
 use crate::store::slab::{Clock, Use, Victim, set_generation};
 
-impl<'s> Turn<'s> {
+impl<'s> Guard<'s> {
     /// Stores a value that has arrived whole.
     pub fn store(
         &mut self,
@@ -46,56 +46,60 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// Reserves the memory of an item. The value is put into [`Draft::room`].
+    /// Reserves the memory of an item. The value is put into [`Reservation::space`].
     pub fn reserve(
         &mut self,
         key: &[u8],
         value_len: usize,
         flags: u32,
         exptime: Seconds,
-    ) -> Result<Draft, StoreError> {
+    ) -> Result<Reservation, StoreError> {
         let clock = self.clock();
         self.unpin();
         let pool = self.pool();
         let raw = pool.begin_upload(key, value_len, flags, exptime, clock)?;
-        Ok(Draft {
+        Ok(Reservation {
             store: self.store.clone(),
             raw: Some(raw),
             clock,
         })
     }
 
-    /// Makes a full draft the item, if the rule allows.
+    /// Makes a full reservation the item, if the rule allows.
     ///
     /// # Panics
-    /// If the draft is not full, or of another store.
-    pub fn commit(&mut self, mut draft: Draft, rule: Rule) -> Result<StoreOutcome, StoreError> {
+    /// If the reservation is not full, or of another store.
+    pub fn commit(
+        &mut self,
+        mut reservation: Reservation,
+        rule: Rule,
+    ) -> Result<StoreOutcome, StoreError> {
         assert!(
-            draft.is_full(),
-            "committed a draft that misses {} bytes",
-            draft.missing()
+            reservation.is_full(),
+            "committed a reservation that misses {} bytes",
+            reservation.missing()
         );
         assert!(
-            std::ptr::eq(draft.store.pool(), self.pool()),
+            std::ptr::eq(reservation.store.pool(), self.pool()),
             "committed to another store"
         );
         self.unpin();
-        let mut raw = draft
+        let mut raw = reservation
             .raw
             .take()
-            .expect("a draft is whole until it is committed");
+            .expect("a reservation is whole until it is committed");
         raw.end_upload(self.pool());
         self.commit_raw(raw, rule)
     }
 
-    fn commit_raw(&mut self, raw: RawDraft, rule: Rule) -> Result<StoreOutcome, StoreError> {
+    fn commit_raw(&mut self, raw: RawReservation, rule: Rule) -> Result<StoreOutcome, StoreError> {
         match rule.mode {
             Mode::Append | Mode::Prepend => self.join(raw, rule),
             _ => Ok(self.commit_whole(raw, rule)),
         }
     }
 
-    fn commit_whole(&mut self, raw: RawDraft, rule: Rule) -> StoreOutcome {
+    fn commit_whole(&mut self, raw: RawReservation, rule: Rule) -> StoreOutcome {
         let (pool, clock) = (self.pool(), self.clock());
         let hash = pool.hash_of(raw.chunk);
         let mut locked = pool.index.lock(hash);
@@ -129,7 +133,7 @@ impl<'s> Turn<'s> {
             &mut locked,
             found,
             &raw,
-            New {
+            NewVersion {
                 hash,
                 marks,
                 cas,
@@ -182,8 +186,8 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// Append and prepend: a new version of what is there and the draft's value.
-    fn join(&mut self, raw: RawDraft, rule: Rule) -> Result<StoreOutcome, StoreError> {
+    /// Append and prepend: a new version of what is there and the reservation's value.
+    fn join(&mut self, raw: RawReservation, rule: Rule) -> Result<StoreOutcome, StoreError> {
         let (pool, clock) = (self.pool(), self.clock());
         let outcome = loop {
             let key = pool.key(raw.chunk);
@@ -244,7 +248,12 @@ impl<'s> Turn<'s> {
 
     /// Publishes a version that was made from `old`. None when `old` is no longer the item, or was
     /// changed in place since it was looked at, and the new version was discarded.
-    fn publish_over(&mut self, old: &Held<&Pool>, new: RawDraft, change: Change) -> Option<u64> {
+    fn publish_over(
+        &mut self,
+        old: &Held<&Pool>,
+        new: RawReservation,
+        change: Change,
+    ) -> Option<u64> {
         let (pool, clock) = (self.pool(), self.clock());
         let hash = pool.hash_of(new.chunk);
         let mut locked = pool.index.lock(hash);
@@ -267,7 +276,7 @@ impl<'s> Turn<'s> {
             &mut locked,
             found,
             &new,
-            New {
+            NewVersion {
                 hash,
                 marks,
                 cas,
@@ -431,7 +440,7 @@ impl<'s> Turn<'s> {
 }
 
 /// What `publish` writes into the new version's header.
-struct New {
+struct NewVersion {
     hash: u64,
     marks: u32,
     cas: u64,
@@ -467,13 +476,13 @@ impl Pool {
         }
     }
 
-    /// Makes a full draft the item of its key: over `found`, or as a new one.
+    /// Makes a full reservation the item of its key: over `found`, or as a new one.
     fn publish<'i>(
         &self,
         locked: &mut Locked<'i>,
         found: Option<(At<'i>, Chunk)>,
-        raw: &RawDraft,
-        new: New,
+        raw: &RawReservation,
+        new: NewVersion,
     ) {
         let (header, chunk) = (self.arena.header(raw.chunk), raw.chunk);
         let old_state = found.map(|(_, old)| self.arena.header(old).state.load(Relaxed));
@@ -560,14 +569,14 @@ impl Pool {
             .store(rule.new_cas.unwrap_or_else(|| self.next_cas()), Relaxed);
     }
 
-    /// A draft with the key and flags of `like`, full of the values of `parts`. The caller holds
+    /// A reservation with the key and flags of `like`, full of the values of `parts`. The caller holds
     /// references.
     fn concatenate(
         &self,
         like: Chunk,
         parts: &[Chunk; 2],
         clock: Clock,
-    ) -> Result<RawDraft, StoreError> {
+    ) -> Result<RawReservation, StoreError> {
         let len_of = |chunk: &Chunk| self.arena.header(*chunk).value_len.load(Relaxed) as usize;
         let value_len = parts.iter().map(len_of).sum();
         let flags = self.arena.header(like).flags.load(Relaxed);

@@ -31,7 +31,7 @@ use super::prefetch::prefetch;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 pub(crate) const PAGE_LEN: usize = 1 << 20;
-pub(crate) const HEADER_LEN: usize = size_of::<Header>();
+pub(crate) const HEADER_LEN: usize = size_of::<ItemHeader>();
 
 /// What a chunk is called by: its offset in units of 8 bytes. Never 0, because page 0 is never
 /// used.
@@ -75,7 +75,7 @@ impl Chunk {
 /// What stands at the start of every chunk.
 #[derive(Default)]
 #[repr(C, align(8))]
-pub(crate) struct Header {
+pub(crate) struct ItemHeader {
     /// References, marks, generation: see `mark`.
     pub(crate) state: AtomicU32,
     pub(crate) exptime: AtomicU32,
@@ -94,7 +94,7 @@ pub(crate) struct Header {
     pub(crate) cas: AtomicU64,
 }
 
-impl Header {
+impl ItemHeader {
     pub(crate) fn prev(&self) -> Option<Chunk> {
         join(&self.prev_high, &self.prev_low)
     }
@@ -173,7 +173,7 @@ impl Arena {
     }
 
     #[inline]
-    pub(crate) fn header(&self, chunk: Chunk) -> &Header {
+    pub(crate) fn header(&self, chunk: Chunk) -> &ItemHeader {
         debug_assert!((1..=self.pages_max).contains(&chunk.page()));
         // SAFETY: a `Chunk` lies within the range (they are made from page numbers up to
         // `pages_max`), is aligned to 8 and has room for a header; the memory reads as zeros before
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn links_hold_every_name_of_a_chunk() {
-        let header = Header::default();
+        let header = ItemHeader::default();
         for units in [1, u64::from(u32::MAX), (1 << CHUNK_BITS) - 1] {
             header.set_next(Chunk::from_units(units));
             header.set_prev(None);

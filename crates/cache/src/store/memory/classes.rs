@@ -21,7 +21,7 @@ impl ChunkLens {
         // A growth of 1 would make endless classes of one length.
         let growth = config.chunk_growth.max(1.01);
         let mut lens = Vec::new();
-        let mut len = (HEADER_LEN + config.chunk_room_min.max(1) as usize).next_multiple_of(8);
+        let mut len = (HEADER_LEN + config.chunk_space_min.max(1) as usize).next_multiple_of(8);
         while lens.len() + 1 < CLASSES_MAX && len as f64 <= CHUNK_LEN_MAX as f64 / growth {
             lens.push(len);
             let next = (len as f64 * growth) as usize;

@@ -22,7 +22,7 @@ use super::sync::{AtomicU64, Ordering, fence};
 /// What threads pin in. A stripe is two cache lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Debug)]
-struct Stripe {
+struct PinStripe {
     /// Wide enough that pins which are never given back do not make them come round.
     pins: [AtomicU64; 3],
 }
@@ -30,7 +30,7 @@ struct Stripe {
 #[derive(Debug)]
 pub(crate) struct Epochs {
     epoch: AtomicU64,
-    stripes: Box<[Stripe]>,
+    stripes: Box<[PinStripe]>,
 }
 
 /// A pin: the stripe and the epoch. Given back through [`Epochs::unpin`].
@@ -42,7 +42,7 @@ pub(crate) struct Pin {
 
 impl Epochs {
     pub(crate) fn new(stripe_count: usize) -> Epochs {
-        let stripe = |_| Stripe {
+        let stripe = |_| PinStripe {
             pins: [0, 0, 0].map(AtomicU64::new),
         };
         // The first epoch is 3: stamps are compared with the epoch less 2.
@@ -97,7 +97,7 @@ impl Epochs {
         fence(Ordering::SeqCst);
         let before = ((epoch - 1) % 3) as usize;
         // Acquire: what the readers read is behind them before the memory is written again.
-        let held = |stripe: &Stripe| stripe.pins[before].load(Ordering::Acquire) != 0;
+        let held = |stripe: &PinStripe| stripe.pins[before].load(Ordering::Acquire) != 0;
         if self.stripes.iter().any(held) {
             return false;
         }

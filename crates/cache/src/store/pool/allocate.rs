@@ -39,7 +39,7 @@ const STEALS_MAX: u32 = 64;
 const DEAD_LOOKS_MAX: usize = 32;
 
 impl Pool {
-    /// A chunk of a class, as a draft. Evicts when the memory is full. The caller holds no lock and
+    /// A chunk of a class, as a reservation. Evicts when the memory is full. The caller holds no lock and
     /// no pin.
     pub(crate) fn allocate(&self, id: u8, clock: Clock) -> Result<Chunk, StoreError> {
         let (mut tries, mut waited_until) = (Tries::default(), None);

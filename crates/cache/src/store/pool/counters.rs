@@ -7,7 +7,7 @@ use crate::store::memory::classes::CLASSES_MAX;
 use crate::store::rule::Miss;
 
 #[repr(align(128))]
-pub(crate) struct Stripe {
+pub(crate) struct CounterStripe {
     pub(crate) get_hits: [AtomicU64; CLASSES_MAX],
     pub(crate) touch_hits: [AtomicU64; CLASSES_MAX],
     pub(crate) get_misses: AtomicU64,
@@ -26,12 +26,12 @@ pub(crate) struct Stripe {
     pub(crate) uploads_refused: AtomicU64,
 }
 
-pub(crate) struct Counters(Box<[Stripe]>);
+pub(crate) struct StoreCounters(Box<[CounterStripe]>);
 
-impl Stripe {
-    fn new() -> Stripe {
+impl CounterStripe {
+    fn new() -> CounterStripe {
         let zero = || AtomicU64::new(0);
-        Stripe {
+        CounterStripe {
             get_hits: [const { AtomicU64::new(0) }; CLASSES_MAX],
             touch_hits: [const { AtomicU64::new(0) }; CLASSES_MAX],
             get_misses: zero(),
@@ -81,17 +81,17 @@ impl Stripe {
     }
 }
 
-impl Counters {
-    pub(crate) fn new(stripes: usize) -> Counters {
-        Counters((0..stripes).map(|_| Stripe::new()).collect())
+impl StoreCounters {
+    pub(crate) fn new(stripes: usize) -> StoreCounters {
+        StoreCounters((0..stripes).map(|_| CounterStripe::new()).collect())
     }
 
     #[inline]
-    pub(crate) fn stripe(&self, stripe: usize) -> &Stripe {
+    pub(crate) fn stripe(&self, stripe: usize) -> &CounterStripe {
         &self.0[stripe % self.0.len()]
     }
 
-    pub(crate) fn sum(&self, counter: impl Fn(&Stripe) -> &AtomicU64) -> u64 {
+    pub(crate) fn sum(&self, counter: impl Fn(&CounterStripe) -> &AtomicU64) -> u64 {
         self.0
             .iter()
             .map(|stripe| counter(stripe).load(Relaxed))
@@ -101,7 +101,7 @@ impl Counters {
     pub(crate) fn reset(&self) {
         self.0
             .iter()
-            .flat_map(Stripe::all)
+            .flat_map(CounterStripe::all)
             .for_each(|counter| counter.store(0, Relaxed));
     }
 }

@@ -192,8 +192,9 @@ mod tests {
     const NOW: Seconds = 2;
 
     fn set(store: &Store, key: &str) {
-        let mut turn = store.turn(NOW);
-        turn.store(key.as_bytes(), b"v", 0, NEVER, Mode::Set.into())
+        let mut guard = store.access(NOW);
+        guard
+            .store(key.as_bytes(), b"v", 0, NEVER, Mode::Set.into())
             .unwrap();
     }
 
@@ -244,11 +245,11 @@ mod tests {
             (pool.flush_due(), pool.clock(NOW + 8).generation),
             (NOW + 9, 5)
         );
-        assert!(store.turn(NOW + 8).get(b"a").is_ok());
+        assert!(store.access(NOW + 8).get(b"a").is_ok());
         // A later one replaces it.
         store.flush(NOW + 7, NOW);
         assert_eq!(pool.flush_due(), NOW + 7);
-        assert!(store.turn(NOW + 7).get(b"a").is_err());
+        assert!(store.access(NOW + 7).get(b"a").is_err());
         assert_eq!((pool.flush_due(), pool.clock(NOW + 9).generation), (0, 6));
     }
 

@@ -24,7 +24,7 @@ use crate::store::memory::arena::{Chunk, PAGE_LEN};
 use crate::store::memory::layout::Layout;
 use crate::store::memory::mark;
 use crate::store::pool::counters::add;
-use crate::store::pool::draft::RawDraft;
+use crate::store::pool::reservation::RawReservation;
 use crate::store::pool::state::{Move, Mover};
 use crate::store::pool::{Pool, thread_stripe};
 use crate::store::slab::{
@@ -33,7 +33,7 @@ use crate::store::slab::{
 
 /// How a step went.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum MoveStep {
     Moved,
     GoesOn,
     GaveUp,
@@ -122,7 +122,7 @@ impl Pool {
         if mover.current.is_none() && !self.look_for_surplus(&mut mover) {
             return reaps;
         }
-        self.step(&mut mover, budget as u32, clock) != Step::GaveUp || reaps
+        self.step(&mut mover, budget as u32, clock) != MoveStep::GaveUp || reaps
     }
 
     /// A page that no class should keep: above the memory limit, or of a class with many free
@@ -229,9 +229,9 @@ impl Pool {
     /// One round over the whole page: some ten thousand evictions at most, of 200 ns.
     fn finish_move(&self, mover: &mut Mover, clock: Clock) -> Stolen {
         match self.step(mover, u32::MAX, clock) {
-            Step::Moved => Stolen::Page,
-            Step::GoesOn => Stolen::Later,
-            Step::GaveUp => Stolen::GaveUp,
+            MoveStep::Moved => Stolen::Page,
+            MoveStep::GoesOn => Stolen::Later,
+            MoveStep::GaveUp => Stolen::GaveUp,
         }
     }
 
@@ -282,9 +282,9 @@ impl Pool {
     }
 
     /// Goes over the chunks of the page on its way, at most once over all of them.
-    fn step(&self, mover: &mut Mover, budget: u32, clock: Clock) -> Step {
+    fn step(&self, mover: &mut Mover, budget: u32, clock: Clock) -> MoveStep {
         let Some(mut current) = mover.current else {
-            return Step::GaveUp;
+            return MoveStep::GaveUp;
         };
         let chunk_len = self.class(current.from).chunk_len;
         let carved = self
@@ -299,12 +299,12 @@ impl Pool {
         }
         mover.current = Some(current);
         if current.at < carved {
-            return Step::GoesOn;
+            return MoveStep::GoesOn;
         }
         self.end_round(mover, current)
     }
 
-    fn end_round(&self, mover: &mut Mover, mut current: Move) -> Step {
+    fn end_round(&self, mover: &mut Mover, mut current: Move) -> MoveStep {
         // Long items wait in the last class, whatever page their chunks lie on.
         let reap = || self.reap_some(current.from) | self.reap_some(self.lens.last());
         while self.epochs.try_advance() && reap() {}
@@ -318,16 +318,16 @@ impl Pool {
         {
             (current.at, current.rounds) = (0, current.rounds + 1);
             mover.current = Some(current);
-            return Step::GoesOn;
+            return MoveStep::GoesOn;
         } else {
             class.set_leaving(&self.owners, current.page, false);
             mover.current = None;
             self.is_moving.store(false, Relaxed);
-            return Step::GaveUp;
+            return MoveStep::GaveUp;
         }
         mover.current = None;
         self.is_moving.store(false, Relaxed);
-        Step::Moved
+        MoveStep::Moved
     }
 
     fn hand_over(&self, done: Move) {
@@ -368,7 +368,7 @@ impl Pool {
         let class = self.class(from);
         let item = match self.uses(chunk) {
             Use::Small | Use::Main => chunk,
-            // The owner may be a draft still, or gone: then nothing is done this time.
+            // The owner may be a reservation still, or gone: then nothing is done this time.
             Use::Part => match Chunk::from_units(self.arena.header(chunk).cas.load(Relaxed)) {
                 Some(owner) => owner,
                 None => return,
@@ -469,7 +469,7 @@ impl Pool {
                 generation: 0,
             },
         );
-        let mut copy = RawDraft::new(self, new, key, value.len(), flags, 0);
+        let mut copy = RawReservation::new(self, new, key, value.len(), flags, 0);
         copy.fill(self, value, clock)
             .expect("one chunk, and it is there");
         let locked = self.index.lock(self.hash_of(chunk));
@@ -538,30 +538,31 @@ mod tests {
     #[test]
     fn memory_that_uploads_leave_behind_goes_back_without_an_item_lost() {
         // Seen: fifty clients died in the middle of a long set, and fifty long items that were not
-        // asked for since were gone. Cause: the pages that the drafts had filled were spare, and to
+        // asked for since were gone. Cause: the pages that the reservations had filled were spare, and to
         // give one back its items were evicted.
         let config = Config {
             memory_max: 256 << 20,
             ..Config::default()
         };
         let store = Store::new(config).unwrap();
-        let mut turn = store.turn(2);
+        let mut guard = store.access(2);
         for (len, name) in [(900_000, "long"), (300_000, "middle"), (50_000, "short")] {
             for at in 0..30 {
                 let key = format!("{name}{at}");
                 let value = vec![b'x'; len];
-                turn.store(key.as_bytes(), &value, 0, NEVER, Mode::Set.into())
+                guard
+                    .store(key.as_bytes(), &value, 0, NEVER, Mode::Set.into())
                     .unwrap();
             }
-            let drafts = (0..100).map(|at| {
-                let key = format!("draft{at}");
-                let mut draft = turn.reserve(key.as_bytes(), len, 0, NEVER).unwrap();
-                draft.fill(&vec![b'x'; len / 2]).unwrap();
-                draft
+            let reservations = (0..100).map(|at| {
+                let key = format!("upload{at}");
+                let mut reservation = guard.reserve(key.as_bytes(), len, 0, NEVER).unwrap();
+                reservation.fill(&vec![b'x'; len / 2]).unwrap();
+                reservation
             });
-            drop(drafts.collect::<Vec<_>>());
+            drop(reservations.collect::<Vec<_>>());
         }
-        drop(turn);
+        drop(guard);
         for _ in 0..10_000 {
             store.maintain(256, 2);
         }

@@ -10,11 +10,12 @@ use crate::store::{Config, Mode, Store};
 #[test]
 fn a_page_is_noted_as_roomy_once() {
     let store = Store::new(Config::default()).unwrap();
-    let mut turn = store.turn(2);
+    let mut guard = store.access(2);
     for round in 0..2_000 {
-        let drafts = (0..round % 3 + 1).map(|_| turn.reserve(b"k", 10, 0, NEVER).unwrap());
-        drop(drafts.collect::<Vec<_>>());
-        turn.store(b"k", b"value", 0, NEVER, Mode::Set.into())
+        let reservations = (0..round % 3 + 1).map(|_| guard.reserve(b"k", 10, 0, NEVER).unwrap());
+        drop(reservations.collect::<Vec<_>>());
+        guard
+            .store(b"k", b"value", 0, NEVER, Mode::Set.into())
             .unwrap();
     }
     for id in store.pool().class_ids() {
@@ -125,7 +126,7 @@ impl Model {
             (chunk.page() as usize * PAGE_LEN + chunk.offset_in_page()) % CHUNK_LEN,
             0
         );
-        assert_eq!(Use::of(&self.arena, chunk), Use::Draft);
+        assert_eq!(Use::of(&self.arena, chunk), Use::Reserved);
         self.free -= 1;
         let (key_len, value_len) = (1 + self.random.below(9), self.random.below(7_000));
         let known = Known {
@@ -454,7 +455,7 @@ fn each_generation_and_use_of_a_chunk_is_kept_beside_the_other() {
     let header = arena.header(chunk);
     let uses = [
         Use::Free,
-        Use::Draft,
+        Use::Reserved,
         Use::Small,
         Use::Main,
         Use::Floating,

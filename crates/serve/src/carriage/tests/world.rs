@@ -172,7 +172,7 @@ impl Session for Toy {
         self.state = State::Worked;
     }
 
-    fn body_room(&mut self) -> &mut [u8] {
+    fn body_buffer(&mut self) -> &mut [u8] {
         match &mut self.state {
             State::Body { room, filled } if room.len() - *filled >= ROOM_LEN_MIN => {
                 &mut room[*filled..]

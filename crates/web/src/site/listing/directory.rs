@@ -49,7 +49,7 @@ pub(super) fn read(root: &Root, path: &str, hidden: bool) -> Result<Listing, Mis
             listing.items.push(Item::unreachable(name));
             continue;
         };
-        match root.look(&format!("{path}{reachable}"), Blocking::Allowed) {
+        match root.stat(&format!("{path}{reachable}"), Blocking::Allowed) {
             Ok((kind, stamp)) => listing.items.push(Item::new(reachable, kind, stamp)),
             // Otherwise the listing would be empty.
             Err(miss @ Miss::OutOfDescriptors) => return Err(miss),

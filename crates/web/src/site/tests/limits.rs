@@ -7,7 +7,7 @@ use super::*;
 /// Files of 100 bytes, and room for `files` of them in memory and in the page cache together.
 fn world_of_many(count: usize, files_in_memory: u64, files_in_pages: u64) -> World {
     let world = World::with(&[], |config| {
-        config.memory_budget = files_in_memory * (100 + ledger::MEMORY_OVERHEAD);
+        config.memory_budget = files_in_memory * (100 + holdings::MEMORY_OVERHEAD);
         config.page_cache_budget = Some(files_in_pages * 4096);
         config.precompressed = false;
         config.open_files_max = 16;
@@ -25,7 +25,7 @@ fn memory_and_open_files_stay_within_their_limits() {
     let world = world_of_many(200, 20, 30);
     for n in (0..3).flat_map(|_| 0..200) {
         assert_eq!(world.text(&path_of(n)), format!("{n:0100}"));
-        assert!(world.count("site_memory_bytes") <= 20 * (100 + ledger::MEMORY_OVERHEAD));
+        assert!(world.count("site_memory_bytes") <= 20 * (100 + holdings::MEMORY_OVERHEAD));
         assert!(world.count("site_page_cache_bytes") <= 30 * 4096);
         assert!(world.count("site_files_open") <= 16);
     }
@@ -38,7 +38,7 @@ fn the_page_cache_follows_what_memory_there_is() {
     let group = "sys/fs/cgroup/memory/g/memory";
     let limit = format!("{group}.limit_in_bytes");
     let used = format!("{group}.usage_in_bytes");
-    let root = room::tests::root(&[
+    let root = available_memory::tests::root(&[
         ("proc/self/cgroup", "4:memory:/g\n"),
         (&limit, "3200000\n"),
         (&used, "0\n"),
@@ -48,7 +48,7 @@ fn the_page_cache_follows_what_memory_there_is() {
         config.precompressed = false;
     });
     (0..600).for_each(|n| world.write(&format!("f{n}"), &format!("{n:0100}")));
-    world.site.room = Some(Room::at(root.path()));
+    world.site.available = Some(AvailableMemory::at(root.path()));
     let walk = |world: &mut World, others: u64| {
         fs::write(root.path().join(&used), format!("{others}\n")).unwrap();
         world.at_s += 1.5;

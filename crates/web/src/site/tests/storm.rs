@@ -31,7 +31,7 @@ fn bytes_and_header_always_belong_together() {
     let world = World::with(&[], |config| {
         config.recheck_every = Duration::from_micros(200);
         config.memory_file_len_max = 3000;
-        config.memory_budget = 8 * (2000 + ledger::MEMORY_OVERHEAD);
+        config.memory_budget = 8 * (2000 + holdings::MEMORY_OVERHEAD);
     });
     let len_of = |version: u64| 100 + (version * 769 % 5000) as usize;
     let names: Vec<String> = (0..12).map(|n| format!("f{n}")).collect();
@@ -90,7 +90,7 @@ fn bytes_and_header_always_belong_together() {
         "{served:?} whole versions served"
     );
     assert!(world.count("site_changed_total") > 10);
-    let budget = 8 * (2000 + ledger::MEMORY_OVERHEAD);
+    let budget = 8 * (2000 + holdings::MEMORY_OVERHEAD);
     assert!(world.count("site_memory_bytes") <= budget);
 }
 

@@ -47,7 +47,7 @@ fn a_large_file_that_never_rests_is_served_as_it_comes() {
     assert!(!settled, "the page cache's own pages would change");
     assert!(file.is_unchanged().unwrap(), "not a reason to cut it");
     assert_eq!(entry.len, 5, "as it was when it was opened");
-    assert_eq!(world.site.resting.load(Relaxed), 0);
+    assert_eq!(world.site.waiting.load(Relaxed), 0);
 }
 
 /// Seen: of more than 16 clients that asked for a large file in its first 50 ms, the others got
@@ -60,7 +60,7 @@ fn a_crowd_that_asks_for_a_young_large_file_is_served() {
     });
     world.at_s = 0.0;
     world.set_age("a.bin", Duration::ZERO);
-    world.site.resting.store(rest::WAITING_MAX, Relaxed);
+    world.site.waiting.store(quiet::WAITING_MAX, Relaxed);
     let Found::Entry(entry) = world.ask("/a.bin", &[]) else {
         panic!("refused");
     };
@@ -69,7 +69,7 @@ fn a_crowd_that_asks_for_a_young_large_file_is_served() {
         matches!(world.find("/a.bin", &[]), Found::Entry(same) if Arc::ptr_eq(&same, &entry)),
         "one open file is enough for a crowd"
     );
-    world.site.resting.store(0, Relaxed);
+    world.site.waiting.store(0, Relaxed);
     world.at_s = 0.2;
     let rested = world.entry("/a.bin");
     assert!(rested.etag.starts_with('"'), "{}", rested.etag);

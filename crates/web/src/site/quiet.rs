@@ -10,7 +10,7 @@ use super::{Moment, Site};
 /// How long a file must have been left alone before it is believed. A write in progress leaves no
 /// trace: the kernel sets the time before it copies the bytes. What began this long ago is over,
 /// unless a single `write(2)` takes longer.
-pub(super) const REST: Duration = Duration::from_millis(50);
+pub(super) const QUIET_PERIOD: Duration = Duration::from_millis(50);
 
 /// How long a request waits for files to come to rest. After that it gets what is there, with a
 /// weak validator and `no-store`.
@@ -22,14 +22,14 @@ pub(super) const WAITING_MAX: u64 = 16;
 /// How long an empty file that still has blocks is doubted. The kernel takes the blocks of a long
 /// file away between its new length and its new times; but they may also be reserved for it
 /// (`FALLOC_FL_KEEP_SIZE`, fallocate(2)).
-const EMPTY_WITH_BLOCKS_REST: Duration = Duration::from_secs(1);
+const EMPTY_WITH_BLOCKS_QUIET: Duration = Duration::from_secs(1);
 
 /// After this long a file that never came to rest is not waited for any more: it is a log.
-const NEVER_RESTS_AFTER: Duration = Duration::from_secs(2);
+const NEVER_QUIET_AFTER: Duration = Duration::from_secs(2);
 
 /// How soon a file is looked at again of which an older state is served meanwhile: a tick of the
 /// kernel's coarse clock, by which files are stamped.
-pub(super) const LOOK_AGAIN_MIN: Duration = Duration::from_millis(4);
+pub(super) const CHECK_AGAIN_MIN: Duration = Duration::from_millis(4);
 
 /// A state of the disk that is not believed yet, and since when it has been seen.
 #[derive(Debug)]
@@ -45,12 +45,12 @@ pub(super) struct Pending {
 ///   open(O_TRUNC)       length 0, the old times, for some ms: ext4, XFS, Btrfs
 ///   ...                 length 0, new times
 ///   write(2) × n        new times, then bytes and length, piece by piece
-///   (left alone)        after REST it is believed
+///   (left alone)        after QUIET_PERIOD it is believed
 /// ```
 impl Site {
     /// How long the file must still be left alone before it is believed to be whole. `None`: it
     /// is.
-    pub(super) fn rest_left(
+    pub(super) fn quiet_left(
         &self,
         record: &Record,
         file: &SharedFile,
@@ -59,34 +59,34 @@ impl Site {
         let stamp = file.stamp();
         let seen_for = Duration::from_nanos(moment.ns.saturating_sub(record.seen_ns));
         let second_look = match (stamp.len, record.is_resized) {
-            (0, _) if has_blocks(file)? => EMPTY_WITH_BLOCKS_REST,
-            (0, _) | (_, true) => REST,
+            (0, _) if has_blocks(file)? => EMPTY_WITH_BLOCKS_QUIET,
+            (0, _) | (_, true) => QUIET_PERIOD,
             _ => Duration::ZERO,
         };
         let left = match record.settled {
             true => Duration::ZERO,
-            false => REST.saturating_sub(age(stamp, moment.since_epoch)),
+            false => QUIET_PERIOD.saturating_sub(age(stamp, moment.since_epoch)),
         };
         let left = left.max(second_look.saturating_sub(seen_for));
         Ok((!left.is_zero()).then_some(left))
     }
 
     /// Waits so that a write under way may end. `None` if enough requests wait already.
-    pub(super) fn wait_for_rest(&self, moment: Moment, left: Duration) -> Option<Moment> {
-        let may_wait = self.resting.fetch_add(1, Relaxed) < WAITING_MAX;
+    pub(super) fn wait_until_quiet(&self, moment: Moment, left: Duration) -> Option<Moment> {
+        let may_wait = self.waiting.fetch_add(1, Relaxed) < WAITING_MAX;
         if may_wait {
             self.counts.waits.fetch_add(1, Relaxed);
             std::thread::sleep(left);
         }
-        self.resting.fetch_sub(1, Relaxed);
+        self.waiting.fetch_sub(1, Relaxed);
         may_wait.then(|| moment.after(left))
     }
 
     /// Whether what is known stands although the disk says something else by now: because that is
     /// not whole yet, and the bytes of before are in memory. Not for longer than was promised.
     pub(super) fn stands(&self, known: &Record, survey: &Survey, moment: Moment) -> bool {
-        let look_ns = moment.ns + LOOK_AGAIN_MIN.as_nanos() as u64;
-        let is_late = look_ns.saturating_sub(known.checked_ns()) > 2 * self.half_recheck_ns;
+        let check_ns = moment.ns + CHECK_AGAIN_MIN.as_nanos() as u64;
+        let is_late = check_ns.saturating_sub(known.checked_ns()) > 2 * self.half_recheck_ns;
         if is_late || known.is_moving() {
             return false;
         }
@@ -99,21 +99,21 @@ impl Site {
             entry.is_in_memory()
                 && stamps.is_some_and(|(before, now)| {
                     before != now
-                        && (age(now, moment.since_epoch) < REST
-                            || (is_doubtful(before, now) && seen_for < REST))
+                        && (age(now, moment.since_epoch) < QUIET_PERIOD
+                            || (is_doubtful(before, now) && seen_for < QUIET_PERIOD))
                 })
         });
         if is_unfinished {
-            known.postpone(look_ns);
+            known.postpone(check_ns);
         }
         is_unfinished
     }
 
     /// Whether the file has been written to for so long that no request waits for its end.
-    pub(super) fn never_rests(&self, record: &Record, moment: Moment) -> bool {
+    pub(super) fn never_quiet(&self, record: &Record, moment: Moment) -> bool {
         let moving_for = Duration::from_nanos(moment.ns.saturating_sub(record.moving_since_ns()));
         // An empty one would be of no use to a client.
-        record.is_moving() && moving_for >= NEVER_RESTS_AFTER && record.survey.plain.len > 0
+        record.is_moving() && moving_for >= NEVER_QUIET_AFTER && record.survey.plain.len > 0
     }
 }
 

@@ -7,7 +7,7 @@ mod wire;
 
 use session::{Next, Outbox, Phase};
 
-use crate::conversation::{Context, State, Step};
+use crate::conversation::{Context, Progress, State};
 use crate::number::{DECIMAL_LEN_MAX, decimal};
 use crate::store::{
     Arithmetic, Counted, DeleteRule, Deleted, Direction, Item, Mode, Rule, StoreError, StoreOutcome,
@@ -15,7 +15,8 @@ use crate::store::{
 use crate::words::{KEY_LEN_MAX, SHARED_LEN_MIN};
 pub(crate) use wire::REQUEST_MAGIC;
 use wire::{
-    HEADER_LEN, Header, Kind, Status, cas_of, head, reply, say, status_of, swallow, u32_at, u64_at,
+    HEADER_LEN, Header, Kind, Status, cas_of, head, reply, reply_status, status_of, swallow,
+    u32_at, u64_at,
 };
 
 /// An expiry time that stands for "do not make it" in arithmetic.
@@ -30,13 +31,13 @@ pub(crate) fn step(
     state: &mut State,
     may_ask: &mut bool,
     input: &[u8],
-) -> Step {
+) -> Progress {
     if input[0] != REQUEST_MAGIC {
         *state = State::Refused;
-        return Step::used(0);
+        return Progress::used(0);
     }
     let Some((bytes, body)) = input.split_first_chunk::<HEADER_LEN>() else {
-        return Step::wait(Phase::Head);
+        return Progress::wait(Phase::Head);
     };
     let header = Header::read(bytes);
     if header.key_len + header.extras_len > header.body_len {
@@ -61,7 +62,7 @@ pub(crate) fn step(
         return refuse(cx, state, &header, Status::Invalid);
     }
     let Some(body) = body.get(..header.body_len) else {
-        return Step::wait(Phase::Body);
+        return Progress::wait(Phase::Body);
     };
     let (extras, rest) = body.split_at(header.extras_len);
     let (key, value) = rest.split_at(header.key_len);
@@ -78,19 +79,19 @@ pub(crate) fn step(
                 reply(cx.out, &header, Status::Done, &[], &[], &[], 0);
             }
             *state = State::Closed;
-            return Step::then(Next::Close);
+            return Progress::then(Next::Close);
         }
         _ => admin::run(cx, &header, may_ask, is_quiet, [extras, key, value]),
     }
-    Step::used(HEADER_LEN + header.body_len)
+    Progress::used(HEADER_LEN + header.body_len)
 }
 
 /// Replies with the error and closes: after an invalid header the next one cannot be found.
 #[cold]
-fn refuse(cx: &mut Context<'_>, state: &mut State, header: &Header, status: Status) -> Step {
-    say(cx.out, header, status);
+fn refuse(cx: &mut Context<'_>, state: &mut State, header: &Header, status: Status) -> Progress {
+    reply_status(cx.out, header, status);
     *state = State::Refused;
-    Step::used(0)
+    Progress::used(0)
 }
 
 fn get(
@@ -105,14 +106,14 @@ fn get(
         None => cx.items.get(key),
         Some(exptime) => cx.items.get_and_touch(key, cx.deadline(exptime.into())),
     };
-    cx.saw_get(key, &found);
+    cx.observe_get(key, &found);
     let key_back = if with_key { key } else { b"" };
     match &found {
         Ok(item) => put_item(cx.out, header, key_back, item),
         Err(_) if is_quiet => {}
         // The key stands where errors have their text.
         Err(_) if with_key => reply(cx.out, header, Status::NotFound, &[], key, &[], 0),
-        Err(_) => say(cx.out, header, Status::NotFound),
+        Err(_) => reply_status(cx.out, header, Status::NotFound),
     }
 }
 
@@ -122,7 +123,7 @@ fn put_item(out: &mut Outbox, header: &Header, key: &[u8], item: &Item<'_>) {
     let is_shared = len >= SHARED_LEN_MIN;
     let pieces = is_shared.then(|| item.shared()).flatten();
     if is_shared && pieces.is_none() {
-        return say(out, header, Status::NoMemory);
+        return reply_status(out, header, Status::NoMemory);
     }
     out.put_with(|to| {
         to.reserve(HEADER_LEN + 4 + key.len() + if is_shared { 0 } else { len });
@@ -147,7 +148,7 @@ fn touch(cx: &mut Context<'_>, header: &Header, key: &[u8], exptime: u32) {
             let flags = flags.to_be_bytes();
             reply(cx.out, header, Status::Done, &flags, &[], &[], cas);
         }
-        Err(_) => say(cx.out, header, Status::NotFound),
+        Err(_) => reply_status(cx.out, header, Status::NotFound),
     }
 }
 
@@ -156,12 +157,12 @@ fn delete(cx: &mut Context<'_>, header: &Header, key: &[u8], is_quiet: bool) {
         cas: cas_of(header),
         ..DeleteRule::default()
     };
-    cx.saw_delete(key);
+    cx.observe_delete(key);
     match cx.items.delete(key, rule) {
         Deleted::Deleted if is_quiet => {}
-        Deleted::Deleted => say(cx.out, header, Status::Done),
-        Deleted::NotFound => say(cx.out, header, Status::NotFound),
-        Deleted::Exists => say(cx.out, header, Status::Exists),
+        Deleted::Deleted => reply_status(cx.out, header, Status::Done),
+        Deleted::NotFound => reply_status(cx.out, header, Status::NotFound),
+        Deleted::Exists => reply_status(cx.out, header, Status::Exists),
     }
 }
 
@@ -192,12 +193,12 @@ fn count(
             let number = number.to_be_bytes();
             reply(cx.out, header, Status::Done, &[], &[], &number, cas);
         }
-        Ok(Counted::NotFound) => say(cx.out, header, Status::NotFound),
-        Ok(Counted::Exists) => say(cx.out, header, Status::Exists),
-        Ok(Counted::NotANumber) => say(cx.out, header, Status::NotANumber),
+        Ok(Counted::NotFound) => reply_status(cx.out, header, Status::NotFound),
+        Ok(Counted::Exists) => reply_status(cx.out, header, Status::Exists),
+        Ok(Counted::NotANumber) => reply_status(cx.out, header, Status::NotANumber),
         Err(error) => {
             cx.count_failed(error);
-            say(cx.out, header, status_of(error));
+            reply_status(cx.out, header, status_of(error));
         }
     }
 }

@@ -5,7 +5,7 @@ pub(crate) mod fields;
 pub(crate) mod head;
 pub(crate) mod target;
 
-pub(crate) use body::{Body, Framing};
+pub(crate) use body::{BodyReader, Framing};
 pub(crate) use fields::{Fields, Name};
 pub(crate) use head::{Head, Method, Version, has_control, parse};
 pub(crate) use target::Target;

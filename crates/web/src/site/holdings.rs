@@ -12,7 +12,7 @@ use super::table::{Id, Record, Table};
 /// table never disagree. Hits do not come here. Nothing in here waits for the disk; what is taken
 /// out of the table is handed back as [`Garbage`], to be freed and closed outside the lock.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct Holdings {
     /// Bytes held in memory.
     pub(super) memory: Budget,
     /// Bytes left to the page cache. A file keeps its place here when it is closed.
@@ -42,9 +42,9 @@ const PAGE: u64 = 4096;
 /// How many files may have a place in the page cache's books (about 60 bytes each).
 const PAGES_LEN_MAX: usize = 1 << 18;
 
-impl Ledger {
-    pub(super) fn new(config: &SiteConfig, page_cache_budget: u64) -> Ledger {
-        Ledger {
+impl Holdings {
+    pub(super) fn new(config: &SiteConfig, page_cache_budget: u64) -> Holdings {
+        Holdings {
             memory: Budget::new(config.memory_budget, config.paths_max),
             pages: Budget::new(page_cache_budget, PAGES_LEN_MAX),
             files: Ring::default(),

@@ -2,10 +2,10 @@
 
 pub(crate) mod allocate;
 pub(crate) mod counters;
-pub(crate) mod draft;
 pub(crate) mod flush;
 pub(crate) mod mover;
 pub(crate) mod patience;
+pub(crate) mod reservation;
 pub(crate) mod state;
 
 use std::cell::Cell;
@@ -24,7 +24,7 @@ use crate::store::index::Index;
 use crate::store::memory::arena::{Arena, CHUNK_BITS, Chunk, PAGE_LEN};
 use crate::store::memory::classes::ChunkLens;
 use crate::store::memory::epoch::{Epochs, Pin};
-use crate::store::pool::counters::Counters;
+use crate::store::pool::counters::StoreCounters;
 use crate::store::pool::patience::Patience;
 use crate::store::pool::state::{Mover, Sweep};
 use crate::store::rule::StoreError;
@@ -50,7 +50,7 @@ pub(crate) struct Pool {
     pub(crate) sweep: Mutex<Sweep>,
     pub(crate) mover: Mutex<Mover>,
     pub(crate) is_moving: AtomicBool,
-    pub(crate) counters: Counters,
+    pub(crate) counters: StoreCounters,
     pub(crate) observer: OnceLock<Observer>,
     pub(crate) patience: Patience,
 }
@@ -106,7 +106,7 @@ impl Pool {
             sweep: Mutex::default(),
             mover: Mutex::new(Mover::new(lens.as_slice().len())),
             is_moving: AtomicBool::new(false),
-            counters: Counters::new(stripes),
+            counters: StoreCounters::new(stripes),
             observer: OnceLock::new(),
             patience: Patience::new(),
             arena,

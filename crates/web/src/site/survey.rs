@@ -6,7 +6,7 @@ use session::FileStamp;
 
 use super::entry::Entry;
 use super::open::{Blocking, Kind, Miss, Root, is_hidden};
-use super::rest::WAIT_MAX;
+use super::quiet::WAIT_MAX;
 use super::table::{Key, Record, Survey};
 use super::{Moment, Site, head, mime};
 use crate::lookup::{Encoding, Encodings};
@@ -36,7 +36,9 @@ impl Site {
             let entry = match self.entry_of(&record, id, moment, blocking) {
                 // The original answers instead of a variant that may not be read, or is being
                 // written.
-                Err(Miss::Forbidden | Miss::Restless(_)) if id.encoding.is_some() && has_plain => {
+                Err(Miss::Forbidden | Miss::BeingWritten(_))
+                    if id.encoding.is_some() && has_plain =>
+                {
                     self.entry_of(&record, record.best(Encodings::NONE), moment, blocking)
                 }
                 done => done,
@@ -44,13 +46,13 @@ impl Site {
             match entry {
                 Ok(Some(entry)) => return Ok(entry),
                 Ok(None) => self.drop_changed(&record),
-                Err(Miss::Restless(_)) if blocking == Blocking::Never => break,
-                Err(Miss::Restless(_)) if self.never_rests(&record, moment) => break,
-                Err(Miss::Restless(left)) => {
+                Err(Miss::BeingWritten(_)) if blocking == Blocking::Never => break,
+                Err(Miss::BeingWritten(_)) if self.never_quiet(&record, moment) => break,
+                Err(Miss::BeingWritten(left)) => {
                     let waited = Duration::from_nanos(moment.ns - start.ns);
                     let left = left.min(WAIT_MAX.saturating_sub(waited));
                     let waits = !left.is_zero();
-                    match waits.then(|| self.wait_for_rest(moment, left)).flatten() {
+                    match waits.then(|| self.wait_until_quiet(moment, left)).flatten() {
                         Some(later) => moment = later,
                         None => break,
                     }
@@ -175,7 +177,7 @@ impl Site {
         }
         for (variant, encoding) in variants.iter_mut().zip(Encoding::ALL) {
             let name = format!("{source}{}", encoding.suffix());
-            *variant = match root.look(&name, blocking) {
+            *variant = match root.stat(&name, blocking) {
                 // An older one is of an older state of the original.
                 Ok((Kind::File, stamp)) => Some(stamp)
                     .filter(|variant| plain.is_none_or(|plain| is_as_new(variant, plain))),
@@ -195,20 +197,20 @@ impl Site {
         blocking: Blocking,
     ) -> Result<(String, FileStamp), Miss> {
         if !(path.is_empty() || path.ends_with('/')) {
-            return match root.look(path, blocking)? {
+            return match root.stat(path, blocking)? {
                 (Kind::File, stamp) => Ok((path.to_owned(), stamp)),
                 (Kind::Directory, _) => Err(Miss::SlashMissing),
             };
         }
         for name in &self.config.index {
             let index = format!("{path}{name}");
-            match root.look(&index, blocking) {
+            match root.stat(&index, blocking) {
                 Ok((Kind::File, stamp)) => return Ok((index, stamp)),
                 Ok((Kind::Directory, _)) | Err(Miss::NotFound) => {}
                 Err(miss) => return Err(miss),
             }
         }
-        root.look(path, blocking)?;
+        root.stat(path, blocking)?;
         Err(Miss::Directory)
     }
 
@@ -225,25 +227,25 @@ impl Site {
         let unsettled = survey
             .stamps()
             .filter(|stamp| !head::is_settled(*stamp, moment.since_epoch));
-        let look_again_after = unsettled
-            .map(|stamp| head::look_again_after(stamp, moment.since_epoch))
+        let check_again_after = unsettled
+            .map(|stamp| head::check_again_after(stamp, moment.since_epoch))
             .min();
         let record = Arc::new(Record::new(
             key,
             survey,
             root.generation,
-            look_again_after,
+            check_again_after,
             before,
             moment.ns,
         ));
-        let (record, garbage) = self.ledger().enroll(&self.table, record);
+        let (record, garbage) = self.holdings().enroll(&self.table, record);
         drop(garbage);
         record
     }
 
     fn drop_changed(&self, record: &Record) {
         self.counts.changed.fetch_add(1, Relaxed);
-        let garbage = self.ledger().drop_record(&self.table, record);
+        let garbage = self.holdings().drop_record(&self.table, record);
         drop(garbage);
     }
 
@@ -279,7 +281,7 @@ impl Site {
         let mut root = self.root.write().unwrap_or_else(PoisonError::into_inner);
         if root.generation < generation {
             *root = Arc::new(new);
-            let garbage = self.ledger().start_over(&self.table, generation);
+            let garbage = self.holdings().start_over(&self.table, generation);
             self.listings.clear();
             self.root_checked_ns.fetch_max(moment.ns, Relaxed);
             drop(garbage);

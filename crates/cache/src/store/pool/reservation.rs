@@ -12,9 +12,9 @@ use crate::store::pool::{Pool, thread_stripe};
 use crate::store::rule::{Seconds, StoreError};
 use crate::store::slab::Clock;
 
-/// The chunks of a draft. Its owner must commit or discard it.
+/// The chunks of a reservation. Its owner must commit or discard it.
 #[derive(Debug)]
-pub(crate) struct RawDraft {
+pub(crate) struct RawReservation {
     pub(crate) chunk: Chunk,
     layout: Layout,
     pub(crate) value_len: usize,
@@ -26,7 +26,7 @@ pub(crate) struct RawDraft {
     share: Option<u64>,
 }
 
-impl RawDraft {
+impl RawReservation {
     /// Writes the header and the key into a chunk that was allocated for them.
     pub(crate) fn new(
         pool: &Pool,
@@ -35,7 +35,7 @@ impl RawDraft {
         value_len: usize,
         flags: u32,
         exptime: Seconds,
-    ) -> RawDraft {
+    ) -> RawReservation {
         let header = pool.arena.header(chunk);
         header.state.store(0, Relaxed);
         header.exptime.store(exptime, Relaxed);
@@ -44,10 +44,10 @@ impl RawDraft {
         header.value_len.store(value_len as u32, Relaxed);
         header.key_len.store(key.len() as u8, Relaxed);
         header.cas.store(0, Relaxed);
-        // SAFETY: the chunk was allocated for this draft alone, and its class for this length.
+        // SAFETY: the chunk was allocated for this reservation alone, and its class for this length.
         unsafe { pool.arena.bytes_mut(chunk, 0, key.len()) }.copy_from_slice(key);
         let layout = Layout::new(key.len(), value_len);
-        RawDraft {
+        RawReservation {
             chunk,
             layout,
             value_len,
@@ -61,7 +61,7 @@ impl RawDraft {
         self.value_len - self.filled
     }
 
-    pub(crate) fn room<'d>(
+    pub(crate) fn space<'d>(
         &'d mut self,
         pool: &'d Pool,
         clock: Clock,
@@ -79,8 +79,8 @@ impl RawDraft {
                 (pool.part(self.chunk, at), self.filled - range.start)
             }
         };
-        // SAFETY: the chunk is this draft's alone, and `range` lies in it by the layout. The slice
-        // of an earlier call is gone: it borrowed the draft.
+        // SAFETY: the chunk is this reservation's alone, and `range` lies in it by the layout. The slice
+        // of an earlier call is gone: it borrowed the reservation.
         Ok(unsafe { pool.arena.bytes_mut(chunk, start, range.end - self.filled) })
     }
 
@@ -103,7 +103,7 @@ impl RawDraft {
         // From here on a page that leaves its class finds the owner through the part.
         pool.class_of(part).set_part(&pool.arena, part);
         let name_at = self.layout.name_at(at);
-        // SAFETY: the first chunk is this draft's alone, and the names lie in it by the layout.
+        // SAFETY: the first chunk is this reservation's alone, and the names lie in it by the layout.
         let name = unsafe { pool.arena.bytes_mut(self.chunk, name_at, 8) };
         name.copy_from_slice(&part.units().to_ne_bytes());
         self.parts_made += 1;
@@ -129,7 +129,7 @@ impl RawDraft {
     ) -> Result<usize, StoreError> {
         let mut used = 0;
         while used < input.len() && self.missing() > 0 {
-            let room = self.room(pool, clock)?;
+            let room = self.space(pool, clock)?;
             let len = room.len().min(input.len() - used);
             room[..len].copy_from_slice(&input[used..][..len]);
             self.filled(len);
@@ -154,7 +154,7 @@ impl RawDraft {
 }
 
 impl Pool {
-    /// The first of a draft's chunks, with its header filled in.
+    /// The first of a reservation's chunks, with its header filled in.
     pub(crate) fn begin(
         &self,
         key: &[u8],
@@ -162,11 +162,13 @@ impl Pool {
         flags: u32,
         exptime: Seconds,
         clock: Clock,
-    ) -> Result<RawDraft, StoreError> {
+    ) -> Result<RawReservation, StoreError> {
         self.check_len(key, value_len)?;
         let layout = Layout::new(key.len(), value_len);
         let chunk = self.allocate(self.lens.class_for(layout.first_chunk_len()), clock)?;
-        Ok(RawDraft::new(self, chunk, key, value_len, flags, exptime))
+        Ok(RawReservation::new(
+            self, chunk, key, value_len, flags, exptime,
+        ))
     }
 
     /// The same for a value that comes in pieces, in the uploads' share of the memory.
@@ -177,13 +179,13 @@ impl Pool {
         flags: u32,
         exptime: Seconds,
         clock: Clock,
-    ) -> Result<RawDraft, StoreError> {
+    ) -> Result<RawReservation, StoreError> {
         self.check_len(key, value_len)?;
         let item_len = HEADER_LEN + key.len() + value_len;
         let share = self.take_share(self.lens.class_for(item_len))?;
         let begun = self.begin(key, value_len, flags, exptime, clock);
         match begun {
-            Ok(raw) => Ok(RawDraft {
+            Ok(raw) => Ok(RawReservation {
                 share: Some(share),
                 ..raw
             }),
@@ -225,7 +227,7 @@ impl Pool {
     pub(crate) fn part(&self, chunk: Chunk, at: usize) -> Chunk {
         let name_at = Layout::of(&self.arena, chunk).name_at(at);
         // SAFETY: the names lie in the first chunk by the layout, and are written once, before the
-        // item is published; callers hold the item, or are its draft.
+        // item is published; callers hold the item, or are its reservation.
         let name = unsafe { self.arena.bytes(chunk, name_at, 8) };
         let units = u64::from_ne_bytes(name.try_into().expect("8 bytes"));
         Chunk::from_units(units).expect("a part is named before it is looked for")
@@ -254,19 +256,19 @@ mod tests {
     use crate::store::{Config, NEVER, Store};
 
     /// Seen (in review): in a release build a length near 2^64 was reserved in a chunk of the first
-    /// class, and the room of its draft was all memory behind that. Cause: the sum of header, key
+    /// class, and the room of its reservation was all memory behind that. Cause: the sum of header, key
     /// and value came round. Cure: one that does is too large.
     #[test]
     fn a_length_that_comes_round_is_too_large() {
         let store = Store::new(Config::default()).unwrap();
-        let mut turn = store.turn(2);
+        let mut guard = store.access(2);
         let item_len_max = Config::default().item_len_max as usize;
         for value_len in [0, 1, HEADER_LEN, HEADER_LEN + 1, 1 << 20].map(|less| usize::MAX - less) {
-            let refused = turn.reserve(b"k", value_len, 0, NEVER).unwrap_err();
+            let refused = guard.reserve(b"k", value_len, 0, NEVER).unwrap_err();
             assert_eq!(refused, StoreError::TooLarge, "{value_len}");
         }
         let most = item_len_max - HEADER_LEN - 1;
-        assert!(turn.reserve(b"k", most, 0, NEVER).is_ok());
-        assert!(turn.reserve(b"k", most + 1, 0, NEVER).is_err());
+        assert!(guard.reserve(b"k", most, 0, NEVER).is_ok());
+        assert!(guard.reserve(b"k", most + 1, 0, NEVER).is_err());
     }
 }

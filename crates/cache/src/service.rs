@@ -17,7 +17,7 @@ use session::Now;
 
 pub use connections::Peer;
 pub use host::{Host, NoHost, Process, StopMode};
-pub use settings::{Access, Binding, Settings};
+pub use settings::{Auth, Binding, Settings};
 
 use crate::store::{EXPIRED, NEVER, Seconds, Store};
 use crate::words::push_encoded;

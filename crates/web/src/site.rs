@@ -17,7 +17,7 @@
 //! than half of `recheck_every` ago, and so is the root directory itself; so a change is served at
 //! the latest `recheck_every` after it. An open file is compared at each use. Bytes in memory were
 //! read between two equal stamps and never change, and an entry's header is made from the same
-//! stamp. A file has been left alone for a moment before it is served ([`rest::REST`]), and an open
+//! stamp. A file has been left alone for a moment before it is served ([`quiet::QUIET_PERIOD`]), and an open
 //! one says whether a write would show. What changes through a shared writable
 //! mapping shows when the kernel notes it (`msync(2)`), not before.
 //!
@@ -29,24 +29,24 @@
 //! own caches (four with an extension: it may be there in compressed form only), or on a worker
 //! thread the first time. So random names cannot displace what exists.
 
+mod available_memory;
 mod budget;
 mod config;
 mod entries;
 mod entry;
 mod error_pages;
 mod head;
-mod ledger;
+mod holdings;
 mod listing;
 mod mime;
 mod open;
 mod pages;
+mod quiet;
 mod read;
-mod records;
-mod rest;
 mod ring;
-mod room;
 mod rules;
 mod sketch;
+mod survey;
 mod table;
 
 use std::fmt;
@@ -62,11 +62,11 @@ pub use config::{CacheRule, EtagKind, HeaderRule, SiteConfig, SiteError};
 pub(crate) use entry::{Body, Entry, Found};
 
 use crate::lookup::Lookup;
+use available_memory::AvailableMemory;
 use error_pages::ErrorPage;
-use ledger::{Garbage, Ledger};
+use holdings::{Garbage, Holdings};
 use listing::Listings;
 use open::{Blocking, Miss, Root};
-use room::Room;
 use rules::Rules;
 use sketch::Sketch;
 use table::{Key, Record, Table};
@@ -85,16 +85,16 @@ pub struct Site {
     /// Makes the readings of unsettled files distinct, also from those of an earlier process.
     readings: AtomicU64,
     /// How many requests wait for a file to be left alone.
-    resting: AtomicU64,
+    waiting: AtomicU64,
     /// Held by the request that reads a long file into memory. One at a time, so that what is read
     /// beside the budget is one such file at most.
     long_read: Mutex<()>,
     opened_since_epoch: Duration,
     table: Table,
     sketch: Sketch,
-    ledger: Mutex<Ledger>,
+    holdings: Mutex<Holdings>,
     /// What the budget of the page cache follows. `None` if that is configured.
-    room: Option<Room>,
+    available: Option<AvailableMemory>,
     listings: Listings,
     error_pages: Vec<ErrorPage>,
     on_warning: Warnings,
@@ -113,7 +113,7 @@ impl fmt::Debug for Warnings {
     }
 }
 
-/// Beside what table and ledger count.
+/// Beside what table and holdings count.
 #[derive(Debug, Default)]
 struct Counts {
     misses: AtomicU64,
@@ -164,9 +164,10 @@ impl Site {
         check_config(&config)?;
         let root = Root::open(&config.root, config.follow_links_out, 0)
             .map_err(|error| root_error(&config.root, error))?;
-        let room = (config.page_cache_budget.is_none()).then(|| Room::at(Path::new("/")));
-        let page_cache_budget = match &room {
-            Some(room) => room.len(config.memory_budget),
+        let available =
+            (config.page_cache_budget.is_none()).then(|| AvailableMemory::at(Path::new("/")));
+        let page_cache_budget = match &available {
+            Some(available) => available.len(config.memory_budget),
             None => config.page_cache_budget.unwrap_or(0),
         };
         let now = Now::read();
@@ -177,15 +178,15 @@ impl Site {
             half_recheck_ns: u64::try_from(config.recheck_every.as_nanos() / 2).unwrap_or(u64::MAX),
             opened_at: now.monotonic,
             readings: AtomicU64::new(0),
-            resting: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
             long_read: Mutex::new(()),
             opened_since_epoch: now.since_epoch,
             table: Table::new(),
             sketch: Sketch::new(
                 config.memory_budget.saturating_add(page_cache_budget) / MEAN_FILE_LEN,
             ),
-            ledger: Mutex::new(Ledger::new(&config, page_cache_budget)),
-            room,
+            holdings: Mutex::new(Holdings::new(&config, page_cache_budget)),
+            available,
             listings: Listings::default(),
             error_pages: Vec::new(),
             on_warning: Warnings::default(),
@@ -254,15 +255,15 @@ impl Site {
     /// opened; the others are what is held now.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<> {
         let counts = &self.counts;
-        let ledger = self.ledger();
+        let holdings = self.holdings();
         let of = |count: &AtomicU64| count.load(Relaxed);
         let rows = rows! {
-            "site_paths" "Paths that the table knows." ledger.paths() as u64;
-            "site_files_open" "Files that are held open." ledger.files_open() as u64;
-            "site_memory_files" "Files whose bytes are in memory." ledger.memory.len() as u64;
-            "site_memory_bytes" "Bytes of files in memory." ledger.memory.used();
-            "site_page_cache_files" "Files that are served through the page cache." ledger.pages.len() as u64;
-            "site_page_cache_bytes" "Bytes of files that are served through the page cache." ledger.pages.used();
+            "site_paths" "Paths that the table knows." holdings.paths() as u64;
+            "site_files_open" "Files that are held open." holdings.files_open() as u64;
+            "site_memory_files" "Files whose bytes are in memory." holdings.memory.len() as u64;
+            "site_memory_bytes" "Bytes of files in memory." holdings.memory.used();
+            "site_page_cache_files" "Files that are served through the page cache." holdings.pages.len() as u64;
+            "site_page_cache_bytes" "Bytes of files that are served through the page cache." holdings.pages.used();
             "site_hits_total" "Requests answered from the table." self.table.hits();
             "site_misses_total" "Requests that the table could not answer at once." of(&counts.misses);
             "site_would_block_total" "Of these, those that had to wait for the disk." of(&counts.would_block);
@@ -275,15 +276,15 @@ impl Site {
             "site_error_pages_lost_total" "Error pages that could not be read any more, so that the built-in one is sent." of(&counts.error_pages_lost);
             "site_listing_bytes" "Bytes of listings that are kept or on their way." self.listings.held_len();
             "site_listings_refused_total" "Listings not made because clients have not received too many." self.listings.refused();
-            "site_memory_admitted_total" "Files taken into memory." ledger.memory.admitted;
-            "site_memory_refused_total" "Files not taken into memory, because others there are asked for more often." ledger.memory.refused;
-            "site_memory_evicted_total" "Files that left memory for others." ledger.memory.evicted;
-            "site_page_cache_max_bytes" "How many bytes of files the page cache may have: what the memory leaves, if no flag says so." ledger.pages.limit();
-            "site_page_cache_admitted_total" "Files let into the page cache." ledger.pages.admitted;
-            "site_page_cache_refused_total" "Files kept out of the page cache, because others there are asked for more often." ledger.pages.refused;
-            "site_page_cache_evicted_total" "Files that left the page cache for others." ledger.pages.evicted;
-            "site_files_closed_total" "Files closed to make room for others." ledger.files_closed;
-            "site_paths_dropped_total" "Paths forgotten to make room for others." ledger.paths_dropped;
+            "site_memory_admitted_total" "Files taken into memory." holdings.memory.admitted;
+            "site_memory_refused_total" "Files not taken into memory, because others there are asked for more often." holdings.memory.refused;
+            "site_memory_evicted_total" "Files that left memory for others." holdings.memory.evicted;
+            "site_page_cache_max_bytes" "How many bytes of files the page cache may have: what the memory leaves, if no flag says so." holdings.pages.limit();
+            "site_page_cache_admitted_total" "Files let into the page cache." holdings.pages.admitted;
+            "site_page_cache_refused_total" "Files kept out of the page cache, because others there are asked for more often." holdings.pages.refused;
+            "site_page_cache_evicted_total" "Files that left the page cache for others." holdings.pages.evicted;
+            "site_files_closed_total" "Files closed to make room for others." holdings.files_closed;
+            "site_paths_dropped_total" "Paths forgotten to make room for others." holdings.paths_dropped;
         };
         rows.into_iter()
     }
@@ -292,11 +293,15 @@ impl Site {
         self.counts.misses.fetch_add(1, Relaxed);
         self.sketch.age_if_late(moment.ns);
         let key = self.key(lookup.path);
-        if let Some(room) = self.room.as_ref().filter(|room| room.is_due(moment.ns)) {
+        if let Some(available) = self
+            .available
+            .as_ref()
+            .filter(|available| available.is_due(moment.ns))
+        {
             if blocking == Blocking::Never {
                 return self.found_of(Miss::WouldBlock, key.path);
             }
-            self.follow(room, moment);
+            self.follow(available, moment);
         }
         let mut answer = self.entry_at(key, lookup.accepts, moment, blocking);
         if let (Err(Miss::NotFound), Some(fallback)) = (&answer, &self.config.spa_fallback) {
@@ -316,13 +321,13 @@ impl Site {
     }
 
     /// Makes the memory that there is the budget of the page cache, unless another request does.
-    fn follow(&self, room: &Room, moment: Moment) {
-        if !room.begin_look(moment.ns) {
+    fn follow(&self, available: &AvailableMemory, moment: Moment) {
+        if !available.begin_check(moment.ns) {
             return;
         }
-        let held = self.ledger().memory.used();
-        let len = room.len(self.config.memory_budget.saturating_sub(held));
-        let garbage = self.ledger().limit_pages(&self.table, len, &self.sketch);
+        let held = self.holdings().memory.used();
+        let len = available.len(self.config.memory_budget.saturating_sub(held));
+        let garbage = self.holdings().limit_pages(&self.table, len, &self.sketch);
         drop(garbage);
     }
 
@@ -332,7 +337,7 @@ impl Site {
                 self.counts.not_found.fetch_add(1, Relaxed);
                 Found::NotFound
             }
-            Miss::WouldBlock | Miss::Restless(_) => {
+            Miss::WouldBlock | Miss::BeingWritten(_) => {
                 self.counts.would_block.fetch_add(1, Relaxed);
                 Found::WouldBlock
             }
@@ -385,7 +390,7 @@ impl Site {
         };
         match open() {
             Err(Miss::OutOfDescriptors) => {
-                let garbage: Garbage = self.ledger().close_some(&self.table);
+                let garbage: Garbage = self.holdings().close_some(&self.table);
                 drop(garbage);
                 open()
             }
@@ -393,8 +398,8 @@ impl Site {
         }
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn holdings(&self) -> MutexGuard<'_, Holdings> {
+        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,20 +1,20 @@
 use std::fmt;
 
 use crate::store::access::handle::Store;
-use crate::store::pool::draft::RawDraft;
+use crate::store::pool::reservation::RawReservation;
 use crate::store::rule::StoreError;
 use crate::store::slab::Clock;
 
 /// An item on its way in: room for its value, in its final place. Gives its memory back when
 /// dropped.
-pub struct Draft {
+pub struct Reservation {
     pub(crate) store: Store,
-    /// Taken out when the draft is committed.
-    pub(crate) raw: Option<RawDraft>,
+    /// Taken out when the reservation is committed.
+    pub(crate) raw: Option<RawReservation>,
     pub(crate) clock: Clock,
 }
 
-impl Draft {
+impl Reservation {
     /// How long the value will be.
     pub fn value_len(&self) -> usize {
         self.raw().value_len
@@ -30,26 +30,26 @@ impl Draft {
         self.missing() == 0
     }
 
-    /// Room for the next bytes of the value: not always for all of them. Empty when the draft is
+    /// Room for the next bytes of the value: not always for all of them. Empty when the reservation is
     /// full. A long item gets its memory as it fills, so this may fail half way: then drop the
-    /// draft and swallow the rest.
-    pub fn room(&mut self) -> Result<&mut [u8], StoreError> {
+    /// reservation and swallow the rest.
+    pub fn space(&mut self) -> Result<&mut [u8], StoreError> {
         let clock = self.clock;
         let raw = self
             .raw
             .as_mut()
-            .expect("a draft is whole until it is committed");
-        raw.room(self.store.pool(), clock)
+            .expect("a reservation is whole until it is committed");
+        raw.space(self.store.pool(), clock)
     }
 
-    /// Says that `len` bytes were put at the start of the [room](Draft::room).
+    /// Says that `len` bytes were put at the start of the [space](Reservation::space).
     ///
     /// # Panics
     /// If that is longer than the room was.
     pub fn filled(&mut self, len: usize) {
         self.raw
             .as_mut()
-            .expect("a draft is whole until it is committed")
+            .expect("a reservation is whole until it is committed")
             .filled(len);
     }
 
@@ -59,18 +59,18 @@ impl Draft {
         let raw = self
             .raw
             .as_mut()
-            .expect("a draft is whole until it is committed");
+            .expect("a reservation is whole until it is committed");
         raw.fill(self.store.pool(), input, clock)
     }
 
-    fn raw(&self) -> &RawDraft {
+    fn raw(&self) -> &RawReservation {
         self.raw
             .as_ref()
-            .expect("a draft is whole until it is committed")
+            .expect("a reservation is whole until it is committed")
     }
 }
 
-impl Drop for Draft {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(raw) = self.raw.take() {
             raw.discard(self.store.pool());
@@ -78,9 +78,9 @@ impl Drop for Draft {
     }
 }
 
-impl fmt::Debug for Draft {
+impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Draft")
+        f.debug_struct("Reservation")
             .field("raw", &self.raw)
             .finish_non_exhaustive()
     }

@@ -11,10 +11,10 @@ use std::iter;
 
 use session::{Next, Phase};
 
-use crate::conversation::{Context, Retrieval, State, Step};
+use crate::conversation::{Context, Progress, Retrieval, State};
 use crate::meta;
 use crate::number::{parse_exptime, parse_i32};
-use crate::service::Access;
+use crate::service::Auth;
 use crate::service::counters::Count;
 use crate::store::{DeleteRule, Deleted};
 use crate::words::{BAD_EXPTIME, BAD_FORMAT, KEY_LEN_MAX, LINE_LEN_MAX, Tokens, without_cr};
@@ -33,7 +33,7 @@ const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated\r\n";
 
 /// Takes one command, if its line is whole.
 #[inline]
-pub(crate) fn step(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Step {
+pub(crate) fn step(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
     let Some(end) = memchr::memchr(b'\n', input) else {
         return unfinished(cx, state, input);
     };
@@ -47,7 +47,7 @@ pub(crate) fn step(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Ste
         }
         [b'm', b'g', b' ', ..] if end <= LINE_LEN_MAX => {
             meta::get::run(cx, &Tokens::split(line));
-            return Step::used(end + 1);
+            return Progress::used(end + 1);
         }
         [b's', b'e', b't', b' ', ..] if end <= LINE_LEN_MAX => {
             return storage::begin(cx, state, line, input, end + 1);
@@ -93,9 +93,9 @@ fn next_retrieval(input: &[u8]) -> Option<(&[u8], usize)> {
 
 /// A line whose end has not come.
 #[cold]
-fn unfinished(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Step {
+fn unfinished(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
     if input.len() <= LINE_LEN_MAX {
-        return Step::wait(Phase::Head);
+        return Progress::wait(Phase::Head);
     }
     let start = input.iter().take_while(|&&byte| byte == b' ').count();
     match Retrieval::of_line(&input[start..]) {
@@ -105,10 +105,10 @@ fn unfinished(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Step {
 }
 
 #[cold]
-fn too_long(cx: &mut Context<'_>, state: &mut State) -> Step {
+fn too_long(cx: &mut Context<'_>, state: &mut State) -> Progress {
     cx.out.put(LINE_TOO_LONG);
     *state = State::Refused;
-    Step::used(0)
+    Progress::used(0)
 }
 
 /// All commands but the most frequent.
@@ -119,7 +119,7 @@ fn dispatch(
     start: usize,
     input: &[u8],
     end: usize,
-) -> Step {
+) -> Progress {
     let tokens = Tokens::split(line);
     let after = end + 1;
     match tokens.command() {
@@ -139,17 +139,17 @@ fn dispatch(
         b"touch" => touch(cx, &tokens),
         b"quit" => {
             *state = State::Closed;
-            return Step::then(Next::Close);
+            return Progress::then(Next::Close);
         }
         // The client took this for a web server: the connection is closed without a reply.
         _ if tokens.last().starts_with(b"HTTP/") => {
             *state = State::Closed;
-            return Step::then(Next::Close);
+            return Progress::then(Next::Close);
         }
         _ if after < LINE_LEN_MIN => cx.out.put(BAD_FORMAT),
         _ => admin::run(cx, state, &tokens),
     }
-    Step::used(after)
+    Progress::used(after)
 }
 
 /// Before anything else, a client behind `-Y` stores `user password`.
@@ -158,14 +158,14 @@ pub(crate) fn authenticate(
     state: &mut State,
     may_ask: &mut bool,
     input: &[u8],
-) -> Step {
+) -> Progress {
     let Some(end) = memchr::memchr(b'\n', input) else {
         return match input.len() <= LINE_LEN_MAX {
-            true => Step::wait(Phase::Head),
+            true => Progress::wait(Phase::Head),
             false => {
                 cx.out.put(UNAUTHENTICATED);
                 *state = State::Refused;
-                Step::used(0)
+                Progress::used(0)
             }
         };
     };
@@ -176,20 +176,20 @@ pub(crate) fn authenticate(
     };
     let Some(len) = len.and_then(|len| usize::try_from(len).ok()) else {
         cx.out.put(UNAUTHENTICATED);
-        return Step::used(end + 1);
+        return Progress::used(end + 1);
     };
     if len > PASSWORD_LEN_MAX {
         *state = storage::swallow(len + 2, BAD_PASSWORD_FORMAT);
-        return Step::used(end + 1);
+        return Progress::used(end + 1);
     }
     let rest = &input[end + 1..];
     if rest.len() < len + 2 {
-        return Step::wait(Phase::Body);
+        return Progress::wait(Phase::Body);
     }
     let reply = log_in(cx, &rest[..len], &rest[len..len + 2]);
     *may_ask = reply == STORED;
     cx.out.put(reply);
-    Step::used(end + 1 + len + 2)
+    Progress::used(end + 1 + len + 2)
 }
 
 /// A refused client may try again: memcached does not close.
@@ -198,8 +198,8 @@ fn log_in(cx: &Context<'_>, password: &[u8], line_end: &[u8]) -> &'static [u8] {
         return UNAUTHENTICATED;
     }
     cx.service.counters.add(Count::AuthCommands, 1);
-    match &cx.service.settings.access {
-        Access::Ascii(users) if users.knows_text(password) => return STORED,
+    match &cx.service.settings.auth {
+        Auth::Ascii(users) if users.knows_text(password) => return STORED,
         _ => cx.service.counters.add(Count::AuthErrors, 1),
     }
     match password.contains(&b' ') {
@@ -216,7 +216,7 @@ fn delete(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     let reply: &[u8] = if key.len() > KEY_LEN_MAX {
         BAD_FORMAT
     } else {
-        cx.saw_delete(key);
+        cx.observe_delete(key);
         match cx.items.delete(key, DeleteRule::default()) {
             Deleted::Deleted => b"DELETED\r\n",
             Deleted::NotFound | Deleted::Exists => b"NOT_FOUND\r\n",

@@ -13,7 +13,7 @@
 //! 2023): most items are used once, so what is new has to prove itself in a small queue first. A
 //! hit changes two bits of the item and no queue. docs/cache-eviction.md has the figures.
 //!
-//! A chunk goes round: free → draft → queue → (floating, while an evictor looks for its bucket) →
+//! A chunk goes round: free → reservation → queue → (floating, while an evictor looks for its bucket) →
 //! limbo, until readers have left → free. All under the class's lock; the lock of a bucket comes
 //! before it, never after.
 
@@ -24,7 +24,7 @@ pub(crate) mod sizes;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::store::figures::ClassStats;
-use crate::store::memory::arena::{Arena, Chunk, HEADER_LEN, Header, PAGE_LEN};
+use crate::store::memory::arena::{Arena, Chunk, HEADER_LEN, ItemHeader, PAGE_LEN};
 use crate::store::memory::classes::CHUNK_LEN_MAX;
 use crate::store::memory::epoch::Epochs;
 use crate::store::memory::mark;
@@ -43,14 +43,14 @@ pub(crate) const LONG_WORTH: u32 = 1 << 14;
 /// So many items that are held are passed over in the search for one to evict.
 pub(crate) const HELD_MAX: u32 = 256;
 
-/// What a chunk is used for: the low 3 bits of `Header::place`. The others are the high bits of an
+/// What a chunk is used for: the low 3 bits of `ItemHeader::place`. The others are the high bits of an
 /// item's generation, which are written before it is published, and never again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Use {
     Free = 0,
     /// Allocated, not yet published.
-    Draft = 1,
+    Reserved = 1,
     Small = 2,
     Main = 3,
     /// In the table and in no queue: an evictor has it in hand.
@@ -65,7 +65,7 @@ impl Use {
     pub(crate) fn of(arena: &Arena, chunk: Chunk) -> Use {
         match arena.header(chunk).place.load(Relaxed) & USE_MASK {
             0 => Use::Free,
-            1 => Use::Draft,
+            1 => Use::Reserved,
             2 => Use::Small,
             3 => Use::Main,
             4 => Use::Floating,
@@ -89,14 +89,14 @@ pub(crate) const GENERATIONS: u16 = 1 << (mark::GENERATION_BITS + 8 - USE_BITS);
 
 /// The generation in which an item was stored; `state` is its header's.
 #[inline]
-pub(crate) fn generation(header: &Header, state: u32) -> u16 {
+pub(crate) fn generation(header: &ItemHeader, state: u32) -> u16 {
     let high = header.place.load(Relaxed) >> USE_BITS;
     u16::from(high) << mark::GENERATION_BITS | mark::generation(state)
 }
 
-/// Writes the generation of a draft, or of a copy that is not yet published; the low bits are in
+/// Writes the generation of a reservation, or of a copy that is not yet published; the low bits are in
 /// `mark::fresh`.
-pub(crate) fn set_generation(header: &Header, generation: u16) {
+pub(crate) fn set_generation(header: &ItemHeader, generation: u16) {
     let high = (generation >> mark::GENERATION_BITS) as u8;
     let used_for = header.place.load(Relaxed) & USE_MASK;
     header.place.store(high << USE_BITS | used_for, Relaxed);
@@ -111,7 +111,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     #[inline]
-    pub(crate) fn is_flushed(self, header: &Header) -> bool {
+    pub(crate) fn is_flushed(self, header: &ItemHeader) -> bool {
         generation(header, header.state.load(Relaxed)) != self.generation
     }
 
@@ -301,7 +301,7 @@ impl Class {
         }
     }
 
-    /// A chunk for a draft, if one is free.
+    /// A chunk for a reservation, if one is free.
     pub(crate) fn take_free(&mut self, arena: &Arena, owners: &Owners) -> Option<Chunk> {
         while let Some(&number) = self.roomy.last() {
             let (class, at) = owners.at(number);
@@ -309,7 +309,7 @@ impl Class {
             let page = &mut self.pages[at];
             if let Some(chunk) = page.take(arena, self.per_page, self.chunk_len) {
                 self.used += 1;
-                Use::Draft.set(arena, chunk);
+                Use::Reserved.set(arena, chunk);
                 return Some(chunk);
             }
             page.is_noted = false;
@@ -571,10 +571,10 @@ impl Class {
         let (_, at) = owners.at(number);
         let is_held = |chunk| mark::is_referenced(arena.header(chunk).state.load(Relaxed));
         let is_stuck = |chunk| match Use::of(arena, chunk) {
-            Use::Draft => true,
+            Use::Reserved => true,
             Use::Free => false,
             Use::Part => match Chunk::from_units(arena.header(chunk).cas.load(Relaxed)) {
-                Some(owner) => Use::of(arena, owner) == Use::Draft || is_held(owner),
+                Some(owner) => Use::of(arena, owner) == Use::Reserved || is_held(owner),
                 None => true,
             },
             Use::Small | Use::Main | Use::Floating | Use::Limbo => is_held(chunk),
@@ -770,7 +770,7 @@ impl Page {
     }
 }
 
-/// Header, key and value, in bytes.
+/// ItemHeader, key and value, in bytes.
 pub(crate) fn item_len(arena: &Arena, chunk: Chunk) -> u64 {
     let header = arena.header(chunk);
     let key_len = u64::from(header.key_len.load(Relaxed));

@@ -13,41 +13,41 @@ const GUESS: u64 = 1 << 30;
 const RESERVE_PART: u64 = 128;
 
 /// How often to look what memory there is.
-const LOOK_NS: u64 = 1_000_000_000;
+const CHECK_NS: u64 = 1_000_000_000;
 
 /// The machine and the memory cgroups of this process, through their `/proc` and `/sys`.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct AvailableMemory {
     root: PathBuf,
-    looked_ns: AtomicU64,
+    checked_ns: AtomicU64,
 }
 
 /// One group, or the machine: all bytes that there may be, and those that can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Memory {
+struct Amount {
     total: u64,
     available: u64,
 }
 
-impl Room {
+impl AvailableMemory {
     /// Those of this process, or in a test others.
-    pub(super) fn at(root: &Path) -> Room {
-        Room {
+    pub(super) fn at(root: &Path) -> AvailableMemory {
+        AvailableMemory {
             root: root.to_owned(),
-            looked_ns: AtomicU64::new(0),
+            checked_ns: AtomicU64::new(0),
         }
     }
 
     /// Whether it is time for another look. That reads files, so it may wait.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
-        now_ns >= self.looked_ns.load(Relaxed).saturating_add(LOOK_NS)
+        now_ns >= self.checked_ns.load(Relaxed).saturating_add(CHECK_NS)
     }
 
     /// Begins a look if it is time. `false` if another request has begun it.
-    pub(super) fn begin_look(&self, now_ns: u64) -> bool {
-        let looked_ns = self.looked_ns.load(Relaxed);
-        let begin = || (self.looked_ns).compare_exchange(looked_ns, now_ns, Relaxed, Relaxed);
-        now_ns >= looked_ns.saturating_add(LOOK_NS) && begin().is_ok()
+    pub(super) fn begin_check(&self, now_ns: u64) -> bool {
+        let checked_ns = self.checked_ns.load(Relaxed);
+        let begin = || (self.checked_ns).compare_exchange(checked_ns, now_ns, Relaxed, Relaxed);
+        now_ns >= checked_ns.saturating_add(CHECK_NS) && begin().is_ok()
     }
 
     /// What the page cache may have beside `planned` bytes that this process is still going to
@@ -59,7 +59,7 @@ impl Room {
         let cgroups = self.text("proc/self/cgroup");
         let groups = groups(&cgroups).into_iter();
         let groups = groups.filter_map(|(version, folder)| self.group(version, &folder));
-        let left = |memory: Memory| {
+        let left = |memory: Amount| {
             let reserve = memory.total / RESERVE_PART;
             memory.available.saturating_sub(planned + reserve)
         };
@@ -68,7 +68,7 @@ impl Room {
     }
 
     /// The memory of a group, if it has a limit: all but what is not pages of files.
-    fn group(&self, version: Version, folder: &str) -> Option<Memory> {
+    fn group(&self, version: CgroupVersion, folder: &str) -> Option<Amount> {
         let names = version.names();
         let text = |name: &str| self.text(&format!("{}{folder}/{name}", version.mount()));
         let number = |name: &str| text(name).trim().parse::<u64>().ok();
@@ -78,7 +78,7 @@ impl Room {
         let cached = field(&stat, names.cached).unwrap_or(0);
         let shared = field(&stat, names.shared).unwrap_or(0);
         let kept = used.saturating_sub(cached.saturating_sub(shared));
-        Some(Memory {
+        Some(Amount {
             total,
             available: total.saturating_sub(kept),
         })
@@ -92,7 +92,7 @@ impl Room {
 
 /// Which of the kernel's two cgroup interfaces. cgroups(7)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
+enum CgroupVersion {
     V1,
     V2,
 }
@@ -106,23 +106,23 @@ struct Names {
     shared: &'static str,
 }
 
-impl Version {
+impl CgroupVersion {
     fn mount(self) -> &'static str {
         match self {
-            Version::V1 => "sys/fs/cgroup/memory",
-            Version::V2 => "sys/fs/cgroup",
+            CgroupVersion::V1 => "sys/fs/cgroup/memory",
+            CgroupVersion::V2 => "sys/fs/cgroup",
         }
     }
 
     fn names(self) -> Names {
         match self {
-            Version::V1 => Names {
+            CgroupVersion::V1 => Names {
                 limit: "memory.limit_in_bytes",
                 used: "memory.usage_in_bytes",
                 cached: "total_cache",
                 shared: "total_shmem",
             },
-            Version::V2 => Names {
+            CgroupVersion::V2 => Names {
                 limit: "memory.max",
                 used: "memory.current",
                 cached: "file",
@@ -133,10 +133,10 @@ impl Version {
 }
 
 /// The machine's memory. proc_meminfo(5)
-fn machine(meminfo: &str) -> Option<Memory> {
+fn machine(meminfo: &str) -> Option<Amount> {
     let bytes = |name| Some(field(meminfo, name)? * 1024);
     let available = bytes("MemAvailable:")?;
-    Some(Memory {
+    Some(Amount {
         total: bytes("MemTotal:").unwrap_or(available),
         available,
     })
@@ -150,7 +150,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 }
 
 /// The memory cgroups of this process, its own and those above. cgroups(7)
-fn groups(cgroups: &str) -> Vec<(Version, String)> {
+fn groups(cgroups: &str) -> Vec<(CgroupVersion, String)> {
     let mut groups = Vec::new();
     for line in cgroups.lines() {
         let mut parts = line.splitn(3, ':');
@@ -158,8 +158,8 @@ fn groups(cgroups: &str) -> Vec<(Version, String)> {
             continue;
         };
         let version = match controllers {
-            "" => Version::V2,
-            v1 if v1.split(',').any(|name| name == "memory") => Version::V1,
+            "" => CgroupVersion::V2,
+            v1 if v1.split(',').any(|name| name == "memory") => CgroupVersion::V1,
             _ => continue,
         };
         let above = Path::new(path).ancestors().filter_map(Path::to_str);
@@ -188,7 +188,7 @@ pub(super) mod tests {
     }
 
     fn len(files: &[(&str, &str)], planned: u64) -> u64 {
-        Room::at(root(files).path()).len(planned)
+        AvailableMemory::at(root(files).path()).len(planned)
     }
 
     const MIB: u64 = 1 << 20;
@@ -205,7 +205,7 @@ pub(super) mod tests {
     #[test]
     fn a_machine_that_says_nothing_has_some() {
         let empty = tempfile::tempdir().unwrap();
-        assert_eq!(Room::at(empty.path()).len(MIB), GUESS / 2 - MIB);
+        assert_eq!(AvailableMemory::at(empty.path()).len(MIB), GUESS / 2 - MIB);
     }
 
     /// Seen: in a group with a little more than its files, a server read from the disk for ever,
@@ -251,15 +251,15 @@ pub(super) mod tests {
 
     #[test]
     fn one_of_those_that_ask_looks_now_and_then() {
-        let room = Room::at(Path::new("/"));
-        assert!(!room.is_due(LOOK_NS - 1) && !room.begin_look(LOOK_NS - 1));
-        assert!(room.is_due(LOOK_NS) && room.begin_look(LOOK_NS));
-        assert!(!room.is_due(LOOK_NS) && !room.begin_look(LOOK_NS));
-        assert!(!room.is_due(2 * LOOK_NS - 1) && room.is_due(2 * LOOK_NS));
+        let memory = AvailableMemory::at(Path::new("/"));
+        assert!(!memory.is_due(CHECK_NS - 1) && !memory.begin_check(CHECK_NS - 1));
+        assert!(memory.is_due(CHECK_NS) && memory.begin_check(CHECK_NS));
+        assert!(!memory.is_due(CHECK_NS) && !memory.begin_check(CHECK_NS));
+        assert!(!memory.is_due(2 * CHECK_NS - 1) && memory.is_due(2 * CHECK_NS));
     }
 
     #[test]
     fn there_is_some_room_here() {
-        assert!(Room::at(Path::new("/")).len(0) > 0);
+        assert!(AvailableMemory::at(Path::new("/")).len(0) > 0);
     }
 }

@@ -6,20 +6,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::store::access::handle::Store;
 use crate::store::access::item::Item;
 use crate::store::memory::arena::Chunk;
-use crate::store::pool::counters::{Stripe, add};
+use crate::store::pool::counters::{CounterStripe, add};
 use crate::store::pool::{Pinned, Pool, thread_stripe};
 use crate::store::rule::{Miss, Seconds};
 use crate::store::slab::{Clock, Victim};
 
-/// Of how many keys [`Turn::prefetch`] asks for the items at once: as many as a processor has cache
+/// Of how many keys [`Guard::prefetch`] asks for the items at once: as many as a processor has cache
 /// misses under way.
 pub const PREFETCHED_MAX: usize = 16;
 
 /// What one call of a session does to the store. Short; not `Send`.
 ///
-/// The epoch is pinned with the first read and stays so until a write or the end of the turn: a
+/// The epoch is pinned with the first read and stays so until a write or the end of the guard: a
 /// batch of pipelined gets pays once.
-pub struct Turn<'s> {
+pub struct Guard<'s> {
     pub(crate) store: &'s Store,
     pub(crate) now: Seconds,
     stripe: usize,
@@ -31,17 +31,17 @@ pub struct Turn<'s> {
 }
 
 impl Store {
-    /// Begins a turn. `now` is at least 2.
+    /// Begins a guard. `now` is at least 2.
     #[inline]
-    pub fn turn(&self, now: Seconds) -> Turn<'_> {
-        Turn::new(self, now)
+    pub fn access(&self, now: Seconds) -> Guard<'_> {
+        Guard::new(self, now)
     }
 }
 
-impl<'s> Turn<'s> {
+impl<'s> Guard<'s> {
     #[inline]
-    pub(crate) fn new(store: &'s Store, now: Seconds) -> Turn<'s> {
-        Turn {
+    pub(crate) fn new(store: &'s Store, now: Seconds) -> Guard<'s> {
+        Guard {
             store,
             now,
             stripe: thread_stripe(),
@@ -197,7 +197,7 @@ impl<'s> Turn<'s> {
         self.store.pool()
     }
 
-    pub(crate) fn stripe(&self) -> &'s Stripe {
+    pub(crate) fn stripe(&self) -> &'s CounterStripe {
         self.pool().counters.stripe(self.stripe)
     }
 
@@ -209,7 +209,7 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// Before memory is allocated: what the turn pins could not come back. No item of the turn is
+    /// Before memory is allocated: what the guard pins could not come back. No item of the guard is
     /// borrowed any more, because the caller has it `&mut`.
     #[inline]
     pub(crate) fn unpin(&mut self) {
@@ -237,16 +237,16 @@ impl<'s> Turn<'s> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.settle_run();
     }
 }
 
-impl fmt::Debug for Turn<'_> {
+impl fmt::Debug for Guard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turn")
+        f.debug_struct("Guard")
             .field("now", &self.now)
             .finish_non_exhaustive()
     }

@@ -1,0 +1,16 @@
+//! What the store's users have in hand: the store, turns, items, reservations, walks, figures, snapshots.
+
+mod crawl;
+mod guard;
+mod handle;
+mod item;
+mod reservation;
+mod snapshot;
+mod stats;
+mod write;
+
+pub use guard::{Guard, PREFETCHED_MAX};
+pub use handle::Store;
+pub use item::Item;
+pub use reservation::Reservation;
+pub use snapshot::{RestoreError, Snapshot, SnapshotTime};

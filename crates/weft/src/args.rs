@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use clap_complete::Shell;
 
-use crate::cache::{self, CacheConfig};
-use crate::lab;
-use crate::load;
-use crate::serve::ServeConfig;
+use crate::command::cache::{self, CacheConfig};
+use crate::command::lab;
+use crate::command::load;
+use crate::command::serve::ServeConfig;
 use crate::settings::{self, flags, layers::Layer};
 
 /// The command that was typed.

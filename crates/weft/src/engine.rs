@@ -490,9 +490,9 @@ fn threads_max(machine: &Machine) -> usize {
 /// What some flags say together.
 #[cfg(test)]
 pub(crate) fn choice(flags: &[(&str, &str)]) -> EngineChoice {
-    let mut config = crate::serve::ServeConfig::default();
+    let mut config = crate::command::serve::ServeConfig::default();
     for (flag, text) in flags {
-        let row = crate::settings::find::<crate::serve::ServeConfig>(flag).unwrap();
+        let row = crate::settings::find::<crate::command::serve::ServeConfig>(flag).unwrap();
         row.set(&mut config, text).unwrap();
     }
     config.common.engine

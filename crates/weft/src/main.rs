@@ -9,13 +9,10 @@
 //! ```
 
 mod args;
-mod cache;
+mod command;
 mod common;
-mod doctor;
 mod engine;
 mod failure;
-mod lab;
-mod load;
 mod machine;
 mod netstack;
 mod open_files;
@@ -25,7 +22,6 @@ mod paint;
 mod pid_file;
 mod privileges;
 mod process;
-mod serve;
 mod settings;
 mod stop;
 mod value;
@@ -39,6 +35,7 @@ use std::sync::atomic::AtomicBool;
 
 use ::serve::messages;
 use args::Invocation;
+use command::{cache, doctor, lab, load, serve};
 use failure::Failure;
 use paint::{Color, Paint};
 

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use std::fmt::Write;
 
-    use crate::serve::ServeConfig;
+    use crate::command::serve::ServeConfig;
     use crate::settings::{Config, Default, Kind, Reload, Setting, rows};
 
     #[test]

@@ -36,7 +36,7 @@ def cache_answers_on_every_protocol(world):
 
 @check()
 def cache_says_what_is_wrong_with_flags(world):
-    """What is wrong with the words alone is in the tests of crates/weft/src/cache."""
+    """What is wrong with the words alone is in the tests of crates/weft/src/command/cache."""
     for flags, expected in [
         (["-p", "99999"], "-p: '99999' is not a port"),
         (["-Z", "-o", "ssl_chain_cert=/nonexistent.pem", "-u", "root"], "cannot read the certificate chain /nonexistent.pem"),

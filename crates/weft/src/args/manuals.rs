@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use clap::error::ErrorKind;
 
 use super::{Invocation, read, sections};
-use crate::cache::CacheConfig;
-use crate::serve::ServeConfig;
+use crate::command::cache::CacheConfig;
+use crate::command::serve::ServeConfig;
 use crate::settings::layers::resolve;
 
 /// A command line, and where it stands.

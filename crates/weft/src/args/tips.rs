@@ -8,7 +8,7 @@ use std::path::Path;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::serve;
+use crate::command::serve;
 
 /// Words, separated by spaces, and what they are here.
 type Tips = &'static [(&'static str, &'static str)];

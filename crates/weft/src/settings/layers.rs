@@ -347,7 +347,7 @@ pub(crate) fn nearest(typed: &str, names: impl Iterator<Item = String>) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::ServeConfig;
+    use crate::command::serve::ServeConfig;
     use std::io::Write;
     use std::num::NonZeroUsize;
     use std::path::PathBuf;

@@ -1,7 +1,7 @@
 use super::layers::Layer;
 use super::*;
-use crate::cache::CacheConfig;
-use crate::serve::ServeConfig;
+use crate::command::cache::CacheConfig;
+use crate::command::serve::ServeConfig;
 use std::collections::BTreeSet;
 
 fn check_rows<C: Config>() {

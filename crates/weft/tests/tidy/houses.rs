@@ -217,18 +217,19 @@ const HOUSES: &[House] = &[
             engine
             common
             operate
-            doctor
-            cache/config cache/daemon cache/host cache/metrics cache/restart cache/udp cache/verbose
-            cache/prepare cache/table serve/table
-            cache/engine cache/extended cache/help serve/prepare serve/terminal
-            serve/engine
-            load/options load/tui
-            load/live
-            load/fileset load/output
-            load/args
-            load/campaign
-            lab/args
-            cache lab load serve
+            command/doctor
+            command/cache/config command/cache/daemon command/cache/host command/cache/metrics command/cache/restart command/cache/udp command/cache/verbose
+            command/cache/prepare command/cache/table command/serve/table
+            command/cache/engine command/cache/extended command/cache/help command/serve/prepare command/serve/terminal
+            command/serve/engine
+            command/load/options command/load/tui
+            command/load/live
+            command/load/fileset command/load/output
+            command/load/args
+            command/load/campaign
+            command/lab/args
+            command/cache command/lab command/load command/serve
+            command
             args
             pages
         ",

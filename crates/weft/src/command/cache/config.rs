@@ -283,7 +283,7 @@ fn host(word: &str) -> Result<Host, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::typed;
+    use crate::command::cache::typed;
 
     fn read(line: &str) -> CacheConfig {
         CacheConfig::read(typed(line)).unwrap_or_else(|why| panic!("{line}: {why}"))

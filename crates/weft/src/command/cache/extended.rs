@@ -90,7 +90,7 @@ mod tests {
         check("modern", "modern", "on");
         check("no_slab_automove", "slab_automove", "");
         check("slab_automove", "slab_automove", "");
-        let mut typed = crate::cache::typed("-o modern,,track_sizes -o hashpower=20");
+        let mut typed = crate::command::cache::typed("-o modern,,track_sizes -o hashpower=20");
         assert!(expand(&mut typed).is_empty());
         let names: Vec<_> = typed.into_keys().collect();
         assert_eq!(names, ["extended", "hashpower", "modern", "track_sizes"]);
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let check = |list: &str, expected: &str| {
-            let typed = crate::cache::typed(&format!("-o {list}"));
+            let typed = crate::command::cache::typed(&format!("-o {list}"));
             let said = CacheConfig::read(typed).unwrap_err();
             assert!(said.contains(expected), "{list}: {said}");
         };

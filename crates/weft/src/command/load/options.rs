@@ -710,7 +710,7 @@ mod tests {
     fn a_request_that_says_close_is_the_last() {
         let planned = |flags: &[&str]| {
             let words = ["load", "http", "http://127.0.0.1:1/a"];
-            let command = crate::load::args::command(String::new());
+            let command = crate::command::load::args::command(String::new());
             let words = words.iter().chain(flags);
             let matches = command.try_get_matches_from(words).unwrap();
             let (name, matches) = matches.subcommand().unwrap();
@@ -729,7 +729,7 @@ mod tests {
     fn a_url_may_be_asked_of_several_servers() {
         let targets = |flags: &str| {
             let line = format!("load http http://127.0.0.1:1/a {flags}");
-            let command = crate::load::args::command(String::new());
+            let command = crate::command::load::args::command(String::new());
             let matches = command
                 .try_get_matches_from(line.split_whitespace())
                 .unwrap();

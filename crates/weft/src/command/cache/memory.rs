@@ -78,7 +78,7 @@ mod tests {
     use crate::machine::tests::machine;
 
     fn share(line: &str, megabytes: u64) -> Share {
-        let config = CacheConfig::read(crate::cache::typed(line)).unwrap();
+        let config = CacheConfig::read(crate::command::cache::typed(line)).unwrap();
         let text = format!("MemTotal: {} kB\n", megabytes << 10);
         Share::derive(&config, &machine(&[("proc/meminfo", &text)]).1)
     }

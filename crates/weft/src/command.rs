@@ -1,0 +1,7 @@
+//! Commands: what each of `weft`'s words does.
+
+pub(crate) mod cache;
+pub(crate) mod doctor;
+pub(crate) mod lab;
+pub(crate) mod load;
+pub(crate) mod serve;

@@ -4,7 +4,7 @@
 //! differ by 16 %. Beside them stands the ratio of medians with its 95 % interval, from resampling
 //! each side (bootstrap), so that a reader sees how sure it is. Runs of different hours differ
 //! because the machine did: there a difference counts only if the interval confirms it, and the
-//! subjects that did not change tell how much the machine did. Where a greater share of samples
+//! systems that did not change tell how much the machine did. Where a greater share of samples
 //! has no figure than before, it is worse, whatever the others say.
 
 use std::fmt;
@@ -15,12 +15,12 @@ use crate::measure::{Better, Measure};
 use crate::numbers::{Spread, counted, with_unit};
 use crate::report::Report;
 use crate::rows::{Row, Rows};
-pub use crate::subject::{NEW, OLD};
+pub use crate::system::{NEW, OLD};
 
-/// What is weft's begins so; other subjects are there for comparison.
+/// What is weft's begins so; other systems are there for comparison.
 const OURS: &str = "weft";
 
-/// One subject in one cell.
+/// One system in one configuration.
 #[derive(Clone, Debug)]
 pub struct Compared {
     /// `web-rows, weft: 400 B, 64 connections`.
@@ -56,7 +56,7 @@ pub enum Compares {
 pub struct Comparison {
     /// Of what.
     pub compares: Compares,
-    /// In the order of the cells.
+    /// In the order of the configurations.
     pub lines: Vec<Compared>,
     /// The greatest ratio that is no loss.
     pub limit: f64,
@@ -75,7 +75,7 @@ impl Comparison {
         }
     }
 
-    /// Adds an experiment with subjects whose names begin with [`OLD`] and [`NEW`].
+    /// Adds an experiment with systems whose names begin with [`OLD`] and [`NEW`].
     pub fn add_builds(&mut self, report: &Report<'_>) {
         let experiment = report.experiment;
         self.add_rows(
@@ -93,7 +93,7 @@ impl Comparison {
         let experiment = new.experiment;
         let [peak, new_peak] = [old, new].map(|report| report.recorded.header.peak_per_s);
         if let Some((before, now)) = peak.zip(new_peak).filter(|(before, now)| before != now) {
-            // Cells are parts of it: neither rates nor latencies are of the same load.
+            // Configurations are parts of it: neither rates nor latencies are of the same load.
             let [before, now] = [before, now].map(|peak| with_unit(peak, "per second"));
             let name = experiment.name;
             self.notes.push(format!(
@@ -118,7 +118,7 @@ impl Comparison {
         let experiment = old.experiment;
         let rows = old.rows.all().iter();
         let mut figures = rows.filter(|row| row.spread(&experiment.measures[0]).is_some());
-        if figures.any(|row| row.subject.starts_with(OURS)) {
+        if figures.any(|row| row.system.starts_with(OURS)) {
             let what = experiment.name.to_owned();
             self.lines.push(Compared {
                 what,
@@ -127,7 +127,7 @@ impl Comparison {
         }
     }
 
-    /// Adds each subject whose new form `of_old` names, by an experiment's first measure.
+    /// Adds each system whose new form `of_old` names, by an experiment's first measure.
     fn add_rows(
         &mut self,
         (name, measure): (&str, &Measure),
@@ -136,21 +136,21 @@ impl Comparison {
     ) {
         let mut not_asked = 0;
         for old in old.all().iter().filter(|row| !row.is_absent) {
-            let label = &old.cell.label;
-            let Some(subject) = of_old(&old.subject) else {
+            let label = &old.configuration.label;
+            let Some(system) = of_old(&old.system) else {
                 continue;
             };
-            let form = subject.strip_prefix(NEW).unwrap_or(&subject);
+            let form = system.strip_prefix(NEW).unwrap_or(&system);
             let is_ours = form.starts_with(OURS);
             // What never had a figure has lost none.
             if self.compares == Compares::Runs && old.spread(measure).is_none() {
                 continue;
             }
-            let found = new.find(label, &subject).filter(|row| !row.is_absent);
+            let found = new.find(label, &system).filter(|row| !row.is_absent);
             let compared = match found {
                 Some(new) => compare(measure, old, new),
-                // Cells are chosen, and the programs of others come and go.
-                None if !new.has_cell(label) => {
+                // Configurations are chosen, and the programs of others come and go.
+                None if !new.has_configuration(label) => {
                     not_asked += usize::from(is_ours);
                     continue;
                 }
@@ -224,7 +224,7 @@ fn compare(measure: &Measure, old: &Row, new: &Row) -> Compared {
     let figures = |row: &Row| -> Vec<f64> {
         let samples = row.samples.iter();
         samples
-            .filter_map(|sample| measure.figure(&row.cell, &sample.values))
+            .filter_map(|sample| measure.figure(&row.configuration, &sample.values))
             .collect()
     };
     Compared {
@@ -442,8 +442,8 @@ mod tests {
             let five = [Some(5.0); 5];
             let kept = failures.map(|failed| &five[failed..]);
             let mut rows = rows(&[("old weft", kept[0]), ("new weft", kept[1])]);
-            for (subject, failed) in ["old weft", "new weft"].into_iter().zip(failures) {
-                let row = rows.find_mut("c", subject).unwrap();
+            for (system, failed) in ["old weft", "new weft"].into_iter().zip(failures) {
+                let row = rows.find_mut("c", system).unwrap();
                 row.failures = vec!["it crashed".to_owned(); failed];
             }
             let mut comparison = Comparison::new(Compares::Builds, 1.02);
@@ -482,7 +482,7 @@ mod tests {
         );
         assert!(of(&["weft", "nginx"], &["weft"]).is_no_loss());
         assert!(of(&["weft"], &["weft", "weft event"]).is_no_loss());
-        // A run of fewer cells, as it was asked for.
+        // A run of fewer configurations, as it was asked for.
         let mut fewer = of(&["weft"], &["weft"]);
         let (old, new) = (rows(&[("weft", figures)]), Rows::default());
         let measured = ("cache-rows", &Measure::CPU_US);

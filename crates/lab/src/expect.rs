@@ -19,13 +19,13 @@ pub struct Expectation {
     pub verdict: Judgement,
     /// The figures that decided.
     pub because: String,
-    /// The cell that it is about.
-    pub cell: String,
+    /// The configuration that it is about.
+    pub configuration: String,
     /// The [name](Measure::name) of what decided.
     pub measure: &'static str,
 }
 
-/// What an experiment expects; none where a subject that it is about takes no part.
+/// What an experiment expects; none where a system that it is about takes no part.
 pub type Expectations = Vec<Option<Expectation>>;
 
 /// How an expectation came out.
@@ -93,89 +93,99 @@ impl Rows {
 
 impl Judge<'_> {
     /// That the median is at most `limit`.
-    pub fn at_most(&self, cell: &str, subject: &str, limit: f64) -> Option<Expectation> {
-        self.bounded(cell, subject, "most", limit, |median| median / limit)
+    pub fn at_most(&self, configuration: &str, system: &str, limit: f64) -> Option<Expectation> {
+        self.bounded(configuration, system, "most", limit, |median| {
+            median / limit
+        })
     }
 
     /// That the median is at least `limit`.
-    pub fn at_least(&self, cell: &str, subject: &str, limit: f64) -> Option<Expectation> {
-        self.bounded(cell, subject, "least", limit, |median| limit / median)
+    pub fn at_least(&self, configuration: &str, system: &str, limit: f64) -> Option<Expectation> {
+        self.bounded(configuration, system, "least", limit, |median| {
+            limit / median
+        })
     }
 
     fn bounded(
         &self,
-        cell: &str,
-        subject: &str,
+        configuration: &str,
+        system: &str,
         side: &str,
         limit: f64,
         quotient: impl Fn(f64) -> f64,
     ) -> Option<Expectation> {
         let (title, unit, limit) = (self.measure.title, self.measure.unit, plain(limit));
-        let median = self.median(cell, subject);
+        let median = self.median(configuration, system);
         let verdict = median.map_or(Judgement::Failed, |it| Judgement::of(quotient(it)));
         self.expectation(
-            cell,
-            format!("{subject}, {cell}: {title} of at {side} {limit} {unit}"),
-            self.is_there(cell, subject).then_some(verdict),
-            self.show(cell, subject) + &self.best(cell, subject),
+            configuration,
+            format!("{system}, {configuration}: {title} of at {side} {limit} {unit}"),
+            self.is_there(configuration, system).then_some(verdict),
+            self.show(configuration, system) + &self.best(configuration, system),
         )
     }
 
-    /// That the subject is `times` as good as the best of `others` that take part. None if none of
+    /// That the system is `times` as good as the best of `others` that take part. None if none of
     /// them does.
     pub fn beats(
         &self,
-        cell: &str,
-        subject: &str,
+        configuration: &str,
+        system: &str,
         others: &[&str],
         times: f64,
     ) -> Option<Expectation> {
         let mut asked = others.to_vec();
-        asked.retain(|other| self.rows.has_subject(other));
+        asked.retain(|other| self.rows.has_system(other));
         if asked.is_empty() {
             return None;
         }
-        let ours = self.median(cell, subject);
-        let there = asked.iter().filter_map(|other| self.reached(cell, other));
+        let ours = self.median(configuration, system);
+        let there = asked
+            .iter()
+            .filter_map(|other| self.reached(configuration, other));
         let quotient = |theirs| ours.map(|ours| self.behind(ours, theirs, times));
         let quotients = there.map(|theirs| quotient(theirs).unwrap_or(f64::INFINITY));
         let worst = quotients.reduce(f64::max);
-        let worst = worst.filter(|_| self.is_there(cell, subject));
+        let worst = worst.filter(|_| self.is_there(configuration, system));
         let figures = asked.iter().map(|other| {
-            let times = show_quotients(self.times_as_good(cell, subject, other), "as good");
-            format!("{other} {}{times}", self.show(cell, other))
+            let times = show_quotients(self.times_as_good(configuration, system, other), "as good");
+            format!("{other} {}{times}", self.show(configuration, other))
         });
         let figures = figures.collect::<Vec<_>>().join("; ");
         let (names, title) = (asked.join(", "), self.measure.title);
         let closest = asked.iter().filter_map(|other| {
-            let times = self.times_as_good(cell, subject, other)?.medians;
+            let times = self.times_as_good(configuration, system, other)?.medians;
             (times.is_finite() && times > 0.0).then_some((times, other))
         });
         let closest = closest.min_by(|one, other| one.0.total_cmp(&other.0));
         let says = match closest {
-            _ if times == 1.0 => format!("{subject}, {cell}: ahead of {names} in {title}"),
+            _ if times == 1.0 => format!("{system}, {configuration}: ahead of {names} in {title}"),
             None => {
                 let (how, times) = (better_than(times), plain(times));
-                format!("{subject}, {cell}: {times} × {how} {names} in {title}")
+                format!("{system}, {configuration}: {times} × {how} {names} in {title}")
             }
             Some((found, other)) => {
                 let (how, found) = (better_than(found), show_times(found));
                 let times = plain(times);
-                format!("{subject}, {cell}: {found} × {how} {other} in {title} (target {times} ×)")
+                format!(
+                    "{system}, {configuration}: {found} × {how} {other} in {title} (target {times} ×)"
+                )
             }
         };
-        let because = format!("{}; {figures}", self.show(cell, subject));
+        let because = format!("{}; {figures}", self.show(configuration, system));
         // To be ahead is more than to be within the margin; a goal that is reached is reached.
         let judged = match times == 1.0 {
             true => Judgement::of_two,
             false => Judgement::of,
         };
-        self.expectation(cell, says, worst.map(judged), because)
+        self.expectation(configuration, says, worst.map(judged), because)
     }
 
-    /// How many times as good a subject is as another one.
-    fn times_as_good(&self, cell: &str, subject: &str, other: &str) -> Option<Ratio> {
-        let ratio = self.rows.ratio(self.measure, cell, subject, other)?;
+    /// How many times as good a system is as another one.
+    fn times_as_good(&self, configuration: &str, system: &str, other: &str) -> Option<Ratio> {
+        let ratio = self
+            .rows
+            .ratio(self.measure, configuration, system, other)?;
         // Of rates its figure by the other's.
         Some(match self.measure.better {
             Better::More => ratio,
@@ -186,13 +196,15 @@ impl Judge<'_> {
         })
     }
 
-    /// That two subjects are equal: neither is worse by more than the margin. None if one of them
+    /// That two systems are equal: neither is worse by more than the margin. None if one of them
     /// takes no part.
-    pub fn same(&self, cell: &str, subject: &str, other: &str) -> Option<Expectation> {
-        if !self.rows.has_subject(subject) || !self.rows.has_subject(other) {
+    pub fn same(&self, configuration: &str, system: &str, other: &str) -> Option<Expectation> {
+        if !self.rows.has_system(system) || !self.rows.has_system(other) {
             return None;
         }
-        let both = self.median(cell, subject).zip(self.median(cell, other));
+        let both = self
+            .median(configuration, system)
+            .zip(self.median(configuration, other));
         let verdict = both.map(|(ours, theirs)| {
             if ours == theirs {
                 return Judgement::Met;
@@ -203,38 +215,54 @@ impl Judge<'_> {
                 _ => Judgement::Met,
             }
         });
-        let says = format!("{cell}: {subject} and {other} say the same");
-        let because = self.two(" and", (cell, subject), (cell, other));
-        self.expectation(cell, says, verdict, because)
+        let says = format!("{configuration}: {system} and {other} say the same");
+        let because = self.two(" and", (configuration, system), (configuration, other));
+        self.expectation(configuration, says, verdict, because)
     }
 
-    /// That the subject is at most `factor` times what another one is. None if that takes no part.
-    pub fn near(&self, cell: &str, subject: &str, factor: f64, other: &str) -> Option<Expectation> {
-        if !self.rows.has_subject(other) {
+    /// That the system is at most `factor` times what another one is. None if that takes no part.
+    pub fn near(
+        &self,
+        configuration: &str,
+        system: &str,
+        factor: f64,
+        other: &str,
+    ) -> Option<Expectation> {
+        if !self.rows.has_system(other) {
             return None;
         }
         let (most, title) = (times(factor), self.measure.title);
-        let theirs = self.reached(cell, other).map(|theirs| factor * theirs);
-        let says = format!("{subject}, {cell}: {title} of at most {most}that of {other}");
-        let verdict = self.limited(cell, subject, theirs);
+        let theirs = self
+            .reached(configuration, other)
+            .map(|theirs| factor * theirs);
+        let says = format!("{system}, {configuration}: {title} of at most {most}that of {other}");
+        let verdict = self.limited(configuration, system, theirs);
         let between = format!("; {other}");
-        let because = self.two(&between, (cell, subject), (cell, other));
-        self.expectation(cell, says, verdict, because)
+        let because = self.two(&between, (configuration, system), (configuration, other));
+        self.expectation(configuration, says, verdict, because)
     }
 
-    /// That a cell's median is at most `factor` times another cell's.
-    pub fn within(&self, cell: &str, of: &str, subject: &str, factor: f64) -> Option<Expectation> {
+    /// That a configuration's median is at most `factor` times another configuration's.
+    pub fn within(
+        &self,
+        configuration: &str,
+        of: &str,
+        system: &str,
+        factor: f64,
+    ) -> Option<Expectation> {
         let (most, title) = (times(factor), self.measure.title);
-        let there = self.reached(of, subject).map(|there| factor * there);
-        let says = format!("{subject}, {cell}: {title} of at most {most}that at {of}");
-        let verdict = self.limited(cell, subject, there);
-        let because = self.two(" against", (cell, subject), (of, subject));
-        self.expectation(cell, says, verdict, because)
+        let there = self.reached(of, system).map(|there| factor * there);
+        let says = format!("{system}, {configuration}: {title} of at most {most}that at {of}");
+        let verdict = self.limited(configuration, system, there);
+        let because = self.two(" against", (configuration, system), (of, system));
+        self.expectation(configuration, says, verdict, because)
     }
 
-    /// That a subject's figure is the same in two cells, within the margin.
-    pub fn alike(&self, cell: &str, of: &str, subject: &str) -> Option<Expectation> {
-        let both = self.median(cell, subject).zip(self.median(of, subject));
+    /// That a system's figure is the same in two configurations, within the margin.
+    pub fn alike(&self, configuration: &str, of: &str, system: &str) -> Option<Expectation> {
+        let both = self
+            .median(configuration, system)
+            .zip(self.median(of, system));
         let both = both.filter(|(here, there)| here.min(*there) > 0.0);
         let verdict =
             both.map(
@@ -244,22 +272,22 @@ impl Judge<'_> {
                 },
             );
         let says = format!(
-            "{subject}: the same {} at {cell} and at {of}",
+            "{system}: the same {} at {configuration} and at {of}",
             self.measure.title
         );
-        let because = self.two(" and", (cell, subject), (of, subject));
-        self.expectation(cell, says, verdict, because)
+        let because = self.two(" and", (configuration, system), (of, system));
+        self.expectation(configuration, says, verdict, because)
     }
 
     fn expectation(
         &self,
-        cell: &str,
+        configuration: &str,
         says: String,
         verdict: Option<Judgement>,
         because: String,
     ) -> Option<Expectation> {
         Some(Expectation {
-            cell: cell.to_owned(),
+            configuration: configuration.to_owned(),
             says,
             verdict: verdict.unwrap_or(Judgement::NotMeasured),
             because,
@@ -288,17 +316,17 @@ impl Judge<'_> {
         }
     }
 
-    fn is_there(&self, cell: &str, subject: &str) -> bool {
-        let row = self.rows.find(cell, subject);
+    fn is_there(&self, configuration: &str, system: &str) -> bool {
+        let row = self.rows.find(configuration, system);
         row.is_some_and(|row| {
             !row.is_absent && (!row.failures.is_empty() || row.tells_of(self.measure))
         })
     }
 
     /// That the median is at most the limit, if there is one.
-    fn limited(&self, cell: &str, subject: &str, limit: Option<f64>) -> Option<Judgement> {
-        let limit = limit.filter(|_| self.is_there(cell, subject))?;
-        Some(match self.median(cell, subject) {
+    fn limited(&self, configuration: &str, system: &str, limit: Option<f64>) -> Option<Judgement> {
+        let limit = limit.filter(|_| self.is_there(configuration, system))?;
+        Some(match self.median(configuration, system) {
             // Also nothing by nothing, which has no quotient.
             Some(median) if median <= limit => Judgement::Met,
             Some(median) => Judgement::of(median / limit),
@@ -308,8 +336,8 @@ impl Judge<'_> {
 
     /// What there is to be beaten: the median, or the worst that there is if it never came to an
     /// end. What failed was not beaten.
-    fn reached(&self, cell: &str, subject: &str) -> Option<f64> {
-        let row = self.rows.find(cell, subject)?;
+    fn reached(&self, configuration: &str, system: &str) -> Option<f64> {
+        let row = self.rows.find(configuration, system)?;
         let is_never = row.failures.is_empty() && row.tells_of(self.measure);
         let worst = match self.measure.better {
             Better::More => 0.0,
@@ -319,21 +347,26 @@ impl Judge<'_> {
         median.or(is_never.then_some(worst))
     }
 
-    fn median(&self, cell: &str, subject: &str) -> Option<f64> {
-        Some(self.rows.spread(self.measure, cell, subject)?.median)
+    fn median(&self, configuration: &str, system: &str) -> Option<f64> {
+        Some(
+            self.rows
+                .spread(self.measure, configuration, system)?
+                .median,
+        )
     }
 
     /// Two rows' figures with words between them, and how many times the second the first is.
     fn two(&self, between: &str, of: (&str, &str), by: (&str, &str)) -> String {
-        let [first, second] = [of, by].map(|(cell, subject)| self.show(cell, subject));
+        let [first, second] =
+            [of, by].map(|(configuration, system)| self.show(configuration, system));
         let ratio = self.rows.ratio_of(self.measure, of, by);
         let times = show_quotients(ratio, "as much");
         format!("{first}{between} {second}{times}")
     }
 
     /// `; best sample: 29.1 ns`, where there are several.
-    fn best(&self, cell: &str, subject: &str) -> String {
-        let spread = self.rows.spread(self.measure, cell, subject);
+    fn best(&self, configuration: &str, system: &str) -> String {
+        let spread = self.rows.spread(self.measure, configuration, system);
         let several = spread.filter(|spread| spread.count > 1);
         several.map_or(String::new(), |spread| {
             let best = spread.best(self.measure.better);
@@ -342,8 +375,11 @@ impl Judge<'_> {
     }
 
     /// The median, and how many samples have no figure.
-    fn show(&self, cell: &str, subject: &str) -> String {
-        let row = self.rows.find(cell, subject).filter(|row| !row.is_absent);
+    fn show(&self, configuration: &str, system: &str) -> String {
+        let row = self
+            .rows
+            .find(configuration, system)
+            .filter(|row| !row.is_absent);
         let Some(row) = row else {
             return "not measured".to_owned();
         };
@@ -512,17 +548,17 @@ mod tests {
     }
 
     #[test]
-    fn two_cells_are_alike_within_the_margin() {
+    fn two_configurations_are_alike_within_the_margin() {
         let mut all = rows(&[("a", &[Some(1.0)])]);
-        for (cell, figure) in [("near", 1.05), ("far", 1.2)] {
+        for (configuration, figure) in [("near", 1.05), ("far", 1.2)] {
             let mut row = all.find("c", "a").unwrap().clone();
-            row.cell.label = cell.to_owned();
+            row.configuration.label = configuration.to_owned();
             let values = &mut row.samples[0].values;
             values.insert("cpu_us".to_owned(), figure);
             all.add(row);
         }
         let judge = all.by(&Measure::CPU_US);
-        let alike = |cell| verdict(judge.alike(cell, "c", "a"));
+        let alike = |configuration| verdict(judge.alike(configuration, "c", "a"));
         assert_eq!(
             (alike("near"), alike("far"), alike("gone")),
             (Judgement::Met, Judgement::Failed, Judgement::NotMeasured)
@@ -613,7 +649,7 @@ mod tests {
             ..Measure::CPU_US
         };
         let judge = rows.by(&measure);
-        let because = |subject| judge.at_most("c", subject, 1.0).unwrap().because;
+        let because = |system| judge.at_most("c", system, 1.0).unwrap().because;
         assert_eq!(
             because("a"),
             "0.800 µs, never in 1 of 3; best sample: 0.600 µs"
@@ -718,7 +754,7 @@ mod tests {
             ("none", &[Some(0.0)]),
         ]);
         let mut far = rows.find("c", "b").unwrap().clone();
-        (far.cell.label, far.subject) = ("far".to_owned(), "a".to_owned());
+        (far.configuration.label, far.system) = ("far".to_owned(), "a".to_owned());
         rows.add(far);
         let judge = rows.by(&Measure::CPU_US);
         let because = |made: Option<Expectation>| made.unwrap().because;

@@ -1,14 +1,14 @@
-//! What an experiment is: cells, subjects, measures, a figure, and what is expected.
+//! What an experiment is: configurations, systems, measures, a figure, and what is expected.
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectations;
-use crate::measure::{Cell, Measure};
-use crate::place::{Controller, LabPlace};
+use crate::measure::{Configuration, Measure};
 use crate::rows::Rows;
 use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::system::System;
+use crate::testbed::{Controller, Testbed};
 
-/// What is measured, on which subjects, and what comes out if all is well.
+/// What is measured, on which systems, and what comes out if all is well.
 pub struct Experiment {
     /// `rt-yield`.
     pub name: &'static str,
@@ -19,9 +19,9 @@ pub struct Experiment {
     /// What is reported of each sample. The first one decides.
     pub measures: &'static [Measure],
     /// Where it is measured.
-    pub cells: fn(&Breadth) -> Vec<Cell>,
-    /// Which kinds of subjects take part: see [`Subject::kind`].
-    pub subjects: &'static [&'static str],
+    pub configurations: fn(&Breadth) -> Vec<Configuration>,
+    /// Which kinds of systems take part: see [`System::kind`].
+    pub systems: &'static [&'static str],
     /// How a sample is taken.
     pub work: Work,
     /// How it is drawn.
@@ -33,7 +33,7 @@ pub struct Experiment {
 /// How a sample is taken.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// A process that does the cell's program and prints what came out.
+    /// A process that does the configuration's program and prints what came out.
     Program,
     /// A server that is started, asked, and stopped.
     Server(ServerWork),
@@ -48,13 +48,15 @@ impl Work {
     }
 
     /// Why it cannot be done here, if so.
-    pub fn lacks(&self, place: &LabPlace) -> Option<String> {
+    pub fn lacks(&self, testbed: &Testbed) -> Option<String> {
         let Work::Server(work) = self else {
             return None;
         };
-        let group = work.needs_group.and_then(|group| place.lacks_group(group));
-        let link = work.needs_link.then(|| place.lacks_links());
-        let cores = work.shares_cores.then(|| place.lacks_both_cores());
+        let group = work
+            .needs_group
+            .and_then(|group| testbed.lacks_group(group));
+        let link = work.needs_link.then(|| testbed.lacks_links());
+        let cores = work.shares_cores.then(|| testbed.lacks_both_cores());
         group.or(link.flatten()).or(cores.flatten())
     }
 
@@ -81,8 +83,8 @@ pub struct ServerWork {
     pub full_seconds: f64,
     /// And with as much effort as the papers'.
     pub paper_seconds: f64,
-    /// Whether a subject of a kind has no part in a cell.
-    pub skips: fn(&Cell, &str) -> bool,
+    /// Whether a system of a kind has no part in a configuration.
+    pub skips: fn(&Configuration, &str) -> bool,
     /// What no server may have in plenty: that needs root, and a control group.
     pub needs_group: Option<Controller>,
     /// Whether the server is at the far end of a link, in a network of its own, which needs root.
@@ -92,12 +94,12 @@ pub struct ServerWork {
     /// Whether a server is noisy by itself: its own threads wait for the core, so only what
     /// other programs used tells a bad sample.
     pub queues_by_itself: bool,
-    /// The kind of subject whose greatest rate in a closed loop scales the cells.
+    /// The kind of system whose greatest rate in a closed loop scales the configurations.
     pub scaled_by: Option<&'static str>,
 }
 
-/// Takes a sample of a subject.
-pub(crate) type Take = fn(&mut Bench<'_>, &Cell, &Subject) -> Result<Sample, Fault>;
+/// Takes a sample of a system.
+pub(crate) type Take = fn(&mut Bench<'_>, &Configuration, &System) -> Result<Sample, Fault>;
 
 impl ServerWork {
     /// Samples that last as long as is said, under no limit.
@@ -122,7 +124,7 @@ impl ServerWork {
 /// How much to measure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Breadth {
-    /// Fewer cells.
+    /// Fewer configurations.
     pub quick: bool,
     /// Requests per second that the machine allows, if the experiment is
     /// [scaled](ServerWork::scaled_by).
@@ -145,13 +147,14 @@ impl Breadth {
 /// A drawing in the report.
 #[derive(Clone, Copy, Debug)]
 pub enum Figure {
-    /// A group of bars for each cell, a bar for each subject, with a line from least to greatest.
+    /// A group of bars for each configuration, a bar for each system, with a line from least to
+    /// greatest.
     Bars {
         /// Which measure.
         measure: usize,
     },
-    /// A line for each subject over a parameter of the cells: the median, and a band from least to
-    /// greatest.
+    /// A line for each system over a parameter of the configurations: the median, and a band from
+    /// least to greatest.
     Lines {
         /// Which measure.
         measure: usize,
@@ -163,15 +166,15 @@ pub enum Figure {
         log: bool,
         /// Whether a dotted line shows where the measure is the parameter: achieved is asked.
         diagonal: bool,
-        /// The parameter of the cells by which there is a panel each, and its words.
+        /// The parameter of the configurations by which there is a panel each, and its words.
         panels: Option<(&'static str, &'static str)>,
     },
-    /// A line for each subject over the time of a sample: the courses that samples have under the
+    /// A line for each system over the time of a sample: the courses that samples have under the
     /// measure's name.
     Course {
         /// Which measure.
         measure: usize,
-        /// The parameter of the cells by which there is a panel each.
+        /// The parameter of the configurations by which there is a panel each.
         panels: &'static str,
         /// When something begins, in samples' times, and what.
         marks: &'static [(f64, &'static str)],

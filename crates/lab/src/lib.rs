@@ -1,8 +1,8 @@
-//! The laboratory: experiments that can fail, on subjects that are other people's programs as well
+//! The laboratory: experiments that can fail, on systems that are other people's programs as well
 //! as ours.
 //!
 //! ```text
-//!   experiment = cells × subjects × rounds          sample = one fresh process, one JSON line
+//!   experiment = configurations × systems × rounds          sample = one fresh process, one JSON line
 //!
 //!   catalog/rt/yield_.rs ──┐              ┌── programs: weft's, Go's, tokio's, may's
 //!   catalog/web/rows.rs  ──┼──▶ method ──▶│            each prints what came out
@@ -13,14 +13,14 @@
 //!                  samples/NAME.jsonl ──▶ report: tables, figures, verdicts; text and HTML
 //! ```
 //!
-//! An [`Experiment`] says what is measured in which cells, and what is expected. [`run()`] takes
-//! the samples by turns and writes each to a file as it comes. A [`Report`] is made of that file
-//! alone. Nothing here is part of what it measures: the laboratory starts processes and reads what
-//! they print, and what the kernel says of them.
+//! An [`Experiment`] says what is measured in which configurations, and what is expected. [`run()`]
+//! takes the samples by turns and writes each to a file as it comes. A [`Report`] is made of that
+//! file alone. Nothing here is part of what it measures: the laboratory starts processes and reads
+//! what they print, and what the kernel says of them.
 //!
 //! From the top: [`catalog`] and [`Report`]; `method`, which takes turns, and `bench`, which
-//! measures a server; `store`, `rows` and [`Expectation`]; what an [`Experiment`], a [`Subject`]
-//! and a [`Sample`] are; [`LabPlace`], where samples are taken, and which leaves nothing behind.
+//! measures a server; `store`, `rows` and [`Expectation`]; what an [`Experiment`], a [`System`]
+//! and a [`Sample`] are; [`Testbed`], where samples are taken, and which leaves nothing behind.
 
 #![deny(unsafe_code)]
 
@@ -36,27 +36,27 @@ mod method;
 mod numbers;
 mod page;
 mod peers;
-mod place;
 mod report;
 mod rows;
 mod sample;
 mod store;
-mod subject;
+mod system;
+mod testbed;
 
 pub use card::{Card, date_of};
 pub use expect::{Expectation, Expectations, Judge, Judgement};
 pub use experiment::{Breadth, Experiment, Figure, ServerWork, Work};
-pub use measure::{Better, Cell, Measure, Values};
+pub use measure::{Better, Configuration, Measure, Values};
 pub use method::{
     EXIT_ABSENT, Effort, Progress, RunError, Setting, Thoroughness, estimate, run, taking_part,
 };
 pub use numbers::{Spread, show};
 pub use peers::PeerRuntime;
-pub use place::{Controller, LabPlace, guard};
 pub use report::{Report, html, summary};
 pub use rows::{Ratio, Row, Rows};
 pub use sample::{Course, Noise, Output, Sample};
-pub use store::{Came, Header, Record, Recorded, RunEnd, SubjectLine, samples_file};
-pub use subject::{DISPATCHERS, KNOWN, Known, ServerForm, Speaks, Start};
-pub use subject::{ON_REQUEST, Subject, WEFT_FORMS};
-pub use subject::{ceilings, custom, generators, in_path, version_of, weft_fibers, weft_forms};
+pub use store::{Came, Header, Record, Recorded, RunEnd, SystemLine, samples_file};
+pub use system::{DISPATCHERS, KNOWN, Known, ServerForm, Speaks, Start};
+pub use system::{ON_REQUEST, System, WEFT_FORMS};
+pub use system::{ceilings, custom, generators, in_path, version_of, weft_fibers, weft_forms};
+pub use testbed::{Controller, Testbed, guard};

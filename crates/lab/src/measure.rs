@@ -1,26 +1,26 @@
-//! What is measured where: cells, and the figures of their samples.
+//! What is measured where: configurations, and the figures of their samples.
 
 use std::collections::BTreeMap;
 
 /// One combination of parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cell {
+pub struct Configuration {
     /// For tables: `2 processors, many fibers`.
     pub label: String,
-    /// Which program the subject runs; for servers, what is asked.
+    /// Which program the system runs; for servers, what is asked.
     pub program: &'static str,
     /// Its parameters.
     pub parameters: Vec<(&'static str, u64)>,
 }
 
-impl Cell {
-    /// A cell.
+impl Configuration {
+    /// A configuration.
     pub fn new(
         label: impl Into<String>,
         program: &'static str,
         parameters: impl Into<Vec<(&'static str, u64)>>,
-    ) -> Cell {
-        Cell {
+    ) -> Configuration {
+        Configuration {
             label: label.into(),
             program,
             parameters: parameters.into(),
@@ -61,7 +61,7 @@ pub struct Measure {
     pub title: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// What a subject is praised for.
+    /// What a system is praised for.
     pub better: Better,
     /// How it is computed from other values.
     pub of: Option<Formula>,
@@ -73,7 +73,7 @@ pub struct Measure {
 }
 
 /// The figure of a sample; `None` if it has none, because nothing was done in time.
-pub(crate) type Formula = fn(&Cell, &Values) -> Option<f64>;
+pub(crate) type Formula = fn(&Configuration, &Values) -> Option<f64>;
 
 /// Which of two figures is the better one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +101,8 @@ impl Better {
 impl Measure {
     /// Nanoseconds per operation and processor: flat over processors is perfect.
     pub const NANOS_PER_OPERATION: Measure = Measure {
-        of: Some(|cell, values| {
-            let processors = cell.get("processors", 1) as f64;
+        of: Some(|configuration, values| {
+            let processors = configuration.get("processors", 1) as f64;
             per_operation(values, 1e9 * processors)
         }),
         ..operation("ns_per_op", "time per operation and processor", "ns")
@@ -110,8 +110,8 @@ impl Measure {
 
     /// Milliseconds per operation; none if fewer than wanted were done in time.
     pub const MILLIS_PER_TRANSFER: Measure = Measure {
-        of: Some(|cell, values| {
-            let wanted = cell.get("transfers", 0) as f64;
+        of: Some(|configuration, values| {
+            let wanted = configuration.get("transfers", 0) as f64;
             let is_done = *values.get("ops")? >= wanted;
             is_done.then(|| per_operation(values, 1e3)).flatten()
         }),
@@ -178,9 +178,9 @@ impl Measure {
     pub const ERRORS: Measure = less("error_percent", "requests that failed", "%");
 
     /// The figure of a sample.
-    pub fn figure(&self, cell: &Cell, values: &Values) -> Option<f64> {
+    pub fn figure(&self, configuration: &Configuration, values: &Values) -> Option<f64> {
         match self.of {
-            Some(formula) => formula(cell, values),
+            Some(formula) => formula(configuration, values),
             None => values.get(self.name).copied(),
         }
     }

@@ -1,9 +1,10 @@
 //! How samples are taken: by turns, fresh each time, again when something disturbed them.
 //!
-//! A round is every cell on every subject. The subjects of a cell take turns, and each round begins
-//! with another one, so that a slow minute of the machine hits all alike. A report gives medians
-//! with least and greatest, and beside each ratio of medians that of the best samples: the medians
-//! of identical programs differ by up to 16 % on virtual machines, the best of nine by 1.5 %.
+//! A round is every configuration on every system. The systems of a configuration take turns, and
+//! each round begins with another one, so that a slow minute of the machine hits all alike. A
+//! report gives medians with least and greatest, and beside each ratio of medians that of the best
+//! samples: the medians of identical programs differ by up to 16 % on virtual machines, the best of
+//! nine by 1.5 %.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -16,15 +17,15 @@ use crate::bench::{Bench, Fault};
 use crate::busy::Usage;
 use crate::card::Card;
 use crate::experiment::{Breadth, Experiment, Work};
-use crate::measure::{Cell, Measure};
-use crate::place::{LabPlace, processes, start, sys, usable_cores};
+use crate::measure::{Configuration, Measure};
 use crate::sample::{Noise, Output, Sample};
-use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, SubjectLine, is_chosen, unix_s};
-use crate::subject::{CUSTOM_PROGRAM, CUSTOM_SERVER, Start, Subject};
+use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, SystemLine, is_chosen, unix_s};
+use crate::system::{CUSTOM_PROGRAM, CUSTOM_SERVER, Start, System};
+use crate::testbed::{Testbed, processes, start, sys, usable_cores};
 
 /// A sample that takes longer than this is given up; programs end by themselves well before.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How a subject says that it has no such program, because its runtime has nothing of the kind.
+/// How a system says that it has no such program, because its runtime has nothing of the kind.
 pub const EXIT_ABSENT: u8 = 3;
 /// A sample that is disturbed by more is taken again.
 const NOISE_PERCENT_MAX: f64 = 8.0;
@@ -36,9 +37,9 @@ const REPEATS_SHARE_MAX: f64 = 0.25;
 /// How thorough to be, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thoroughness {
-    /// Fewer cells, and short samples.
+    /// Fewer configurations, and short samples.
     Quick,
-    /// All cells.
+    /// All configurations.
     Full,
     /// As many samples as the papers have, and as long ones.
     Paper,
@@ -47,13 +48,13 @@ pub enum Thoroughness {
 /// How thorough to be.
 #[derive(Clone, Debug)]
 pub struct Effort {
-    /// Fewer cells, shorter samples.
+    /// Fewer configurations, shorter samples.
     pub quick: bool,
-    /// Samples of each cell on each subject.
+    /// Samples of each configuration on each system.
     pub repetitions: u32,
     /// How long a sample is measured.
     pub seconds: f64,
-    /// Only cells that have one of these in their label, if there are any.
+    /// Only configurations that have one of these in their label, if there are any.
     pub only: Vec<String>,
     /// No round begins that would probably end later than this after the first.
     pub budget: Option<Duration>,
@@ -100,16 +101,16 @@ pub struct Progress<'a> {
     pub total: usize,
     /// How long the rest will probably take.
     pub left: Option<Duration>,
-    /// The subject of the next one.
-    pub subject: &'a str,
+    /// The system of the next one.
+    pub system: &'a str,
     /// And where.
-    pub cell: &'a str,
+    pub configuration: &'a str,
 }
 
 /// What a run needs.
 pub struct Setting<'a> {
     /// Where servers are measured; experiments with programs need none.
-    pub place: Option<&'a mut LabPlace>,
+    pub testbed: Option<&'a mut Testbed>,
     /// The weft that generates the load.
     pub generator: &'a Path,
     /// Set when the user wants to stop.
@@ -124,12 +125,12 @@ pub enum RunError {
     /// It cannot be measured here; the sentence says why.
     Unfit(String),
     /// The samples could not be kept.
-    System(io::Error),
+    Io(io::Error),
 }
 
 impl From<io::Error> for RunError {
     fn from(error: io::Error) -> RunError {
-        RunError::System(error)
+        RunError::Io(error)
     }
 }
 
@@ -137,24 +138,24 @@ impl From<io::Error> for RunError {
 /// it, what was taken until then is in the file, and `ending` is missing.
 ///
 /// # Errors
-/// When this machine has no place for it, or the file cannot be written. What goes wrong in a
+/// When this machine has no testbed for it, or the file cannot be written. What goes wrong in a
 /// sample is recorded.
 pub fn run(
     experiment: &Experiment,
-    subjects: &[Subject],
+    systems: &[System],
     effort: Effort,
     setting: &mut Setting<'_>,
     file: &Path,
 ) -> Result<Recorded, RunError> {
-    let subjects = taking_part(experiment, subjects);
-    if subjects.is_empty() {
-        let wanted = experiment.subjects.join(", ");
-        let why = format!("none of its subjects is there: {wanted}");
+    let systems = taking_part(experiment, systems);
+    if systems.is_empty() {
+        let wanted = experiment.systems.join(", ");
+        let why = format!("none of its systems is there: {wanted}");
         return Err(RunError::Unfit(why));
     }
     let mut run = Run {
         experiment,
-        subjects,
+        systems,
         effort,
         noise: Patience::default(),
         began: Instant::now(),
@@ -167,56 +168,57 @@ pub fn run(
     recorded.ok_or_else(|| RunError::Unfit("nothing was recorded".to_owned()))
 }
 
-/// The subjects of an experiment, in its order; a ratio is to the first one.
-pub fn taking_part<'a>(experiment: &Experiment, subjects: &'a [Subject]) -> Vec<&'a Subject> {
-    let kinds = experiment.subjects.iter().copied();
+/// The systems of an experiment, in its order; a ratio is to the first one.
+pub fn taking_part<'a>(experiment: &Experiment, systems: &'a [System]) -> Vec<&'a System> {
+    let kinds = experiment.systems.iter().copied();
     let custom = match experiment.work {
         Work::Server(_) => CUSTOM_SERVER,
         Work::Program => CUSTOM_PROGRAM,
     };
-    let of_kind = |kind| subjects.iter().filter(move |subject| subject.kind == kind);
+    let of_kind = |kind| systems.iter().filter(move |system| system.kind == kind);
     kinds.chain([custom]).flat_map(of_kind).collect()
 }
 
-/// How long an experiment will probably take with subjects of these kinds, without the samples that
+/// How long an experiment will probably take with systems of these kinds, without the samples that
 /// are taken again.
 pub fn estimate(experiment: &Experiment, kinds: &[&str], effort: &Effort) -> Duration {
-    let turn_s = |cell: &Cell| match experiment.work {
-        // Starting and ending a process. A cell's own time counts.
+    let turn_s = |configuration: &Configuration| match experiment.work {
+        // Starting and ending a process. A configuration's own time counts.
         Work::Program => {
-            let ms = cell.parameter("ms");
+            let ms = configuration.parameter("ms");
             0.2 + ms.map_or(effort.seconds, |ms| ms as f64 / 1e3)
         }
         // Nothing is started: it is computed.
         Work::Server(work) if work.lasts == 0.0 => 0.0,
-        // A server, a generator that warms up, and replies that are compared. A cell's least time
-        // counts.
+        // A server, a generator that warms up, and replies that are compared. A configuration's
+        // least time counts.
         Work::Server(work) => {
             let lasts = work.lasts * effort.seconds;
-            1.1 + lasts.max(cell.get("least_s", 0) as f64)
+            1.1 + lasts.max(configuration.get("least_s", 0) as f64)
         }
     };
-    let cells = (experiment.cells)(&Breadth {
+    let configurations = (experiment.configurations)(&Breadth {
         quick: effort.quick,
         peak_per_s: None,
     });
-    let cells = cells.iter();
-    let chosen = cells.filter(|cell| is_chosen(&effort.only, &cell.label));
-    let takes_part = |cell: &Cell, kind: &str| match experiment.work {
-        Work::Server(work) => !(work.skips)(cell, kind),
+    let configurations = configurations.iter();
+    let chosen =
+        configurations.filter(|configuration| is_chosen(&effort.only, &configuration.label));
+    let takes_part = |configuration: &Configuration, kind: &str| match experiment.work {
+        Work::Server(work) => !(work.skips)(configuration, kind),
         Work::Program => true,
     };
-    let cell_s = |cell: &Cell| {
-        let kinds = kinds.iter().filter(|kind| takes_part(cell, kind));
-        turn_s(cell) * kinds.count() as f64
+    let configuration_s = |configuration: &Configuration| {
+        let kinds = kinds.iter().filter(|kind| takes_part(configuration, kind));
+        turn_s(configuration) * kinds.count() as f64
     };
-    let round_s: f64 = chosen.map(cell_s).sum();
+    let round_s: f64 = chosen.map(configuration_s).sum();
     Duration::from_secs_f64(round_s * f64::from(effort.repetitions))
 }
 
 struct Run<'a> {
     experiment: &'a Experiment,
-    subjects: Vec<&'a Subject>,
+    systems: Vec<&'a System>,
     effort: Effort,
     noise: Patience,
     began: Instant,
@@ -248,7 +250,7 @@ impl Run<'_> {
     fn all(&mut self, setting: &mut Setting<'_>, file: &Path) -> Result<(), RunError> {
         let earlier = match self.effort.resume {
             true => Recorded::read(file)?
-                .filter(|earlier| self.continues(earlier, &self.place(setting))),
+                .filter(|earlier| self.continues(earlier, &self.testbed(setting))),
             false => None,
         };
         let peak_per_s = match &earlier {
@@ -259,35 +261,39 @@ impl Run<'_> {
             quick: self.effort.quick,
             peak_per_s,
         };
-        let mut cells = (self.experiment.cells)(&breadth);
-        cells.retain(|cell| is_chosen(&self.effort.only, &cell.label));
-        if cells.is_empty() {
+        let mut configurations = (self.experiment.configurations)(&breadth);
+        configurations.retain(|configuration| is_chosen(&self.effort.only, &configuration.label));
+        if configurations.is_empty() {
             let only = self.effort.only.join(", ");
-            return Err(RunError::Unfit(format!("no cell has {only} in its label")));
+            return Err(RunError::Unfit(format!(
+                "no configuration has {only} in its label"
+            )));
         }
         let header = self.header(setting, peak_per_s);
         let mut store = Store::open(file, &header, earlier.is_some())?;
-        self.begin(cells.len());
+        self.begin(configurations.len());
         let usage = Usage::now();
         for round in 0..self.effort.repetitions {
             if round > 0 && self.is_budget_spent(round) {
                 break;
             }
-            for cell in &cells {
-                for turn in 0..self.subjects.len() {
+            for configuration in &configurations {
+                for turn in 0..self.systems.len() {
                     // The first one changes.
-                    let subject = self.subjects[(turn + round as usize) % self.subjects.len()];
-                    self.tell(setting, cell, subject);
+                    let system = self.systems[(turn + round as usize) % self.systems.len()];
+                    self.tell(setting, configuration, system);
                     let is_there =
-                        |earlier: &Recorded| earlier.has(&cell.label, &subject.name, round);
+                        |earlier: &Recorded| earlier.has(&configuration.label, &system.name, round);
                     if earlier.as_ref().is_some_and(is_there) {
                         self.skipped += 1;
                         continue;
                     }
-                    let Some(came) = self.turn(setting, &mut store, cell, subject, round)? else {
+                    let Some(came) =
+                        self.turn(setting, &mut store, configuration, system, round)?
+                    else {
                         return Ok(());
                     };
-                    store.turn(record(cell, subject, round, came))?;
+                    store.turn(record(configuration, system, round, came))?;
                 }
             }
         }
@@ -307,8 +313,8 @@ impl Run<'_> {
         &mut self,
         setting: &mut Setting<'_>,
         store: &mut Store,
-        cell: &Cell,
-        subject: &Subject,
+        configuration: &Configuration,
+        system: &System,
         round: u32,
     ) -> io::Result<Option<Came>> {
         let queues = match self.experiment.work {
@@ -319,7 +325,7 @@ impl Run<'_> {
         let noise = |sample: &Sample| sample.noise.percent(queues, cores);
         let mut best: Option<Sample> = None;
         for attempt in 1..=ATTEMPTS_MAX {
-            let came = self.take(setting, cell, subject);
+            let came = self.take(setting, configuration, system);
             if setting.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
@@ -334,7 +340,7 @@ impl Run<'_> {
                 None => (sample, None),
             };
             if let Some(worse) = worse {
-                store.turn(record(cell, subject, round, Came::Discarded(worse)))?;
+                store.turn(record(configuration, system, round, Came::Discarded(worse)))?;
             }
             let is_noisy = noise(&better) > NOISE_PERCENT_MAX;
             let gives_up = attempt == ATTEMPTS_MAX || self.noise.left == 0;
@@ -349,20 +355,27 @@ impl Run<'_> {
         unreachable!("the last attempt returns")
     }
 
-    fn take(&self, setting: &mut Setting<'_>, cell: &Cell, subject: &Subject) -> Came {
-        let came = match (&self.experiment.work, &mut setting.place) {
-            (Work::Program, _) => return self.program(setting.stop, cell, subject),
-            (Work::Server(work), _) if (work.skips)(cell, &subject.kind) => Err(Fault::Absent),
-            (Work::Server(work), Some(place)) => {
+    fn take(
+        &self,
+        setting: &mut Setting<'_>,
+        configuration: &Configuration,
+        system: &System,
+    ) -> Came {
+        let came = match (&self.experiment.work, &mut setting.testbed) {
+            (Work::Program, _) => return self.program(setting.stop, configuration, system),
+            (Work::Server(work), _) if (work.skips)(configuration, &system.kind) => {
+                Err(Fault::Absent)
+            }
+            (Work::Server(work), Some(testbed)) => {
                 let mut bench = Bench {
-                    place,
+                    testbed,
                     generator: setting.generator,
                     seconds: self.effort.seconds,
                     stop: setting.stop,
                 };
-                (work.take)(&mut bench, cell, subject)
+                (work.take)(&mut bench, configuration, system)
             }
-            (Work::Server(_), None) => Err("there is no place".into()),
+            (Work::Server(_), None) => Err("there is no testbed".into()),
         };
         match came {
             Ok(sample) => Came::Sample(sample),
@@ -372,10 +385,16 @@ impl Run<'_> {
         }
     }
 
-    fn program(&self, stop: &AtomicBool, cell: &Cell, subject: &Subject) -> Came {
+    fn program(&self, stop: &AtomicBool, configuration: &Configuration, system: &System) -> Came {
         let usage = Usage::now();
         let (mut delay_ns, began) = (0, Instant::now());
-        let came = program(stop, cell, subject, self.effort.seconds, &mut delay_ns);
+        let came = program(
+            stop,
+            configuration,
+            system,
+            self.effort.seconds,
+            &mut delay_ns,
+        );
         let mut noise = Noise::since(usage, Duration::ZERO);
         noise.run_delay_percent = delay_ns as f64 / 1e7 / began.elapsed().as_secs_f64();
         match came.unwrap_or_else(|error| Came::Failed(error.to_string())) {
@@ -384,7 +403,8 @@ impl Run<'_> {
         }
     }
 
-    /// What the machine allows, where cells are scaled by that: the greatest rate of a subject.
+    /// What the machine allows, where configurations are scaled by that: the greatest rate of a
+    /// system.
     fn peak(&mut self, setting: &mut Setting<'_>) -> Result<Option<f64>, RunError> {
         let Work::Server(work) = self.experiment.work else {
             return Ok(None);
@@ -392,25 +412,25 @@ impl Run<'_> {
         let Some(kind) = work.scaled_by else {
             return Ok(None);
         };
-        let subject = self.subjects.iter().find(|subject| subject.kind == kind);
-        let subject = *subject.unwrap_or(&self.subjects[0]);
-        let cell = Cell::new("as fast as it goes", "peak", []);
-        self.tell(setting, &cell, subject);
-        match self.take(setting, &cell, subject) {
-            Came::Sample(sample) => Ok(Measure::RATE.figure(&cell, &sample.values)),
-            Came::Failed(why) => Err(RunError::Unfit(format!("{}: {why}", subject.name))),
+        let system = self.systems.iter().find(|system| system.kind == kind);
+        let system = *system.unwrap_or(&self.systems[0]);
+        let configuration = Configuration::new("as fast as it goes", "peak", []);
+        self.tell(setting, &configuration, system);
+        match self.take(setting, &configuration, system) {
+            Came::Sample(sample) => Ok(Measure::RATE.figure(&configuration, &sample.values)),
+            Came::Failed(why) => Err(RunError::Unfit(format!("{}: {why}", system.name))),
             _ => Ok(None),
         }
     }
 
     fn header(&self, setting: &Setting<'_>, peak_per_s: Option<f64>) -> Header {
-        let is_there = |kind: &&&str| !self.subjects.iter().any(|subject| subject.kind == **kind);
-        let missing = self.experiment.subjects.iter().filter(is_there);
-        let place = setting.place.as_ref();
-        let mut lacks = place.map_or(Vec::new(), |place| place.lacks());
-        let is_own = |subject: &&Subject| subject.kind.starts_with("ceiling");
+        let is_there = |kind: &&&str| !self.systems.iter().any(|system| system.kind == **kind);
+        let missing = self.experiment.systems.iter().filter(is_there);
+        let testbed = setting.testbed.as_ref();
+        let mut lacks = testbed.map_or(Vec::new(), |testbed| testbed.lacks());
+        let is_own = |system: &&System| system.kind.starts_with("ceiling");
         let measures_itself = matches!(self.experiment.work, Work::Program)
-            || self.subjects.iter().any(is_own)
+            || self.systems.iter().any(is_own)
             || std::env::current_exe().is_ok_and(|weft| weft == setting.generator);
         if cfg!(debug_assertions) && measures_itself {
             lacks.push("this weft is a debug build: its figures are no figures".to_owned());
@@ -423,32 +443,35 @@ impl Run<'_> {
             seconds: self.effort.seconds,
             peak_per_s,
             only: self.effort.only.clone(),
-            place: self.place(setting),
+            testbed: self.testbed(setting),
             lacks,
-            subjects: self.lines(),
+            systems: self.lines(),
             missing: missing.map(|&kind| kind.to_owned()).collect(),
             card: Card::take(),
         }
     }
 
     /// Where it is measured.
-    fn place(&self, setting: &Setting<'_>) -> String {
-        let (place, shares_cores) = (setting.place.as_ref(), self.experiment.work.shares_cores());
-        place.map_or("any core".to_owned(), |place| place.words(shares_cores))
+    fn testbed(&self, setting: &Setting<'_>) -> String {
+        let (testbed, shares_cores) = (
+            setting.testbed.as_ref(),
+            self.experiment.work.shares_cores(),
+        );
+        testbed.map_or("any core".to_owned(), |testbed| testbed.words(shares_cores))
     }
 
     /// Whether this run measures what an earlier one did.
-    fn continues(&self, earlier: &Recorded, place: &str) -> bool {
+    fn continues(&self, earlier: &Recorded, testbed: &str) -> bool {
         earlier.header.quick == self.effort.quick
             && earlier.header.seconds == self.effort.seconds
             && earlier.header.only == self.effort.only
-            && earlier.header.subjects == self.lines()
-            && earlier.header.place == place
+            && earlier.header.systems == self.lines()
+            && earlier.header.testbed == testbed
     }
 
-    fn lines(&self) -> Vec<SubjectLine> {
-        let subjects = self.subjects.iter();
-        subjects.map(|&subject| subject.into()).collect()
+    fn lines(&self) -> Vec<SystemLine> {
+        let systems = self.systems.iter();
+        systems.map(|&system| system.into()).collect()
     }
 
     fn is_budget_spent(&self, rounds: u32) -> bool {
@@ -459,13 +482,13 @@ impl Run<'_> {
     }
 
     /// Turns are counted from here on: what was told before was about the peak.
-    fn begin(&mut self, cells: usize) {
-        self.total = cells * self.subjects.len() * self.effort.repetitions as usize;
+    fn begin(&mut self, configurations: usize) {
+        self.total = configurations * self.systems.len() * self.effort.repetitions as usize;
         self.done = 0;
         self.noise = Patience::of(self.total);
     }
 
-    fn tell(&mut self, setting: &mut Setting<'_>, cell: &Cell, subject: &Subject) {
+    fn tell(&mut self, setting: &mut Setting<'_>, configuration: &Configuration, system: &System) {
         let taken = self.done - self.skipped;
         let left = (taken > 0).then(|| {
             let each = self.began.elapsed() / taken as u32;
@@ -475,17 +498,17 @@ impl Run<'_> {
             done: self.done,
             total: self.total,
             left,
-            subject: &subject.name,
-            cell: &cell.label,
+            system: &system.name,
+            configuration: &configuration.label,
         });
         self.done += 1;
     }
 }
 
-fn record(cell: &Cell, subject: &Subject, round: u32, came: Came) -> Record {
+fn record(configuration: &Configuration, system: &System, round: u32, came: Came) -> Record {
     Record {
-        cell: cell.label.clone(),
-        subject: subject.name.clone(),
+        configuration: configuration.label.clone(),
+        system: system.name.clone(),
         round,
         came,
     }
@@ -494,8 +517,8 @@ fn record(cell: &Cell, subject: &Subject, round: u32, came: Came) -> Record {
 /// Runs a program to its end and reads what it prints, and how long its threads waited for a core.
 fn program(
     stop: &AtomicBool,
-    cell: &Cell,
-    subject: &Subject,
+    configuration: &Configuration,
+    system: &System,
     seconds: f64,
     delay_ns: &mut u64,
 ) -> io::Result<Came> {
@@ -503,23 +526,23 @@ fn program(
         program,
         arguments,
         parameters,
-    } = &subject.start
+    } = &system.start
     else {
-        return Err(io::Error::other(format!("{} is a server", subject.name)));
+        return Err(io::Error::other(format!("{} is a server", system.name)));
     };
     let mut command = Command::new(program);
-    command.args(arguments).arg(cell.program);
+    command.args(arguments).arg(configuration.program);
     let milliseconds = (seconds * 1000.0) as u64;
-    // A cell's own time counts.
+    // A configuration's own time counts.
     let fixed = [("ms", milliseconds)].into_iter();
-    for (name, value) in fixed.chain(cell.parameters.iter().copied()) {
+    for (name, value) in fixed.chain(configuration.parameters.iter().copied()) {
         command.arg(format!("{name}={value}"));
     }
     command.args(parameters).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    // As many cores as it has processors, and the same ones for all subjects.
+    // As many cores as it has processors, and the same ones for all systems.
     let mut cores = usable_cores()?;
-    cores.truncate(cell.get("processors", u64::MAX) as usize);
+    cores.truncate(configuration.get("processors", u64::MAX) as usize);
     let settling = sys::Settling {
         cores,
         ..sys::Settling::default()
@@ -566,11 +589,11 @@ mod tests {
     use super::*;
     use crate::store::tests::header;
 
-    fn run_of<'a>(experiment: &'static str, subjects: &'a [Subject]) -> Run<'a> {
+    fn run_of<'a>(experiment: &'static str, systems: &'a [System]) -> Run<'a> {
         let experiment = crate::catalog::find(experiment).unwrap();
         Run {
             experiment,
-            subjects: subjects.iter().collect(),
+            systems: systems.iter().collect(),
             effort: Effort::default_of(experiment, Thoroughness::Full),
             noise: Patience::default(),
             began: Instant::now(),
@@ -580,44 +603,45 @@ mod tests {
         }
     }
 
-    fn subject() -> Subject {
-        let form = crate::subject::ceilings(Path::new("weft-programs"));
+    fn system() -> System {
+        let form = crate::system::ceilings(Path::new("weft-programs"));
         form.into_iter().next().unwrap()
     }
 
     /// Seen: a run of `cache-latency` took 8 samples again and kept 20 noisy ones, where a quarter
     /// of 70 may be taken again. Cause: the search for the peak was the first turn of a run of one
-    /// cell, and what may be repeated was counted then. Cure: cells are counted once all are known.
+    /// configuration, and what may be repeated was counted then. Cure: configurations are counted
+    /// once all are known.
     #[test]
     fn looking_for_the_peak_does_not_use_up_the_patience() {
-        let subjects = [subject(), subject()];
-        let mut run = run_of("web-throughput", &subjects);
+        let systems = [system(), system()];
+        let mut run = run_of("web-throughput", &systems);
         run.effort.repetitions = 5;
         let stop = AtomicBool::new(false);
         let mut told = Vec::new();
         let mut progress = |now: &Progress<'_>| told.push((now.done, now.total));
         let mut setting = Setting {
-            place: None,
+            testbed: None,
             generator: Path::new("weft"),
             stop: &stop,
             progress: &mut progress,
         };
-        let cell = Cell::new("c", "http", []);
-        run.tell(&mut setting, &cell, &subjects[0]);
+        let configuration = Configuration::new("c", "http", []);
+        run.tell(&mut setting, &configuration, &systems[0]);
         run.begin(8);
-        run.tell(&mut setting, &cell, &subjects[0]);
+        run.tell(&mut setting, &configuration, &systems[0]);
         assert_eq!(run.noise.left, 20, "a quarter of 8 × 2 × 5");
         assert_eq!(told, [(0, 1), (0, 80)]);
     }
 
-    /// A run of root's went on without root, with figures of another place in the same file.
+    /// A run of root's went on without root, with figures of another testbed in the same file.
     #[test]
     fn a_run_goes_on_where_it_began() {
-        let subjects = [subject()];
-        let run = run_of("web-rows", &subjects);
+        let systems = [system()];
+        let run = run_of("web-rows", &systems);
         let mut header = header();
         (header.quick, header.seconds) = (false, run.effort.seconds);
-        header.subjects = run.lines();
+        header.systems = run.lines();
         let earlier = Recorded {
             header,
             turns: Vec::new(),

@@ -67,21 +67,25 @@ mod tests {
     /// The page with the lists that the catalogue has. Its words and what came out stay.
     fn made(experiment: &Experiment) -> String {
         let (name, about) = (experiment.name, capital(experiment.about));
-        let cells = (experiment.cells)(&Breadth::default());
-        let subjects: Vec<String> = experiment
-            .subjects
+        let configurations = (experiment.configurations)(&Breadth::default());
+        let systems: Vec<String> = experiment
+            .systems
             .iter()
             .map(|&kind| kind.to_owned())
             .collect();
-        let rows = Rows::new(&cells, &subjects);
+        let rows = Rows::new(&configurations, &systems);
         let expectations = (experiment.expectations)(&rows).into_iter().flatten();
-        // What is expected of a quick run's cells is the same, and is left out.
-        let expectations = expectations.filter(|one| rows.has_cell(&one.cell));
+        // What is expected of a quick run's configurations is the same, and is left out.
+        let expectations = expectations.filter(|one| rows.has_configuration(&one.configuration));
         let expected = list(expectations.map(|one| one.says));
-        let subjects = list(subjects.iter().map(|kind| in_tables(kind)));
+        let systems = list(systems.iter().map(|kind| in_tables(kind)));
         let measures = experiment.measures.iter();
         let measures = list(measures.map(|one| format!("{}, {}", one.title, one.unit)));
-        let cells = list(cells.into_iter().map(|cell| cell.label));
+        let configurations = list(
+            configurations
+                .into_iter()
+                .map(|configuration| configuration.label),
+        );
         let figures = (0..experiment.figures.len()).map(|at| {
             let (about, file) = (experiment.about, file_name(name, at));
             let number = at + 1;
@@ -105,14 +109,14 @@ mod tests {
         let expected = format!("{expected}\n\nA run says of each whether it came out so.");
         put(&mut page, "## What is expected\n\n", &expected, "\n\n##");
         let lists = format!(
-            "Subjects:\n\n{subjects}\n\nMeasures:\n\n{measures}\n\n\
+            "Systems:\n\n{systems}\n\nMeasures:\n\n{measures}\n\n\
              Those that matter most have tables below, and all of them are in\n\
              [report.html](../../results/report.html).\n\n\
-             Cells:\n\n{cells}\n"
+             Configurations:\n\n{configurations}\n"
         );
         put(
             &mut page,
-            "## Subjects, measures, cells\n\n",
+            "## Systems, measures, configurations\n\n",
             &lists,
             CAME_OUT,
         );
@@ -127,7 +131,7 @@ mod tests {
         page
     }
 
-    /// A subject by the name that tables have, and what weft's kinds of fibers are: other runtimes
+    /// A system by the name that tables have, and what weft's kinds of fibers are: other runtimes
     /// have one kind.
     fn in_tables(kind: &str) -> String {
         match kind {

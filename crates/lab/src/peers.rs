@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::subject::{Start, Subject};
+use crate::system::{Start, System};
 
 /// A runtime of others that the laboratory knows how to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum PeerRuntime {
     Threads,
 }
 
-/// The ways to wake a thread that [`PeerRuntime::Threads`] has, each a subject of its own.
+/// The ways to wake a thread that [`PeerRuntime::Threads`] has, each a system of its own.
 const WAYS_TO_WAKE: [&str; 4] = ["futex", "eventfd", "msg-ring", "msg-ring register"];
 
 /// A module of the peers in Rust.
@@ -79,11 +79,11 @@ impl PeerRuntime {
     }
 
     /// Builds the peer in a folder of its own beneath `folder`, or finds it built from these very
-    /// sources; returns the subjects that it is good for.
+    /// sources; returns the systems that it is good for.
     ///
     /// # Errors
     /// `NotFound` if its tool chain is not there; else what it said.
-    pub fn build(self, folder: &Path) -> io::Result<Vec<Subject>> {
+    pub fn build(self, folder: &Path) -> io::Result<Vec<System>> {
         let folder = folder.join(self.name());
         let (program, stamp) = (folder.join("peer"), folder.join("built-from"));
         let sources: String = self.sources().iter().map(|(_, text)| *text).collect();
@@ -97,23 +97,23 @@ impl PeerRuntime {
             self.compile(&folder, &program)?;
             fs::write(stamp, sources)?;
         }
-        let subject = |name: &str, parameters| {
+        let system = |name: &str, parameters| {
             let start = Start::Program {
                 program: program.clone(),
                 arguments: Vec::new(),
                 parameters,
             };
-            Subject::new(name, String::new(), start)
+            System::new(name, String::new(), start)
         };
-        let mut subjects = vec![subject(self.name(), Vec::new())];
+        let mut systems = vec![system(self.name(), Vec::new())];
         if self == PeerRuntime::Tokio {
-            subjects.push(subject("tokio block", vec!["block=1".into()]));
+            systems.push(system("tokio block", vec!["block=1".into()]));
         }
         if self == PeerRuntime::Threads {
             let ways = WAYS_TO_WAKE.iter().enumerate();
-            subjects.extend(ways.map(|(at, way)| subject(way, vec![format!("way={at}").into()])));
+            systems.extend(ways.map(|(at, way)| system(way, vec![format!("way={at}").into()])));
         }
-        Ok(subjects)
+        Ok(systems)
     }
 
     fn compile(self, folder: &Path, program: &Path) -> io::Result<()> {

@@ -1,29 +1,29 @@
-//! Samples by cell and subject, and what is made of them.
+//! Samples by configuration and system, and what is made of them.
 
-use crate::measure::{Better, Cell, Measure};
+use crate::measure::{Better, Configuration, Measure};
 use crate::numbers::{Scale, Spread, middle};
 use crate::sample::Sample;
 
-/// One cell on one subject.
+/// One configuration on one system.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The cell.
-    pub cell: Cell,
-    /// The subject's name.
-    pub subject: String,
+    /// The configuration.
+    pub configuration: Configuration,
+    /// The system's name.
+    pub system: String,
     /// What was taken, by turns.
     pub samples: Vec<Sample>,
     /// Samples that failed, and why.
     pub failures: Vec<String>,
-    /// The subject has no such program.
+    /// The system has no such program.
     pub is_absent: bool,
 }
 
 impl Row {
-    pub(crate) fn new(cell: &Cell, subject: &str) -> Row {
+    pub(crate) fn new(configuration: &Configuration, system: &str) -> Row {
         Row {
-            cell: cell.clone(),
-            subject: subject.to_owned(),
+            configuration: configuration.clone(),
+            system: system.to_owned(),
             samples: Vec::new(),
             failures: Vec::new(),
             is_absent: false,
@@ -32,7 +32,7 @@ impl Row {
 
     fn figures(&self, measure: &Measure) -> impl Iterator<Item = Option<f64>> {
         let samples = self.samples.iter();
-        samples.map(|sample| measure.figure(&self.cell, &sample.values))
+        samples.map(|sample| measure.figure(&self.configuration, &sample.values))
     }
 
     /// Whether a sample says something of a measure, be it that it never came to that.
@@ -110,11 +110,11 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Rows for all cells on all subjects.
-    pub(crate) fn new(cells: &[Cell], subjects: &[String]) -> Rows {
-        let rows = cells
+    /// Rows for all configurations on all systems.
+    pub(crate) fn new(configurations: &[Configuration], systems: &[String]) -> Rows {
+        let rows = configurations
             .iter()
-            .flat_map(|cell| subjects.iter().map(|subject| Row::new(cell, subject)));
+            .flat_map(|configuration| systems.iter().map(|system| Row::new(configuration, system)));
         Rows {
             rows: rows.collect(),
         }
@@ -125,30 +125,32 @@ impl Rows {
         self.rows.push(row);
     }
 
-    /// Cell by cell, subject by subject.
+    /// Configuration by configuration, system by system.
     pub fn all(&self) -> &[Row] {
         &self.rows
     }
 
-    /// The row of a cell and a subject.
-    pub fn find(&self, cell: &str, subject: &str) -> Option<&Row> {
+    /// The row of a configuration and a system.
+    pub fn find(&self, configuration: &str, system: &str) -> Option<&Row> {
         let mut rows = self.rows.iter();
-        rows.find(|row| row.cell.label == cell && row.subject == subject)
+        rows.find(|row| row.configuration.label == configuration && row.system == system)
     }
 
-    pub(crate) fn find_mut(&mut self, cell: &str, subject: &str) -> Option<&mut Row> {
+    pub(crate) fn find_mut(&mut self, configuration: &str, system: &str) -> Option<&mut Row> {
         let mut rows = self.rows.iter_mut();
-        rows.find(|row| row.cell.label == cell && row.subject == subject)
+        rows.find(|row| row.configuration.label == configuration && row.system == system)
     }
 
-    /// A subject's courses of a measure in a cell, step by step: the time, and the spread.
+    /// A system's courses of a measure in a configuration, step by step: the time, and the spread.
     pub(crate) fn course(
         &self,
         measure: &Measure,
-        cell: &str,
-        subject: &str,
+        configuration: &str,
+        system: &str,
     ) -> Vec<(f64, Spread)> {
-        let samples = self.find(cell, subject).map_or(&[][..], |row| &row.samples);
+        let samples = self
+            .find(configuration, system)
+            .map_or(&[][..], |row| &row.samples);
         let courses = samples
             .iter()
             .filter_map(|sample| sample.courses.get(measure.name));
@@ -162,40 +164,43 @@ impl Rows {
         (0..steps.unwrap_or(0)).filter_map(step).collect()
     }
 
-    /// Subjects in their order.
-    pub fn subjects(&self) -> Vec<&str> {
-        let mut subjects: Vec<&str> = Vec::new();
+    /// Systems in their order.
+    pub fn systems(&self) -> Vec<&str> {
+        let mut systems: Vec<&str> = Vec::new();
         for row in &self.rows {
-            if !subjects.contains(&row.subject.as_str()) {
-                subjects.push(&row.subject);
+            if !systems.contains(&row.system.as_str()) {
+                systems.push(&row.system);
             }
         }
-        subjects
+        systems
     }
 
-    /// Cells in their order.
-    pub fn cells(&self) -> Vec<&Cell> {
-        let mut cells: Vec<&Cell> = Vec::new();
+    /// Configurations in their order.
+    pub fn configurations(&self) -> Vec<&Configuration> {
+        let mut configurations: Vec<&Configuration> = Vec::new();
         for row in &self.rows {
-            if cells.last().is_none_or(|last| last.label != row.cell.label) {
-                cells.push(&row.cell);
+            if configurations
+                .last()
+                .is_none_or(|last| last.label != row.configuration.label)
+            {
+                configurations.push(&row.configuration);
             }
         }
-        cells
+        configurations
     }
 
-    pub(crate) fn has_cell(&self, label: &str) -> bool {
-        self.rows.iter().any(|row| row.cell.label == label)
+    pub(crate) fn has_configuration(&self, label: &str) -> bool {
+        self.rows.iter().any(|row| row.configuration.label == label)
     }
 
-    /// Whether the subject takes part at all.
-    pub(crate) fn has_subject(&self, subject: &str) -> bool {
-        self.rows.iter().any(|row| row.subject == subject)
+    /// Whether the system takes part at all.
+    pub(crate) fn has_system(&self, system: &str) -> bool {
+        self.rows.iter().any(|row| row.system == system)
     }
 
     /// The spread of a row that is there.
-    pub fn spread(&self, measure: &Measure, cell: &str, subject: &str) -> Option<Spread> {
-        self.find(cell, subject)?.spread(measure)
+    pub fn spread(&self, measure: &Measure, configuration: &str, system: &str) -> Option<Spread> {
+        self.find(configuration, system)?.spread(measure)
     }
 
     /// The unit for all figures of a measure.
@@ -208,19 +213,27 @@ impl Rows {
         Scale::of_table(measure.unit, least, greatest)
     }
 
-    /// A subject's figure by another's in the same cell: of the medians, and of the best samples.
-    pub fn ratio(&self, measure: &Measure, cell: &str, of: &str, by: &str) -> Option<Ratio> {
-        self.ratio_of(measure, (cell, of), (cell, by))
+    /// A system's figure by another's in the same configuration: of the medians, and of the best
+    /// samples.
+    pub fn ratio(
+        &self,
+        measure: &Measure,
+        configuration: &str,
+        of: &str,
+        by: &str,
+    ) -> Option<Ratio> {
+        self.ratio_of(measure, (configuration, of), (configuration, by))
     }
 
-    /// The same of two rows: each is a cell and a subject.
+    /// The same of two rows: each is a configuration and a system.
     pub(crate) fn ratio_of(
         &self,
         measure: &Measure,
         of: (&str, &str),
         by: (&str, &str),
     ) -> Option<Ratio> {
-        let [of, by] = [of, by].map(|(cell, subject)| self.spread(measure, cell, subject));
+        let [of, by] =
+            [of, by].map(|(configuration, system)| self.spread(measure, configuration, system));
         let (of, by, better) = (of?, by?, measure.better);
         Some(Ratio {
             medians: of.median / by.median,
@@ -248,10 +261,10 @@ pub(crate) fn show_row(row: Option<&Row>, measure: &Measure, scale: Scale) -> St
 pub(crate) mod tests {
     use super::*;
 
-    /// Rows of one cell "c": a subject and what its samples measured; `None` is never.
+    /// Rows of one configuration "c": a system and what its samples measured; `None` is never.
     pub(crate) fn rows(of: &[(&str, &[Option<f64>])]) -> Rows {
-        let cell = Cell::new("c", "p", []);
-        let rows = of.iter().map(|(subject, figures)| {
+        let configuration = Configuration::new("c", "p", []);
+        let rows = of.iter().map(|(system, figures)| {
             let samples = figures.iter().map(|figure| {
                 let values = figure.map(|figure| ("cpu_us".to_owned(), figure));
                 Sample {
@@ -261,7 +274,7 @@ pub(crate) mod tests {
             });
             Row {
                 samples: samples.collect(),
-                ..Row::new(&cell, subject)
+                ..Row::new(&configuration, system)
             }
         });
         Rows {

@@ -1,4 +1,4 @@
-//! A sample: what one start of one subject in one cell brought.
+//! A sample: what one start of one system in one configuration brought.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::Values;
 
-/// What a program that is a subject prints, as one line of JSON.
+/// What a program that is a system prints, as one line of JSON.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Output {
     /// Operations done.

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::card::Card;
 use crate::experiment::{Breadth, Experiment};
-use crate::place::with_path;
 use crate::rows::Rows;
 use crate::sample::Sample;
-use crate::subject::{Start, Subject, file_name};
+use crate::system::{Start, System, file_name};
+use crate::testbed::with_path;
 
 /// How a run began.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -22,32 +22,32 @@ pub struct Header {
     pub experiment: String,
     /// Seconds since 1970.
     pub began_unix_s: u64,
-    /// Fewer cells, shorter samples.
+    /// Fewer configurations, shorter samples.
     pub quick: bool,
-    /// Samples of each cell on each subject.
+    /// Samples of each configuration on each system.
     pub repetitions: u32,
     /// How long a sample is measured.
     pub seconds: f64,
-    /// What the machine allows, where cells are scaled by it.
+    /// What the machine allows, where configurations are scaled by it.
     pub peak_per_s: Option<f64>,
     /// Where it was measured.
-    pub place: String,
-    /// Only cells that have one of these in their label, if there are any.
+    pub testbed: String,
+    /// Only configurations that have one of these in their label, if there are any.
     #[serde(default)]
     pub only: Vec<String>,
     /// What was missing there, and what that does.
     pub lacks: Vec<String>,
     /// What was measured.
-    pub subjects: Vec<SubjectLine>,
-    /// Kinds of subjects that the experiment knows and that were not there.
+    pub systems: Vec<SystemLine>,
+    /// Kinds of systems that the experiment knows and that were not there.
     pub missing: Vec<String>,
     /// The machine at the beginning.
     pub card: Card,
 }
 
-/// A subject in a file.
+/// A system in a file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub struct SubjectLine {
+pub struct SystemLine {
     /// Its name in tables.
     pub name: String,
     /// What it says of itself.
@@ -56,12 +56,12 @@ pub struct SubjectLine {
     pub command: String,
 }
 
-impl From<&Subject> for SubjectLine {
-    fn from(subject: &Subject) -> SubjectLine {
-        SubjectLine {
-            name: subject.name.clone(),
-            version: subject.version.clone(),
-            command: match &subject.start {
+impl From<&System> for SystemLine {
+    fn from(system: &System) -> SystemLine {
+        SystemLine {
+            name: system.name.clone(),
+            version: system.version.clone(),
+            command: match &system.start {
                 Start::Server(server) => server.words(),
                 Start::Program { program, .. } | Start::Generator { program, .. } => {
                     file_name(program)
@@ -74,10 +74,10 @@ impl From<&Subject> for SubjectLine {
 /// A sample in a file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Record {
-    /// The cell's label.
-    pub cell: String,
-    /// The subject's name.
-    pub subject: String,
+    /// The configuration's label.
+    pub configuration: String,
+    /// The system's name.
+    pub system: String,
     /// Which turn, from 0.
     pub round: u32,
     /// What came.
@@ -94,7 +94,7 @@ pub enum Came {
     Discarded(Sample),
     /// Nothing, and why.
     Failed(String),
-    /// Nothing: the subject has no such program.
+    /// Nothing: the system has no such program.
     Absent,
 }
 
@@ -216,10 +216,10 @@ impl Recorded {
     }
 
     /// Whether a turn is there already.
-    pub(crate) fn has(&self, cell: &str, subject: &str, round: u32) -> bool {
+    pub(crate) fn has(&self, configuration: &str, system: &str, round: u32) -> bool {
         self.turns.iter().any(|turn| {
-            turn.cell == cell
-                && turn.subject == subject
+            turn.configuration == configuration
+                && turn.system == system
                 && turn.round == round
                 && !matches!(turn.came, Came::Discarded(_))
         })
@@ -231,17 +231,17 @@ impl Recorded {
             quick: self.header.quick,
             peak_per_s: self.header.peak_per_s,
         };
-        let subjects: Vec<String> = self
+        let systems: Vec<String> = self
             .header
-            .subjects
+            .systems
             .iter()
-            .map(|subject| subject.name.clone())
+            .map(|system| system.name.clone())
             .collect();
-        let mut cells = (experiment.cells)(&breadth);
-        cells.retain(|cell| is_chosen(&self.header.only, &cell.label));
-        let mut rows = Rows::new(&cells, &subjects);
+        let mut configurations = (experiment.configurations)(&breadth);
+        configurations.retain(|configuration| is_chosen(&self.header.only, &configuration.label));
+        let mut rows = Rows::new(&configurations, &systems);
         for turn in &self.turns {
-            let Some(row) = rows.find_mut(&turn.cell, &turn.subject) else {
+            let Some(row) = rows.find_mut(&turn.configuration, &turn.system) else {
                 continue;
             };
             match &turn.came {
@@ -255,7 +255,7 @@ impl Recorded {
     }
 }
 
-/// Whether a cell was asked for.
+/// Whether a configuration was asked for.
 pub(crate) fn is_chosen(only: &[String], label: &str) -> bool {
     only.is_empty() || only.iter().any(|part| label.contains(part))
 }
@@ -283,9 +283,9 @@ pub(crate) mod tests {
             seconds: 0.5,
             peak_per_s: None,
             only: Vec::new(),
-            place: "here".to_owned(),
+            testbed: "here".to_owned(),
             lacks: Vec::new(),
-            subjects: vec![SubjectLine {
+            systems: vec![SystemLine {
                 name: "weft".to_owned(),
                 version: "1.0".to_owned(),
                 command: "weft".to_owned(),
@@ -297,8 +297,8 @@ pub(crate) mod tests {
 
     fn turn(round: u32, came: Came) -> Record {
         Record {
-            cell: "1 processor, many".to_owned(),
-            subject: "weft".to_owned(),
+            configuration: "1 processor, many".to_owned(),
+            system: "weft".to_owned(),
             round,
             came,
         }
@@ -318,7 +318,7 @@ pub(crate) mod tests {
         for record in &turns {
             store.turn(record.clone()).unwrap();
         }
-        store.file.write_all(b"{\"turn\":{\"cell").unwrap();
+        store.file.write_all(b"{\"turn\":{\"configuration").unwrap();
         let recorded = Recorded::read(&path).unwrap().unwrap();
         assert_eq!(
             (&recorded.header, &recorded.turns[..]),

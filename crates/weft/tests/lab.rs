@@ -42,7 +42,7 @@ impl Lab {
         let words = [
             "web-rows",
             "--quick",
-            "--subjects",
+            "--systems",
             "weft",
             "--sample",
             "50s",
@@ -142,7 +142,7 @@ fn the_next_start_removes_what_a_lab_left_that_was_killed_with_its_guard() {
     }
     signal(running.child.id(), Signal::KILL);
     running.child.wait().unwrap();
-    let next = lab.command(&["web-idle", "--quick", "--subjects", "weft", "--repeat", "1"]);
+    let next = lab.command(&["web-idle", "--quick", "--systems", "weft", "--repeat", "1"]);
     let output = wait_for(next);
     assert!(
         output.status.success(),
@@ -158,7 +158,7 @@ fn a_run_makes_a_page_and_goes_on_where_it_was_interrupted() {
     let words = [
         "web-idle",
         "--quick",
-        "--subjects",
+        "--systems",
         "weft,weft event",
         "--repeat",
     ];
@@ -197,8 +197,8 @@ fn wait_for(mut command: Command) -> Output {
 fn a_run_in_which_every_sample_failed_is_a_failure() {
     let lab = Lab::new();
     let mine = "mine=/bin/false --port {port} --root {root}";
-    let words = ["web-idle", "--quick", "--repeat", "1", "--subject", mine];
-    let words = [&words[..], &["--subjects", "mine"]].concat();
+    let words = ["web-idle", "--quick", "--repeat", "1", "--system", mine];
+    let words = [&words[..], &["--systems", "mine"]].concat();
     let output = wait_for(lab.command(&words));
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{error}");
@@ -216,9 +216,9 @@ fn a_peer_that_hangs_or_dies_is_reported_and_the_others_are_measured() {
     let hangs = "hangs=sleep 60 {port}";
     let dies = format!("dies=timeout -s KILL 2 {serve}");
     let words = ["web-rows", "--quick", "--repeat", "1", "--sample", "4s"];
-    let cells = ["--cells", "400 B, 64 c", "--subjects", "weft,dies"];
-    let custom = ["--subject", &dies];
-    let output = wait_for(lab.command(&[&words[..], &cells, &custom].concat()));
+    let configurations = ["--configurations", "400 B, 64 c", "--systems", "weft,dies"];
+    let custom = ["--system", &dies];
+    let output = wait_for(lab.command(&[&words[..], &configurations, &custom].concat()));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
     assert!(text.contains("dies failed in 1 sample"), "{text}");
@@ -234,8 +234,8 @@ fn a_peer_that_hangs_or_dies_is_reported_and_the_others_are_measured() {
     assert!(text.contains("left out, or not there: "), "{text}");
 
     let words = ["cache-memory", "--quick", "--repeat", "1"];
-    let words = [&words[..], &["--cells", "idle", "--subject", hangs]].concat();
-    let words = [&words[..], &["--subjects", "weft cache,hangs"]].concat();
+    let words = [&words[..], &["--configurations", "idle", "--system", hangs]].concat();
+    let words = [&words[..], &["--systems", "weft cache,hangs"]].concat();
     let output = wait_for(lab.command(&words));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");

@@ -639,8 +639,8 @@ fn rust_files() -> Vec<Source> {
 /// The text files with one of these extensions. Shell scripts without one count as "sh".
 fn files(extensions: &[&str]) -> Vec<Source> {
     let wanted = |name: &String| {
-        // Programs on other people's runtimes, as subjects of the laboratory, are written as their
-        // users would.
+        // Programs for other people's runtimes, which the laboratory builds and measures, are
+        // written as their users would.
         if name.starts_with("crates/lab/peers/") {
             return false;
         }

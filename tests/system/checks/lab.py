@@ -73,9 +73,9 @@ def has_a_group(pid):
 @check(limit_s=100)
 def the_lab_measures_other_peoples_servers_beside_ours(world):
     words = ["run", "web-rows", "--quick", "--repeat", "1", "--sample", "200ms"]
-    table = world.output_of(*lab(world, *words, "--subjects", "weft,nginx sendfile,lighttpd"), seconds=90).decode()
-    for subject in ("weft", "nginx sendfile", "lighttpd"):
-        expect(f"| {subject} " in table, f"no line of {subject} in {table}")
+    table = world.output_of(*lab(world, *words, "--systems", "weft,nginx sendfile,lighttpd"), seconds=90).decode()
+    for system in ("weft", "nginx sendfile", "lighttpd"):
+        expect(f"| {system} " in table, f"no line of {system} in {table}")
     expect("failed" not in table, f"a sample failed: {table}")
     page = (world.scratch / "results/report.html").read_text()
     expect("<svg " in page and "nginx 1." in page, "a page without figures or versions")
@@ -88,28 +88,28 @@ def the_lab_measures_other_peoples_servers_beside_ours(world):
 @check(limit_s=100)
 def the_lab_measures_overload_on_a_part_of_a_core(world):
     words = ["run", "cache-overload", "--quick", "--repeat", "1", "--sample", "200ms"]
-    table = world.output_of(*lab(world, *words, "--subjects", "weft cache,memcached"), seconds=90).decode()
+    table = world.output_of(*lab(world, *words, "--systems", "weft cache,memcached"), seconds=90).decode()
     lines = (world.scratch / "results/samples/cache-overload.jsonl").read_text().splitlines()
     turns = [line["turn"] for line in map(json.loads, lines) if "turn" in line]
-    samples = {turn["subject"]: turn["came"]["sample"] for turn in turns if "sample" in turn["came"]}
-    expect_equal("subjects with a sample", sorted(samples), ["memcached", "weft cache"])
-    for subject, sample in samples.items():
-        expect(sample["values"]["goodput_percent"] > 0, f"no good replies of {subject}: {table}")
-        expect(len(sample["courses"]["goodput_percent"]["figures"]) > 15, f"no course of {subject}")
+    samples = {turn["system"]: turn["came"]["sample"] for turn in turns if "sample" in turn["came"]}
+    expect_equal("systems with a sample", sorted(samples), ["memcached", "weft cache"])
+    for system, sample in samples.items():
+        expect(sample["values"]["goodput_percent"] > 0, f"no good replies of {system}: {table}")
+        expect(len(sample["courses"]["goodput_percent"]["figures"]) > 15, f"no course of {system}")
         # The quota is 25 % of a core; a moment may have more of it.
-        expect(sample["values"]["busy_percent"] < 40, f"{subject} had more than its part: {table}")
+        expect(sample["values"]["busy_percent"] < 40, f"{system} had more than its part: {table}")
 
 
 @check(limit_s=100)
 def the_lab_measures_a_netstack_and_the_kernel_on_a_link(world):
-    words = ["run", "netstack-mtu", "--quick", "--repeat", "1", "--sample", "200ms", "--cells", "1500"]
+    words = ["run", "netstack-mtu", "--quick", "--repeat", "1", "--sample", "200ms", "--configurations", "1500"]
     table = world.output_of(*lab(world, *words), seconds=90).decode()
     lines = (world.scratch / "results/samples/netstack-mtu.jsonl").read_text().splitlines()
     turns = [line["turn"] for line in map(json.loads, lines) if "turn" in line]
-    samples = {turn["subject"]: turn["came"]["sample"]["values"] for turn in turns if "sample" in turn["came"]}
-    expect_equal("subjects with a sample", sorted(samples), ["weft event", "weft netstack packet", "weft netstack xdp"])
-    for subject, values in samples.items():
-        expect(min(values["gbit_per_s"], values["machine_us"], values["cpu_us"]) > 0, f"figures of {subject}: {values} {table}")
+    samples = {turn["system"]: turn["came"]["sample"]["values"] for turn in turns if "sample" in turn["came"]}
+    expect_equal("systems with a sample", sorted(samples), ["weft event", "weft netstack packet", "weft netstack xdp"])
+    for system, values in samples.items():
+        expect(min(values["gbit_per_s"], values["machine_us"], values["cpu_us"]) > 0, f"figures of {system}: {values} {table}")
 
 
 @check(limit_s=150)
@@ -117,7 +117,7 @@ def gos_seats_are_made_once_and_leave_nothing_to_collect(world):
     """Seen: rt-locality made a seat for every operation on Go, which no other runtime had to do, and counted the collector."""
     expect(shutil.which("go"), "there is no Go: apt-get install golang-go")
     peers = world.scratch / "peers"
-    words = ["run", "rt-locality", "--quick", "--repeat", "1", "--sample", "50ms", "--peers", "go", "--subjects", "go", "--folder", peers]
+    words = ["run", "rt-locality", "--quick", "--repeat", "1", "--sample", "50ms", "--peers", "go", "--systems", "go", "--folder", peers]
     world.output_of(*lab(world, *words), seconds=120)
     for share in (0, 1):
         words = ["locality", "processors=1", "ms=300", f"share={share}"]
@@ -130,7 +130,7 @@ def gos_seats_are_made_once_and_leave_nothing_to_collect(world):
 
 @check(limit_s=100)
 def a_lab_that_is_killed_leaves_no_process_and_no_memory_group(world):
-    words = ["run", "web-cold", "--quick", "--sample", "80s", "--subjects", "nginx threads"]
+    words = ["run", "web-cold", "--quick", "--sample", "80s", "--systems", "nginx threads"]
     process = subprocess.Popen(lab(world, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         # Master, worker, two generators.
@@ -146,8 +146,8 @@ def a_lab_that_is_killed_leaves_no_process_and_no_memory_group(world):
 def a_lab_that_is_interrupted_leaves_no_link_no_network_and_no_group(world):
     """Ctrl-C was sent to a laboratory without a link and without a group only."""
     interfaces = set(os.listdir("/sys/class/net"))
-    for experiment, subject, is_set_up in (("netstack-mtu", "weft event", has_a_link), ("web-overload", "weft", has_a_group)):
-        words = ["run", experiment, "--quick", "--sample", "60s", "--subjects", subject]
+    for experiment, system, is_set_up in (("netstack-mtu", "weft event", has_a_link), ("web-overload", "weft", has_a_group)):
+        words = ["run", experiment, "--quick", "--sample", "60s", "--systems", system]
         process = world.start(*lab(world, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         pid = process.pid
         wait_for(f"{experiment} is set up", lambda: is_set_up(pid), seconds=60)

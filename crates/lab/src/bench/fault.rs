@@ -9,7 +9,7 @@ use std::path::Path;
 pub(crate) enum Fault {
     /// This sample failed; the sentence says how.
     Failed(String),
-    /// The subject has nothing of the kind.
+    /// The system has nothing of the kind.
     Absent,
     /// The user wants to stop.
     Stopped,

@@ -7,8 +7,8 @@ use load::Outcome;
 use serde::Deserialize;
 
 use super::fault::{Fault, tail};
-use crate::place::Launched;
 use crate::sample::Noise;
+use crate::testbed::Launched;
 
 /// A `weft load` that was started.
 pub(super) struct Generator {

@@ -39,11 +39,11 @@ pub(crate) use running::{Running, read_reply};
 use window::Window;
 
 use crate::busy::Usage;
-use crate::place::{
-    LabPlace, Launched, Link, LinkPlan, SERVER, ServerLimits, Side, processes, sys,
-};
 use crate::sample::Noise;
-use crate::subject::{Speaks, Stand, Start, Subject, words};
+use crate::system::{Speaks, Stand, Start, System, words};
+use crate::testbed::{
+    Launched, Link, LinkPlan, SERVER, ServerLimits, Side, Testbed, processes, sys,
+};
 
 /// How long a server may take until it answers.
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ const READ_SELDOM: Duration = Duration::from_millis(100);
 
 /// Where samples of servers are taken.
 pub(crate) struct Bench<'a> {
-    pub(crate) place: &'a mut LabPlace,
+    pub(crate) testbed: &'a mut Testbed,
     /// The weft that generates the load.
     pub(crate) generator: &'a Path,
     /// How long a sample is measured.
@@ -74,7 +74,7 @@ impl Bench<'_> {
         name: &str,
         make: impl FnOnce(&Path) -> io::Result<()>,
     ) -> io::Result<PathBuf> {
-        let folder = self.place.scratch().join(name);
+        let folder = self.testbed.scratch().join(name);
         if !folder.exists() {
             fs::create_dir(&folder)?;
             make(&folder)?;
@@ -85,11 +85,11 @@ impl Bench<'_> {
     /// Starts a server over a folder and waits until it answers.
     pub(crate) fn start(
         &mut self,
-        subject: &Subject,
+        system: &System,
         root: &Path,
         limits: ServerLimits,
     ) -> Result<Running, Fault> {
-        self.start_at(subject, root, limits, None, 1, &[])
+        self.start_at(system, root, limits, None, 1, &[])
     }
 
     /// Starts a server at the far end of a link, with so many workers, and more words behind its
@@ -97,22 +97,22 @@ impl Bench<'_> {
     pub(crate) fn start_on(
         &mut self,
         link: LinkPlan,
-        subject: &Subject,
+        system: &System,
         root: &Path,
         workers: u64,
         words: &[&str],
     ) -> Result<Running, Fault> {
         let programs = self.generator.with_file_name("weft-programs");
-        let link = self.place.link(link, &programs)?;
+        let link = self.testbed.link(link, &programs)?;
         let limits = ServerLimits::default();
-        self.start_at(subject, root, limits, Some(link), workers, words)
+        self.start_at(system, root, limits, Some(link), workers, words)
     }
 
     /// Starts so many servers with so many workers each, all on both cores, and takes them for one.
     /// [Their generators](Bench::drive_among) have what they leave of the cores.
     pub(crate) fn start_on_both_cores(
         &mut self,
-        subject: &Subject,
+        system: &System,
         root: &Path,
         servers: u64,
         workers: u64,
@@ -121,7 +121,7 @@ impl Bench<'_> {
             has_both_cores: true,
             ..ServerLimits::default()
         };
-        let mut start = || self.start_at(subject, root, limits, None, workers, &[]);
+        let mut start = || self.start_at(system, root, limits, None, workers, &[]);
         let mut first = start()?;
         for _ in 1..servers {
             first.beside.push(start()?);
@@ -134,22 +134,22 @@ impl Bench<'_> {
 
     fn start_at(
         &mut self,
-        subject: &Subject,
+        system: &System,
         root: &Path,
         limits: ServerLimits,
         link: Option<Link>,
         workers: u64,
         words: &[&str],
     ) -> Result<Running, Fault> {
-        let Start::Server(server) = &subject.start else {
-            return Err(format!("{} is no server", subject.name).into());
+        let Start::Server(server) = &system.start else {
+            return Err(format!("{} is no server", system.name).into());
         };
         let (host, interface) = match &link {
             Some(link) => (SERVER, &*link.interface),
             None => (Ipv4Addr::LOCALHOST, ""),
         };
-        let port = self.place.port()?;
-        let (scratch, is_root) = (self.place.scratch().to_owned(), self.place.is_root());
+        let port = self.testbed.port()?;
+        let (scratch, is_root) = (self.testbed.scratch().to_owned(), self.testbed.is_root());
         let log = scratch.join("server.log");
         let mut argv = server.argv(&Stand {
             host,
@@ -164,7 +164,7 @@ impl Bench<'_> {
         let network = link.as_ref().and_then(|link| link.network.as_ref());
         let network = network.map(AsFd::as_fd);
         let launched = self
-            .place
+            .testbed
             .launch(Side::Server, &argv, &log, limits, network)?;
         let mut running = Running {
             launched,
@@ -184,7 +184,7 @@ impl Bench<'_> {
         while !running.answers(greeting) {
             self.go_on()?;
             if running.launched.ended()?.is_some() || Instant::now() > deadline {
-                let (name, words) = (&subject.name, running.last_words());
+                let (name, words) = (&system.name, running.last_words());
                 return Err(format!("{name} does not answer: {words}").into());
             }
             thread::sleep(Duration::from_millis(10));
@@ -296,7 +296,7 @@ impl Bench<'_> {
     }
 
     fn generate(&mut self, at: usize, side: Side, words: &[String]) -> Result<Generator, Fault> {
-        let scratch = self.place.scratch();
+        let scratch = self.testbed.scratch();
         let [log, json] = ["log", "json"].map(|kind| scratch.join(format!("load-{at}.{kind}")));
         let _ = fs::remove_file(&json);
         let duration = format!("{}ms", (self.seconds * 1000.0) as u64);
@@ -305,7 +305,7 @@ impl Bench<'_> {
         argv.extend(["--quiet", "--color", "never", "--duration"].map(OsString::from));
         argv.extend([duration.into(), "--json".into(), json.clone().into()]);
         let limits = ServerLimits::default();
-        let launched = self.place.launch(side, &argv, &log, limits, None)?;
+        let launched = self.testbed.launch(side, &argv, &log, limits, None)?;
         Ok(Generator {
             launched,
             log,
@@ -319,9 +319,9 @@ impl Bench<'_> {
         server: &mut Running,
         argv: &[OsString],
     ) -> Result<Watched, Fault> {
-        let log = self.place.scratch().join("watched.log");
+        let log = self.testbed.scratch().join("watched.log");
         let (usage, first) = (Usage::now(), server.read()?);
-        let mut generator = self.place.launch_beside(argv, &log)?;
+        let mut generator = self.testbed.launch_beside(argv, &log)?;
         let (began, pid) = (Instant::now(), generator.pid());
         let mut readings: Vec<(f64, f64)> = Vec::new();
         let mut delay_ns = 0;
@@ -362,10 +362,10 @@ impl Bench<'_> {
 
     /// Runs the generator's program to its end, for what it does and not for what it measures.
     pub(crate) fn weft(&mut self, words: &[impl AsRef<OsStr>]) -> Result<(), Fault> {
-        let log = self.place.scratch().join("weft.log");
+        let log = self.testbed.scratch().join("weft.log");
         let mut argv: Vec<OsString> = vec![self.generator.into()];
         argv.extend(words.iter().map(OsString::from));
-        let mut launched = self.place.launch_beside(&argv, &log)?;
+        let mut launched = self.testbed.launch_beside(&argv, &log)?;
         self.see_end(&mut launched, &log)
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use super::fault::{Fault, tail};
 use super::window::Reading;
 use crate::busy;
-use crate::place::{Launched, Link, processes, sys};
+use crate::testbed::{Launched, Link, processes, sys};
 
 /// How long a reply to a question of the laboratory's own may take.
 const REPLY_PATIENCE: Duration = Duration::from_secs(10);

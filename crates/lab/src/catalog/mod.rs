@@ -94,9 +94,9 @@ mod tests {
     use super::*;
     use crate::experiment::{Breadth, Figure, Work};
     use crate::method::{Effort, Thoroughness, estimate, taking_part};
-    use crate::place::Controller;
     use crate::rows::Rows;
-    use crate::subject::{ON_REQUEST, weft_forms};
+    use crate::system::{ON_REQUEST, weft_forms};
+    use crate::testbed::Controller;
 
     #[test]
     fn every_experiment_can_be_read_run_and_drawn() {
@@ -110,23 +110,36 @@ mod tests {
             );
             assert!(!experiment.figures.is_empty(), "{name} has no figure");
             for quick in [false, true] {
-                let cells = (experiment.cells)(&Breadth {
+                let configurations = (experiment.configurations)(&Breadth {
                     quick,
                     peak_per_s: Some(100_000.0),
                 });
-                let labels: BTreeSet<_> = cells.iter().map(|cell| &cell.label).collect();
-                assert_eq!(labels.len(), cells.len(), "{name}: labels tell cells apart");
+                let labels: BTreeSet<_> = configurations
+                    .iter()
+                    .map(|configuration| &configuration.label)
+                    .collect();
+                assert_eq!(
+                    labels.len(),
+                    configurations.len(),
+                    "{name}: labels tell configurations apart"
+                );
                 for figure in experiment.figures {
                     let measure = match figure {
                         Figure::Bars { measure } => measure,
                         Figure::Course {
                             measure, panels, ..
                         } => {
-                            assert!(cells.iter().all(|cell| cell.parameter(panels).is_some()));
+                            assert!(configurations.iter().all(|configuration| {
+                                configuration.parameter(panels).is_some()
+                            }));
                             measure
                         }
                         Figure::Lines { measure, over, .. } => {
-                            assert!(cells.iter().all(|cell| cell.parameter(over).is_some()));
+                            assert!(
+                                configurations
+                                    .iter()
+                                    .all(|configuration| configuration.parameter(over).is_some())
+                            );
                             measure
                         }
                     };
@@ -135,7 +148,7 @@ mod tests {
                 if let Work::Server(work) = experiment.work {
                     assert!(
                         work.scaled_by
-                            .is_none_or(|kind| experiment.subjects.contains(&kind))
+                            .is_none_or(|kind| experiment.systems.contains(&kind))
                     );
                 }
             }
@@ -161,13 +174,13 @@ mod tests {
     }
 
     /// The promises of `weft lab run all --quick` and of `weft lab run all`, added up, with every
-    /// subject there. Seen: a full run was planned for 233 minutes, an hour of them for overloads.
+    /// system there. Seen: a full run was planned for 233 minutes, an hour of them for overloads.
     #[test]
     fn a_look_at_everything_is_planned_for_45_minutes_and_a_full_run_for_150() {
         for (look, minutes) in [(Thoroughness::Quick, 45), (Thoroughness::Full, 150)] {
             let estimate = |experiment: &&Experiment| {
                 let effort = Effort::default_of(experiment, look);
-                let lasts = estimate(experiment, experiment.subjects, &effort);
+                let lasts = estimate(experiment, experiment.systems, &effort);
                 (experiment.name, lasts)
             };
             let each: Vec<_> = CATALOG.iter().map(estimate).collect();
@@ -178,21 +191,24 @@ mod tests {
     }
 
     /// Seen: dispatch-rate, dispatch-cost, web-idle and rt-memory came out of a quick run without a
-    /// verdict. Cause: what is expected was about cells that a quick run leaves out.
+    /// verdict. Cause: what is expected was about configurations that a quick run leaves out.
     #[test]
     fn every_look_judges_every_experiment() {
         for experiment in CATALOG {
             for quick in [false, true] {
-                let cells = (experiment.cells)(&Breadth {
+                let configurations = (experiment.configurations)(&Breadth {
                     quick,
                     peak_per_s: None,
                 });
-                let labels: BTreeSet<_> = cells.iter().map(|cell| &*cell.label).collect();
-                // Its expectations are about weft's names, its subjects about kinds.
-                let subjects = experiment.subjects.iter().map(|&kind| kind.to_owned());
-                let rows = Rows::new(&cells, &subjects.collect::<Vec<_>>());
+                let labels: BTreeSet<_> = configurations
+                    .iter()
+                    .map(|configuration| &*configuration.label)
+                    .collect();
+                // Its expectations are about weft's names, its systems about kinds.
+                let systems = experiment.systems.iter().map(|&kind| kind.to_owned());
+                let rows = Rows::new(&configurations, &systems.collect::<Vec<_>>());
                 let judged = (experiment.expectations)(&rows).into_iter().flatten();
-                let judged = judged.filter(|one| labels.contains(&*one.cell));
+                let judged = judged.filter(|one| labels.contains(&*one.configuration));
                 let name = experiment.name;
                 assert!(
                     judged.count() > 0,
@@ -298,7 +314,7 @@ mod tests {
         let forms = weft_forms(std::path::Path::new("/nowhere/weft"), "");
         let takes_part = |name| {
             let part = taking_part(find(name).unwrap(), &forms);
-            part.iter().any(|subject| subject.name == ON_REQUEST)
+            part.iter().any(|system| system.name == ON_REQUEST)
         };
         for name in ["web-rows", "web-servers", "web-idle", "web-overload"] {
             assert!(takes_part(name), "{name}");
@@ -311,9 +327,9 @@ mod tests {
     fn every_server_of_others_takes_part() {
         let is_asked = |name| {
             let mut experiments = CATALOG.iter();
-            experiments.any(|experiment| experiment.subjects.contains(&name))
+            experiments.any(|experiment| experiment.systems.contains(&name))
         };
-        for known in crate::subject::KNOWN {
+        for known in crate::system::KNOWN {
             assert!(is_asked(known.name), "{} is in no experiment", known.name);
         }
     }

@@ -11,8 +11,8 @@ use crate::bench::{Driven, Interval};
 use crate::catalog::prelude::*;
 use crate::expect::{Expectation, Judgement, MARGIN};
 use crate::numbers::Spread;
-use crate::place::CPU_PERIOD_US;
 use crate::sample::Course;
+use crate::testbed::CPU_PERIOD_US;
 
 pub(super) const MEASURES: &[Measure] =
     &[GOODPUT, Measure::ERRORS, Measure::P99, RECOVERY, KNEE, GOOD];
@@ -114,11 +114,11 @@ const CALM_P99_MIN_US: f64 = CPU_PERIOD_US as f64;
 const NO_HERD: &str = "no idle connections";
 const HERD: &str = "6,000 idle connections";
 
-pub(super) fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let cells = [(NO_HERD, 0), (HERD, 6000)];
-    let cells = breadth.pick(&cells[..1], &cells).iter();
-    cells
-        .map(|&(label, idle)| Cell::new(label, "overload", [("idle", idle)]))
+pub(super) fn configurations(breadth: &Breadth) -> Vec<Configuration> {
+    let configurations = [(NO_HERD, 0), (HERD, 6000)];
+    let configurations = breadth.pick(&configurations[..1], &configurations).iter();
+    configurations
+        .map(|&(label, idle)| Configuration::new(label, "overload", [("idle", idle)]))
         .collect()
 }
 
@@ -139,14 +139,14 @@ pub(super) const fn work(take: crate::experiment::Take) -> Work {
 
 /// Beside idle connections, forms on epoll and ceilings are not measured: nothing is expected of
 /// them there.
-fn skips(cell: &Cell, kind: &str) -> bool {
-    cell.get("idle", 0) > 0 && (kind.contains("epoll") || kind.starts_with("ceiling"))
+fn skips(configuration: &Configuration, kind: &str) -> bool {
+    configuration.get("idle", 0) > 0 && (kind.contains("epoll") || kind.starts_with("ceiling"))
 }
 
 /// Finds the server's knee, and then asks for more. `common` is what all loads have in common.
 pub(super) fn take(
     bench: &mut Bench<'_>,
-    cell: &Cell,
+    configuration: &Configuration,
     server: &mut Running,
     common: &[String],
 ) -> Result<Sample, Fault> {
@@ -157,7 +157,7 @@ pub(super) fn take(
     let closed = bench.drive(server, &[closed])?.sound()?;
     let [from, to] = RISE_SHARES.map(|share| share * closed.outcomes[0].achieved_rate_per_s());
     let rise = [(format!("{from:.0}..{to:.0}"), RISE * unit_s)];
-    let rising = ask(bench, cell, server, common, 0.0, &rise)?;
+    let rising = ask(bench, configuration, server, common, 0.0, &rise)?;
     let knee_per_s = knee_per_s(&rising.intervals[0]);
     // The generator's warm-up is whole intervals.
     let settle_s = (SETTLE * unit_s / STEP_S).round().max(1.0) * STEP_S;
@@ -168,7 +168,7 @@ pub(super) fn take(
     ];
     let phases =
         phases.map(|(share, lasts_s)| (format!("{:.0}", (knee_per_s * share).max(1.0)), lasts_s));
-    let driven = ask(bench, cell, server, common, settle_s, &phases)?;
+    let driven = ask(bench, configuration, server, common, settle_s, &phases)?;
     let seen = Seen::of(&driven.intervals[0], unit_s, knee_per_s);
     let mut sample = driven.sample();
     sample.add([
@@ -190,7 +190,7 @@ pub(super) fn take(
 /// `settle_s` of them is in no figure.
 fn ask(
     bench: &mut Bench<'_>,
-    cell: &Cell,
+    configuration: &Configuration,
     server: &mut Running,
     common: &[String],
     settle_s: f64,
@@ -204,7 +204,7 @@ fn ask(
         "-c {CONNECTIONS} --course {course} --warm-up {:.0}ms --interval {STEP} \
          --arrivals poisson --timeout 1s --backlog 1 --idle {}",
         settle_s * 1e3,
-        cell.get("idle", 0)
+        configuration.get("idle", 0)
     ));
     // The load lasts as long as its course.
     bench.seconds = phases.iter().map(|(_, lasts_s)| lasts_s).sum::<f64>() - settle_s;
@@ -304,12 +304,32 @@ pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectat
     let (p99, recovery) = (rows.by(&Measure::P99), rows.by(&RECOVERY));
     let goodput = rows.by(&GOODPUT);
     let all = [&[ours], others].concat();
-    let each = [NO_HERD, HERD].map(|cell| {
+    let each = [NO_HERD, HERD].map(|configuration| {
         [
-            if_overloaded(rows, cell, &[ours], goodput.at_least(cell, ours, 95.0)),
-            if_overloaded(rows, cell, &[ours], recovery.at_most(cell, ours, 1.0)),
-            if_overloaded(rows, cell, &all, errors.beats(cell, ours, others, 10.0)),
-            if_overloaded(rows, cell, &all, p99.beats(cell, ours, others, 1.0)),
+            if_overloaded(
+                rows,
+                configuration,
+                &[ours],
+                goodput.at_least(configuration, ours, 95.0),
+            ),
+            if_overloaded(
+                rows,
+                configuration,
+                &[ours],
+                recovery.at_most(configuration, ours, 1.0),
+            ),
+            if_overloaded(
+                rows,
+                configuration,
+                &all,
+                errors.beats(configuration, ours, others, 10.0),
+            ),
+            if_overloaded(
+                rows,
+                configuration,
+                &all,
+                p99.beats(configuration, ours, others, 1.0),
+            ),
         ]
     });
     each.into_iter().flatten().collect()
@@ -319,15 +339,15 @@ pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectat
 /// for too little, so that what it did then says nothing.
 fn if_overloaded(
     rows: &Rows,
-    cell: &str,
-    subjects: &[&str],
+    configuration: &str,
+    systems: &[&str],
     made: Option<Expectation>,
 ) -> Option<Expectation> {
     let made = made?;
     let most = 100.0 * (1.0 + MARGIN);
-    let mut spreads = subjects
+    let mut spreads = systems
         .iter()
-        .filter_map(|subject| rows.spread(&GOODPUT, cell, subject));
+        .filter_map(|system| rows.spread(&GOODPUT, configuration, system));
     match spreads.any(|spread| spread.median > most) {
         true => Some(Expectation {
             verdict: Judgement::NotMeasured,
@@ -466,12 +486,12 @@ mod tests {
     /// knee is no praise, and knees and replies stand beside it.
     #[test]
     fn more_than_the_knee_is_no_praise() {
-        let cells = cells(&Breadth {
+        let configurations = configurations(&Breadth {
             quick: true,
             peak_per_s: None,
         });
         let judged = |goodput_percent: f64| {
-            let mut rows = Rows::new(&cells, &["weft".to_owned()]);
+            let mut rows = Rows::new(&configurations, &["weft".to_owned()]);
             let figures = [(GOODPUT.name, goodput_percent), (KNEE.name, 9000.0)];
             let row = rows.find_mut(NO_HERD, "weft").unwrap();
             row.samples.push(Sample::of(figures));

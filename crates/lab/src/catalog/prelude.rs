@@ -3,11 +3,11 @@
 pub(super) use crate::bench::{Bench, Fault, Running};
 pub(super) use crate::expect::{Expectations, Judge};
 pub(super) use crate::experiment::{Breadth, Experiment, Figure, ServerWork, Work};
-pub(super) use crate::measure::{Cell, Measure, less, more, neither, operation};
-pub(super) use crate::place::{Controller, LinkPlan, ServerLimits, Wire};
+pub(super) use crate::measure::{Configuration, Measure, less, more, neither, operation};
 pub(super) use crate::rows::Rows;
 pub(super) use crate::sample::Sample;
-pub(super) use crate::subject::{Subject, words};
+pub(super) use crate::system::{System, words};
+pub(super) use crate::testbed::{Controller, LinkPlan, ServerLimits, Wire};
 
 /// The page of an experiment: `docs/experiments/NAME.md`.
 macro_rules! page {

@@ -14,14 +14,14 @@ const PAIRS: [(&str, &str, &str); 7] = [
     ("wrk", "generator-cpu", "weft load"),
 ];
 
-/// How many times as good one is as the other, over the cells of an experiment.
+/// How many times as good one is as the other, over the configurations of an experiment.
 pub(super) struct Headline {
     pub(super) rival: &'static str,
     pub(super) experiment: &'static str,
-    pub(super) subject: &'static str,
+    pub(super) system: &'static str,
     /// The experiment's first measure.
     pub(super) measure: &'static str,
-    pub(super) cells: usize,
+    pub(super) configurations: usize,
     pub(super) least: f64,
     pub(super) median: f64,
     pub(super) greatest: f64,
@@ -29,19 +29,22 @@ pub(super) struct Headline {
 
 /// Those of which there are samples.
 pub(super) fn headlines(reports: &[Report<'_>]) -> Vec<Headline> {
-    let of = |&(rival, experiment, subject)| {
+    let of = |&(rival, experiment, system)| {
         let report = reports
             .iter()
             .find(|report| report.experiment.name == experiment)?;
-        headline(report, rival, subject)
+        headline(report, rival, system)
     };
     PAIRS.iter().filter_map(of).collect()
 }
 
-fn headline(report: &Report<'_>, rival: &'static str, subject: &'static str) -> Option<Headline> {
+fn headline(report: &Report<'_>, rival: &'static str, system: &'static str) -> Option<Headline> {
     let measure = report.experiment.measures.first()?;
-    let times = |cell: &str| {
-        let ratio = report.rows.ratio(measure, cell, subject, rival)?.medians;
+    let times = |configuration: &str| {
+        let ratio = report
+            .rows
+            .ratio(measure, configuration, system, rival)?
+            .medians;
         let times = match measure.better {
             Better::More => ratio,
             Better::Less => 1.0 / ratio,
@@ -49,15 +52,18 @@ fn headline(report: &Report<'_>, rival: &'static str, subject: &'static str) -> 
         };
         (times.is_finite() && times > 0.0).then_some(times)
     };
-    let cells = report.rows.cells();
-    let mut times: Vec<f64> = cells.iter().filter_map(|cell| times(&cell.label)).collect();
+    let configurations = report.rows.configurations();
+    let mut times: Vec<f64> = configurations
+        .iter()
+        .filter_map(|configuration| times(&configuration.label))
+        .collect();
     times.sort_by(f64::total_cmp);
     Some(Headline {
         rival,
         experiment: report.experiment.name,
-        subject,
+        system,
         measure: measure.title,
-        cells: times.len(),
+        configurations: times.len(),
         least: *times.first()?,
         // Of an even number the lesser one: no figure that was not measured.
         median: times[(times.len() - 1) / 2],

@@ -110,7 +110,7 @@ fn summary(reports: &[Report<'_>]) -> String {
     format!(
         "{}<p class=\"about\">{} {}.</p>\n\
          <p class=\"soft\">A figure is the median of its samples, with the least and the greatest in \
-         parentheses; a sample without a figure is worse than any. Below it stands what part of the first subject's figure that is, or how many \
+         parentheses; a sample without a figure is worse than any. Below it stands what part of the first system's figure that is, or how many \
          times as much; that of the best samples is steadier on a machine with neighbours.</p>\n\
          <p class=\"soft\">{}</p>{}",
         beside_others(reports),
@@ -124,18 +124,18 @@ fn summary(reports: &[Report<'_>]) -> String {
 /// The first table: a ratio beside each well-known program, and where it is told.
 fn beside_others(reports: &[Report<'_>]) -> String {
     let lines = headlines(reports).into_iter().map(|it| {
-        let of_cells = match it.cells {
+        let of_configurations = match it.configurations {
             1 => String::new(),
-            cells => {
+            configurations => {
                 let [least, greatest] = [it.least, it.greatest].map(show_ratio);
-                format!("<small>{least} to {greatest}, of {cells} cells</small>")
+                format!("<small>{least} to {greatest}, of {configurations} configurations</small>")
             }
         };
         let (name, median) = (it.experiment, show_ratio(it.median));
         format!(
-            "<tr><td>{} beside {}</td><td>{median} × as good{of_cells}</td><td>{}</td>\
+            "<tr><td>{} beside {}</td><td>{median} × as good{of_configurations}</td><td>{}</td>\
              <td><a href=\"#{name}\">{name}</a></td></tr>",
-            escape(it.subject),
+            escape(it.system),
             escape(it.rival),
             escape(it.measure)
         )
@@ -145,7 +145,7 @@ fn beside_others(reports: &[Report<'_>]) -> String {
         return lines;
     }
     format!(
-        "<div class=\"scroll\"><table><thead><tr><th></th><th>the median cell</th><th>measured by\
+        "<div class=\"scroll\"><table><thead><tr><th></th><th>the median configuration</th><th>measured by\
          </th><th>page</th></tr></thead><tbody>{lines}</tbody></table></div>\n"
     )
 }
@@ -256,26 +256,30 @@ fn paragraphs(page: &mut String, text: &str) {
 }
 
 fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
-    let subjects = report.rows.subjects();
+    let systems = report.rows.systems();
     let scale = report.rows.scale(measure);
     let (title, unit) = (escape(measure.title), escape(scale.unit));
     let _ = write!(
         page,
         "<h3>{title}, {unit}</h3><div class=\"scroll\"><table><thead><tr><th></th>"
     );
-    for subject in &subjects {
-        let _ = write!(page, "<th>{}</th>", escape(subject));
+    for system in &systems {
+        let _ = write!(page, "<th>{}</th>", escape(system));
     }
     page.push_str("</tr></thead><tbody>");
-    let first_name = subjects.first().map_or(String::new(), |name| escape(name));
-    for cell in report.rows.cells() {
-        let _ = write!(page, "<tr><td>{}</td>", escape(&cell.label));
-        for subject in &subjects {
-            let shown = show_row(report.rows.find(&cell.label, subject), measure, scale);
+    let first_name = systems.first().map_or(String::new(), |name| escape(name));
+    for configuration in report.rows.configurations() {
+        let _ = write!(page, "<tr><td>{}</td>", escape(&configuration.label));
+        for system in &systems {
+            let shown = show_row(
+                report.rows.find(&configuration.label, system),
+                measure,
+                scale,
+            );
             let ratio = report
                 .rows
-                .ratio(measure, &cell.label, subject, subjects[0]);
-            let is_compared = *subject != subjects[0] && measure.better != Better::Neither;
+                .ratio(measure, &configuration.label, system, systems[0]);
+            let is_compared = *system != systems[0] && measure.better != Better::Neither;
             // Of nothing there is no part.
             let ratio = ratio
                 .filter(|ratio| is_compared && ratio.medians.is_finite() && ratio.best.is_finite());
@@ -295,21 +299,21 @@ fn method(page: &mut String, report: &Report<'_>) {
     let _ = write!(
         page,
         "<details><summary>How it was measured</summary><p>{}</p>\
-         <p>Each sample is a fresh process. The subjects of a cell take turns, and each round begins \
+         <p>Each sample is a fresh process. The systems of a configuration take turns, and each round begins \
          with another one. A sample that other programs disturbed for more than 8 % of the time is \
          taken again, up to two times. {} samples in all.</p>\
-         <div class=\"scroll\"><table class=\"words\"><thead><tr><th>subject</th><th>version</th>\
+         <div class=\"scroll\"><table class=\"words\"><thead><tr><th>system</th><th>version</th>\
          <th>command</th></tr></thead><tbody>",
         escape(&report.receipt()),
         report.samples()
     );
-    for subject in &header.subjects {
+    for system in &header.systems {
         let _ = write!(
             page,
             "<tr><td>{}</td><td>{}</td><td><code>{}</code></td></tr>",
-            escape(&subject.name),
-            escape(&subject.version),
-            escape(&subject.command)
+            escape(&system.name),
+            escape(&system.version),
+            escape(&system.command)
         );
     }
     page.push_str("</tbody></table></div>");
@@ -381,15 +385,15 @@ mod tests {
     #[test]
     fn a_ratio_says_of_what() {
         let mut header = header();
-        let mut go = header.subjects[0].clone();
+        let mut go = header.systems[0].clone();
         let first = go.name.clone();
         go.name = "go".to_owned();
-        header.subjects.push(go);
-        let turn = |subject: &str, seconds| {
+        header.systems.push(go);
+        let turn = |system: &str, seconds| {
             let values = [("ops", 1e9), ("seconds", seconds), ("ms", 1.0)];
             Record {
-                cell: "1 processor, many".to_owned(),
-                subject: subject.to_owned(),
+                configuration: "1 processor, many".to_owned(),
+                system: system.to_owned(),
                 round: 0,
                 came: Came::Sample(Sample {
                     values: values.map(|(name, value)| (name.to_owned(), value)).into(),
@@ -407,21 +411,21 @@ mod tests {
         let said = format!("<small>1.50 of {first}’s (best samples: 1.50)</small>");
         assert!(page.contains(&said), "{page}");
         // Not compared with go there: it opens with nothing that it has not.
-        assert!(!page.contains("the median cell"), "{page}");
+        assert!(!page.contains("the median configuration"), "{page}");
     }
 
     #[test]
     fn a_report_opens_with_what_everybody_knows() {
         let mut header = header();
-        let mut tokio = header.subjects[0].clone();
-        header.subjects[0].name = "weft".to_owned();
+        let mut tokio = header.systems[0].clone();
+        header.systems[0].name = "weft".to_owned();
         tokio.name = "tokio".to_owned();
-        header.subjects.push(tokio);
-        let turn = |subject: &str, cell: &str, seconds| {
+        header.systems.push(tokio);
+        let turn = |system: &str, configuration: &str, seconds| {
             let values = [("ops", 1e9), ("seconds", seconds), ("ms", 1.0)];
             Record {
-                cell: cell.to_owned(),
-                subject: subject.to_owned(),
+                configuration: configuration.to_owned(),
+                system: system.to_owned(),
                 round: 0,
                 came: Came::Sample(Sample::of(values)),
             }
@@ -440,7 +444,8 @@ mod tests {
         };
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let page = html(&[Report::new(experiment, &recorded)]);
-        let line = "<td>weft beside tokio</td><td>1.50 × as good<small>1.50 to 3.00, of 2 cells";
+        let line =
+            "<td>weft beside tokio</td><td>1.50 × as good<small>1.50 to 3.00, of 2 configurations";
         let at = page.find(line).unwrap_or_else(|| panic!("{page}"));
         assert!(at < page.find("expectations came out").unwrap());
     }
@@ -448,8 +453,8 @@ mod tests {
     #[test]
     fn a_page_needs_no_network_and_names_cannot_break_it() {
         let mut header = header();
-        header.subjects[0].name = "a<b>&\"c\"</script>".to_owned();
-        header.place = "</script><script>alert(1)".to_owned();
+        header.systems[0].name = "a<b>&\"c\"</script>".to_owned();
+        header.testbed = "</script><script>alert(1)".to_owned();
         let recorded = Recorded {
             header,
             turns: Vec::new(),

@@ -17,7 +17,7 @@ use crate::numbers::{Spread, counted, show};
 use crate::rows::Rows;
 use crate::sample::LASTED_S;
 use crate::store::{Came, Recorded};
-use crate::subject::{NEW, OLD, name_of};
+use crate::system::{NEW, OLD, name_of};
 
 /// Above this, the machine was not ours.
 const OTHERS_PERCENT_MAX: f64 = 5.0;
@@ -28,7 +28,7 @@ pub struct Report<'a> {
     pub experiment: &'static Experiment,
     /// What was recorded.
     pub recorded: &'a Recorded,
-    /// Cell by cell, subject by subject.
+    /// Configuration by configuration, system by system.
     pub rows: Rows,
     /// What should have come out, and whether it did.
     pub expectations: Vec<Expectation>,
@@ -39,9 +39,9 @@ impl<'a> Report<'a> {
     pub fn new(experiment: &'static Experiment, recorded: &'a Recorded) -> Report<'a> {
         let rows = recorded.rows(experiment);
         let expectations = (experiment.expectations)(&rows).into_iter().flatten();
-        // A quick run has fewer cells.
+        // A quick run has fewer configurations.
         let expectations = expectations
-            .filter(|one| rows.has_cell(&one.cell))
+            .filter(|one| rows.has_configuration(&one.configuration))
             .collect();
         Report {
             experiment,
@@ -85,7 +85,7 @@ impl<'a> Report<'a> {
             }
         }
         if header.quick {
-            warnings.push("a quick run: fewer cells, and short samples".to_owned());
+            warnings.push("a quick run: fewer configurations, and short samples".to_owned());
         }
         let rows = self.rows.all().iter();
         let samples = rows.map(|row| row.samples.len() + row.failures.len());
@@ -104,39 +104,40 @@ impl<'a> Report<'a> {
             ));
         }
         let turns = self.recorded.turns.iter();
-        let elsewhere = turns.filter(|turn| self.rows.find(&turn.cell, &turn.subject).is_none());
+        let elsewhere =
+            turns.filter(|turn| self.rows.find(&turn.configuration, &turn.system).is_none());
         let elsewhere = elsewhere.count();
         if elsewhere > 0 {
             warnings.push(format!(
-                "{} left out, of cells that the experiment no longer has",
+                "{} left out, of configurations that the experiment no longer has",
                 counted(elsewhere, "older sample")
             ));
         }
         warnings.extend(header.lacks.iter().cloned());
-        for (what, subjects) in [
+        for (what, systems) in [
             ("left out, or not there: ", self.missing()),
             ("no sample of ", self.silent()),
         ] {
-            if !subjects.is_empty() {
-                warnings.push(format!("{what}{}", subjects.join(", ")));
+            if !systems.is_empty() {
+                warnings.push(format!("{what}{}", systems.join(", ")));
             }
         }
         warnings.extend(self.failures());
         warnings
     }
 
-    /// The kinds of subjects that the run did not have: those that it missed, and those that the
+    /// The kinds of systems that the run did not have: those that it missed, and those that the
     /// experiment did not have then.
     fn missing(&self) -> Vec<&str> {
         let header = &self.recorded.header;
-        let names = header.subjects.iter().map(|subject| {
-            let name = subject.name.as_str();
+        let names = header.systems.iter().map(|system| {
+            let name = system.name.as_str();
             let of_a_build = name.strip_prefix(OLD).or_else(|| name.strip_prefix(NEW));
             of_a_build.unwrap_or(name)
         });
         let names: Vec<&str> = names.collect();
         let mut missing: Vec<&str> = header.missing.iter().map(String::as_str).collect();
-        for &kind in self.experiment.subjects {
+        for &kind in self.experiment.systems {
             if !names.contains(&name_of(kind)) && !missing.contains(&kind) {
                 missing.push(kind);
             }
@@ -144,16 +145,16 @@ impl<'a> Report<'a> {
         missing
     }
 
-    /// Subjects that took part and of which nothing came, not even a failure.
+    /// Systems that took part and of which nothing came, not even a failure.
     fn silent(&self) -> Vec<&str> {
-        let came = |subject: &str| {
+        let came = |system: &str| {
             let rows = self.rows.all().iter();
-            let mut rows = rows.filter(|row| row.subject == subject);
+            let mut rows = rows.filter(|row| row.system == system);
             rows.any(|row| row.samples.len() + row.failures.len() > 0)
         };
-        let mut subjects = self.rows.subjects();
-        subjects.retain(|subject| !came(subject));
-        subjects
+        let mut systems = self.rows.systems();
+        systems.retain(|system| !came(system));
+        systems
     }
 
     /// Samples in which the generator had no reserve.
@@ -166,29 +167,33 @@ impl<'a> Report<'a> {
         samples.filter(is_limited).count()
     }
 
-    /// What failed, a sentence for each subject and reason.
+    /// What failed, a sentence for each system and reason.
     fn failures(&self) -> Vec<String> {
         let mut found: Vec<(&str, &str, usize, Vec<&str>)> = Vec::new();
         for row in self.rows.all() {
             for why in &row.failures {
-                let (subject, cell) = (row.subject.as_str(), row.cell.label.as_str());
+                let (system, configuration) =
+                    (row.system.as_str(), row.configuration.label.as_str());
                 let mut known = found.iter_mut();
-                match known.find(|known| known.0 == subject && known.1 == why) {
-                    Some((_, _, count, cells)) => {
+                match known.find(|known| known.0 == system && known.1 == why) {
+                    Some((_, _, count, configurations)) => {
                         *count += 1;
-                        if !cells.contains(&cell) {
-                            cells.push(cell);
+                        if !configurations.contains(&configuration) {
+                            configurations.push(configuration);
                         }
                     }
-                    None => found.push((subject, why, 1, vec![cell])),
+                    None => found.push((system, why, 1, vec![configuration])),
                 }
             }
         }
-        let sentences = found.into_iter().map(|(subject, why, count, cells)| {
-            let (samples, cells) = (counted(count, "sample"), cells.join("; "));
-            let why = why.trim_end_matches([' ', ':']);
-            format!("{subject} failed in {samples} ({cells}): {why}")
-        });
+        let sentences = found
+            .into_iter()
+            .map(|(system, why, count, configurations)| {
+                let (samples, configurations) =
+                    (counted(count, "sample"), configurations.join("; "));
+                let why = why.trim_end_matches([' ', ':']);
+                format!("{system} failed in {samples} ({configurations}): {why}")
+            });
         sentences.collect()
     }
 
@@ -213,10 +218,10 @@ impl<'a> Report<'a> {
         let header = &self.recorded.header;
         let date = crate::card::date_of(header.began_unix_s);
         let mut versions: Vec<(&str, &str)> = Vec::new();
-        for subject in &header.subjects {
-            let program = subject.command.split(' ').next().unwrap_or_default();
-            if !subject.version.is_empty() && !versions.iter().any(|(known, _)| *known == program) {
-                versions.push((program, &subject.version));
+        for system in &header.systems {
+            let program = system.command.split(' ').next().unwrap_or_default();
+            if !system.version.is_empty() && !versions.iter().any(|(known, _)| *known == program) {
+                versions.push((program, &system.version));
             }
         }
         let versions = versions.into_iter();
@@ -224,12 +229,12 @@ impl<'a> Report<'a> {
             .map(|(name, version)| format!("{name} {version}"))
             .collect();
         let rounds = counted(header.repetitions as usize, "round");
-        let (machine, place) = (&header.card.machine, &header.place);
+        let (machine, testbed) = (&header.card.machine, &header.testbed);
         let mut parts = vec![format!("Measured {date} UTC on {machine}")];
         if !versions.is_empty() {
             parts.push(versions.join(", "));
         }
-        parts.push(format!("{rounds}, subjects by turns{}", self.lengths()));
+        parts.push(format!("{rounds}, systems by turns{}", self.lengths()));
         let ending = self.recorded.ending.as_ref();
         let repeated = ending.map_or(0, |ending| ending.repeated as usize);
         if repeated > 0 {
@@ -238,12 +243,12 @@ impl<'a> Report<'a> {
         parts.extend(self.waited());
         // Programs choose their cores by themselves.
         if matches!(self.experiment.work, Work::Server(_)) {
-            parts.push(place.clone());
+            parts.push(testbed.clone());
         }
         format!("{}.", parts.join("; "))
     }
 
-    /// How long subjects, and generators, waited for their cores: the sample in the middle. Where
+    /// How long systems, and generators, waited for their cores: the sample in the middle. Where
     /// programs share a core by design, waiting is no disturbance, and is not told.
     fn waited(&self) -> Option<String> {
         if matches!(self.experiment.work, Work::Server(work) if work.queues_by_itself) {
@@ -261,7 +266,7 @@ impl<'a> Report<'a> {
     fn lengths(&self) -> String {
         let rows = self.rows.all().iter();
         let is_server = matches!(self.experiment.work, Work::Server(_));
-        if !is_server && rows.clone().all(|row| row.cell.ends_by_itself()) {
+        if !is_server && rows.clone().all(|row| row.configuration.ends_by_itself()) {
             return ", each until its work is done".to_owned();
         }
         let seconds: Vec<f64> = match is_server {
@@ -270,7 +275,7 @@ impl<'a> Report<'a> {
                 .filter_map(|sample| sample.values.get(LASTED_S).copied())
                 .collect(),
             false => rows
-                .map(|row| row.cell.parameter("ms"))
+                .map(|row| row.configuration.parameter("ms"))
                 .map(|ms| ms.map_or(self.recorded.header.seconds, |ms| ms as f64 / 1e3))
                 .collect(),
         };

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 
 use super::Report;
 use crate::experiment::Figure;
-use crate::measure::{Cell, Measure};
+use crate::measure::{Configuration, Measure};
 use crate::numbers::{Scale, Spread, grouped, show};
 use crate::rows::Row;
 
-/// Subjects beyond them share colours.
+/// Systems beyond them share colours.
 pub(super) const COLOURS: usize = 12;
 
 const WIDTH: f64 = 760.0;
@@ -75,37 +75,38 @@ pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> String {
 fn bars(report: &Report<'_>, measure: &Measure) -> String {
     const BAR: f64 = 17.0;
     let rows = &report.rows;
-    let (cells, subjects, scale) = (rows.cells(), rows.subjects(), rows.scale(measure));
+    let (configurations, systems, scale) =
+        (rows.configurations(), rows.systems(), rows.scale(measure));
     let said = |row: &Row| row.show(measure, scale);
     let is_shown = |row: &&Row| !row.is_absent && row.samples.len() + row.failures.len() > 0;
     let shown = || rows.all().iter().filter(is_shown);
-    let labels = widest(shown().map(|row| row.subject.clone()));
+    let labels = widest(shown().map(|row| row.system.clone()));
     let room = WIDTH - labels - widest(shown().map(said));
     let (mut body, mut y) = (String::new(), 4.0);
-    for cell in &cells {
-        let row = |subject: &str| rows.find(&cell.label, subject).filter(is_shown);
+    for configuration in &configurations {
+        let row = |system: &str| rows.find(&configuration.label, system).filter(is_shown);
         let says_something = |row: &Row| !row.failures.is_empty() || row.tells_of(measure);
-        // What is measured there of no subject is no group.
-        if !subjects
+        // What is measured there of no system is no group.
+        if !systems
             .iter()
             .filter_map(|one| row(one))
             .any(says_something)
         {
             continue;
         }
-        let spreads = subjects
+        let spreads = systems
             .iter()
-            .filter_map(|subject| row(subject)?.spread(measure));
+            .filter_map(|system| row(system)?.spread(measure));
         let most = spreads.map(|spread| spread.greatest).fold(1e-9, f64::max);
         y += 18.0;
         let _ = write!(
             body,
-            r#"<text class="cell" x="0" y="{y:.0}">{}</text>"#,
-            escape(&cell.label)
+            r#"<text class="configuration" x="0" y="{y:.0}">{}</text>"#,
+            escape(&configuration.label)
         );
         y += 8.0;
-        for (at, subject) in subjects.iter().enumerate() {
-            let Some(row) = row(subject) else {
+        for (at, system) in systems.iter().enumerate() {
+            let Some(row) = row(system) else {
                 continue;
             };
             let text_y = y + BAR * 0.72;
@@ -113,7 +114,7 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
                 body,
                 r#"<text class="label" x="{:.0}" y="{text_y:.1}" text-anchor="end">{}</text>"#,
                 labels - 8.0,
-                escape(subject)
+                escape(system)
             );
             let end = match row.spread(measure) {
                 Some(spread) => bar(&mut body, at, (labels, y, BAR), room / most, spread),
@@ -128,7 +129,7 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
             y += BAR + 3.0;
         }
     }
-    let scales = match cells.len() {
+    let scales = match configurations.len() {
         ..=1 => "",
         _ => "; each group has its own scale",
     };
@@ -174,7 +175,7 @@ fn bar(
 /// What the horizontal axis is.
 #[derive(Clone, Copy)]
 enum Along {
-    /// Of the cells.
+    /// Of the configurations.
     Parameter(&'static str),
     /// Of the samples.
     Time,
@@ -219,9 +220,11 @@ impl Panel {
 
 impl Chart<'_> {
     fn draw(&self, panels: Option<(&'static str, &'static str)>) -> String {
-        let cells = self.report.rows.cells();
+        let configurations = self.report.rows.configurations();
         let mut values: Vec<u64> = panels.map_or(vec![0], |(parameter, _)| {
-            let values = cells.iter().filter_map(|cell| cell.parameter(parameter));
+            let values = configurations
+                .iter()
+                .filter_map(|configuration| configuration.parameter(parameter));
             values.collect()
         });
         values.sort_unstable();
@@ -247,11 +250,15 @@ impl Chart<'_> {
             if let Some((name, words)) = panels {
                 let (x, y) = (panel.left, panel.top - 8.0);
                 let title = escape(&self.panel_title(name, *value, words));
-                let _ = write!(body, r#"<text class="cell" x="{x}" y="{y}">{title}</text>"#);
+                let _ = write!(
+                    body,
+                    r#"<text class="configuration" x="{x}" y="{y}">{title}</text>"#
+                );
             }
             self.axes(&mut body, &panel, column == 0);
-            let is_here =
-                |cell: &Cell| panels.is_none_or(|(name, _)| cell.parameter(name) == Some(*value));
+            let is_here = |configuration: &Configuration| {
+                panels.is_none_or(|(name, _)| configuration.parameter(name) == Some(*value))
+            };
             self.lines(&mut body, &panel, is_here);
             bottom = panel.top + height + 46.0;
         }
@@ -266,28 +273,28 @@ impl Chart<'_> {
         framed(bottom, &title, &body)
     }
 
-    /// "1000 idle connections"; without words what the cells' labels begin with.
+    /// "1000 idle connections"; without words what the configurations' labels begin with.
     fn panel_title(&self, parameter: &str, value: u64, words: &str) -> String {
         if !words.is_empty() {
             return format!("{} {words}", grouped(value as f64));
         }
-        let cells = self.report.rows.cells();
-        let cell = cells
+        let configurations = self.report.rows.configurations();
+        let configuration = configurations
             .iter()
-            .find(|cell| cell.parameter(parameter) == Some(value));
-        let label = cell.map_or("", |cell| &cell.label);
+            .find(|configuration| configuration.parameter(parameter) == Some(value));
+        let label = configuration.map_or("", |configuration| &configuration.label);
         label.split(':').next().unwrap_or_default().to_owned()
     }
 
-    fn points(&self, subject: &str, is_here: impl Fn(&Cell) -> bool) -> Vec<(f64, Spread)> {
+    fn points(&self, system: &str, is_here: impl Fn(&Configuration) -> bool) -> Vec<(f64, Spread)> {
         let rows = &self.report.rows;
-        let cells = rows.cells().into_iter();
-        let cells = cells.filter(|cell| is_here(cell));
-        let points = cells.flat_map(|cell| match self.along {
-            Along::Time => rows.course(self.measure, &cell.label, subject),
+        let configurations = rows.configurations().into_iter();
+        let configurations = configurations.filter(|configuration| is_here(configuration));
+        let points = configurations.flat_map(|configuration| match self.along {
+            Along::Time => rows.course(self.measure, &configuration.label, system),
             Along::Parameter(over) => {
-                let spread = rows.spread(self.measure, &cell.label, subject);
-                let point = cell.parameter(over).zip(spread).into_iter();
+                let spread = rows.spread(self.measure, &configuration.label, system);
+                let point = configuration.parameter(over).zip(spread).into_iter();
                 point.map(|(x, spread)| (x as f64, spread)).collect()
             }
         });
@@ -299,9 +306,9 @@ impl Chart<'_> {
 
     /// What both axes must hold.
     fn extent(&self) -> ((f64, f64), (f64, f64)) {
-        let subjects = self.report.rows.subjects();
-        let points = subjects.iter();
-        let points = points.flat_map(|subject| self.points(subject, |_| true));
+        let systems = self.report.rows.systems();
+        let points = systems.iter();
+        let points = points.flat_map(|system| self.points(system, |_| true));
         let points: Vec<_> = points.collect();
         let x_most = points.iter().map(|(x, _)| *x).fold(1e-9, f64::max);
         let most = points.iter().map(|(_, spread)| match self.along {
@@ -324,15 +331,15 @@ impl Chart<'_> {
 
     fn legend(&self, body: &mut String) -> f64 {
         let (mut x, mut y) = (8.0, 16.0);
-        for (at, subject) in self.report.rows.subjects().iter().enumerate() {
-            if self.points(subject, |_| true).is_empty() {
+        for (at, system) in self.report.rows.systems().iter().enumerate() {
+            if self.points(system, |_| true).is_empty() {
                 continue;
             }
-            let width = 40.0 + widest([(*subject).to_owned()].into_iter());
+            let width = 40.0 + widest([(*system).to_owned()].into_iter());
             if x + width > WIDTH {
                 (x, y) = (8.0, y + 20.0);
             }
-            let (colour, name) = (at % COLOURS, escape(subject));
+            let (colour, name) = (at % COLOURS, escape(system));
             let _ = write!(
                 body,
                 r#"<path class="l{colour} median" d="M{x:.0} {:.0}h20"/><text class="label" x="{:.0}" y="{y:.0}">{name}</text>"#,
@@ -435,9 +442,9 @@ impl Chart<'_> {
 
     /// As in the thesis: the median solid, the greatest dashed, the least dotted; a band between.
     /// Over time there are too many points for bands and marks.
-    fn lines(&self, body: &mut String, panel: &Panel, is_here: impl Fn(&Cell) -> bool) {
-        for (at, subject) in self.report.rows.subjects().iter().enumerate() {
-            let (points, colour) = (self.points(subject, &is_here), at % COLOURS);
+    fn lines(&self, body: &mut String, panel: &Panel, is_here: impl Fn(&Configuration) -> bool) {
+        for (at, system) in self.report.rows.systems().iter().enumerate() {
+            let (points, colour) = (self.points(system, &is_here), at % COLOURS);
             let path = |of: fn(&Spread) -> f64| {
                 let points = points.iter();
                 let points = points
@@ -466,7 +473,7 @@ impl Chart<'_> {
             }
             for (x, spread) in points.iter().filter(|_| is_sparse) {
                 let (x, y) = (panel.x(*x), panel.y(spread.median));
-                let text = escape(&format!("{subject}: {}", show(spread.median)));
+                let text = escape(&format!("{system}: {}", show(spread.median)));
                 let _ = write!(
                     body,
                     r#"<circle class="s{colour}" cx="{x:.1}" cy="{y:.1}" r="3"><title>{text}</title></circle>"#

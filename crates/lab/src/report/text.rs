@@ -55,14 +55,18 @@ impl Report<'_> {
         parts.join("\n\n")
     }
 
-    /// A header, and a line for each cell: with few cells a line for each subject instead, so that
-    /// it fits a terminal.
+    /// A header, and a line for each configuration: with few configurations a line for each system
+    /// instead, so that it fits a terminal.
     fn table(&self, measure: &Measure) -> Vec<Vec<String>> {
-        let (cells, subjects) = (self.rows.cells(), self.rows.subjects());
+        let (configurations, systems) = (self.rows.configurations(), self.rows.systems());
         let scale = self.rows.scale(measure);
-        let at =
-            |cell: &str, subject: &str| show_row(self.rows.find(cell, subject), measure, scale);
-        let labels: Vec<&str> = cells.iter().map(|cell| &*cell.label).collect();
+        let at = |configuration: &str, system: &str| {
+            show_row(self.rows.find(configuration, system), measure, scale)
+        };
+        let labels: Vec<&str> = configurations
+            .iter()
+            .map(|configuration| &*configuration.label)
+            .collect();
         let table = |across: &[&str], down: &[&str], show: &dyn Fn(&str, &str) -> String| {
             let header = across.iter().map(|&name| name.to_owned());
             let header = [String::new()].into_iter().chain(header).collect();
@@ -72,9 +76,11 @@ impl Report<'_> {
             });
             [header].into_iter().chain(lines).collect()
         };
-        match labels.len() < subjects.len() {
-            true => table(&labels, &subjects, &|subject, cell| at(cell, subject)),
-            false => table(&subjects, &labels, &at),
+        match labels.len() < systems.len() {
+            true => table(&labels, &systems, &|system, configuration| {
+                at(configuration, system)
+            }),
+            false => table(&systems, &labels, &at),
         }
     }
 }
@@ -168,16 +174,16 @@ mod tests {
     use crate::sample::{LASTED_S, Sample};
     use crate::store::tests::header;
     use crate::store::{Came, Record, Recorded, RunEnd};
-    use crate::subject::OLD;
+    use crate::system::OLD;
 
     fn recorded(others_percent: f64) -> Recorded {
         let mut header = header();
-        let mut go = header.subjects[0].clone();
+        let mut go = header.systems[0].clone();
         (go.name, go.version) = ("go".to_owned(), String::new());
-        header.subjects.push(go);
-        let turn = |subject: &str, round, came| Record {
-            cell: "1 processor, many".to_owned(),
-            subject: subject.to_owned(),
+        header.systems.push(go);
+        let turn = |system: &str, round, came| Record {
+            configuration: "1 processor, many".to_owned(),
+            system: system.to_owned(),
             round,
             came,
         };
@@ -227,7 +233,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\nis not in\n{text}");
         }
-        // A quick run has no cells with two processors, and no expectations of them.
+        // A quick run has no configurations with two processors, and no expectations of them.
         assert!(!text.contains("2 processors"), "{text}");
         assert!(!Report::new(experiment, &recorded).is_as_expected());
     }
@@ -235,7 +241,7 @@ mod tests {
     /// Seen: `web-servers` without a word of h2o and caddy. Cause: what is missing was what the run
     /// had missed, and the experiment has had them since.
     #[test]
-    fn a_subject_without_a_sample_is_named() {
+    fn a_system_without_a_sample_is_named() {
         let mut recorded = recorded(0.0);
         recorded.header.missing.clear();
         // Of go nothing came.
@@ -249,8 +255,8 @@ mod tests {
         warns(&recorded, missing);
         warns(&recorded, "no sample of go");
         // The forms of a build are there under other names.
-        for subject in &mut recorded.header.subjects {
-            subject.name = format!("{OLD}{}", subject.name);
+        for system in &mut recorded.header.systems {
+            system.name = format!("{OLD}{}", system.name);
         }
         warns(&recorded, missing);
     }
@@ -261,7 +267,7 @@ mod tests {
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = Report::new(experiment, &recorded).markdown();
         assert!(text.starts_with("Measured 2026-11-22 "), "{text}");
-        let how = "; weft 1.0; 2 rounds, subjects by turns, each asked for 0.5 s; 1 noisy sample taken again.";
+        let how = "; weft 1.0; 2 rounds, systems by turns, each asked for 0.5 s; 1 noisy sample taken again.";
         assert!(text.contains(how), "{text}");
         assert!(text.contains("| time per operation and processor, ns | weft | go |"));
         assert!(text.contains("\n- target missed: weft, 1 processor, many: time per operation"));
@@ -275,7 +281,7 @@ mod tests {
         recorded.header.experiment = experiment.name.to_owned();
         recorded.turns.truncate(1);
         let turn = &mut recorded.turns[0];
-        turn.cell = "no idle connections".to_owned();
+        turn.configuration = "no idle connections".to_owned();
         let figures = [("goodput_percent", 113.0), ("knee_per_s", 9000.0)];
         turn.came = Came::Sample(Sample::of(figures));
         let text = Report::new(experiment, &recorded).markdown();
@@ -298,14 +304,14 @@ mod tests {
         let mut recorded = recorded(0.0);
         recorded.header.experiment = experiment.name.to_owned();
         recorded.turns.truncate(2);
-        let cells = ["CUBIC, 0 % lost", "CUBIC, 1 % lost"];
+        let configurations = ["CUBIC, 0 % lost", "CUBIC, 1 % lost"];
         let say = |recorded: &Recorded, lasted: &str| {
             let text = Report::new(experiment, recorded).markdown();
-            let how = format!("2 rounds, subjects by turns{lasted}; 1 noisy sample");
+            let how = format!("2 rounds, systems by turns{lasted}; 1 noisy sample");
             assert!(text.contains(&how), "{text}");
         };
-        for (turn, cell) in recorded.turns.iter_mut().zip(cells) {
-            turn.cell = cell.to_owned();
+        for (turn, configuration) in recorded.turns.iter_mut().zip(configurations) {
+            turn.configuration = configuration.to_owned();
         }
         say(&recorded, "");
         for (turn, lasted_s) in recorded.turns.iter_mut().zip([1.2004, 10.01]) {
@@ -322,14 +328,14 @@ mod tests {
     /// Seen: "each asked for 0.3 s" of programs that start their fibers, end them, and end.
     #[test]
     fn the_receipt_says_no_time_of_programs_that_end_with_their_work() {
-        for (name, cell) in [("rt-memory", "10,000 fibers"), ("rt-transfer", "exhaust")] {
+        for (name, configuration) in [("rt-memory", "10,000 fibers"), ("rt-transfer", "exhaust")] {
             let experiment = crate::catalog::find(name).unwrap();
             let mut recorded = recorded(0.0);
             recorded.header.experiment = name.to_owned();
             recorded.turns.truncate(1);
-            recorded.turns[0].cell = cell.to_owned();
+            recorded.turns[0].configuration = configuration.to_owned();
             let text = Report::new(experiment, &recorded).markdown();
-            let how = "2 rounds, subjects by turns, each until its work is done; 1 noisy sample";
+            let how = "2 rounds, systems by turns, each until its work is done; 1 noisy sample";
             assert!(text.contains(how), "{text}");
         }
     }
@@ -338,13 +344,13 @@ mod tests {
     /// Cause: its own two generators share a core. Cure: it is told where only others are a cause.
     #[test]
     fn waiting_is_told_where_programs_do_not_share_a_core_by_design() {
-        let receipt = |name: &str, cell: &str| {
+        let receipt = |name: &str, configuration: &str| {
             let experiment = crate::catalog::find(name).unwrap();
             let mut recorded = recorded(0.0);
             recorded.header.experiment = name.to_owned();
             recorded.turns.truncate(1);
             let turn = &mut recorded.turns[0];
-            turn.cell = cell.to_owned();
+            turn.configuration = configuration.to_owned();
             let Came::Sample(sample) = &mut turn.came else {
                 panic!("{:?}", turn.came);
             };
@@ -371,14 +377,14 @@ mod tests {
             let figures = (1..=9).map(|number| format!("{number}.00 (0.90-10.0)"));
             [first.to_owned()].into_iter().chain(figures).collect()
         };
-        let text = Shown(vec![line(""), line("a cell")]).to_string();
+        let text = Shown(vec![line(""), line("a configuration")]).to_string();
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest.unwrap() <= super::COLUMNS, "{text}");
         for number in 1..=9 {
             let figure = format!(" {number}.00 (");
             assert_eq!(text.matches(&figure).count(), 2, "{text}");
         }
-        assert_eq!(text.matches("| a cell |").count(), 3, "{text}");
+        assert_eq!(text.matches("| a configuration |").count(), 3, "{text}");
     }
 
     #[test]

@@ -160,6 +160,16 @@ const OF_CACHES: Tips = &[(
     "-m MEGABYTES, or --memory-limit, is the memory for items",
 )];
 
+/// Earlier names of flags of `weft lab`.
+const OF_THE_LAB: Tips = &[
+    ("--subjects", "which systems to measure is --systems NAMES"),
+    ("--subject", "a system of your own is --system NAME=COMMAND"),
+    (
+        "--cells --cell",
+        "which configurations to measure is --configurations TEXT",
+    ),
+];
+
 /// Words in a command's place.
 const COMMANDS: Tips = &[
     ("version", "weft --version prints it"),
@@ -199,6 +209,7 @@ pub(super) fn with_tip(mut error: clap::Error, command: &str) -> clap::Error {
         "serve" => for_serve(error),
         "cache" => for_cache(error),
         "load" => for_load(error),
+        "lab" => for_lab(error),
         _ => for_others(error),
     }
 }
@@ -250,6 +261,13 @@ fn for_serve(error: clap::Error) -> clap::Error {
             suggesting(error, "one directory is served: weft serve DIR")
         }
         _ => error,
+    }
+}
+
+fn for_lab(error: clap::Error) -> clap::Error {
+    match unknown(&error).and_then(|typed| find(OF_THE_LAB, &typed)) {
+        Some(tip) => suggesting_only(error, tip),
+        None => error,
     }
 }
 
@@ -391,6 +409,7 @@ mod tests {
             ("serve", OF_SERVERS),
             ("load", OF_GENERATORS),
             ("cache", OF_CACHES),
+            ("lab", OF_THE_LAB),
         ] {
             let ours = flags(command.find_subcommand(name).unwrap());
             assert!(ours.len() > 9, "{ours:?}");
@@ -405,7 +424,7 @@ mod tests {
 
     #[test]
     fn no_word_is_told_two_things() {
-        for tips in [OF_SERVERS, OF_GENERATORS, OF_CACHES, COMMANDS] {
+        for tips in [OF_SERVERS, OF_GENERATORS, OF_CACHES, OF_THE_LAB, COMMANDS] {
             let mut words: Vec<_> = tips
                 .iter()
                 .flat_map(|(words, _)| words.split(' '))

@@ -1,4 +1,4 @@
-//! `weft lab`: the laboratory's experiments, with this program as one of the subjects.
+//! `weft lab`: the laboratory's experiments, with this program as one of the systems.
 
 mod args;
 
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use ::lab::catalog::{self, CATALOG, OTHER_NAMES};
 use ::lab::compare::{Compares, Comparison, NEW, OLD};
 use ::lab::{
-    Effort, Experiment, KNOWN, LabPlace, ON_REQUEST, PeerRuntime, Progress, Recorded, Report,
-    RunError, Setting, Start, Subject, Thoroughness, Work, samples_file,
+    Effort, Experiment, KNOWN, ON_REQUEST, PeerRuntime, Progress, Recorded, Report, RunError,
+    Setting, Start, System, Testbed, Thoroughness, Work, samples_file,
 };
 
 use crate::failure::Failure;
@@ -160,7 +160,7 @@ const GENERATORS: [(&str, &str, &str); 2] = [
 fn servers(out: &mut impl Write) -> Result<(), Failure> {
     for known in KNOWN {
         let found = match known.find() {
-            Some(subject) => subject.version,
+            Some(system) => system.version,
             None => format!("not installed: apt-get install {}", known.package),
         };
         writeln!(out, "{:<16} {found}", known.name)?;
@@ -195,34 +195,34 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     writable(&samples)?;
     let has = |kind: fn(&Work) -> bool| experiments.iter().any(|one| kind(&one.work));
     let has_servers = has(|work| matches!(work, Work::Server(_)));
-    let mut subjects = Vec::new();
+    let mut systems = Vec::new();
     if has(|work| matches!(work, Work::Program)) {
-        subjects.extend(runtimes(run)?);
+        systems.extend(runtimes(run)?);
     }
     let weft = match &run.measuring.weft {
         Some(weft) => build_at(weft)?,
         None => std::env::current_exe()?,
     };
     if has_servers {
-        subjects.extend(::lab::weft_forms(&weft, ""));
-        subjects.extend(::lab::generators(&weft));
+        systems.extend(::lab::weft_forms(&weft, ""));
+        systems.extend(::lab::generators(&weft));
         if let Ok(programs) = programs() {
-            subjects.extend(::lab::ceilings(&programs));
+            systems.extend(::lab::ceilings(&programs));
         }
-        subjects.extend(KNOWN.iter().filter_map(::lab::Known::find));
+        systems.extend(KNOWN.iter().filter_map(::lab::Known::find));
     }
     let custom = run.custom.iter().map(|text| ::lab::custom(text));
-    let custom: Vec<Subject> = custom.collect::<Result<_, _>>().map_err(Failure::Usage)?;
-    only(&mut subjects, custom, run.subjects.as_deref())?;
-    for name in without_part(&experiments, &subjects, &run.custom) {
+    let custom: Vec<System> = custom.collect::<Result<_, _>>().map_err(Failure::Usage)?;
+    only(&mut systems, custom, run.systems.as_deref())?;
+    for name in without_part(&experiments, &systems, &run.custom) {
         say(&format!(
             "{name} takes no part: none of these experiments measures what it is"
         ));
     }
     let mut lab = Laboratory::new(&run.measuring, weft, has_servers)?;
     let each = experiments.iter().map(|experiment| {
-        let part = ::lab::taking_part(experiment, &subjects);
-        let kinds: Vec<&str> = part.iter().map(|subject| &*subject.kind).collect();
+        let part = ::lab::taking_part(experiment, &systems);
+        let kinds: Vec<&str> = part.iter().map(|system| &*system.kind).collect();
         ::lab::estimate(experiment, &kinds, &run.effort(experiment))
     });
     let each: Vec<Duration> = each.collect();
@@ -238,7 +238,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
             budget: budget.map(|left| share_of(left, &each[at..])),
             ..run.effort(experiment)
         };
-        let Some(recorded) = lab.measure(experiment, &subjects, effort)? else {
+        let Some(recorded) = lab.measure(experiment, &systems, effort)? else {
             continue;
         };
         let report = Report::new(experiment, &recorded);
@@ -252,7 +252,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         }
     }
     // What is left behind is removed now, not at the end of the process.
-    lab.place = None;
+    lab.testbed = None;
     if !is_recorded {
         lab.check_stop()?;
         let why = "nothing was measured: every experiment was left out";
@@ -299,13 +299,13 @@ fn share_of(left: Duration, each: &[Duration]) -> Duration {
 struct Laboratory {
     folder: PathBuf,
     generator: PathBuf,
-    place: Option<LabPlace>,
+    testbed: Option<Testbed>,
     stop: Stop,
 }
 
 impl Laboratory {
-    /// Takes the place, if servers are measured. From then on Ctrl-C or SIGTERM ends a run in good
-    /// order, and a second one ends it at once.
+    /// Takes the testbed, if servers are measured. From then on Ctrl-C or SIGTERM ends a run in
+    /// good order, and a second one ends it at once.
     fn new(
         measuring: &Measuring,
         generator: PathBuf,
@@ -315,11 +315,11 @@ impl Laboratory {
         stop.listen()?;
         let mut guard = Command::new(std::env::current_exe()?);
         guard.args(["lab", "guard"]);
-        let place = match has_servers {
-            true => Some(LabPlace::take(&measuring.scratch, Some(guard))?),
+        let testbed = match has_servers {
+            true => Some(Testbed::take(&measuring.scratch, Some(guard))?),
             false => None,
         };
-        let swept = place.as_ref().map_or(0, LabPlace::swept);
+        let swept = testbed.as_ref().map_or(0, Testbed::swept);
         if swept > 0 {
             say(&format!(
                 "removed what {swept} laboratories that were killed had left"
@@ -328,7 +328,7 @@ impl Laboratory {
         Ok(Laboratory {
             folder: measuring.folder.clone(),
             generator,
-            place,
+            testbed,
             stop,
         })
     }
@@ -352,25 +352,25 @@ impl Laboratory {
     fn measure(
         &mut self,
         experiment: &'static Experiment,
-        subjects: &[Subject],
+        systems: &[System],
         effort: Effort,
     ) -> Result<Option<Recorded>, Failure> {
         let name = experiment.name;
-        let place = self.place.as_ref();
-        if let Some(why) = place.and_then(|place| experiment.work.lacks(place)) {
+        let testbed = self.testbed.as_ref();
+        if let Some(why) = testbed.and_then(|testbed| experiment.work.lacks(testbed)) {
             say(&format!("{name} is left out: {why}"));
             return Ok(None);
         }
         let is_terminal = io::stderr().is_terminal();
         let mut progress = |progress: &Progress<'_>| show_progress(name, progress, is_terminal);
         let mut setting = Setting {
-            place: self.place.as_mut(),
+            testbed: self.testbed.as_mut(),
             generator: &self.generator,
             stop: &self.stop.wish,
             progress: &mut progress,
         };
         let file = samples_file(&self.folder, name);
-        let recorded = ::lab::run(experiment, subjects, effort, &mut setting, &file);
+        let recorded = ::lab::run(experiment, systems, effort, &mut setting, &file);
         if is_terminal {
             // Progress that cannot be shown is no failure.
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -381,19 +381,19 @@ impl Laboratory {
                 say(&format!("{name} is left out: {why}"));
                 Ok(None)
             }
-            Err(RunError::System(error)) => Err(Failure::Running(format!("{name}: {error}"))),
+            Err(RunError::Io(error)) => Err(Failure::Running(format!("{name}: {error}"))),
         }
     }
 }
 
 fn show_progress(name: &str, progress: &Progress<'_>, is_terminal: bool) {
     let (done, total) = (progress.done + 1, progress.total);
-    let (cell, subject) = (progress.cell, progress.subject);
+    let (configuration, system) = (progress.configuration, progress.system);
     let left = progress.left.map_or(String::new(), |left| {
         let seconds = left.as_secs();
         format!(" · {} min {:02} s to go", seconds / 60, seconds % 60)
     });
-    let line = format!("[{done}/{total}] {name} · {cell} · {subject}{left}");
+    let line = format!("[{done}/{total}] {name} · {configuration} · {system}{left}");
     // Progress that cannot be shown is no failure.
     if is_terminal {
         let _ = write!(io::stderr(), "\r\x1b[K{line}");
@@ -540,10 +540,10 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
     let has = |kind: fn(&Work) -> bool| experiments.iter().any(|one| kind(&one.work));
     let has_servers = has(|work| matches!(work, Work::Server(_)));
     let has_programs = has(|work| matches!(work, Work::Program));
-    let mut subjects = Vec::new();
+    let mut systems = Vec::new();
     for (build, prefix) in [(&compare.old, OLD), (&compare.new, NEW)] {
         let build = build_at(build)?;
-        let mut forms: Vec<Subject> = Vec::new();
+        let mut forms: Vec<System> = Vec::new();
         if has_servers {
             forms.extend(::lab::weft_forms(&build, prefix));
         }
@@ -556,13 +556,13 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
             let name = form.name.strip_prefix(prefix).unwrap_or(&form.name);
             compare.forms.iter().any(|asked| asked == name)
         });
-        subjects.extend(forms);
+        systems.extend(forms);
     }
     let generator = fs::canonicalize(&compare.new)?;
     let mut lab = Laboratory::new(&compare.measuring, generator, has_servers)?;
     let mut comparison = Comparison::new(Compares::Builds, compare.limit.unwrap_or(LIMIT));
     for experiment in experiments {
-        if let Some(recorded) = lab.measure(experiment, &subjects, compare.effort())? {
+        if let Some(recorded) = lab.measure(experiment, &systems, compare.effort())? {
             comparison.add_builds(&Report::new(experiment, &recorded));
         }
         if lab.is_stopped() {
@@ -607,51 +607,51 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
     Ok(chosen)
 }
 
-/// Keeps the subjects of these names, in the names' order of the catalogue. Without names that is
+/// Keeps the systems of these names, in the names' order of the catalogue. Without names that is
 /// all but what is measured on request. The user's own take part always.
 fn only(
-    subjects: &mut Vec<Subject>,
-    custom: Vec<Subject>,
+    systems: &mut Vec<System>,
+    custom: Vec<System>,
     names: Option<&[String]>,
 ) -> Result<(), Failure> {
     let Some(names) = names else {
-        subjects.retain(|subject| subject.name != ON_REQUEST);
-        subjects.extend(custom);
+        systems.retain(|system| system.name != ON_REQUEST);
+        systems.extend(custom);
         return Ok(());
     };
     let is_own = |name: &String| custom.iter().any(|own| own.name == *name);
-    let there: Vec<_> = subjects.iter().map(|subject| &*subject.name).collect();
+    let there: Vec<_> = systems.iter().map(|system| &*system.name).collect();
     if let Some(unknown) = (names.iter()).find(|it| !there.contains(&it.as_str()) && !is_own(it)) {
         let there = there.join(", ");
         return Err(Failure::Usage(format!(
-            "no subject is called '{unknown}'; there are {there}"
+            "no system is called '{unknown}'; there are {there}"
         )));
     }
-    subjects.retain(|subject| names.contains(&subject.name));
-    subjects.extend(custom);
+    systems.retain(|system| names.contains(&system.name));
+    systems.extend(custom);
     Ok(())
 }
 
-/// Which of the user's own subjects no experiment has: a server beside experiments of runtimes.
+/// Which of the user's own systems no experiment has: a server beside experiments of runtimes.
 fn without_part<'a>(
     experiments: &[&Experiment],
-    subjects: &'a [Subject],
+    systems: &'a [System],
     custom: &[String],
 ) -> Vec<&'a str> {
-    let own = &subjects[subjects.len() - custom.len()..];
-    let takes_part = |subject: &Subject| {
+    let own = &systems[systems.len() - custom.len()..];
+    let takes_part = |system: &System| {
         let mut each = experiments.iter();
         each.any(|one| {
-            let part = ::lab::taking_part(one, subjects);
-            part.iter().any(|it| it.name == subject.name)
+            let part = ::lab::taking_part(one, systems);
+            part.iter().any(|it| it.name == system.name)
         })
     };
-    let without = own.iter().filter(|subject| !takes_part(subject));
-    without.map(|subject| &*subject.name).collect()
+    let without = own.iter().filter(|system| !takes_part(system));
+    without.map(|system| &*system.name).collect()
 }
 
 /// weft's fibers, dispatchers and netstacks, and runtimes of others that build here.
-fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
+fn runtimes(run: &Run) -> Result<Vec<System>, Failure> {
     let (program, version) = (programs()?, env!("CARGO_PKG_VERSION"));
     let own = |name: &str, parameters| {
         let start = Start::Program {
@@ -659,17 +659,17 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
             arguments: Vec::new(),
             parameters,
         };
-        Subject::new(name, version.to_owned(), start)
+        System::new(name, version.to_owned(), start)
     };
     let names_of = |experiment| {
         let experiment = catalog::find(experiment).expect("it is in the catalogue");
-        experiment.subjects.iter()
+        experiment.systems.iter()
     };
     let dispatchers = names_of("dispatch-cost");
     let dispatchers = dispatchers.map(|name| own(name, vec![format!("dispatcher={name}").into()]));
     let netstacks = names_of("netstack-no-wire").map(|name| own(name, Vec::new()));
-    let mut subjects = ::lab::weft_fibers(&program, "", version);
-    subjects.extend(dispatchers.chain(netstacks));
+    let mut systems = ::lab::weft_fibers(&program, "", version);
+    systems.extend(dispatchers.chain(netstacks));
     let folder = match &run.folder {
         Some(folder) => folder.clone(),
         None => peers_folder()?,
@@ -685,7 +685,7 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
     }
     for peer in PeerRuntime::ALL.into_iter().filter(is_wanted) {
         match peer.build(&folder) {
-            Ok(peers) => subjects.extend(peers),
+            Ok(peers) => systems.extend(peers),
             Err(error) if run.peers.is_none() => say(&format!("without {}: {error}", peer.name())),
             Err(error) => {
                 let name = peer.name();
@@ -693,7 +693,7 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
             }
         }
     }
-    Ok(subjects)
+    Ok(systems)
 }
 
 /// weft's own programs lie beside weft: it is a product, and they are measured and nothing else.
@@ -787,9 +787,9 @@ mod tests {
     #[test]
     fn what_is_measured_on_request_is_left_out_unless_it_is_named() {
         let left = |names: Option<&[String]>| {
-            let mut subjects = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
-            assert!(only(&mut subjects, Vec::new(), names).is_ok());
-            let names = subjects.into_iter().map(|subject| subject.name);
+            let mut systems = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
+            assert!(only(&mut systems, Vec::new(), names).is_ok());
+            let names = systems.into_iter().map(|system| system.name);
             names.collect::<Vec<_>>()
         };
         let all = left(None);
@@ -798,25 +798,25 @@ mod tests {
         assert_eq!(left(Some(&named)), named);
     }
 
-    /// Seen: `--subjects nginx --subject 'mine=…'` measured nginx alone, without a word.
+    /// Seen: `--systems nginx --system 'mine=…'` measured nginx alone, without a word.
     #[test]
     fn a_server_of_ones_own_takes_part_whoever_else_does() {
         let cat = ::lab::custom("mine=/bin/cat {port} {root}").unwrap();
-        let mut subjects = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
+        let mut systems = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
         let named = ["weft".to_owned(), "mine".to_owned()];
         let own = vec![cat.clone()];
-        assert!(only(&mut subjects, own, Some(&named[..1])).is_ok());
-        let names: Vec<&str> = subjects.iter().map(|it| &*it.name).collect();
+        assert!(only(&mut systems, own, Some(&named[..1])).is_ok());
+        let names: Vec<&str> = systems.iter().map(|it| &*it.name).collect();
         assert_eq!(names, ["weft", "mine"]);
-        assert!(only(&mut subjects, vec![cat], Some(&named)).is_ok());
+        assert!(only(&mut systems, vec![cat], Some(&named)).is_ok());
         let unknown = ["other".to_owned()];
-        assert!(only(&mut subjects, Vec::new(), Some(&unknown)).is_err());
+        assert!(only(&mut systems, Vec::new(), Some(&unknown)).is_err());
 
         let own = ["mine".to_owned()];
         let of = |name| [catalog::find(name).unwrap()];
-        let subjects = &subjects[1..2];
-        assert!(without_part(&of("web-rows"), subjects, &own).is_empty());
-        assert_eq!(without_part(&of("rt-yield"), subjects, &own), ["mine"]);
+        let systems = &systems[1..2];
+        assert!(without_part(&of("web-rows"), systems, &own).is_empty());
+        assert_eq!(without_part(&of("rt-yield"), systems, &own), ["mine"]);
     }
 
     #[test]

@@ -145,7 +145,7 @@ fn the_lab_says_how_to_go_on() {
             "lab",
             "run",
             "file-table",
-            "--cells",
+            "--configurations",
             "no such",
             "--out",
             results,

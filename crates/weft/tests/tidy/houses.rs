@@ -193,8 +193,8 @@ const HOUSES: &[House] = &[
     House {
         name: "lab",
         floors: "
-            measure subject
-            numbers peers place sample
+            measure system
+            numbers peers testbed sample
             busy rows
             bench/fault
             bench/generator bench/window

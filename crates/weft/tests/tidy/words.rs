@@ -81,7 +81,6 @@ const NAMED_BY_A_TERM: &[(&str, &str, &str)] = &[
         "of a file set, as that of a site is of its table",
     ),
     ("load", "Page", "of a web server, to request"),
-    ("load", "Place", "of an agent among the others"),
     ("load", "Stage", "of a course of rates"),
     (
         "netstack",

@@ -14,8 +14,8 @@ pub(in crate::catalog) const CACHE_LATENCY: Experiment = Experiment {
         Measure::P999,
         Measure::CPU_US,
     ],
-    cells,
-    subjects: super::CACHES,
+    configurations,
+    systems: super::CACHES,
     work: Work::Server(ServerWork {
         seconds_min: 2.0,
         repetitions: Some(5),
@@ -33,24 +33,28 @@ pub(in crate::catalog) const CACHE_LATENCY: Experiment = Experiment {
 /// Percent of the peak.
 const SHARES: &[u64] = &[20, 50, 70, 90, 100, 110, 130];
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let peak = breadth.peak_per_s.unwrap_or(100_000.0);
-    let cells = breadth.pick(&[70, 110][..], SHARES).iter().map(|&share| {
+    let configurations = breadth.pick(&[70, 110][..], SHARES).iter().map(|&share| {
         let rate = (peak * share as f64 / 100_000.0).round() as u64 * 1000;
         let asked = [("rate", rate), ("share", share), ("connections", 256)];
-        Cell::new(label(share), "cache", asked)
+        Configuration::new(label(share), "cache", asked)
     });
-    cells.collect()
+    configurations.collect()
 }
 
 fn label(share: u64) -> String {
     format!("{share} % of the peak")
 }
 
-pub(super) fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let mut server = super::start(bench, subject, ServerLimits::default())?;
-    let mut load = super::load(cell, server.port);
-    if let Some(rate) = cell.parameter("rate") {
+pub(super) fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
+    let mut server = super::start(bench, system, ServerLimits::default())?;
+    let mut load = super::load(configuration, server.port);
+    if let Some(rate) = configuration.parameter("rate") {
         let rate = rate.max(1000);
         load.extend(words(&format!("--rate {rate} --arrivals poisson")));
     }

@@ -10,8 +10,8 @@ pub(in crate::catalog) const CACHE_MEMORY: Experiment = Experiment {
     about: "resident memory of a cache per item and per idle connection",
     page: page!("cache-memory"),
     measures: &[PER_UNIT],
-    cells,
-    subjects: &[
+    configurations,
+    systems: &[
         "weft cache",
         "weft cache event",
         "weft cache thread",
@@ -30,17 +30,21 @@ const PER_UNIT: Measure = less("bytes_each", "resident memory", "bytes each");
 const ITEM: &str = "an item";
 const CONNECTION: &str = "an idle connection";
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let (items, connections) = breadth.pick((50_000, 1000), (400_000, 10_000));
     vec![
-        Cell::new(ITEM, "items", [("keys", items)]),
-        Cell::new(CONNECTION, "hold", [("connections", connections)]),
+        Configuration::new(ITEM, "items", [("keys", items)]),
+        Configuration::new(CONNECTION, "hold", [("connections", connections)]),
     ]
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let mut server = super::start(bench, subject, ServerLimits::default())?;
-    let each = match cell.parameter("keys") {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
+    let mut server = super::start(bench, system, ServerLimits::default())?;
+    let each = match configuration.parameter("keys") {
         Some(keys) => {
             store(bench, &server, "a", keys)?;
             let before = server.resident_bytes()?;
@@ -48,7 +52,7 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
             (server.resident_bytes()? as f64 - before as f64) / keys as f64
         }
         None => {
-            let count = cell.get("connections", 1000);
+            let count = configuration.get("connections", 1000);
             let mut held = vec![ask(&server)?];
             let before = server.resident_bytes()?;
             for _ in 0..count {

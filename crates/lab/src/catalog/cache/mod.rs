@@ -20,15 +20,15 @@ const CACHES: &[&str] = &[
 ];
 
 /// Starts a cache.
-fn start(bench: &mut Bench<'_>, subject: &Subject, limits: ServerLimits) -> Result<Running, Fault> {
+fn start(bench: &mut Bench<'_>, system: &System, limits: ServerLimits) -> Result<Running, Fault> {
     let folder = bench.folder("nothing", |_| Ok(()))?;
-    bench.start(subject, &folder, limits)
+    bench.start(system, &folder, limits)
 }
 
-/// The generator's words for a cell, for a cache at `port`.
-fn load(cell: &Cell, port: u16) -> Vec<String> {
-    let mut load = what(cell, port);
-    let connections = cell.get("connections", 64);
+/// The generator's words for a configuration, for a cache at `port`.
+fn load(configuration: &Configuration, port: u16) -> Vec<String> {
+    let mut load = what(configuration, port);
+    let connections = configuration.get("connections", 64);
     load.extend(words(&format!(
         "--connections {connections} --warm-up 400ms"
     )));
@@ -36,18 +36,18 @@ fn load(cell: &Cell, port: u16) -> Vec<String> {
 }
 
 /// The same, without the number of connections.
-fn what(cell: &Cell, port: u16) -> Vec<String> {
+fn what(configuration: &Configuration, port: u16) -> Vec<String> {
     let [depth, sets, value, per_get] = [
         ("depth", 1),
         ("sets", 3),
         ("value", 200),
         ("keys_per_get", 1),
     ]
-    .map(|(name, default)| cell.get(name, default));
+    .map(|(name, default)| configuration.get(name, default));
     // A long value twenty thousand times would not fit.
     let keys = if value < 10_000 { 20_000 } else { 1000 };
-    let popularity = cell.either("hot", "hot:0.2", "uniform");
-    let protocol = cell.either("meta", "meta", "text");
+    let popularity = configuration.either("hot", "hot:0.2", "uniform");
+    let protocol = configuration.either("meta", "meta", "text");
     words(&format!(
         "cache 127.0.0.1:{port} --depth {depth} --sets {sets} --value-size {value} \
          --multi-get {per_get} --keys {keys} --popularity {popularity} --protocol {protocol} \

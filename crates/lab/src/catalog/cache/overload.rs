@@ -8,8 +8,8 @@ pub(in crate::catalog) const CACHE_OVERLOAD: Experiment = Experiment {
     about: "good replies, errors and recovery of caches at twice their knee",
     page: page!("cache-overload"),
     measures: overload::MEASURES,
-    cells: overload::cells,
-    subjects: &[
+    configurations: overload::configurations,
+    systems: &[
         "weft cache",
         "weft cache epoll",
         "weft cache event",
@@ -22,8 +22,12 @@ pub(in crate::catalog) const CACHE_OVERLOAD: Experiment = Experiment {
     expectations: |rows| overload::expectations(rows, "weft cache", &["memcached"]),
 };
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let mut server = super::start(bench, subject, overload::LIMITS)?;
-    let what = super::what(cell, server.port);
-    overload::take(bench, cell, &mut server, &what)
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
+    let mut server = super::start(bench, system, overload::LIMITS)?;
+    let what = super::what(configuration, server.port);
+    overload::take(bench, configuration, &mut server, &what)
 }

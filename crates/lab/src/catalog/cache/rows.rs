@@ -14,8 +14,8 @@ pub(in crate::catalog) const CACHE_ROWS: Experiment = Experiment {
         Measure::P99,
         Measure::MACHINE_US,
     ],
-    cells,
-    subjects: super::CACHES,
+    configurations,
+    systems: super::CACHES,
     work: Work::Server(ServerWork {
         full_seconds: 0.8,
         ..ServerWork::new(take)
@@ -56,17 +56,21 @@ const SOME: &str = "64 connections";
 const DEEP: &str = "64 connections, depth 16";
 const DEEP_META: &str = "64 connections, depth 16, meta";
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let quick = [SOME, DEEP, DEEP_META];
     let is_wanted = |label: &&str| !breadth.quick || quick.contains(label);
     let rows = ROWS.iter().filter(|(label, ..)| is_wanted(label));
-    rows.map(|&(label, parameters, _)| Cell::new(label, "cache", parameters))
+    rows.map(|&(label, parameters, _)| Configuration::new(label, "cache", parameters))
         .collect()
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let mut server = super::start(bench, subject, ServerLimits::default())?;
-    let load = super::load(cell, server.port);
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
+    let mut server = super::start(bench, system, ServerLimits::default())?;
+    let load = super::load(configuration, server.port);
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
 }
 

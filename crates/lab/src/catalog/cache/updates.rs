@@ -8,8 +8,8 @@ pub(in crate::catalog) const CACHE_UPDATES: Experiment = Experiment {
     about: "requests per second and p99 of caches over the offered rate, at 3 to 50 % of sets",
     page: page!("cache-updates"),
     measures: &[Measure::RATE, Measure::P99, Measure::CPU_US],
-    cells,
-    subjects: &["weft cache", "weft cache event", "memcached"],
+    configurations,
+    systems: &["weft cache", "weft cache event", "memcached"],
     work: Work::Server(ServerWork {
         scaled_by: Some("memcached"),
         ..ServerWork::new(take)
@@ -30,19 +30,19 @@ const PANELS: &[(&str, u64, u64)] = &[
     ("50 % sets, a hot key", 50, 1),
 ];
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let shares = breadth.pick(&[50, 100][..], &[50, 80, 100, 120]);
     let panels = PANELS.iter().enumerate();
     let panels = panels.filter(|(at, _)| !breadth.quick || [0, 4].contains(at));
-    let cells = panels.flat_map(|(at, &(panel, sets, hot))| {
+    let configurations = panels.flat_map(|(at, &(panel, sets, hot))| {
         shares.iter().map(move |&share| {
             let rate = breadth.rate(share, 100_000.0);
             let asked = [("rate", rate), ("share", share), ("connections", 256)];
             let what = [("panel", at as u64), ("sets", sets), ("hot", hot)];
-            Cell::new(label(panel, share), "cache", [asked, what].concat())
+            Configuration::new(label(panel, share), "cache", [asked, what].concat())
         })
     });
-    cells.collect()
+    configurations.collect()
 }
 
 fn label(panel: &str, share: u64) -> String {
@@ -53,6 +53,6 @@ fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US);
     let few = label(PANELS[0].0, 100);
     let many = [PANELS[3].0, PANELS[4].0].map(|panel| label(panel, 100));
-    many.map(|cell| judge.within(&cell, &few, "weft cache", 1.1))
+    many.map(|configuration| judge.within(&configuration, &few, "weft cache", 1.1))
         .into()
 }

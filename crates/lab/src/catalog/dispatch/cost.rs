@@ -7,8 +7,8 @@ pub(in crate::catalog) const COST: Experiment = Experiment {
     about: "what a ready event costs on each dispatcher, over the number of idle descriptors",
     page: page!("dispatch-cost"),
     measures: &[Measure::NANOS],
-    cells,
-    subjects: KINDS,
+    configurations,
+    systems: KINDS,
     work: Work::Program,
     figures: &[Figure::Lines {
         measure: 0,
@@ -39,14 +39,14 @@ const ALL: &[(u64, &[u64])] = &[(1, IDLE), (10, IDLE), (100, IDLE)];
 const IDLE: &[u64] = &[0, 1000, 3000, 6000];
 const QUICK: &[(u64, &[u64])] = &[(1, &[0, 3000]), (10, &[3000])];
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let cells = breadth.pick(QUICK, ALL).iter().flat_map(|&(ready, idle)| {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
+    let configurations = breadth.pick(QUICK, ALL).iter().flat_map(|&(ready, idle)| {
         idle.iter().map(move |&idle| {
             let sizes = [("idle", idle), ("ready", ready), ("processors", 1)];
-            Cell::new(label(idle, ready), "dispatch", sizes)
+            Configuration::new(label(idle, ready), "dispatch", sizes)
         })
     });
-    cells.collect()
+    configurations.collect()
 }
 
 fn label(idle: u64, ready: u64) -> String {
@@ -61,19 +61,19 @@ fn label(idle: u64, ready: u64) -> String {
 /// the kernel looks once more at what it has reported.
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS);
-    let has_most = rows.has_cell(&label(6000, 1));
+    let has_most = rows.has_configuration(&label(6000, 1));
     let at = |ready| label(if has_most { 6000 } else { 3000 }, ready);
     let few = [1, 10].map(at);
-    let few = few.iter().flat_map(|cell| {
+    let few = few.iter().flat_map(|configuration| {
         [
-            judge.near(cell, "epoll-edge", 1.1, "bare"),
-            judge.beats(cell, "uring", &["epoll-edge"], 1.0),
-            judge.near(cell, "epoll-edge", 1.0, "epoll"),
-            judge.beats(cell, "epoll", &["rtsig"], 1.0),
-            judge.beats(cell, "rtsig", &["lap"], 1.0),
-            judge.beats(cell, "lap", &["poll", "select", "fdm"], 10.0),
-            judge.same(cell, "fdm", "poll"),
-            judge.same(cell, "select", "poll"),
+            judge.near(configuration, "epoll-edge", 1.1, "bare"),
+            judge.beats(configuration, "uring", &["epoll-edge"], 1.0),
+            judge.near(configuration, "epoll-edge", 1.0, "epoll"),
+            judge.beats(configuration, "epoll", &["rtsig"], 1.0),
+            judge.beats(configuration, "rtsig", &["lap"], 1.0),
+            judge.beats(configuration, "lap", &["poll", "select", "fdm"], 10.0),
+            judge.same(configuration, "fdm", "poll"),
+            judge.same(configuration, "select", "poll"),
         ]
     });
     let many = &at(100);
@@ -114,13 +114,13 @@ mod tests {
 
     /// The expectations that a table does not meet.
     fn not_met(table: &[(&str, [f64; 3])]) -> Vec<String> {
-        let cells = cells(&Breadth::default());
-        let subjects: Vec<String> = KINDS.iter().map(|&kind| kind.to_owned()).collect();
-        let mut rows = Rows::new(&cells, &subjects);
-        for (subject, nanos) in table {
+        let configurations = configurations(&Breadth::default());
+        let systems: Vec<String> = KINDS.iter().map(|&kind| kind.to_owned()).collect();
+        let mut rows = Rows::new(&configurations, &systems);
+        for (system, nanos) in table {
             for (ready, nanos) in [1, 10, 100].into_iter().zip(nanos) {
                 let sample = Sample::of([("ops", 1.0), ("seconds", nanos / 1e9)]);
-                let row = rows.find_mut(&label(6000, ready), subject).unwrap();
+                let row = rows.find_mut(&label(6000, ready), system).unwrap();
                 row.samples.push(sample);
             }
         }

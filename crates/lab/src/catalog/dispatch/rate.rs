@@ -15,8 +15,8 @@ pub(in crate::catalog) const RATE: Experiment = Experiment {
         Measure::CPU_US,
         Measure::ERRORS,
     ],
-    cells,
-    subjects: &[
+    configurations,
+    systems: &[
         "event epoll-edge",
         "event epoll",
         "event uring",
@@ -33,7 +33,7 @@ pub(in crate::catalog) const RATE: Experiment = Experiment {
         scaled_by: Some("event epoll-edge"),
         // Dispatchers differ by times, not by parts.
         repetitions: Some(3),
-        skips: |cell, kind| LOADED.contains(&kind) && cell.get("share", 100) < 60,
+        skips: |configuration, kind| LOADED.contains(&kind) && configuration.get("share", 100) < 60,
         ..ServerWork::new(take)
     }),
     figures: &[
@@ -47,32 +47,36 @@ pub(in crate::catalog) const RATE: Experiment = Experiment {
 /// A load that overflows no queue says nothing of these that "event rtsig" does not.
 const LOADED: [&str; 2] = ["event rtsig 2048", "event rtsig 1024 select"];
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let shares = breadth.pick(&[60, 110][..], &[40, 80, 100, 120]);
     let idle = breadth.pick(&[3000][..], &[1000, 6000]);
-    let cells = idle.iter().flat_map(|&idle| {
+    let configurations = idle.iter().flat_map(|&idle| {
         shares.iter().map(move |&share| {
             let rate = breadth.rate(share, 20_000.0);
             let asked = [("rate", rate), ("share", share), ("idle", idle)];
-            Cell::new(label(idle, share), "http", asked)
+            Configuration::new(label(idle, share), "http", asked)
         })
     });
-    cells.collect()
+    configurations.collect()
 }
 
 fn label(idle: u64, share: u64) -> String {
     format!("{idle} idle, {share} % of the peak")
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let site = web::site(bench, "kilobyte", &[1024])?;
     let limits = ServerLimits {
-        signals: queue_of(&subject.kind),
+        signals: queue_of(&system.kind),
         ..ServerLimits::default()
     };
-    let mut server = bench.start(subject, &site, limits)?;
-    let (url, idle) = (server.url("/1024.html"), cell.get("idle", 0));
-    let how = match cell.parameter("rate") {
+    let mut server = bench.start(system, &site, limits)?;
+    let (url, idle) = (server.url("/1024.html"), configuration.get("idle", 0));
+    let how = match configuration.parameter("rate") {
         Some(rate) => format!("-c 1000 --rate {rate} --arrivals poisson"),
         None => "-c 64".to_owned(),
     };
@@ -105,7 +109,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::subject::{Start, weft_forms};
+    use crate::system::{Start, weft_forms};
 
     /// Seen: of real-time signals only what falls back to poll, with one of the papers' two queues.
     #[test]
@@ -118,7 +122,7 @@ mod tests {
                 _ => panic!("{kind} is no server"),
             }
         };
-        let queues = RATE.subjects.iter().map(|kind| {
+        let queues = RATE.systems.iter().map(|kind| {
             let by_select = words(kind).contains(" --rtsig-overflow select");
             assert_eq!(by_select, kind.ends_with("1024 select"), "{kind}");
             queue_of(kind)

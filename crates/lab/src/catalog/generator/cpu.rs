@@ -7,8 +7,8 @@ pub(in crate::catalog) const CPU: Experiment = Experiment {
     about: "CPU per request of load generators, against the same server",
     page: page!("generator-cpu"),
     measures: &[GENERATOR_CPU, Measure::RATE],
-    cells,
-    subjects: &["weft load", "weft load epoll", "wrk"],
+    configurations,
+    systems: &["weft load", "weft load epoll", "wrk"],
     work: Work::Server(ServerWork::new(take)),
     figures: &[bars(0)],
     expectations,
@@ -21,24 +21,28 @@ const SOME: &str = "64 connections";
 const MANY: &str = "1,000 connections";
 const CLOSE: &str = "a connection for every request";
 
-fn cells(_: &Breadth) -> Vec<Cell> {
-    let cells = [(SOME, 64, 0), (MANY, 1000, 0), (CLOSE, 64, 1)];
-    let cells = cells.map(|(label, connections, close)| {
+fn configurations(_: &Breadth) -> Vec<Configuration> {
+    let configurations = [(SOME, 64, 0), (MANY, 1000, 0), (CLOSE, 64, 1)];
+    let configurations = configurations.map(|(label, connections, close)| {
         let how = [("connections", connections), ("close", close)];
-        Cell::new(label, "http", how)
+        Configuration::new(label, "http", how)
     });
-    cells.into()
+    configurations.into()
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let mut server = super::weft(bench)?;
-    super::ask(bench, &mut server, cell, subject)
+    super::ask(bench, &mut server, configuration, system)
 }
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&GENERATOR_CPU);
     let goals = [(SOME, 1.5), (MANY, 1.5), (CLOSE, 1.0)];
     goals
-        .map(|(cell, times)| judge.beats(cell, "weft load", &["wrk"], times))
+        .map(|(configuration, times)| judge.beats(configuration, "weft load", &["wrk"], times))
         .into()
 }

@@ -7,11 +7,11 @@ pub(in crate::catalog) const LAG: Experiment = Experiment {
     about: "how late the requests of weft load leave in an open loop",
     page: page!("generator-lag"),
     measures: &[LAG_P99, Measure::RATE],
-    cells: |_: &Breadth| {
-        let cell = |label, rate| Cell::new(label, "http", [("rate", rate)]);
-        vec![cell(SLOW, 1000), cell(FAST, 50_000)]
+    configurations: |_: &Breadth| {
+        let configuration = |label, rate| Configuration::new(label, "http", [("rate", rate)]);
+        vec![configuration(SLOW, 1000), configuration(FAST, 50_000)]
     },
-    subjects: &["weft load", "weft load epoll"],
+    systems: &["weft load", "weft load epoll"],
     work: Work::Server(ServerWork {
         // A p99 decides, of a thousand requests at the lower rate.
         seconds_min: 1.0,
@@ -26,17 +26,21 @@ const LAG_P99: Measure = less("lag_p99_us", "p99 of the lag", "µs");
 const SLOW: &str = "1,000 per second";
 const FAST: &str = "50,000 per second";
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let mut server = super::weft(bench)?;
-    let (url, rate) = (server.url("/400.html"), cell.get("rate", 1000));
+    let (url, rate) = (server.url("/400.html"), configuration.get("rate", 1000));
     let mut load = words(&format!("http {url} -c 64 --rate {rate} --warm-up 300ms"));
-    load.extend_from_slice(super::own_words(subject)?);
+    load.extend_from_slice(super::own_words(system)?);
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
 }
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&LAG_P99);
     [SLOW, FAST]
-        .map(|cell| judge.at_most(cell, "weft load", 100.0))
+        .map(|configuration| judge.at_most(configuration, "weft load", 100.0))
         .into()
 }

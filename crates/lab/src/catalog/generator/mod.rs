@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::catalog::prelude::*;
-use crate::subject::{Start, weft_forms};
+use crate::system::{Start, weft_forms};
 
 /// `weft serve` over the files of `web-rows`.
 fn weft(bench: &mut Bench<'_>) -> Result<Running, Fault> {
@@ -27,12 +27,12 @@ fn site(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
 fn ask(
     bench: &mut Bench<'_>,
     server: &mut Running,
-    cell: &Cell,
-    subject: &Subject,
+    configuration: &Configuration,
+    system: &System,
 ) -> Result<Sample, Fault> {
     let url = server.url("/400.html");
-    if subject.kind == "wrk" {
-        let argv = wrk(subject, cell, bench.seconds, &url, &[]);
+    if system.kind == "wrk" {
+        let argv = wrk(system, configuration, bench.seconds, &url, &[]);
         let watched = bench.watch(server, &argv)?;
         let rate = number_behind(&watched.said, "Requests/sec:")
             .ok_or_else(|| format!("wrk said: {}", watched.said))?;
@@ -45,37 +45,37 @@ fn ask(
             ..Sample::of(values)
         });
     }
-    let connections = cell.get("connections", 64);
-    let close = cell.either("close", "--close", "");
+    let connections = configuration.get("connections", 64);
+    let close = configuration.either("close", "--close", "");
     let mut load = words(&format!(
         "http {url} -c {connections} --warm-up 300ms {close}"
     ));
-    let own = own_words(subject)?.iter();
+    let own = own_words(system)?.iter();
     load.extend(own.map(|word| word.replace("{near}", server.near())));
     Ok(bench.drive(server, &[load])?.sound()?.sample())
 }
 
-/// The words of a subject that is a generator.
-fn own_words(subject: &Subject) -> Result<&[String], Fault> {
-    match &subject.start {
+/// The words of a system that is a generator.
+fn own_words(system: &System) -> Result<&[String], Fault> {
+    match &system.start {
         Start::Generator { words, .. } => Ok(words),
-        _ => Err(format!("{} is no generator", subject.name).into()),
+        _ => Err(format!("{} is no generator", system.name).into()),
     }
 }
 
-/// wrk's command line for a cell.
+/// wrk's command line for a configuration.
 pub(super) fn wrk(
-    subject: &Subject,
-    cell: &Cell,
+    system: &System,
+    configuration: &Configuration,
     seconds: f64,
     url: &str,
     headers: &[&str],
 ) -> Vec<OsString> {
-    let mut argv: Vec<OsString> = program(subject);
-    let connections = format!("-c{}", cell.get("connections", 64));
+    let mut argv: Vec<OsString> = program(system);
+    let connections = format!("-c{}", configuration.get("connections", 64));
     let duration = format!("-d{}s", seconds.ceil() as u64);
     argv.extend(["-t1", &connections, &duration, "--timeout", "10s"].map(OsString::from));
-    let close = (cell.get("close", 0) != 0).then_some("Connection: close");
+    let close = (configuration.get("close", 0) != 0).then_some("Connection: close");
     for header in headers.iter().copied().chain(close) {
         argv.extend(["-H", header].map(OsString::from));
     }
@@ -83,8 +83,8 @@ pub(super) fn wrk(
     argv
 }
 
-fn program(subject: &Subject) -> Vec<OsString> {
-    match &subject.start {
+fn program(system: &System) -> Vec<OsString> {
+    match &system.start {
         Start::Generator { program, .. } => vec![program.clone().into()],
         _ => Vec::new(),
     }

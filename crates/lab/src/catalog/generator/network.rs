@@ -2,15 +2,21 @@
 //! ours.
 
 use crate::catalog::prelude::*;
-use crate::subject::weft_forms;
+use crate::system::weft_forms;
 
 pub(in crate::catalog) const NETWORK: Experiment = Experiment {
     name: "generator-network",
     about: "sessions that a generator's core has, on our TCP/IP and on the kernel's",
     page: page!("generator-network"),
     measures: &[SESSIONS, super::cpu::GENERATOR_CPU, Measure::RATE],
-    cells: |_| vec![Cell::new(CELL, "http", [("connections", 64), ("close", 1)])],
-    subjects: &["weft load", NETSTACK, "wrk"],
+    configurations: |_| {
+        vec![Configuration::new(
+            CELL,
+            "http",
+            [("connections", 64), ("close", 1)],
+        )]
+    },
+    systems: &["weft load", NETSTACK, "wrk"],
     work: Work::Server(ServerWork {
         needs_link: true,
         ..ServerWork::new(take)
@@ -29,7 +35,11 @@ const SESSIONS: Measure = Measure {
 const NETSTACK: &str = "weft load netstack";
 const CELL: &str = "400 B, a connection for every request";
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let site = super::site(bench)?;
     let plan = LinkPlan {
         wire: Wire::Veth { has_offloads: true },
@@ -40,7 +50,7 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     let event = forms.iter().find(|form| form.kind == "weft event");
     let event = event.expect("a form of weft");
     let mut server = bench.start_on(plan, event, &site, 1, &[])?;
-    super::ask(bench, &mut server, cell, subject)
+    super::ask(bench, &mut server, configuration, system)
 }
 
 fn expectations(rows: &Rows) -> Expectations {

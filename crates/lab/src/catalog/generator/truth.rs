@@ -5,19 +5,19 @@ use std::io;
 use std::path::Path;
 
 use crate::catalog::prelude::*;
-use crate::subject::nginx_gzip;
+use crate::system::nginx_gzip;
 
 pub(in crate::catalog) const TRUTH: Experiment = Experiment {
     name: "generator-truth",
     about: "what weft load, wrk and httperf say of the same server",
     page: page!("generator-truth"),
     measures: &[Measure::RATE, MEAN, Measure::P99],
-    cells,
-    subjects: &["weft load", "weft load epoll", "wrk", "httperf"],
+    configurations,
+    systems: &["weft load", "weft load epoll", "wrk", "httperf"],
     work: Work::Server(ServerWork {
         seconds_min: 2.0,
         repetitions: Some(5),
-        skips: |cell, kind| match cell.program {
+        skips: |configuration, kind| match configuration.program {
             "open" => kind == "wrk",
             _ => kind == "httperf",
         },
@@ -37,26 +37,32 @@ const CLOSED: [(&str, u64); 3] = [
 const OPEN: [(&str, u64); 2] = [("100 per second", 100), ("1,000 per second", 1000)];
 const GZIP: &str = "Accept-Encoding: gzip";
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let closed = CLOSED.map(|(label, count)| Cell::new(label, "closed", [("connections", count)]));
-    let open = OPEN.map(|(label, rate)| Cell::new(label, "open", [("rate", rate), ("close", 1)]));
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
+    let closed =
+        CLOSED.map(|(label, count)| Configuration::new(label, "closed", [("connections", count)]));
+    let open =
+        OPEN.map(|(label, rate)| Configuration::new(label, "open", [("rate", rate), ("close", 1)]));
     let all = closed.into_iter().chain(open);
-    all.filter(|cell| !breadth.quick || !cell.label.starts_with("1,000"))
+    all.filter(|configuration| !breadth.quick || !configuration.label.starts_with("1,000"))
         .collect()
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let is_open = cell.program == "open";
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
+    let is_open = configuration.program == "open";
     let site = bench.folder("words", make)?;
     let nginx = nginx_gzip().ok_or("nginx is not installed: apt-get install nginx-light")?;
     let mut server = bench.start(&nginx, &site, ServerLimits::default())?;
     let url = server.url("/page.html");
-    let argv = match &*subject.kind {
-        "wrk" => super::wrk(subject, cell, bench.seconds, &url, &[GZIP]),
+    let argv = match &*system.kind {
+        "wrk" => super::wrk(system, configuration, bench.seconds, &url, &[GZIP]),
         "httperf" => {
-            let (port, rate) = (server.port, cell.get("rate", 100));
+            let (port, rate) = (server.port, configuration.get("rate", 100));
             let count = (rate as f64 * bench.seconds).ceil();
-            let mut argv = super::program(subject);
+            let mut argv = super::program(system);
             let how = words(&format!(
                 "--server 127.0.0.1 --port {port} --uri /page.html --rate {rate} \
                  --num-conns {count} --num-calls 1 --timeout 10"
@@ -66,12 +72,12 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
             argv
         }
         _ => {
-            let mut load = words(&match cell.parameter("rate") {
+            let mut load = words(&match configuration.parameter("rate") {
                 Some(rate) => format!("http {url} --rate {rate} --close"),
-                None => format!("http {url} -c {}", cell.get("connections", 1)),
+                None => format!("http {url} -c {}", configuration.get("connections", 1)),
             });
             load.extend(["-H", GZIP].map(str::to_owned));
-            load.extend_from_slice(super::own_words(subject)?);
+            load.extend_from_slice(super::own_words(system)?);
             return Ok(bench.drive(&mut server, &[load])?.sound()?.sample());
         }
     };
@@ -79,7 +85,7 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     let number = |name| {
         let said = &watched.said;
         let found = super::number_behind(said, name);
-        found.ok_or_else(|| format!("{} said: {said}", subject.name))
+        found.ok_or_else(|| format!("{} said: {said}", system.name))
     };
     let (rate, mean) = match is_open {
         false => (number("Requests/sec:")?, number("Latency")?),
@@ -113,7 +119,7 @@ fn make(site: &Path) -> io::Result<()> {
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::RATE);
-    let closed = CLOSED.map(|(cell, _)| judge.same(cell, "weft load", "wrk"));
-    let open = OPEN.map(|(cell, _)| judge.same(cell, "weft load", "httperf"));
+    let closed = CLOSED.map(|(configuration, _)| judge.same(configuration, "weft load", "wrk"));
+    let open = OPEN.map(|(configuration, _)| judge.same(configuration, "weft load", "httperf"));
     closed.into_iter().chain(open).collect()
 }

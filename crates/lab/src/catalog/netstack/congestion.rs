@@ -9,8 +9,8 @@ pub(in crate::catalog) const CONGESTION: Experiment = Experiment {
     about: "goodput of CUBIC and NewReno, ours and the kernel's, by loss",
     page: page!("netstack-congestion"),
     measures: &[Measure::GBIT, Measure::BUSY],
-    cells,
-    subjects: &[KERNEL, PACKET],
+    configurations,
+    systems: &[KERNEL, PACKET],
     work: Work::Server(ServerWork {
         lasts: LASTS,
         repetitions: Some(3),
@@ -33,16 +33,16 @@ const BYTES: u64 = 100_000_000;
 const BYTES_LOSSY: u64 = 1_000_000;
 const LOSSES_PER_MILLE: [u64; 4] = [0, 1, 10, 50];
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let losses = breadth.pick(&[0, 10][..], &LOSSES_PER_MILLE);
-    let cells = [0, 1].into_iter().flat_map(|reno| {
+    let configurations = [0, 1].into_iter().flat_map(|reno| {
         losses.iter().map(move |&loss| {
             let least_s = if loss > 0 { LOSSY_SECONDS_MIN } else { 0 };
             let parameters = [("reno", reno), ("loss", loss), ("least_s", least_s)];
-            Cell::new(label(reno, loss), "http", parameters)
+            Configuration::new(label(reno, loss), "http", parameters)
         })
     });
-    cells.collect()
+    configurations.collect()
 }
 
 fn label(reno: u64, loss_per_mille: u64) -> String {
@@ -50,10 +50,14 @@ fn label(reno: u64, loss_per_mille: u64) -> String {
     format!("{name}, {} % lost", loss_per_mille as f64 / 10.0)
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let site = web::site(bench, "long", &[BYTES, BYTES_LOSSY])?;
-    let is_kernel = subject.kind == KERNEL;
-    let loss_per_mille = cell.get("loss", 0);
+    let is_kernel = system.kind == KERNEL;
+    let loss_per_mille = configuration.get("loss", 0);
     let bytes = if loss_per_mille < 10 {
         BYTES
     } else {
@@ -65,15 +69,18 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
             delay_ms: DELAY_MS,
         },
         mtu: 1500,
-        kernel: is_kernel.then_some(cell.either("reno", "reno", "cubic")),
+        kernel: is_kernel.then_some(configuration.either("reno", "reno", "cubic")),
     };
-    let congestion = ["--congestion", cell.either("reno", "newreno", "cubic")];
+    let congestion = [
+        "--congestion",
+        configuration.either("reno", "newreno", "cubic"),
+    ];
     let more = if is_kernel { &[] } else { &congestion[..] };
-    let mut server = bench.start_on(plan, subject, &site, 1, more)?;
+    let mut server = bench.start_on(plan, system, &site, 1, more)?;
     let url = server.url(&format!("/{bytes}.html"));
     let load = words(&format!("http {url} -c 4 --warm-up 1s --timeout 10m"));
     bench.seconds *= LASTS;
-    bench.seconds = bench.seconds.max(cell.get("least_s", 0) as f64);
+    bench.seconds = bench.seconds.max(configuration.get("least_s", 0) as f64);
     let driven = bench.drive(&mut server, &[load])?;
     Ok(driven.without_errors()?.sample())
 }

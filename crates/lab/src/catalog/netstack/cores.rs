@@ -15,12 +15,12 @@ pub(in crate::catalog) const CORES: Experiment = Experiment {
         Measure::BUSY,
         Measure::P99,
     ],
-    cells: |_| {
+    configurations: |_| {
         [ONE, TWO]
-            .map(|(label, shards)| Cell::new(label, "http", [("shards", shards)]))
+            .map(|(label, shards)| Configuration::new(label, "http", [("shards", shards)]))
             .into()
     },
-    subjects: &[TAP, KERNEL],
+    systems: &[TAP, KERNEL],
     work: Work::Server(ServerWork {
         needs_link: true,
         queues_by_itself: true,
@@ -33,14 +33,18 @@ pub(in crate::catalog) const CORES: Experiment = Experiment {
 const ONE: (&str, u64) = ("1 shard", 1);
 const TWO: (&str, u64) = ("2 shards on one core", 2);
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let site = web::site(bench, "short", &[3500])?;
-    let shards = cell.get("shards", 1);
-    let mut plan = super::plan(subject, 1500, true);
-    if subject.kind == TAP {
+    let shards = configuration.get("shards", 1);
+    let mut plan = super::plan(system, 1500, true);
+    if system.kind == TAP {
         plan.wire = Wire::Tap { queues: shards };
     }
-    let mut server = bench.start_on(plan, subject, &site, shards, &[])?;
+    let mut server = bench.start_on(plan, system, &site, shards, &[])?;
     let url = server.url("/3500.html");
     let load = words(&format!("http {url} --close -c 64 --warm-up 300ms"));
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())

@@ -15,16 +15,16 @@ const XDP: &str = "weft netstack xdp";
 const PACKET: &str = "weft netstack packet";
 const TAP: &str = "weft netstack tap";
 
-/// A link without loss, as a subject needs it.
-fn plan(subject: &Subject, mtu: u64, has_offloads: bool) -> LinkPlan {
+/// A link without loss, as a system needs it.
+fn plan(system: &System, mtu: u64, has_offloads: bool) -> LinkPlan {
     LinkPlan {
-        wire: match &*subject.kind {
+        wire: match &*system.kind {
             TAP => Wire::Tap { queues: 1 },
             _ => Wire::Veth { has_offloads },
         },
         mtu,
         // As the netstack; the default of many kernels is another one.
-        kernel: (!subject.kind.starts_with("weft netstack")).then_some("cubic"),
+        kernel: (!system.kind.starts_with("weft netstack")).then_some("cubic"),
     }
 }
 
@@ -32,12 +32,12 @@ fn plan(subject: &Subject, mtu: u64, has_offloads: bool) -> LinkPlan {
 /// for each.
 fn pages(
     bench: &mut Bench<'_>,
-    subject: &Subject,
+    system: &System,
     link: LinkPlan,
 ) -> Result<(Running, Vec<String>), Fault> {
     let site = super::web::pages(bench)?;
     let memory = ["--memory-file-max", "2M"];
-    let server = bench.start_on(link, subject, &site, 1, &memory)?;
+    let server = bench.start_on(link, system, &site, 1, &memory)?;
     let load = super::web::ask_for_files(&server, &site, "--close");
     Ok((server, load))
 }

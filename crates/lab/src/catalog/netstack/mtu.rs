@@ -14,8 +14,8 @@ pub(in crate::catalog) const MTU: Experiment = Experiment {
         Measure::RATE,
         Measure::BUSY,
     ],
-    cells,
-    subjects: &[KERNEL, XDP, PACKET],
+    configurations,
+    systems: &[KERNEL, XDP, PACKET],
     work: Work::Server(ServerWork {
         lasts: LASTS,
         needs_link: true,
@@ -50,10 +50,10 @@ const MTUS: &[(u64, f64)] = &[
     (9000, 3.5),
 ];
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let mtus = MTUS.iter().map(|&(mtu, _)| mtu);
     let mtus = mtus.filter(|mtu| !breadth.quick || [256, 1500].contains(mtu));
-    mtus.map(|mtu| Cell::new(label(mtu), "http", [("mtu", mtu)]))
+    mtus.map(|mtu| Configuration::new(label(mtu), "http", [("mtu", mtu)]))
         .collect()
 }
 
@@ -61,9 +61,13 @@ fn label(mtu: u64) -> String {
     format!("MTU {mtu}")
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let mtu = cell.get("mtu", 1500);
-    let (mut server, mut load) = super::pages(bench, subject, super::plan(subject, mtu, false))?;
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
+    let mtu = configuration.get("mtu", 1500);
+    let (mut server, mut load) = super::pages(bench, system, super::plan(system, mtu, false))?;
     load.extend(words("-c 50 --warm-up 1s"));
     bench.seconds *= LASTS;
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
@@ -84,7 +88,7 @@ fn expectations(rows: &Rows) -> Expectations {
 mod tests {
     use super::*;
 
-    /// Seen: the paper's 6,000 bytes were no cell.
+    /// Seen: the paper's 6,000 bytes were no configuration.
     #[test]
     fn the_paper_s_packets_are_all_asked_for_at_its_ratios() {
         let paper = [

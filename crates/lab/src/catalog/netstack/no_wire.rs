@@ -7,8 +7,8 @@ pub(in crate::catalog) const NO_WIRE: Experiment = Experiment {
     about: "small requests, and connections, between two netstacks in memory, beside idle ones",
     page: page!("netstack-no-wire"),
     measures: &[RATE, Measure::NANOS, BYTES],
-    cells,
-    subjects: &[NETSTACK],
+    configurations,
+    systems: &[NETSTACK],
     work: Work::Program,
     figures: &[bars(0), bars(1)],
     expectations,
@@ -29,8 +29,8 @@ const BYTES: Measure = Measure {
     name: "bytes_per_end",
     title: "resident memory of an idle connection's end",
     unit: "bytes",
-    of: Some(|cell, values| {
-        let ends = 2 * cell.get("idle", 0);
+    of: Some(|configuration, values| {
+        let ends = 2 * configuration.get("idle", 0);
         let grown = values.get("resident_bytes")?;
         (ends >= 20_000).then(|| grown / ends as f64)
     }),
@@ -47,10 +47,11 @@ const PAIRS: [(&str, u64); 4] = [
 ];
 const CONNECTIONS: &str = "connections";
 
-fn cells(_: &Breadth) -> Vec<Cell> {
-    let cell = |label, what| Cell::new(label, "no-wire", [("processors", 1), what]);
-    let pairs = PAIRS.map(|(label, idle)| cell(label, ("idle", idle)));
-    let connections = cell(CONNECTIONS, ("close", 1));
+fn configurations(_: &Breadth) -> Vec<Configuration> {
+    let configuration =
+        |label, what| Configuration::new(label, "no-wire", [("processors", 1), what]);
+    let pairs = PAIRS.map(|(label, idle)| configuration(label, ("idle", idle)));
+    let connections = configuration(CONNECTIONS, ("close", 1));
     pairs.into_iter().chain([connections]).collect()
 }
 
@@ -81,10 +82,11 @@ mod tests {
             ..Output::default()
         }
         .into();
-        let cells = cells(&Breadth::default());
+        let configurations = configurations(&Breadth::default());
         let figures = |at: usize| {
             let measures = NO_WIRE.measures.iter();
-            let figures = measures.map(|measure| measure.figure(&cells[at], &sample.values));
+            let figures =
+                measures.map(|measure| measure.figure(&configurations[at], &sample.values));
             figures.collect::<Vec<_>>()
         };
         assert_eq!(figures(0), [Some(2e6), Some(500.0), None]);

@@ -15,14 +15,14 @@ pub(in crate::catalog) const OFFLOAD: Experiment = Experiment {
         Measure::RATE,
         Measure::BUSY,
     ],
-    cells: |_| {
+    configurations: |_| {
         vec![
-            Cell::new(SHORT, "http", [("size", SHORT_BYTES), ("connections", 64)]),
-            Cell::new(PAGES, "http", [("connections", 100)]),
-            Cell::new(BULK, "http", [("size", BULK_BYTES), ("connections", 1)]),
+            Configuration::new(SHORT, "http", [("size", SHORT_BYTES), ("connections", 64)]),
+            Configuration::new(PAGES, "http", [("connections", 100)]),
+            Configuration::new(BULK, "http", [("size", BULK_BYTES), ("connections", 1)]),
         ]
     },
-    subjects: &[KERNEL, TAP],
+    systems: &[KERNEL, TAP],
     work: Work::Server(ServerWork {
         lasts: LASTS,
         needs_link: true,
@@ -41,24 +41,28 @@ const BULK_BYTES: u64 = 100_000_000;
 const LASTS: f64 = 2.0;
 const MTU: u64 = 1500;
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let plan = super::plan(subject, MTU, true);
-    let (mut server, mut load) = match cell.parameter("size") {
-        None => super::pages(bench, subject, plan)?,
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
+    let plan = super::plan(system, MTU, true);
+    let (mut server, mut load) = match configuration.parameter("size") {
+        None => super::pages(bench, system, plan)?,
         Some(size) => {
             let site = web::site(bench, "short-and-long", &[SHORT_BYTES, BULK_BYTES])?;
-            let more: &[&str] = match subject.kind == TAP {
+            let more: &[&str] = match system.kind == TAP {
                 true => &["--memory-file-max", "128M"],
                 false => &[],
             };
-            let server = bench.start_on(plan, subject, &site, 1, more)?;
+            let server = bench.start_on(plan, system, &site, 1, more)?;
             let url = server.url(&format!("/{size}.html"));
             let close = if size == BULK_BYTES { "" } else { "--close" };
             let load = words(&format!("http {url} {close}"));
             (server, load)
         }
     };
-    let connections = cell.get("connections", 1);
+    let connections = configuration.get("connections", 1);
     load.extend(words(&format!("-c {connections} --warm-up 500ms")));
     bench.seconds *= LASTS;
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())

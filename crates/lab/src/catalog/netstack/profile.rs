@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::{KERNEL, TAP, XDP};
 use crate::catalog::prelude::*;
-use crate::subject::in_path;
+use crate::system::in_path;
 
 pub(in crate::catalog) const PROFILE: Experiment = Experiment {
     name: "netstack-profile",
@@ -21,8 +21,8 @@ pub(in crate::catalog) const PROFILE: Experiment = Experiment {
         HTTP.measure,
         OTHER.measure,
     ],
-    cells: |_| vec![Cell::new(CELL, "http", [])],
-    subjects: &[XDP, TAP, KERNEL],
+    configurations: |_| vec![Configuration::new(CELL, "http", [])],
+    systems: &[XDP, TAP, KERNEL],
     work: Work::Server(ServerWork {
         lasts: LASTS,
         needs_link: true,
@@ -87,13 +87,13 @@ const PARTS: [&Part; 8] = [
     &OTHER,
 ];
 
-fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sample, Fault> {
     let perf = in_path("perf").ok_or("perf is not installed: apt-get install linux-perf")?;
-    let plan = super::plan(subject, 1500, false);
-    let (mut server, mut load) = super::pages(bench, subject, plan)?;
+    let plan = super::plan(system, 1500, false);
+    let (mut server, mut load) = super::pages(bench, system, plan)?;
     load.extend(words("-c 50 --warm-up 1s"));
     bench.seconds *= LASTS;
-    let file = bench.place.scratch().join("perf.data");
+    let file = bench.testbed.scratch().join("perf.data");
     let (pids, seconds) = (server.pids(), 1.0 + bench.seconds);
     let record = format!("record -q -e cpu-clock -F 997 -p {pids} -o");
     let mut argv: Vec<OsString> = vec![perf.clone().into()];
@@ -101,8 +101,8 @@ fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fa
     argv.push(file.clone().into());
     let lasts = format!("-- sleep {seconds:.1}");
     argv.extend(words(&lasts).into_iter().map(Into::into));
-    let log = bench.place.scratch().join("perf.log");
-    let mut recorder = bench.place.launch_beside(&argv, &log)?;
+    let log = bench.testbed.scratch().join("perf.log");
+    let mut recorder = bench.testbed.launch_beside(&argv, &log)?;
     let mut sample = bench.drive(&mut server, &[load])?.sound()?.sample();
     bench.see_end(&mut recorder, &log)?;
     let said = Command::new(perf)
@@ -136,7 +136,7 @@ fn shares(report: &str) -> Option<Vec<(String, f64)>> {
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&ALLOCATION.measure);
-    let each = [XDP, TAP].map(|subject| judge.at_most(CELL, subject, 1.0));
+    let each = [XDP, TAP].map(|system| judge.at_most(CELL, system, 1.0));
     each.into()
 }
 

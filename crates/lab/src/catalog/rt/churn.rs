@@ -1,7 +1,7 @@
 //! `rt-churn`: semaphores at random: each fiber posts one and waits for it. Which one is woken
 //! cannot be foreseen, and is on another processor half of the time.
 
-use super::{BARS, ahead, four_cells};
+use super::{BARS, ahead, four_configurations};
 use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CHURN: Experiment = Experiment {
@@ -9,18 +9,18 @@ pub(in crate::catalog) const CHURN: Experiment = Experiment {
     about: "each fiber posts a semaphore at random and waits for it",
     page: page!("rt-churn"),
     measures: &[Measure::NANOS_PER_OPERATION],
-    cells,
-    subjects: &["pinned", "migratable", "go", "tokio", "may"],
+    configurations,
+    systems: &["pinned", "migratable", "go", "tokio", "may"],
     work: Work::Program,
     figures: BARS,
     expectations,
 };
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     // With one fiber and one semaphore there is none to wake.
-    let mut cells = four_cells("churn", breadth);
-    cells.retain(|cell| cell.label.ends_with("many"));
-    cells
+    let mut configurations = four_configurations("churn", breadth);
+    configurations.retain(|configuration| configuration.label.ends_with("many"));
+    configurations
 }
 
 fn expectations(rows: &Rows) -> Expectations {

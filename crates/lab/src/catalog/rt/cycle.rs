@@ -2,7 +2,7 @@
 //! wakes the next. What waiting and waking cost together; a yield that does nothing cannot cheat
 //! here.
 
-use super::{BARS, FOUR, ahead, four_cells};
+use super::{BARS, FOUR, ahead, four_configurations};
 use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CYCLE: Experiment = Experiment {
@@ -10,24 +10,24 @@ pub(in crate::catalog) const CYCLE: Experiment = Experiment {
     about: "rings of five fibers, each wakes the next and waits",
     page: page!("rt-cycle"),
     measures: &[Measure::NANOS_PER_OPERATION],
-    cells,
-    subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],
+    configurations,
+    systems: &["pinned", "steps", "migratable", "go", "tokio", "may"],
     work: Work::Program,
     figures: BARS,
     expectations,
 };
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let ways = [("semaphore", 1), ("park", 0)].into_iter();
-    let cells = ways.flat_map(|(way, semaphore)| {
-        let mut cells = four_cells("cycle", breadth);
-        for cell in &mut cells {
-            cell.label = format!("{way}: {}", cell.label);
-            cell.parameters.push(("semaphore", semaphore));
+    let configurations = ways.flat_map(|(way, semaphore)| {
+        let mut configurations = four_configurations("cycle", breadth);
+        for configuration in &mut configurations {
+            configuration.label = format!("{way}: {}", configuration.label);
+            configuration.parameters.push(("semaphore", semaphore));
         }
-        cells
+        configurations
     });
-    cells.collect()
+    configurations.collect()
 }
 
 fn expectations(rows: &Rows) -> Expectations {
@@ -38,8 +38,8 @@ fn expectations(rows: &Rows) -> Expectations {
         judge.within(two, one, "weft", 2.0),
     ];
     for way in ["semaphore", "park"] {
-        let cells = FOUR.map(|cell| format!("{way}: {cell}"));
-        expected.extend(ahead(judge, &cells.each_ref().map(String::as_str)));
+        let configurations = FOUR.map(|configuration| format!("{way}: {configuration}"));
+        expected.extend(ahead(judge, &configurations.each_ref().map(String::as_str)));
     }
     expected
 }

@@ -9,8 +9,8 @@ pub(in crate::catalog) const HAND_OVER: Experiment = Experiment {
     about: "two fibers wake each other across two processors that have other fibers to run",
     page: page!("rt-handover"),
     measures: &[Measure::NANOS],
-    cells: |_| vec![cell(1)],
-    subjects: &["pinned", "threads"],
+    configurations: |_| vec![configuration(1)],
+    systems: &["pinned", "threads"],
     work: Work::Program,
     figures: BARS,
     expectations: |rows| vec![rows.by(&Measure::NANOS).at_most(CELL, "weft", 1000.0)],
@@ -21,8 +21,8 @@ pub(in crate::catalog) const WAKE: Experiment = Experiment {
     about: "two fibers wake each other across two processors that sleep, and bare ways to wake a thread",
     page: page!("rt-wake"),
     measures: &[Measure::NANOS],
-    cells: |_| vec![cell(0)],
-    subjects: &[
+    configurations: |_| vec![configuration(0)],
+    systems: &[
         "pinned",
         "futex",
         "eventfd",
@@ -36,10 +36,10 @@ pub(in crate::catalog) const WAKE: Experiment = Experiment {
 
 const CELL: &str = "2 processors";
 
-fn cell(awake: u64) -> Cell {
+fn configuration(awake: u64) -> Configuration {
     // Long enough for the other processor to give up looking around and to fall asleep.
     let keep_us = (1 - awake) * 150;
-    Cell::new(
+    Configuration::new(
         CELL,
         "hand-over",
         [("processors", 2), ("awake", awake), ("keep_us", keep_us)],

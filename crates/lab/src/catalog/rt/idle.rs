@@ -8,8 +8,8 @@ pub(in crate::catalog) const IDLE: Experiment = Experiment {
     about: "CPU time while there is nothing to do, or 100,000 fibers sleep on timers",
     page: page!("rt-idle"),
     measures: &[CPU],
-    cells,
-    subjects: &["pinned", "go", "tokio"],
+    configurations,
+    systems: &["pinned", "go", "tokio"],
     work: Work::Program,
     figures: BARS,
     expectations,
@@ -17,12 +17,13 @@ pub(in crate::catalog) const IDLE: Experiment = Experiment {
 
 /// CPU time, if the fibers did what was due.
 const CPU: Measure = Measure {
-    of: Some(|cell, values| {
-        let per_period = cell.get("ms", 0) as f64 / cell.get("period_ms", 1) as f64;
-        let due = cell.get("threads", 0) as f64 * per_period;
+    of: Some(|configuration, values| {
+        let per_period =
+            configuration.get("ms", 0) as f64 / configuration.get("period_ms", 1) as f64;
+        let due = configuration.get("threads", 0) as f64 * per_period;
         let is_done = *values.get("ops")? >= 0.9 * due;
         is_done
-            .then(|| Measure::CPU_PERCENT.figure(cell, values))
+            .then(|| Measure::CPU_PERCENT.figure(configuration, values))
             .flatten()
     }),
     ..Measure::CPU_PERCENT
@@ -32,19 +33,19 @@ const NO_FIBERS: &str = "no fibers";
 const MINUTE: &str = "100,000, each wakes every 60 s";
 const SECONDS: &str = "100,000, each wakes every 10 s";
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let ms = breadth.pick(1_000, 3_000);
     let programs = [
         (NO_FIBERS, 0, 1),
         (MINUTE, 100_000, 60_000),
         (SECONDS, 100_000, 10_000),
     ];
-    let cells = programs.map(|(label, threads, period_ms)| {
+    let configurations = programs.map(|(label, threads, period_ms)| {
         let time = [("ms", ms), ("period_ms", period_ms)];
         let sizes = [("processors", 2), ("threads", threads)];
-        Cell::new(label, "idle", [time, sizes].concat())
+        Configuration::new(label, "idle", [time, sizes].concat())
     });
-    cells.into()
+    configurations.into()
 }
 
 fn expectations(rows: &Rows) -> Expectations {
@@ -53,7 +54,7 @@ fn expectations(rows: &Rows) -> Expectations {
     let nothing = judge.at_most(NO_FIBERS, "weft", 0.02);
     // Processors wake for nearly every millisecond, in which some timer is due. What that costs is
     // the kernel's and the hypervisor's, so no limit is right everywhere.
-    let [minute, seconds] =
-        [MINUTE, SECONDS].map(|cell| judge.beats(cell, "weft", &["go", "tokio"], 1.0));
+    let [minute, seconds] = [MINUTE, SECONDS]
+        .map(|configuration| judge.beats(configuration, "weft", &["go", "tokio"], 1.0));
     vec![nothing, minute, seconds]
 }

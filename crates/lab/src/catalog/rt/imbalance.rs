@@ -9,8 +9,8 @@ pub(in crate::catalog) const IMBALANCE: Experiment = Experiment {
     about: "64 conversations that began on one processor; each request is some 100 µs of computing",
     page: page!("rt-imbalance"),
     measures: &[Measure::MICROS],
-    cells,
-    subjects: &["pinned", "steps"],
+    configurations,
+    systems: &["pinned", "steps"],
     work: Work::Program,
     figures: BARS,
     expectations,
@@ -19,16 +19,16 @@ pub(in crate::catalog) const IMBALANCE: Experiment = Experiment {
 const ONE: &str = "1 processor, all on one";
 const TWO: &str = "2 processors, all on one";
 
-fn cells(_: &Breadth) -> Vec<Cell> {
-    let cell = |label, processors| {
+fn configurations(_: &Breadth) -> Vec<Configuration> {
+    let configuration = |label, processors| {
         let sizes = [
             ("processors", processors),
             ("threads", 64),
             ("rounds", 50_000),
         ];
-        Cell::new(label, "imbalance", sizes)
+        Configuration::new(label, "imbalance", sizes)
     };
-    vec![cell(ONE, 1), cell(TWO, 2)]
+    vec![configuration(ONE, 1), configuration(TWO, 2)]
 }
 
 fn expectations(rows: &Rows) -> Expectations {

@@ -10,24 +10,24 @@ pub(in crate::catalog) const LOCALITY: Experiment = Experiment {
     about: "each fiber touches its array and takes another fiber's seat",
     page: page!("rt-locality"),
     measures: &[Measure::NANOS_PER_OPERATION],
-    cells,
-    subjects: &["pinned", "migratable", "go", "tokio", "may"],
+    configurations,
+    systems: &["pinned", "migratable", "go", "tokio", "may"],
     work: Work::Program,
     figures: BARS,
     expectations,
 };
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let processors = breadth.pick(&[2][..], &[1, 2]);
-    let cells = processors.iter().flat_map(|&processors| {
+    let configurations = processors.iter().flat_map(|&processors| {
         [("no sharing", 0), ("sharing", 1)].map(|(how, share)| {
             let sizes = [("processors", processors), ("threads", 100 * processors)];
             let work = [("words", 100), ("touched", 10), ("share", share)];
             let all = [&sizes[..], &work].concat();
-            Cell::new(label(processors, how), "locality", all)
+            Configuration::new(label(processors, how), "locality", all)
         })
     });
-    cells.collect()
+    configurations.collect()
 }
 
 fn expectations(rows: &Rows) -> Expectations {

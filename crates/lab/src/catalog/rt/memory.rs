@@ -9,17 +9,19 @@ pub(in crate::catalog) const MEMORY: Experiment = Experiment {
     about: "resident memory of a parked fiber",
     page: page!("rt-memory"),
     measures: &[Measure::BYTES_PER_THREAD, START, END, VIRTUAL],
-    cells,
-    subjects: &["pinned", "steps", "go", "tokio", "may"],
+    configurations,
+    systems: &["pinned", "steps", "go", "tokio", "may"],
     work: Work::Program,
     figures: BARS,
     expectations,
 };
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let cells = breadth.pick(&COUNTS[..1], &COUNTS).iter();
-    cells
-        .map(|&(label, count)| Cell::new(label, "memory", [("processors", 1), ("threads", count)]))
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
+    let configurations = breadth.pick(&COUNTS[..1], &COUNTS).iter();
+    configurations
+        .map(|&(label, count)| {
+            Configuration::new(label, "memory", [("processors", 1), ("threads", count)])
+        })
         .collect()
 }
 
@@ -50,7 +52,7 @@ const VIRTUAL: Measure = Measure {
 fn expectations(rows: &Rows) -> Expectations {
     const KIB: f64 = 1024.0;
     let (memory, start) = (rows.by(&Measure::BYTES_PER_THREAD), rows.by(&START));
-    let each = COUNTS.map(|(cell, _)| memory.at_most(cell, "weft", 4.3 * KIB));
+    let each = COUNTS.map(|(configuration, _)| memory.at_most(configuration, "weft", 4.3 * KIB));
     let start = start.at_most(MILLION, "weft", 10.0);
     each.into_iter().chain([start]).collect()
 }
@@ -73,9 +75,10 @@ mod tests {
             cpu_seconds: None,
         }
         .into();
-        let cells = cells(&Breadth::default());
+        let configurations = configurations(&Breadth::default());
         let measures = MEMORY.measures.iter();
-        let figures = measures.filter_map(|measure| measure.figure(&cells[0], &sample.values));
+        let figures =
+            measures.filter_map(|measure| measure.figure(&configurations[0], &sample.values));
         let figures: Vec<f64> = figures.collect();
         assert_eq!(figures, [4100.0, 2.0, 1.0, 100_000.0]);
     }

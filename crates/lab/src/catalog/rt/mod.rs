@@ -20,11 +20,11 @@ const PEERS: &[&str] = &["go", "tokio", "may"];
 
 const BARS: &[Figure] = &[bars(0)];
 
-/// The four cells of the thesis's figures: one and two processors, many fibers for each and one for
-/// each.
-fn four_cells(program: &'static str, breadth: &Breadth) -> Vec<Cell> {
+/// The four configurations of the thesis's figures: one and two processors, many fibers for each
+/// and one for each.
+fn four_configurations(program: &'static str, breadth: &Breadth) -> Vec<Configuration> {
     let processors = breadth.pick(&[1_u64][..], &[1, 2]);
-    let cells = processors.iter().flat_map(|&processors| {
+    let configurations = processors.iter().flat_map(|&processors| {
         [("many", 100), ("few", 1)].map(|(how_many, per_processor)| {
             let threads = per_processor * processors;
             let parameters = [
@@ -32,10 +32,10 @@ fn four_cells(program: &'static str, breadth: &Breadth) -> Vec<Cell> {
                 ("threads", threads),
                 ("spots", threads.div_ceil(2)),
             ];
-            Cell::new(label(processors, how_many), program, parameters)
+            Configuration::new(label(processors, how_many), program, parameters)
         })
     });
-    cells.collect()
+    configurations.collect()
 }
 
 const FOUR: [&str; 4] = [
@@ -52,10 +52,10 @@ fn label(processors: u64, how_many: &str) -> String {
     }
 }
 
-/// That weft's pinned fibers are ahead of all peers in these cells.
-fn ahead(judge: Judge<'_>, cells: &[&str]) -> Expectations {
-    let cells = cells.iter();
-    cells
-        .map(|cell| judge.beats(cell, "weft", PEERS, 1.0))
+/// That weft's pinned fibers are ahead of all peers in these configurations.
+fn ahead(judge: Judge<'_>, configurations: &[&str]) -> Expectations {
+    let configurations = configurations.iter();
+    configurations
+        .map(|configuration| judge.beats(configuration, "weft", PEERS, 1.0))
         .collect()
 }

@@ -8,8 +8,8 @@ pub(in crate::catalog) const SPAWN: Experiment = Experiment {
     about: "one fiber starts others that do nothing, and joins them",
     page: page!("rt-spawn"),
     measures: &[Measure::NANOS],
-    cells,
-    subjects: &["pinned", "go", "tokio", "may", "threads"],
+    configurations,
+    systems: &["pinned", "go", "tokio", "may", "threads"],
     work: Work::Program,
     figures: BARS,
     expectations,
@@ -18,14 +18,15 @@ pub(in crate::catalog) const SPAWN: Experiment = Experiment {
 const ONE: &str = "1 processor, one at a time";
 const HUNDRED: &str = "1 processor, 100 at a time";
 
-fn cells(_: &Breadth) -> Vec<Cell> {
-    let cell =
-        |label, at_once| Cell::new(label, "spawn", [("processors", 1), ("at_once", at_once)]);
-    vec![cell(ONE, 1), cell(HUNDRED, 100)]
+fn configurations(_: &Breadth) -> Vec<Configuration> {
+    let configuration = |label, at_once| {
+        Configuration::new(label, "spawn", [("processors", 1), ("at_once", at_once)])
+    };
+    vec![configuration(ONE, 1), configuration(HUNDRED, 100)]
 }
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS);
-    let limits = [ONE, HUNDRED].map(|cell| judge.at_most(cell, "weft", 300.0));
+    let limits = [ONE, HUNDRED].map(|configuration| judge.at_most(configuration, "weft", 300.0));
     [limits.into(), ahead(judge, &[ONE, HUNDRED])].concat()
 }

@@ -8,8 +8,8 @@ pub(in crate::catalog) const SYNC: Experiment = Experiment {
     about: "an uncontended lock, and channels of 128 places",
     page: page!("rt-sync"),
     measures: &[Measure::NANOS],
-    cells,
-    subjects: &["pinned", "go", "tokio", "may", "threads"],
+    configurations,
+    systems: &["pinned", "go", "tokio", "may", "threads"],
     work: Work::Program,
     figures: BARS,
     expectations,
@@ -23,18 +23,19 @@ const CHANNELS: [(&str, &str, u64); 4] = [
     ("four to four, 2 processors", "crowd", 2),
 ];
 
-fn cells(_: &Breadth) -> Vec<Cell> {
+fn configurations(_: &Breadth) -> Vec<Configuration> {
     let programs = [(MUTEX, "mutex", 1)].into_iter().chain(CHANNELS);
-    let cells = programs.map(|(label, program, processors)| {
-        Cell::new(label, program, [("processors", processors), ("bound", 128)])
+    let configurations = programs.map(|(label, program, processors)| {
+        Configuration::new(label, program, [("processors", processors), ("bound", 128)])
     });
-    cells.collect()
+    configurations.collect()
 }
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS);
     // parking_lot's.
     let mutex = judge.near(MUTEX, "weft", 2.0, "threads");
-    let channels = CHANNELS.map(|(cell, ..)| judge.beats(cell, "weft", &["go", "tokio"], 1.0));
+    let channels = CHANNELS
+        .map(|(configuration, ..)| judge.beats(configuration, "weft", &["go", "tokio"], 1.0));
     [mutex].into_iter().chain(channels).collect()
 }

@@ -14,8 +14,8 @@ pub(in crate::catalog) const TRANSFER: Experiment = Experiment {
     about: "a leader keeps its processor until all others have run",
     page: page!("rt-transfer"),
     measures: &[Measure::MILLIS_PER_TRANSFER],
-    cells,
-    subjects: &[
+    configurations,
+    systems: &[
         "pinned",
         "steps",
         "migratable",
@@ -31,22 +31,22 @@ pub(in crate::catalog) const TRANSFER: Experiment = Experiment {
 
 const NO_EXHAUST: &str = "no exhaust";
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let (limit_ms, transfers) = breadth.pick((1000, 20), (5000, 100));
-    let cells = [("exhaust", 1), (NO_EXHAUST, 0)].map(|(label, exhaust)| {
+    let configurations = [("exhaust", 1), (NO_EXHAUST, 0)].map(|(label, exhaust)| {
         let sizes = [("processors", 2), ("threads", 100)];
         let (until, how) = (("transfers", transfers), ("exhaust", exhaust));
         let limits = [until, how, ("limit_ms", limit_ms)];
-        Cell::new(label, "transfer", [&sizes[..], &limits].concat())
+        Configuration::new(label, "transfer", [&sizes[..], &limits].concat())
     });
-    cells.into()
+    configurations.into()
 }
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::MILLIS_PER_TRANSFER);
     let peers = ["go", "tokio", "tokio block", "may"];
-    let subjects = ["weft steps", "weft migratable"];
-    let limits = subjects.map(|subject| judge.at_most(NO_EXHAUST, subject, 1.0));
-    let ahead = subjects.map(|subject| judge.beats(NO_EXHAUST, subject, &peers, 1.0));
+    let systems = ["weft steps", "weft migratable"];
+    let limits = systems.map(|system| judge.at_most(NO_EXHAUST, system, 1.0));
+    let ahead = systems.map(|system| judge.beats(NO_EXHAUST, system, &peers, 1.0));
     limits.into_iter().chain(ahead).collect()
 }

@@ -10,8 +10,8 @@ pub(in crate::catalog) const WEB_COLD: Experiment = Experiment {
     about: "a file set three times the memory, and whether requests for hot files wait for the disk",
     page: page!("web-cold"),
     measures: &[HOT_P99, COLD, HOT, HOT_P50, FROM_DISK, Measure::BUSY],
-    cells: |_| vec![Cell::new(CELL, "cold", [])],
-    subjects: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],
+    configurations: |_| vec![Configuration::new(CELL, "cold", [])],
+    systems: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],
     work: Work::Server(ServerWork {
         // A p99 decides.
         seconds_min: 1.0,
@@ -43,7 +43,7 @@ const FROM_DISK: Measure = less(
     "%",
 );
 
-fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sample, Fault> {
     let site = bench.folder("cold", make)?;
     super::demand_disk(&site)?;
     super::cool(&site)?;
@@ -51,7 +51,7 @@ fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fa
         memory_bytes: Some(MEMORY_BYTES),
         ..ServerLimits::default()
     };
-    let mut server = bench.start(subject, &site, limits)?;
+    let mut server = bench.start(system, &site, limits)?;
     // This also warms the hot ones.
     for file in 0..HOT_FILES {
         let body = super::body((COLD_FILES + file) as u64, HOT_BYTES);

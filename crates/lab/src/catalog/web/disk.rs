@@ -18,13 +18,13 @@ pub(in crate::catalog) const WEB_DISK: Experiment = Experiment {
         ERRORS,
         Measure::BUSY,
     ],
-    cells: |_| {
+    configurations: |_| {
         vec![
-            Cell::new(AS_IT_IS, "disk", []),
-            Cell::new(SLOW, "disk", [("reads_per_s", 1000), ("least_s", 9)]),
+            Configuration::new(AS_IT_IS, "disk", []),
+            Configuration::new(SLOW, "disk", [("reads_per_s", 1000), ("least_s", 9)]),
         ]
     },
-    subjects: &[
+    systems: &[
         "weft",
         "weft event",
         "weft event alone",
@@ -84,17 +84,21 @@ const PER_READ: Measure = more(
     "per read of the disk",
 );
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let site = site(bench)?;
     super::demand_disk(&site)?;
     super::cool(&site)?;
     let limits = ServerLimits {
         memory_bytes: Some(MEMORY_BYTES),
-        disk_reads_per_s: cell.parameter("reads_per_s"),
+        disk_reads_per_s: configuration.parameter("reads_per_s"),
         ..ServerLimits::default()
     };
     let is_slow = limits.disk_reads_per_s.is_some();
-    let mut server = bench.start(subject, &site, limits)?;
+    let mut server = bench.start(system, &site, limits)?;
     let unit_s = bench.seconds;
     let warm_up_s = (UNITS * unit_s).max(if is_slow { SLOW_WARM_UP_S } else { 0.0 });
     let load = |path: &str, how: &str, list: &str| {
@@ -145,11 +149,12 @@ fn site(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
 fn expectations(rows: &Rows) -> Expectations {
     let nginx = &["nginx", "nginx threads"];
     let hot = rows.by(&HOT_P99);
-    let each = [(AS_IT_IS, &SET, 1.25), (SLOW, &PER_READ, 1.5)].map(|(cell, replies, times)| {
-        [
-            rows.by(replies).beats(cell, "weft", nginx, times),
-            hot.beats(cell, "weft", &["nginx threads"], 5.0),
-        ]
-    });
+    let each =
+        [(AS_IT_IS, &SET, 1.25), (SLOW, &PER_READ, 1.5)].map(|(configuration, replies, times)| {
+            [
+                rows.by(replies).beats(configuration, "weft", nginx, times),
+                hot.beats(configuration, "weft", &["nginx threads"], 5.0),
+            ]
+        });
     each.into_iter().flatten().collect()
 }

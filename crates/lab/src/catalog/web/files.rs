@@ -9,8 +9,8 @@ pub(in crate::catalog) const FILE_TABLE: Experiment = Experiment {
     about: "the generated file set beside the thesis's table of sizes and requests",
     page: page!("file-table"),
     measures: &[DIFFERS, MEMORY, THESIS],
-    cells,
-    subjects: &["weft load"],
+    configurations,
+    systems: &["weft load"],
     work: Work::Server(ServerWork {
         lasts: 0.0,
         queues_by_itself: true,
@@ -40,22 +40,22 @@ const COLUMNS: [u64; 8] = [10, 30, 50, 70, 80, 90, 95, 100];
 /// Thousandths of the files.
 const SCALES: [(u64, &str); 2] = [(1000, "21,600 files"), (20, "432 files")];
 
-fn cells(_: &Breadth) -> Vec<Cell> {
-    let cells = SCALES.iter().flat_map(|&(scale, files)| {
+fn configurations(_: &Breadth) -> Vec<Configuration> {
+    let configurations = SCALES.iter().flat_map(|&(scale, files)| {
         COLUMNS.map(|requests| {
             let parameters = [("requests", requests), ("scale", scale)];
-            Cell::new(label(files, requests), "fileset", parameters)
+            Configuration::new(label(files, requests), "fileset", parameters)
         })
     });
-    cells.collect()
+    configurations.collect()
 }
 
 fn label(files: &str, requests: u64) -> String {
     format!("{files}: {requests} % of the requests")
 }
 
-fn take(_: &mut Bench<'_>, cell: &Cell, _: &Subject) -> Result<Sample, Fault> {
-    let scale = cell.get("scale", 1000) as f64 / 1e3;
+fn take(_: &mut Bench<'_>, configuration: &Configuration, _: &System) -> Result<Sample, Fault> {
+    let scale = configuration.get("scale", 1000) as f64 / 1e3;
     let set = FileSet::plan(Recipe {
         model: Model::Thesis,
         scale,
@@ -63,7 +63,7 @@ fn take(_: &mut Bench<'_>, cell: &Cell, _: &Subject) -> Result<Sample, Fault> {
         exponent: 1.0,
     });
     let table = set?.table();
-    let requests = cell.get("requests", 100) as f64;
+    let requests = configuration.get("requests", 100) as f64;
     let mut columns = table.iter();
     let column = columns.find(|(thesis, _)| thesis.requests_percent == requests);
     let (thesis, ours) = column.ok_or("the thesis has no such column")?;
@@ -82,10 +82,10 @@ fn take(_: &mut Bench<'_>, cell: &Cell, _: &Subject) -> Result<Sample, Fault> {
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&DIFFERS);
-    let cells = SCALES
+    let configurations = SCALES
         .iter()
         .flat_map(|&(_, files)| COLUMNS.map(|requests| label(files, requests)));
-    cells
-        .map(|cell| judge.at_most(&cell, "weft load", 10.0))
+    configurations
+        .map(|configuration| judge.at_most(&configuration, "weft load", 10.0))
         .collect()
 }

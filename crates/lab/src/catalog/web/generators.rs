@@ -2,18 +2,20 @@
 
 use crate::catalog::generator::{number_before, number_behind, wrk};
 use crate::catalog::prelude::*;
-use crate::subject::{Start, generators};
+use crate::system::{Start, generators};
 
 pub(in crate::catalog) const WEB_GENERATORS: Experiment = Experiment {
     name: "web-generators",
     about: "the same web servers as wrk sees them and as weft load does",
     page: page!("web-generators"),
     measures: &[Measure::RATE, Measure::CPU_US],
-    cells: |_| {
-        let cell = |label, by_wrk| Cell::new(label, "http", [("connections", 64), ("wrk", by_wrk)]);
-        vec![cell(BY_WEFT, 0), cell(BY_WRK, 1)]
+    configurations: |_| {
+        let configuration = |label, by_wrk| {
+            Configuration::new(label, "http", [("connections", 64), ("wrk", by_wrk)])
+        };
+        vec![configuration(BY_WEFT, 0), configuration(BY_WRK, 1)]
     },
-    subjects: &[
+    systems: &[
         "weft",
         "weft epoll",
         "weft event",
@@ -35,20 +37,24 @@ pub(in crate::catalog) const WEB_GENERATORS: Experiment = Experiment {
 const BY_WEFT: &str = "asked by weft load";
 const BY_WRK: &str = "asked by wrk";
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let by_wrk = match cell.get("wrk", 0) {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
+    let by_wrk = match configuration.get("wrk", 0) {
         0 => None,
         _ => Some(installed(bench).ok_or(Fault::Absent)?),
     };
     let site = super::site(bench, "small", &[400])?;
-    let mut server = bench.start(subject, &site, ServerLimits::default())?;
+    let mut server = bench.start(system, &site, ServerLimits::default())?;
     server.verify("/400.html", &super::body(400, 400))?;
     let url = server.url("/400.html");
     let Some(program) = by_wrk else {
         let load = words(&format!("http {url} -c 64 --warm-up 300ms"));
         return Ok(bench.drive(&mut server, &[load])?.sound()?.sample());
     };
-    let argv = wrk(&program, cell, bench.seconds, &url, &[]);
+    let argv = wrk(&program, configuration, bench.seconds, &url, &[]);
     let watched = bench.watch(&mut server, &argv)?;
     let figures = figures(&watched.said, watched.server_s)?;
     Ok(Sample {
@@ -58,7 +64,7 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
 }
 
 /// wrk, if it is installed.
-fn installed(bench: &Bench<'_>) -> Option<Subject> {
+fn installed(bench: &Bench<'_>) -> Option<System> {
     let mut all = generators(bench.generator).into_iter();
     all.find(|one| matches!(one.start, Start::Generator { .. }) && one.kind == "wrk")
 }

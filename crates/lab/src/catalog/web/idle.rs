@@ -13,8 +13,8 @@ pub(in crate::catalog) const WEB_IDLE: Experiment = Experiment {
     about: "resident memory of a web server per idle connection",
     page: page!("web-idle"),
     measures: &[BYTES, BEFORE],
-    cells,
-    subjects: &[
+    configurations,
+    systems: &[
         "weft",
         "weft epoll",
         "weft event",
@@ -45,15 +45,19 @@ const SETTLE: Duration = Duration::from_secs(1);
 const ALL: &str = "10,000 connections";
 const THOUSAND: &str = "1,000 connections";
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let (label, count) = breadth.pick((THOUSAND, 1_000), (ALL, 10_000));
-    vec![Cell::new(label, "hold", [("connections", count)])]
+    vec![Configuration::new(label, "hold", [("connections", count)])]
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let site = super::site(bench, "small", &[SIZE])?;
-    let mut server = bench.start(subject, &site, ServerLimits::default())?;
-    let count = cell.get("connections", 1) as usize;
+    let mut server = bench.start(system, &site, ServerLimits::default())?;
+    let count = configuration.get("connections", 1) as usize;
     let mut herd = vec![server.connect()?];
     ask(&mut herd)?;
     let before = server.resident_bytes()?;
@@ -102,7 +106,8 @@ fn ask(wave: &mut [TcpStream]) -> Result<(), Fault> {
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&BYTES);
-    let each = [ALL, THOUSAND]
-        .map(|cell| ["weft", "weft event"].map(|form| judge.at_most(cell, form, 1024.0)));
+    let each = [ALL, THOUSAND].map(|configuration| {
+        ["weft", "weft event"].map(|form| judge.at_most(configuration, form, 1024.0))
+    });
     each.into_iter().flatten().collect()
 }

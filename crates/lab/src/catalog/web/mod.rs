@@ -22,7 +22,7 @@ use std::time::Duration;
 use load::random::Random;
 
 use crate::catalog::prelude::*;
-use crate::place::{drop_from_page_cache, filesystem_of};
+use crate::testbed::{drop_from_page_cache, filesystem_of};
 
 /// Every server that there is, and the two that show how far one could go.
 pub(super) const SERVERS: &[&str] = &[
@@ -100,7 +100,7 @@ pub(super) fn pages(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
 }
 
 fn fileset(bench: &mut Bench<'_>, name: &str, how: &[&str]) -> Result<PathBuf, Fault> {
-    let site = bench.place.scratch().join(name);
+    let site = bench.testbed.scratch().join(name);
     if !site.exists() {
         make_fileset(bench, &site, how)?;
     }

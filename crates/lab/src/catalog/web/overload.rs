@@ -8,8 +8,8 @@ pub(in crate::catalog) const WEB_OVERLOAD: Experiment = Experiment {
     about: "good replies, errors and recovery of web servers at twice their knee",
     page: page!("web-overload"),
     measures: overload::MEASURES,
-    cells: overload::cells,
-    subjects: &[
+    configurations: overload::configurations,
+    systems: &[
         "weft",
         "weft epoll",
         "weft event",
@@ -24,9 +24,13 @@ pub(in crate::catalog) const WEB_OVERLOAD: Experiment = Experiment {
     expectations: |rows| overload::expectations(rows, "weft", &["nginx sendfile"]),
 };
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let site = super::thesis(bench)?;
-    let mut server = bench.start(subject, &site, overload::LIMITS)?;
+    let mut server = bench.start(system, &site, overload::LIMITS)?;
     let load = super::ask_for_files(&server, &site, "--requests-per-connection 5");
-    overload::take(bench, cell, &mut server, &load)
+    overload::take(bench, configuration, &mut server, &load)
 }

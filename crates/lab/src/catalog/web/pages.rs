@@ -9,8 +9,8 @@ pub(in crate::catalog) const PAGE_SIZES: Experiment = Experiment {
     about: "the generated front pages beside the sizes that the author of Rusty found",
     page: page!("page-sizes"),
     measures: &[super::files::DIFFERS, OURS, PAPER],
-    cells,
-    subjects: &["weft load"],
+    configurations,
+    systems: &["weft load"],
     work: Work::Server(ServerWork {
         lasts: 0.0,
         queues_by_itself: true,
@@ -20,8 +20,12 @@ pub(in crate::catalog) const PAGE_SIZES: Experiment = Experiment {
     expectations,
 };
 
-const OURS: Measure = neither("ours", "of the generated pages", "as the cell says");
-const PAPER: Measure = neither("paper", "of the paper's pages", "as the cell says");
+const OURS: Measure = neither(
+    "ours",
+    "of the generated pages",
+    "as the configuration says",
+);
+const PAPER: Measure = neither("paper", "of the paper's pages", "as the configuration says");
 
 fn figures() -> Result<Vec<(&'static str, f64, f64)>, String> {
     let set = FileSet::plan(Recipe {
@@ -33,15 +37,16 @@ fn figures() -> Result<Vec<(&'static str, f64, f64)>, String> {
     Ok(page_figures(&set?))
 }
 
-fn cells(_: &Breadth) -> Vec<Cell> {
+fn configurations(_: &Breadth) -> Vec<Configuration> {
     let figures = figures().unwrap_or_default().into_iter().enumerate();
-    let cells = figures.map(|(at, (name, ..))| Cell::new(name, "fileset", [("at", at as u64)]));
-    cells.collect()
+    let configurations =
+        figures.map(|(at, (name, ..))| Configuration::new(name, "fileset", [("at", at as u64)]));
+    configurations.collect()
 }
 
-fn take(_: &mut Bench<'_>, cell: &Cell, _: &Subject) -> Result<Sample, Fault> {
+fn take(_: &mut Bench<'_>, configuration: &Configuration, _: &System) -> Result<Sample, Fault> {
     let figures = figures()?;
-    let found = figures.get(cell.get("at", 0) as usize);
+    let found = figures.get(configuration.get("at", 0) as usize);
     let &(_, paper, ours) = found.ok_or("the paper has no such figure")?;
     let differs = 100.0 * (ours / paper - 1.0).abs();
     Ok(Sample::of([

@@ -14,11 +14,13 @@ pub(in crate::catalog) const WEB_ROWS: Experiment = Experiment {
         Measure::P99,
         Measure::MACHINE_US,
     ],
-    cells,
-    subjects: super::SERVERS,
+    configurations,
+    systems: super::SERVERS,
     work: Work::Server(ServerWork {
         full_seconds: 0.8,
-        skips: |cell, kind| kind.starts_with("ceiling") && cell.get("size", 0) >= 65_536,
+        skips: |configuration, kind| {
+            kind.starts_with("ceiling") && configuration.get("size", 0) >= 65_536
+        },
         ..ServerWork::new(take)
     }),
     figures: &[bars(0), bars(1)],
@@ -67,25 +69,32 @@ const MANY: &str = "400 B, 1,000 connections";
 const CLOSE: &str = "400 B, a connection for every request";
 const SIZES: &[u64] = &[400, 4096, 65_536, 1_048_576];
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let is_wanted = |at: usize| !breadth.quick || [0, 3, 5].contains(&at);
     let rows = ROWS.iter().enumerate().filter(|(at, _)| is_wanted(*at));
-    let cells = rows.map(|(_, row)| {
+    let configurations = rows.map(|(_, row)| {
         let asked = [("size", row.size), ("connections", row.connections)];
         let how = [("depth", row.depth), ("close", row.close)];
-        Cell::new(row.label, "http", [&asked[..], &how].concat())
+        Configuration::new(row.label, "http", [&asked[..], &how].concat())
     });
-    cells.collect()
+    configurations.collect()
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let site = super::site(bench, "sizes", SIZES)?;
-    let size = cell.get("size", 400);
+    let size = configuration.get("size", 400);
     let (path, body) = (format!("/{size}.html"), super::body(size, size as usize));
-    let mut server = bench.start(subject, &site, ServerLimits::default())?;
+    let mut server = bench.start(system, &site, ServerLimits::default())?;
     server.verify(&path, &body)?;
-    let (url, connections) = (server.url(&path), cell.get("connections", 64));
-    let (depth, close) = (cell.get("depth", 1), cell.either("close", "--close", ""));
+    let (url, connections) = (server.url(&path), configuration.get("connections", 64));
+    let (depth, close) = (
+        configuration.get("depth", 1),
+        configuration.either("close", "--close", ""),
+    );
     let load = words(&format!(
         "http {url} --warm-up 300ms --connections {connections} --depth {depth} {close}"
     ));

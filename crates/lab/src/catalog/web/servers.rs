@@ -18,8 +18,8 @@ pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
             ..Measure::USER
         },
     ],
-    cells: |_| vec![Cell::new(CELL, "http", [])],
-    subjects: super::SERVERS,
+    configurations: |_| vec![Configuration::new(CELL, "http", [])],
+    systems: super::SERVERS,
     work: Work::Server(ServerWork {
         // The kernel looks a hundred times where the CPU time is spent.
         seconds_min: 1.0,
@@ -32,9 +32,9 @@ pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
 
 const CELL: &str = "500 front pages";
 
-fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sample, Fault> {
     let site = super::pages(bench)?;
-    let mut server = bench.start(subject, &site, ServerLimits::default())?;
+    let mut server = bench.start(system, &site, ServerLimits::default())?;
     let load = super::ask_for_files(&server, &site, "--close -c 1000 --warm-up 500ms");
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
 }

@@ -14,8 +14,8 @@ pub(in crate::catalog) const WEB_THROUGHPUT: Experiment = Experiment {
         Measure::P50,
         Measure::CPU_US,
     ],
-    cells,
-    subjects: super::FAST_SERVERS,
+    configurations,
+    systems: super::FAST_SERVERS,
     work: Work::Server(ServerWork {
         scaled_by: Some("nginx sendfile"),
         repetitions: Some(3),
@@ -35,22 +35,26 @@ pub(in crate::catalog) const WEB_THROUGHPUT: Experiment = Experiment {
 /// Percent of the peak.
 const SHARES: &[u64] = &[20, 40, 60, 80, 100, 120, 140];
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let cells = breadth.pick(&[60, 120][..], SHARES).iter().map(|&share| {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
+    let configurations = breadth.pick(&[60, 120][..], SHARES).iter().map(|&share| {
         let rate = breadth.rate(share, 40_000.0);
-        Cell::new(label(share), "http", [("rate", rate), ("share", share)])
+        Configuration::new(label(share), "http", [("rate", rate), ("share", share)])
     });
-    cells.collect()
+    configurations.collect()
 }
 
 fn label(share: u64) -> String {
     format!("{share} % of the peak")
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let site = super::thesis(bench)?;
-    let mut server = bench.start(subject, &site, ServerLimits::default())?;
-    let how = match cell.parameter("rate") {
+    let mut server = bench.start(system, &site, ServerLimits::default())?;
+    let how = match configuration.parameter("rate") {
         Some(rate) => format!("-c 2000 --arrivals poisson --rate {rate}"),
         None => "-c 64".to_owned(),
     };

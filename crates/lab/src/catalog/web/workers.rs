@@ -24,8 +24,8 @@ pub(in crate::catalog) const WEB_WORKERS: Experiment = Experiment {
             ..Measure::RATE
         },
     ],
-    cells,
-    subjects: &["weft", "weft event", "weft thread", NGINX],
+    configurations,
+    systems: &["weft", "weft event", "weft thread", NGINX],
     work: Work::Server(ServerWork {
         // Two loads, each of which is warmed up.
         lasts: 1.0 + BUSY + 0.3,
@@ -74,29 +74,36 @@ const ONE: &str = "1 server, 1 worker";
 const APART: &str = "2 servers, 1 worker each";
 const TOGETHER: &str = "1 server, 2 workers";
 
-fn cells(breadth: &Breadth) -> Vec<Cell> {
+fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let all = [(ONE, 1, 1), (APART, 2, 1), (TOGETHER, 1, 2)];
-    let cells = breadth.pick(&all[1..], &all).iter();
-    let cells = cells.map(|&(label, servers, workers)| {
+    let configurations = breadth.pick(&all[1..], &all).iter();
+    let configurations = configurations.map(|&(label, servers, workers)| {
         let rate = servers * workers * breadth.rate(SHARE, 80_000.0);
         let sizes = [("servers", servers), ("workers", workers), ("rate", rate)];
-        Cell::new(label, "http", sizes)
+        Configuration::new(label, "http", sizes)
     });
-    cells.collect()
+    configurations.collect()
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
     let site = super::site(bench, "small", &[SIZE])?;
     let body = super::body(SIZE, SIZE as usize);
-    let (servers, workers) = (cell.get("servers", 1), cell.get("workers", 2));
-    let mut server = bench.start_on_both_cores(subject, &site, servers, workers)?;
+    let (servers, workers) = (
+        configuration.get("servers", 1),
+        configuration.get("workers", 2),
+    );
+    let mut server = bench.start_on_both_cores(system, &site, servers, workers)?;
     server.verify(PATH, &body)?;
     let connections = servers * workers * CONNECTIONS;
     let addresses = server.addresses();
     let to = addresses.iter().map(|one| format!("--connect-to {one} "));
     let (url, to) = (server.url(PATH), to.collect::<String>());
     let ask = format!("http {url} {to} --connections {connections} {WARM_UP}");
-    let Some(rate) = cell.parameter("rate") else {
+    let Some(rate) = configuration.parameter("rate") else {
         let closed = bench.drive_among(&mut server, &words(&ask))?.sound()?;
         return Ok(closed.sample());
     };
@@ -126,12 +133,12 @@ fn both(busy: &Sample, mut half: Sample) -> Sample {
 
 fn expectations(rows: &Rows) -> Expectations {
     let (cpu, p99) = (rows.by(&BUSY_CPU), rows.by(&P99));
-    let subjects = WEB_WORKERS.subjects.iter();
-    let each = subjects.filter(|subject| rows.has_subject(subject));
-    let each = each.flat_map(|subject| {
+    let systems = WEB_WORKERS.systems.iter();
+    let each = systems.filter(|system| rows.has_system(system));
+    let each = each.flat_map(|system| {
         [
-            cpu.within(TOGETHER, APART, subject, 1.15),
-            p99.within(TOGETHER, APART, subject, 1.3),
+            cpu.within(TOGETHER, APART, system, 1.15),
+            p99.within(TOGETHER, APART, system, 1.3),
         ]
     });
     each.collect()
@@ -144,11 +151,13 @@ mod tests {
 
     #[test]
     fn workers_have_the_same_load_however_many_servers_they_are_of() {
-        let cells = cells(&Breadth {
+        let configurations = configurations(&Breadth {
             quick: false,
             peak_per_s: Some(100_000.0),
         });
-        let rates = cells.iter().map(|cell| cell.get("rate", 0));
+        let rates = configurations
+            .iter()
+            .map(|configuration| configuration.get("rate", 0));
         assert_eq!(rates.collect::<Vec<_>>(), [25_000, 50_000, 50_000]);
     }
 
@@ -164,8 +173,8 @@ mod tests {
         for (busy, half) in [(9.0, 1.0), (1.0, 9.0)] {
             let whole = both(&sample(3.0, busy), sample(4.0, half));
             let figures = WEB_WORKERS.measures.iter().map(|measure| {
-                let cell = Cell::new("c", "http", []);
-                measure.figure(&cell, &whole.values)
+                let configuration = Configuration::new("c", "http", []);
+                measure.figure(&configuration, &whole.values)
             });
             let figures: Vec<_> = figures.collect();
             assert_eq!(

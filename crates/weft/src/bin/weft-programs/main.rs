@@ -1,4 +1,4 @@
-//! The thesis's programs on fibers: what `weft lab` runs as the subject `weft`, each in a process
+//! The thesis's programs on fibers: what `weft lab` runs as the system `weft`, each in a process
 //! of its own.
 //!
 //! `weft-programs NAME key=value...` prints one JSON line, a [`lab::Output`]. The same programs on

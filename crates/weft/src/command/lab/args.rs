@@ -45,7 +45,7 @@ pub(crate) struct Run {
     pub(super) strict: bool,
     pub(super) resume: bool,
     pub(super) budget: Option<Duration>,
-    pub(super) subjects: Option<Vec<String>>,
+    pub(super) systems: Option<Vec<String>>,
     pub(super) custom: Vec<String>,
     pub(super) peers: Option<Vec<String>>,
     pub(super) folder: Option<PathBuf>,
@@ -96,7 +96,7 @@ fn run() -> Command {
             names.required(true).help(
                 "As `weft lab list` names them; rt, web or cache for all that begin so; or all",
             ),
-            flag("quick").help("Fewer cells and shorter samples: a quick look"),
+            flag("quick").help("Fewer configurations and shorter samples: a quick look"),
             flag("paper").conflicts_with("quick").help(
                 "As many and as long samples as the papers have: 15 of 10 s, or longer. Days for \
                  all",
@@ -109,9 +109,11 @@ fn run() -> Command {
                      long they take; each has one round at least",
                 )
                 .value_parser(value::duration),
-            names_of("subjects")
-                .help("Measure only these [default: all that are there but weft pipeline]"),
-            option("subject", "NAME=COMMAND").action(ArgAction::Append).help(
+            names_of("systems").help(
+                "Measure only these systems under test [default: all that are installed, but not \
+                 weft pipeline]",
+            ),
+            option("system", "NAME=COMMAND").action(ArgAction::Append).help(
                 "Measure this server as well; {port} and {root} stand for its port and folder. Or \
                  this threading runtime; {program} stands for the program to run. May be repeated",
             ),
@@ -128,7 +130,8 @@ fn run() -> Command {
         ]);
     measuring(
         command,
-        "Samples of each cell on each subject [default: 5; 3 with --quick, more where it says so]",
+        "Samples of each configuration on each system [default: 5; with --quick 3; some experiments \
+         take more]",
     )
 }
 
@@ -164,7 +167,7 @@ fn compare() -> Command {
                 .required(true)
                 .help("The build after, which makes the load; or its folder of results"),
             names_of("experiments")
-                .help("Which experiments' cells [default: web-rows,cache-rows; of results all]"),
+                .help("Which experiments' configurations [default: web-rows,cache-rows; of results all]"),
             names_of("forms").help(
                 "Which forms of weft, and which of its fibers [default: weft,weft epoll,weft \
                  cache,weft steps,weft migratable]",
@@ -172,9 +175,12 @@ fn compare() -> Command {
             option("limit", "RATIO")
                 .help("The greatest ratio of the best samples [default: 1.02; of results 1.2]")
                 .value_parser(value_parser!(f64)),
-            flag("quick").help("Fewer cells"),
+            flag("quick").help("Fewer configurations"),
         ]);
-    measuring(command, "Samples of each cell on each build [default: 9]")
+    measuring(
+        command,
+        "Samples of each configuration on each build [default: 9]",
+    )
 }
 
 fn measuring(command: Command, repeat: &'static str) -> Command {
@@ -185,8 +191,8 @@ fn measuring(command: Command, repeat: &'static str) -> Command {
         option("sample", "TIME")
             .help("How long a sample is measured")
             .value_parser(value::timeout),
-        option("cells", "TEXT")
-            .help("Only cells with TEXT in their label. May be repeated")
+        option("configurations", "TEXT")
+            .help("Only configurations with TEXT in their label. May be repeated")
             .action(ArgAction::Append),
         path("scratch", "DIR")
             .long("scratch")
@@ -257,8 +263,8 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
             strict: matches.get_flag("strict"),
             resume: matches.get_flag("resume"),
             budget: matches.get_one("budget").copied(),
-            subjects: many(matches, "subjects"),
-            custom: many(matches, "subject").unwrap_or_default(),
+            systems: many(matches, "systems"),
+            custom: many(matches, "system").unwrap_or_default(),
             peers: many(matches, "peers"),
             folder: file("folder"),
             measuring: Measuring::asked(matches, file("weft"), RESULTS),
@@ -291,7 +297,7 @@ impl Measuring {
             scratch: file("scratch").unwrap_or_else(|| "/var/tmp".into()),
             repetitions: matches.get_one("repeat").copied(),
             sample: matches.get_one("sample").copied(),
-            only: many(matches, "cells").unwrap_or_default(),
+            only: many(matches, "configurations").unwrap_or_default(),
             weft,
         }
     }
@@ -305,7 +311,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
          weft lab run rt-yield --quick\n\
          sudo weft lab run web-rows\n\
          sudo weft lab run cache --budget 20m\n\
-         sudo weft lab run web-rows --subject 'mine=/opt/my-server --port {port} {root}'\n\
+         sudo weft lab run web-rows --system 'mine=/opt/my-server --port {port} {root}'\n\
          sudo weft lab compare /tmp/weft-before target/release/weft\n\
          weft lab compare weft-lab-of-last-week weft-lab",
     ),
@@ -313,7 +319,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "What comes out",
         "A table of medians with (least–greatest), each expectation with the figures that decided\n\
          it, and weft-lab/report.html with figures, method and machine. Every sample is a line of\n\
-         weft-lab/samples/EXPERIMENT.jsonl. Subjects take turns, so that a slow minute hits all\n\
+         weft-lab/samples/EXPERIMENT.jsonl. Systems take turns, so that a slow minute hits all\n\
          alike; a sample that others disturbed is taken again.",
     ),
     (

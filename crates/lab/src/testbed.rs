@@ -1,7 +1,7 @@
 //! Where samples are taken: a core for each side, a network of its own, priority, control groups,
 //! scratch folders. All of it is undone when the laboratory ends, however it ends.
 //!
-//! Without root there are the cores and the scratch folder; [`LabPlace::lacks`] says what is
+//! Without root there are the cores and the scratch folder; [`Testbed::lacks`] says what is
 //! missing.
 
 mod group;
@@ -78,7 +78,7 @@ pub(crate) struct ServerLimits {
 }
 
 /// Where samples are taken.
-pub struct LabPlace {
+pub struct Testbed {
     // In the order in which they go: the journal kills what uses the folder.
     journal: Journal,
     scratch: PathBuf,
@@ -91,8 +91,8 @@ pub struct LabPlace {
     swept: usize,
 }
 
-impl LabPlace {
-    /// Takes the place: finds and removes what a laboratory that was killed has left, makes a
+impl Testbed {
+    /// Takes the testbed: finds and removes what a laboratory that was killed has left, makes a
     /// scratch folder below `scratch`, and starts the guard. As root, this thread moves into a
     /// network of its own: nothing that needs the machine's network comes after this.
     ///
@@ -100,7 +100,7 @@ impl LabPlace {
     ///
     /// # Errors
     /// Too few cores, or a folder that cannot be written.
-    pub fn take(scratch: &Path, guard: Option<Command>) -> io::Result<LabPlace> {
+    pub fn take(scratch: &Path, guard: Option<Command>) -> io::Result<Testbed> {
         let cores = two_cores()?;
         // What a server's first process leaves behind becomes ours: to be waited for, and counted.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -122,7 +122,7 @@ impl LabPlace {
             enter_own_network()?;
         }
         raise_file_limit()?;
-        Ok(LabPlace {
+        Ok(Testbed {
             journal,
             scratch,
             cores,
@@ -452,15 +452,18 @@ mod tests {
         let below = home.path().to_owned();
         let (tell, told) = std::sync::mpsc::channel();
         let panics = move || {
-            let mut place = LabPlace::take(&below, None).unwrap();
+            let mut testbed = Testbed::take(&below, None).unwrap();
             let log = below.join("log");
             let argv = ["sleep", "60"].map(OsString::from);
             let limits = ServerLimits::default();
-            let sleeper = place.launch(Side::Server, &argv, &log, limits, None);
+            let sleeper = testbed.launch(Side::Server, &argv, &log, limits, None);
             // Not even its handle is dropped: the journal knows.
             let sleeper = std::mem::ManuallyDrop::new(sleeper.unwrap());
-            fs::write(place.scratch().join("file"), "").unwrap();
-            let (folder, journal) = (place.scratch().to_owned(), place.journal.path().to_owned());
+            fs::write(testbed.scratch().join("file"), "").unwrap();
+            let (folder, journal) = (
+                testbed.scratch().to_owned(),
+                testbed.journal.path().to_owned(),
+            );
             tell.send((sleeper.pid(), folder, journal)).unwrap();
             panic!("on purpose");
         };

@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// Something that experiments measure.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct System {
     /// For tables: `weft`, `weft steps`, `nginx copy`.
     pub name: String,
     /// By which experiments ask for it. `pinned`, `steps` and `migratable` are weft's fibers; other
@@ -22,10 +22,10 @@ pub struct Subject {
     pub start: Start,
 }
 
-impl Subject {
+impl System {
     /// One whose kind is its name.
-    pub fn new(name: &str, version: String, start: Start) -> Subject {
-        Subject {
+    pub fn new(name: &str, version: String, start: Start) -> System {
+        System {
             name: name.to_owned(),
             kind: name.to_owned(),
             version,
@@ -34,7 +34,7 @@ impl Subject {
     }
 }
 
-/// How a subject is started.
+/// How a system is started.
 #[derive(Clone, Debug)]
 pub enum Start {
     /// It takes `PROGRAM key=value...`, prints an [`Output`](crate::Output), and ends.
@@ -43,7 +43,7 @@ pub enum Start {
         program: PathBuf,
         /// What comes before the program's name.
         arguments: Vec<OsString>,
-        /// What comes after the cell's parameters.
+        /// What comes after the configuration's parameters.
         parameters: Vec<OsString>,
     },
     /// It asks a server, and says what it saw.
@@ -78,7 +78,7 @@ const LOAD_NETSTACK: &str =
     "--network netstack --device packet:{near} --address 10.9.0.100-10.9.0.107/24";
 
 /// Load generators: weft's forms, and those of others that are installed.
-pub fn generators(weft: &Path) -> Vec<Subject> {
+pub fn generators(weft: &Path) -> Vec<System> {
     let own = [
         ("weft load", ""),
         ("weft load epoll", "--io epoll"),
@@ -87,7 +87,7 @@ pub fn generators(weft: &Path) -> Vec<Subject> {
     let generator = |name: &str, program: PathBuf, words: &str| {
         let version = version_of(&program, "--version");
         let words = self::words(words);
-        Subject::new(name, version, Start::Generator { program, words })
+        System::new(name, version, Start::Generator { program, words })
     };
     let own = own.map(|(name, words)| generator(name, weft.to_owned(), words));
     let others = ["wrk", "httperf"].into_iter();
@@ -97,7 +97,7 @@ pub fn generators(weft: &Path) -> Vec<Subject> {
 
 /// Servers that do next to nothing: the limit that stands beside real ones in figures. `programs`
 /// is `weft-programs`.
-pub fn ceilings(programs: &Path) -> Vec<Subject> {
+pub fn ceilings(programs: &Path) -> Vec<System> {
     let forms = [
         ("ceiling ring", "ring web", Speaks::Web),
         ("ceiling event", "event web", Speaks::Web),
@@ -111,13 +111,13 @@ pub fn ceilings(programs: &Path) -> Vec<Subject> {
             config: None,
             protocol,
         };
-        Subject::new(name, String::new(), Start::Server(form))
+        System::new(name, String::new(), Start::Server(form))
     });
     forms.into()
 }
 
 /// nginx that compresses every reply: a server that is always the limit.
-pub(crate) fn nginx_gzip() -> Option<Subject> {
+pub(crate) fn nginx_gzip() -> Option<System> {
     nginx("nginx gzip", NGINX_GZIP).find()
 }
 
@@ -321,7 +321,7 @@ const H2O_ROOT: &str = "user: root\n";
 
 impl Known {
     /// It, if it is installed.
-    pub fn find(&self) -> Option<Subject> {
+    pub fn find(&self) -> Option<System> {
         let program = in_path(self.program)?;
         let server = ServerForm {
             program: program.clone(),
@@ -330,7 +330,7 @@ impl Known {
             protocol: self.protocol,
         };
         let version = version_of(&program, self.version);
-        Some(Subject::new(self.name, version, Start::Server(server)))
+        Some(System::new(self.name, version, Start::Server(server)))
     }
 }
 
@@ -378,8 +378,8 @@ const FIBERS: &[(&str, &str)] = &[
 ];
 
 /// weft's fibers, of the program `weft-programs`. `prefix` as for [`weft_forms`].
-pub fn weft_fibers(programs: &Path, prefix: &str, version: &str) -> Vec<Subject> {
-    let fibers = FIBERS.iter().map(|&(name, kind)| Subject {
+pub fn weft_fibers(programs: &Path, prefix: &str, version: &str) -> Vec<System> {
+    let fibers = FIBERS.iter().map(|&(name, kind)| System {
         name: format!("{prefix}{name}"),
         kind: kind.to_owned(),
         version: version.to_owned(),
@@ -398,7 +398,7 @@ pub(crate) fn name_of(kind: &str) -> &str {
     fibers.map_or(kind, |&(name, _)| name)
 }
 
-/// The dispatchers of `weft serve --engine event`, each a subject `event NAME`.
+/// The dispatchers of `weft serve --engine event`, each a system `event NAME`.
 pub const DISPATCHERS: &[&str] = &[
     "select",
     "poll",
@@ -424,7 +424,7 @@ pub const NEW: &str = "new ";
 
 /// All forms of a weft binary as servers. `prefix` goes before their names, so that two builds can
 /// be told apart.
-pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
+pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<System> {
     let version = version_of(binary, "--version");
     let form = |name: &str, protocol, words: &str| {
         let fixed = match protocol {
@@ -433,7 +433,7 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
             }
             Speaks::Cache => CACHE,
         };
-        Subject {
+        System {
             name: format!("{prefix}{name}"),
             kind: name.to_owned(),
             version: version.clone(),
@@ -454,7 +454,7 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
     };
     let dispatchers = DISPATCHERS.iter().map(|name| event(name, name));
     let queues = QUEUES.iter().map(|(name, words)| event(name, words));
-    let on_request = Subject {
+    let on_request = System {
         kind: "weft event".to_owned(),
         ..form(ON_REQUEST, Speaks::Web, "--engine pipeline")
     };
@@ -467,7 +467,7 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
 ///
 /// # Errors
 /// A sentence that says what is wrong with it.
-pub fn custom(text: &str) -> Result<Subject, String> {
+pub fn custom(text: &str) -> Result<System, String> {
     let (name, command) = text.split_once('=').unwrap_or_default();
     let mut words = command.split_whitespace().map(str::to_owned);
     let is_program = command.contains(PROGRAM);
@@ -504,7 +504,7 @@ pub fn custom(text: &str) -> Result<Subject, String> {
             (CUSTOM_SERVER, start)
         }
     };
-    Ok(Subject {
+    Ok(System {
         name: name.to_owned(),
         kind: kind.to_owned(),
         version: String::new(),
@@ -512,11 +512,11 @@ pub fn custom(text: &str) -> Result<Subject, String> {
     })
 }
 
-/// The kinds of a user's subjects: each takes part in all experiments with its like.
+/// The kinds of a user's systems: each takes part in all experiments with its like.
 pub(crate) const CUSTOM_SERVER: &str = "custom";
 /// See [`CUSTOM_SERVER`].
 pub(crate) const CUSTOM_PROGRAM: &str = "custom program";
-/// Stands for the program that a cell runs, and its parameters.
+/// Stands for the program that a configuration runs, and its parameters.
 const PROGRAM: &str = "{program}";
 
 /// The words of a command line. None of them has a space in it: paths are put behind them.

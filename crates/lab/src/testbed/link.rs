@@ -23,7 +23,7 @@ use std::process::{self, Command, Stdio};
 use std::time::Duration;
 
 use super::{Launched, sys, with_path};
-use crate::subject::in_path;
+use crate::system::in_path;
 
 /// The server's address; its netstack's, if it has one.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
@@ -214,7 +214,7 @@ fn ip(lines: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::LabPlace;
+    use crate::testbed::Testbed;
 
     #[test]
     fn a_core_is_a_bit_of_its_group() {
@@ -230,11 +230,11 @@ mod tests {
     fn each_end_of_a_wire_handles_what_comes_to_it_on_its_own_core() {
         let test = || {
             let home = tempfile::tempdir().unwrap();
-            let mut place = LabPlace::take(home.path(), None).unwrap();
-            if let Some(why) = place.lacks_links() {
+            let mut testbed = Testbed::take(home.path(), None).unwrap();
+            if let Some(why) = testbed.lacks_links() {
                 return eprintln!("not tested: {why}");
             }
-            let [server, generator] = place.cores;
+            let [server, generator] = testbed.cores;
             let cut = Wire::Veth {
                 has_offloads: false,
             };
@@ -252,7 +252,7 @@ mod tests {
                     mtu: 1500,
                     kernel: None,
                 };
-                let link = place.link(plan, Path::new("no relay")).unwrap();
+                let link = testbed.link(plan, Path::new("no relay")).unwrap();
                 assert_eq!(handlers(&link.near), near, "{wire:?}");
                 if let Some(network) = &link.network {
                     sys::in_network(network, || {

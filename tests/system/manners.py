@@ -123,7 +123,7 @@ def head_of_line_feeds(connection):
 
 
 # What it does, and the classes of errors that may count it. More bytes that are no reply are in the tests of
-# crates/load/src/http.rs: `nonsense_is_broken`, `what_never_comes_to_an_end_is_broken`.
+# crates/load/src/protocol/http.rs: `nonsense_is_broken`, `what_never_comes_to_an_end_is_broken`.
 HTTP = {
     half_a_body: {"short_reply"},
     half_a_body_and_silence: {"client_timeout"},
@@ -203,7 +203,7 @@ def no_end(connection):
     connection.sendall(value(FIRST_KEY, b"x" * 100))
 
 
-# `STORED` for a get, and a length of letters, are in crates/load/tests/cache.rs and crates/load/src/memcached.rs.
+# `STORED` for a get, and a length of letters, are in crates/load/tests/cache.rs and crates/load/src/protocol/memcached.rs.
 CACHE = {
     always_the_same_key: {"wrong_bytes"},
     a_key_of_somebody_else: {"wrong_bytes"},

@@ -675,5 +675,4 @@ fn closed(error: io::Error) -> io::Error {
 }
 
 #[cfg(test)]
-#[path = "agents_tests.rs"]
 mod tests;

@@ -34,43 +34,20 @@
 #![deny(unsafe_code)]
 
 pub mod agents;
-mod arrivals;
-mod backend;
-mod check;
-pub mod distribution;
-mod expect;
-pub mod fileset;
-#[cfg(test)]
-mod goodness;
-mod http;
-pub mod input;
-mod memcached;
-mod merge;
-mod numbers;
-mod operation;
+mod io;
 pub mod outcome;
 pub mod plan;
-mod poll;
-mod populate;
-mod ports;
+mod protocol;
 pub mod random;
-pub mod replay;
 pub mod report;
-mod ring;
-mod room;
 mod run;
-pub mod sessions;
-mod socket;
-mod speaker;
 pub mod sweep;
-pub mod traces;
-mod usage;
-mod user_tcp;
+mod units;
 pub mod verdict;
 mod worker;
+pub mod workload;
 
 use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 
 pub use outcome::{Class, Errors, IntervalRecord, Outcome, Progress, Tally};
@@ -89,14 +66,14 @@ pub enum LoadError {
         /// The target.
         target: SocketAddr,
         /// The error of the first connection.
-        error: io::Error,
+        error: std::io::Error,
     },
     /// A system call of the generator's own failed.
     System {
         /// The step that failed, and the remedy.
         doing: String,
         /// The error of the system.
-        error: io::Error,
+        error: std::io::Error,
     },
 }
 

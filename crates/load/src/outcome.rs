@@ -1,14 +1,15 @@
 //! The outcome of a run.
 
-mod text;
+mod json;
+mod merge;
 
 use std::time::{Duration, SystemTime};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::numbers::count_of;
-use text::{class_name, histogram_text};
+use crate::units::count_of;
+use json::{class_name, histogram_text};
 
 /// A whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]

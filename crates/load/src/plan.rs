@@ -1,13 +1,17 @@
 //! What to send, when, and where.
 
+mod check;
+pub(crate) mod schedule;
+mod statuses;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use netstack::interface_config::InterfaceConfig;
 
-use crate::distribution::{Distribution, Popularity};
-pub use crate::expect::Statuses;
+use crate::workload::distribution::{Distribution, Popularity};
+pub use statuses::Statuses;
 
 /// A whole run.
 #[derive(Clone, Debug)]
@@ -297,6 +301,13 @@ pub struct Cache {
     /// Whether every key is set once before the run.
     pub populate: bool,
 }
+
+/// Longest key, in bytes (memcached's doc/protocol.txt).
+pub(crate) const KEY_BYTES_MAX: usize = 250;
+/// Digits of a key's number.
+pub(crate) const KEY_DIGITS: usize = 10;
+/// Longest value, in bytes.
+pub(crate) const VALUE_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// A memcached protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

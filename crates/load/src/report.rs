@@ -18,12 +18,11 @@ mod files;
 mod screen;
 mod threshold;
 
-pub use crate::numbers::{count_of, ns_of, rate_of};
+pub use crate::units::{count_of, ns_of, rate_of};
 pub use figures::{Figures, Latency, figures, json};
 pub use files::{csv, hgrm, interval_log};
 pub use screen::{Heading, Look, screen};
 pub use threshold::{Threshold, failed};
 
 #[cfg(test)]
-#[path = "report_tests.rs"]
 pub(crate) mod tests;

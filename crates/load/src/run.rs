@@ -1,5 +1,8 @@
 //! A whole run: its threads, its intervals, its outcome.
 
+mod capacity;
+mod thread_meters;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
@@ -9,15 +12,15 @@ use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::backend::{Backend, Kernel};
+use crate::io::netstack::UserTcp;
+use crate::io::{Backend, Kernel};
 use crate::outcome::{
     Demand, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse,
 };
 use crate::plan::{Arrivals, Network, Plan, Workload};
-use crate::usage::Meters;
-use crate::user_tcp::UserTcp;
 use crate::worker::{Overseer, Share, Times, Worker};
-use crate::{LoadError, arrivals, room};
+use crate::{LoadError, plan::schedule};
+use thread_meters::Meters;
 
 /// Room for one receive. A reply's head and a small body come at once, and so do the replies to the
 /// requests of one send. Longer bodies are dropped without a copy, or, if every byte is compared,
@@ -39,7 +42,7 @@ pub fn run(
     observer: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<Outcome, LoadError> {
     plan.check()?;
-    room::check(plan)?;
+    capacity::check(plan)?;
     match &plan.network {
         Network::Kernel => {
             let kernel = Kernel::choose(plan.io, input_bytes(plan))?;
@@ -367,7 +370,7 @@ fn finish(
         total.add_later(&record.tally);
     }
     let used: Vec<_> = threads.iter().map(|worked| worked.used).collect();
-    let offered = arrivals::expected(&plan.arrivals, warm_up, warm_up + elapsed);
+    let offered = schedule::expected(&plan.arrivals, warm_up, warm_up + elapsed);
     let made = total.intended.max(total.sent);
     Outcome {
         began: began + warm_up,

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::numbers::{count_of, ns_of, rate_of};
 use crate::outcome::Outcome;
 use crate::report::{Figures, figures};
+use crate::units::{count_of, ns_of, rate_of};
 
 /// The rates of a sweep: `10k..70k:5k`, or a list, `1k,2k,5k`.
 #[derive(Clone, Debug, PartialEq)]

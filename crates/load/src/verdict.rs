@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::numbers::{count_of, ns_of};
 use crate::outcome::{Kind, Outcome, ThreadUse};
+use crate::units::{count_of, ns_of};
 
 /// Requests sent later than this are no longer at their intended times.
 const LAG_P99_MAX: Duration = Duration::from_millis(1);
@@ -477,5 +477,4 @@ fn counted(count: u64, one: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "verdict_tests.rs"]
 mod tests;

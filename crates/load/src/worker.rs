@@ -13,6 +13,7 @@
 mod admission;
 mod connection;
 mod exchange;
+pub(crate) mod populate;
 mod session;
 
 use std::cmp::Reverse;
@@ -21,14 +22,14 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::arrivals::Schedule;
-use crate::backend::Backend;
-use crate::operation::Completion;
+use crate::io::Backend;
+use crate::io::operation::Completion;
 use crate::outcome::Tally;
+use crate::plan::schedule::Schedule;
 use crate::plan::{Arrivals, Plan, Workload};
-use crate::populate::{LOOK_EVERY, set_all};
+use crate::protocol::{Reader, RequestTag, Speaker};
 use crate::random::Random;
-use crate::speaker::{Reader, RequestTag, Speaker};
+use crate::worker::populate::{LOOK_EVERY, set_all};
 
 /// A connection that failed in a closed loop is tried again after this: a server that refuses is
 /// not asked a million times per second.

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::figures::{Figures, Latency, figures};
-use crate::numbers::{bytes_of, count_of, ns_of, rate_of};
 use crate::outcome::{Kind, Outcome};
+use crate::units::{bytes_of, count_of, ns_of, rate_of};
 use crate::verdict::{KEPT_UP_SHARE, Tone, Verdict, VerdictRow};
 
 /// What the screen says above the figures.

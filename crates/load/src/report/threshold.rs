@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use hdrhistogram::Histogram;
 
-use crate::numbers::ns_of;
 use crate::outcome::{Outcome, Tally};
+use crate::units::ns_of;
 
 /// A condition on an outcome: a metric, a comparison, a value.
 ///

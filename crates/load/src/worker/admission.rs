@@ -1,9 +1,9 @@
 //! Arrivals, and the backlog of those for which no connection is free.
 
 use super::{Session, State, Worker};
-use crate::arrivals::Schedule;
 use crate::outcome::record;
 use crate::plan::Workload;
+use crate::plan::schedule::Schedule;
 
 impl Worker<'_> {
     pub(super) fn admit(&mut self) {

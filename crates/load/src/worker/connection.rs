@@ -5,9 +5,9 @@ use std::mem;
 use rustix::io::Errno;
 
 use super::{Reading, State, Worker};
-use crate::operation::{Completion, Route, What};
+use crate::io::operation::{Completion, Route, What};
+use crate::io::socket;
 use crate::outcome::{Tally, record};
-use crate::socket;
 
 impl Worker<'_> {
     pub(super) fn open_due(&mut self) {

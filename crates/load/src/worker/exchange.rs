@@ -2,7 +2,7 @@
 
 use super::{Flight, Reading, State, Worker};
 use crate::outcome::record;
-use crate::speaker::{ParseStep, Reader, Reply, RequestTag, Speaker};
+use crate::protocol::{ParseStep, Reader, Reply, RequestTag, Speaker};
 
 impl Worker<'_> {
     /// Asks what there is to ask on an open connection.

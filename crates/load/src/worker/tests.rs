@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::*;
-use crate::backend::Kernel;
+use crate::io::Kernel;
 use crate::plan::{Burst, Choice, Http, Io, Page, SessionPlan, Sessions};
 
 fn http_plan(target: SocketAddr) -> Plan {

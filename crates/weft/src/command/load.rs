@@ -103,7 +103,7 @@ fn run_merge(matches: &ArgMatches) -> Result<(), Failure> {
     for file in &files {
         let place =
             |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
-        let text = ::load::input::read(file).map_err(|error| place(&error))?;
+        let text = ::load::workload::input_file::read(file).map_err(|error| place(&error))?;
         let document = serde_json::from_slice(&text).map_err(|error| place(&error))?;
         let outcome = Outcome::from_json(document).map_err(|error| place(&error))?;
         match &mut merged {

@@ -178,15 +178,12 @@ const HOUSES: &[House] = &[
     House {
         name: "load",
         floors: "
-            input
-            expect goodness numbers operation random sessions
-            distribution outcome ports replay ring
-            fileset merge plan poll socket usage verdict
-            agents arrivals http memcached report traces user_tcp
-            backend check populate speaker sweep
-            worker
-            room
-            run
+            random units
+            workload
+            outcome plan
+            agents io protocol verdict
+            report worker
+            run sweep
         ",
         upward: &[],
     },

@@ -1,6 +1,6 @@
 //! `file-table`: whether the generated file set is the thesis's.
 
-use load::fileset::{FileSet, Model, Recipe};
+use load::workload::fileset::{FileSet, Model, Recipe};
 
 use crate::catalog::prelude::*;
 

@@ -1,6 +1,6 @@
 //! `page-sizes`: whether the generated front pages are those of Rusty's author.
 
-use load::fileset::{FileSet, Model, Recipe, page_figures};
+use load::workload::fileset::{FileSet, Model, Recipe, page_figures};
 
 use crate::catalog::prelude::*;
 

@@ -9,9 +9,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use super::live;
 use crate::failure::Failure;
 use crate::whole;
-use ::load::fileset::{FileSet, MANIFEST, Model, Recipe, page_figures, show_table};
-use ::load::sessions::{self, UserSession};
-use ::load::traces::{self, UserModel};
+use ::load::workload::fileset::{FileSet, MANIFEST, Model, Recipe, page_figures, show_table};
+use ::load::workload::session_log::{self, UserSession};
+use ::load::workload::traces::{self, UserModel};
 
 /// The command that makes files.
 pub(super) fn command() -> Command {
@@ -199,5 +199,5 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn write_log(file: &Path, made: &[UserSession]) -> io::Result<()> {
-    whole::write(file, |mut out| sessions::write(made, &mut out))
+    whole::write(file, |mut out| session_log::write(made, &mut out))
 }

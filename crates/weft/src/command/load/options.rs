@@ -8,14 +8,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ::load::Plan;
-use ::load::fileset::FileSet;
 use ::load::plan::{
     Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Network, Page,
     SessionPlan, Sessions, Stage, Statuses, Workload,
 };
-use ::load::replay;
 use ::load::report::count_of;
 use ::load::sweep;
+use ::load::workload::fileset::FileSet;
+use ::load::workload::request_list;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use netstack::interface_config::InterfaceConfig;
@@ -323,7 +323,7 @@ fn addresses(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, String), String> 
 }
 
 fn paths(path: &Path, method: &str) -> Result<Vec<Page>, String> {
-    let calls = replay::read(path).map_err(say)?.into_iter();
+    let calls = request_list::read(path).map_err(say)?.into_iter();
     let of_method = calls.filter(|call| call.method == method);
     let pages: Vec<Page> = of_method.map(|call| Page::new(call.uri)).collect();
     match pages.is_empty() {
@@ -349,7 +349,7 @@ fn fileset(path: &Path) -> Result<Vec<Page>, String> {
 
 /// What the sessions of a log request, each request once, and the sessions in their order.
 fn sessions(path: &Path, think: Duration) -> Result<(Vec<Page>, Vec<SessionPlan>), String> {
-    let sessions = ::load::sessions::read(path).map_err(say)?;
+    let sessions = ::load::workload::session_log::read(path).map_err(say)?;
     let mut numbers = std::collections::HashMap::new();
     let mut pages = Vec::new();
     let mut scripts = Vec::new();
@@ -399,7 +399,7 @@ fn body(matches: &ArgMatches) -> Result<Vec<u8>, String> {
     ) {
         (Some(text), _) => Ok(text.clone().into_bytes()),
         (_, Some(path)) => {
-            let bytes = ::load::input::read(Path::new(path));
+            let bytes = ::load::workload::input_file::read(Path::new(path));
             bytes.map_err(|error| format!("cannot read {path}: {error}"))
         }
         (None, None) => Ok(Vec::new()),

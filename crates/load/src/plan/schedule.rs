@@ -207,7 +207,8 @@ mod tests {
             .windows(2)
             .map(|pair| (pair[1] - pair[0]) * 1000.0)
             .collect();
-        let fit = crate::goodness::kolmogorov_smirnov(gaps, |gap| 1.0 - (-gap).exp());
+        let fit =
+            crate::workload::goodness_of_fit::kolmogorov_smirnov(gaps, |gap| 1.0 - (-gap).exp());
         assert!(
             fit < 1.0,
             "gaps: {fit:.2} times the distance that is allowed"
@@ -216,7 +217,7 @@ mod tests {
         let mut counts = [0_u64; 10];
         all.iter()
             .for_each(|time| counts[(time / 10.0) as usize] += 1);
-        let fit = crate::goodness::chi_squared(&counts, &[0.1; 10]);
+        let fit = crate::workload::goodness_of_fit::chi_squared(&counts, &[0.1; 10]);
         assert!(fit < 1.0, "counts: {fit:.2} times what is allowed");
     }
 

@@ -8,20 +8,15 @@ use std::collections::VecDeque;
 
 use memchr::memchr;
 
-use crate::distribution::{Chooser, Distribution};
-use crate::plan::{Cache, CacheProtocol};
+use crate::plan::{Cache, CacheProtocol, KEY_BYTES_MAX, KEY_DIGITS, VALUE_BYTES_MAX};
 use crate::random::Random;
+use crate::workload::distribution::{Chooser, Distribution};
 
-/// memcached's limit (doc/protocol.txt).
-pub(crate) const KEY_BYTES_MAX: usize = 250;
-/// The digits of a key's number.
-pub(crate) const DIGITS: usize = 10;
 /// Values are cut from a block of this size, at a place that follows from the key.
 const BLOCK_BYTES: usize = 64 * 1024;
 const LINE_BYTES_MAX: usize = 8192;
 /// A reply with so many more values than keys were asked for never comes to an end.
 const VALUES_TOO_MANY_MAX: u32 = 1000;
-pub(crate) const VALUE_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// Writes commands.
 pub(crate) struct Commands {
@@ -138,7 +133,7 @@ impl Commands {
     fn key(&self, key: u64, out: &mut Vec<u8>) {
         let begins = out.len();
         out.extend_from_slice(self.plan.key_prefix.as_bytes());
-        let mut digits = [b'0'; DIGITS];
+        let mut digits = [b'0'; KEY_DIGITS];
         let mut left = key;
         for digit in digits.iter_mut().rev() {
             *digit = b'0' + (left % 10) as u8;
@@ -185,7 +180,7 @@ impl Commands {
     /// The number of a key that is one of ours.
     fn number(&self, key: &[u8]) -> Option<u64> {
         let rest = key.strip_prefix(self.plan.key_prefix.as_bytes())?;
-        let digits = std::str::from_utf8(rest.get(..DIGITS)?).ok()?;
+        let digits = std::str::from_utf8(rest.get(..KEY_DIGITS)?).ok()?;
         digits.parse().ok()
     }
 
@@ -239,7 +234,7 @@ pub(crate) struct Reader {
 /// After so many values that were not asked for, the others of a reply are not looked for.
 const STRANGE_MAX: u32 = 100;
 
-/// Not the number of a key: those have [`DIGITS`] digits.
+/// Not the number of a key: those have [`KEY_DIGITS`] digits.
 const TAKEN: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -487,7 +482,7 @@ fn value<'a>(key: &'a [u8], has_no_flags: bool, length: Option<&[u8]>) -> Line<'
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::distribution::Popularity;
+    use crate::workload::distribution::Popularity;
 
     fn plan(protocol: CacheProtocol, keys_per_get: u32) -> Cache {
         Cache {

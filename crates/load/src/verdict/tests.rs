@@ -653,7 +653,7 @@ fn rows_have_a_tone() {
 
 #[test]
 fn the_page_of_the_table_has_a_line_for_every_row() {
-    let page = include_str!("verdict.rs");
+    let page = include_str!("../verdict.rs");
     let rows = page
         .lines()
         .filter(|line| line.starts_with("//! | "))

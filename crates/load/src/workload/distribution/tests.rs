@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::goodness::{chi_squared, kolmogorov_smirnov};
+use crate::workload::goodness_of_fit::{chi_squared, kolmogorov_smirnov};
 
 const DRAWS: usize = 100_000;
 

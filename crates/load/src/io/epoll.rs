@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, connect, recv, send, sockopt};
 use rustix::thread::set_current_timer_slack;
 
-use crate::operation::{Completion, DISCARD_BYTES, What};
-use crate::ports::{Ports, Want};
+use crate::io::operation::{Completion, DISCARD_BYTES, What};
+use crate::io::slots::{Ports, Want};
 
 const EVENTS_PER_WAIT: usize = 512;
 /// A wait shorter than this ends to the nanosecond, for one more system call.

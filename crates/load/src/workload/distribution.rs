@@ -562,5 +562,4 @@ fn at_least_0(text: &str, value: f64) -> Result<f64, String> {
 }
 
 #[cfg(test)]
-#[path = "distribution_tests.rs"]
 mod tests;

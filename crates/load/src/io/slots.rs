@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use crate::operation::{Completion, What};
+use crate::io::operation::{Completion, What};
 
 /// See the [module page](self).
 pub(crate) struct Ports<L> {

@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::LoadError;
-use crate::distribution::Distribution;
-use crate::memcached::{DIGITS, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::plan::{Arrivals, Cache, Network, Plan, Workload};
+use crate::plan::{
+    Arrivals, Cache, KEY_BYTES_MAX, KEY_DIGITS, Network, Plan, VALUE_BYTES_MAX, Workload,
+};
+use crate::workload::distribution::Distribution;
 
 const THREADS_MAX: u32 = 1_024;
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
@@ -271,7 +272,7 @@ impl Cache {
                 "a key has no blanks and no control characters, so its prefix has none".to_owned(),
             );
         }
-        let shortest = self.key_prefix.len() + DIGITS;
+        let shortest = self.key_prefix.len() + KEY_DIGITS;
         let fits = |bytes: f64| (shortest as f64..=KEY_BYTES_MAX as f64).contains(&bytes);
         if !matches!(self.key_bytes, Distribution::Fixed(bytes) if !fits(bytes))
             && shortest <= KEY_BYTES_MAX
@@ -284,7 +285,7 @@ impl Cache {
             };
         }
         wrong(format!(
-            "a key is its prefix and {DIGITS} digits, {shortest} bytes, and what fills it up to at most \
+            "a key is its prefix and {KEY_DIGITS} digits, {shortest} bytes, and what fills it up to at most \
              {KEY_BYTES_MAX}"
         ))
     }

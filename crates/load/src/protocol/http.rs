@@ -2,9 +2,9 @@
 
 use memchr::{memchr, memchr_iter, memchr2, memmem};
 
-use crate::distribution::{Chooser, Weighted};
 use crate::plan::{Choice, Expected, Http, Page};
 use crate::random::Random;
+use crate::workload::distribution::{Chooser, Weighted};
 
 /// A head that is longer is not a reply; nor one with so much of interim replies or of a trailer.
 const HEAD_BYTES_MAX: usize = 256 * 1024;

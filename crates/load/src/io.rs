@@ -5,30 +5,37 @@
 //! by number, and a turn says which of them ended. At most one receive is under way on a port.
 //! Sends are gathered: what is appended to [`Backend::output`] between two turns goes out as one.
 
+mod epoll;
+pub(crate) mod netstack;
+pub(crate) mod operation;
+mod slots;
+pub(crate) mod socket;
+mod uring;
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use netstack::interface_config::DeviceQueue;
+use ::netstack::interface_config::DeviceQueue;
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
 use crate::LoadError;
-use crate::operation::{Completion, Route};
+use crate::io::epoll::Poll;
+use crate::io::netstack::UserTcp;
+use crate::io::operation::{Completion, Route};
+use crate::io::slots::Want;
+use crate::io::socket::socket_for;
+use crate::io::uring::Ring;
 use crate::plan::Io;
-use crate::poll::Poll;
-use crate::ports::Want;
-use crate::ring::Ring;
-use crate::socket::socket_for;
-use crate::user_tcp::UserTcp;
 
 pub(crate) enum Backend {
     Ring(Box<Ring>),
     Poll(Box<Poll>),
     UserTcp(Box<UserTcp<DeviceQueue>>),
     #[cfg(test)]
-    Memory(Box<UserTcp<crate::user_tcp::tests::Wire>>),
+    Memory(Box<UserTcp<netstack::tests::Wire>>),
 }
 
 /// A connection that blocks.

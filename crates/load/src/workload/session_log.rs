@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::input;
+use crate::workload::input_file;
 
 /// Longer lines are no URIs.
 const URI_BYTES_MAX: usize = 8 << 10;
@@ -93,7 +93,7 @@ impl std::error::Error for LogError {}
 /// When the file cannot be read or is not a log: with its name and the line.
 pub fn read(path: &Path) -> io::Result<Vec<UserSession>> {
     let name = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
-    let bytes = input::read(path).map_err(|e| io::Error::new(e.kind(), name(&e)))?;
+    let bytes = input_file::read(path).map_err(|e| io::Error::new(e.kind(), name(&e)))?;
     let invalid = |e: &dyn fmt::Display| io::Error::new(io::ErrorKind::InvalidData, name(e));
     let text = String::from_utf8(bytes).map_err(|e| invalid(&e.utf8_error()))?;
     parse(&text).map_err(|e| invalid(&e))
@@ -365,5 +365,4 @@ fn quoted(contents: &[u8]) -> String {
 }
 
 #[cfg(test)]
-#[path = "sessions_tests.rs"]
 mod tests;

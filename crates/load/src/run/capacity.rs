@@ -6,9 +6,9 @@ use std::fs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::LoadError;
-use crate::numbers::count_of;
+use crate::io::netstack::CONNECTIONS_PER_PAIR;
 use crate::plan::{Network, Plan};
-use crate::user_tcp::CONNECTIONS_PER_PAIR;
+use crate::units::count_of;
 use crate::worker::opens_on_demand;
 
 /// Descriptors of a thread that are no connections: its ring, or its epoll instance and its event.

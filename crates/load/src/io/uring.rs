@@ -34,7 +34,7 @@ use rustix::net::SocketAddrAny;
 
 use buffers::{Buffers, GROUP};
 
-use crate::operation::{Completion, DISCARD_BYTES, What};
+use crate::io::operation::{Completion, DISCARD_BYTES, What};
 
 const SUBMISSIONS_MIN: u32 = 64;
 const SUBMISSIONS_MAX: u32 = 4096;

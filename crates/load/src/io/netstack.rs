@@ -34,9 +34,9 @@ use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::LoadError;
-use crate::operation::{Completion, DISCARD_BYTES, Route, What};
+use crate::io::operation::{Completion, DISCARD_BYTES, Route, What};
+use crate::io::slots::{Ports, Want};
 use crate::plan::Plan;
-use crate::ports::{Ports, Want};
 
 /// The ports of an address: all but those of servers.
 const PORTS: RangeInclusive<u16> = 1_024..=u16::MAX;
@@ -435,5 +435,4 @@ fn now() -> Instant {
 }
 
 #[cfg(test)]
-#[path = "user_tcp_tests.rs"]
 pub(crate) mod tests;

@@ -21,8 +21,8 @@ use netstack::wire::ethernet::EthernetAddress;
 use rustix::io::Errno;
 
 use super::{UserTcp, key, limits, now, tcp};
-use crate::backend::Backend;
-use crate::operation::Route;
+use crate::io::Backend;
+use crate::io::operation::Route;
 use crate::outcome::Outcome;
 use crate::plan::{Arrivals, Choice, Expected, Http, Idle, Page, Plan, Workload};
 use crate::run::run_over;

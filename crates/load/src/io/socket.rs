@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-use crate::operation::Route;
+use crate::io::operation::Route;
 use crate::outcome::Errors;
 
 /// Makes a socket for a connection.

@@ -17,10 +17,10 @@
 
 use std::time::Duration;
 
-use crate::distribution::Weighted;
-use crate::fileset::FileSet;
 use crate::random::Random;
-use crate::sessions::{Call, CallBurst, UserSession};
+use crate::workload::distribution::Weighted;
+use crate::workload::fileset::FileSet;
+use crate::workload::session_log::{Call, CallBurst, UserSession};
 
 /// How the users behave.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -169,8 +169,8 @@ impl Maker<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fileset::{Model, Recipe};
-    use crate::sessions;
+    use crate::workload::fileset::{Model, Recipe};
+    use crate::workload::session_log;
 
     const USERS: UserModel = UserModel {
         single_share: 0.7,
@@ -242,9 +242,9 @@ mod tests {
     fn httperf_reads_what_is_written() {
         let log = session_log(&set(), &USERS, 1000, 3, 0);
         let mut text = Vec::new();
-        sessions::write(&log, &mut text).unwrap();
+        session_log::write(&log, &mut text).unwrap();
         assert_eq!(
-            sessions::parse(&String::from_utf8(text).unwrap()).unwrap(),
+            session_log::parse(&String::from_utf8(text).unwrap()).unwrap(),
             log
         );
     }

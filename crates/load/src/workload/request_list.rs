@@ -14,7 +14,7 @@ use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use crate::sessions::{Call, path_of};
+use crate::workload::session_log::{Call, path_of};
 
 /// Longer lines are no entries.
 const LINE_BYTES_MAX: u64 = 64 << 10;

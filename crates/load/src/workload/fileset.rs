@@ -19,9 +19,9 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufWriter, Write};
 use std::path::Path;
 
-use crate::distribution::Weighted;
-use crate::input;
 use crate::random::Random;
+use crate::workload::distribution::Weighted;
+use crate::workload::input_file;
 
 /// The file, in the directory of a set, that lists it.
 pub const MANIFEST: &str = "fileset.tsv";
@@ -265,7 +265,7 @@ impl FileSet {
                 format!("{}: {what}", path.display()),
             )
         };
-        let bytes = input::read(&path).map_err(|error| {
+        let bytes = input_file::read(&path).map_err(|error| {
             io::Error::new(
                 error.kind(),
                 format!(
@@ -598,5 +598,4 @@ fn refuse_without_space(directory: &Path, needed_bytes: u64) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "fileset_tests.rs"]
 mod tests;

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::operation::Route;
-use crate::socket::socket_for;
+use crate::io::operation::Route;
+use crate::io::socket::socket_for;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -1,7 +1,8 @@
 //! Either protocol, as the worker uses it: requests to write, replies to read.
 
-use crate::http;
-use crate::memcached;
+mod http;
+pub(crate) mod memcached;
+
 use crate::outcome::Errors;
 use crate::plan::{Expected, Plan, Statuses, Workload};
 use crate::random::Random;

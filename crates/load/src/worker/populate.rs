@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
-use crate::memcached::Commands;
+use crate::protocol::memcached::Commands;
 
 /// Commands per round trip: small enough for the socket buffers to take all their replies.
 const KEYS_PER_ROUND: usize = 256;
@@ -165,8 +165,8 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::distribution::Popularity;
     use crate::plan::{Cache, CacheProtocol};
+    use crate::workload::distribution::Popularity;
 
     /// A server that takes every byte, and whose answers come one byte for each read, with a pause
     /// in between.

@@ -1,0 +1,10 @@
+//! Contents of the requests: distributions, file sets, session logs, and lists of requests.
+
+pub mod distribution;
+pub mod fileset;
+#[cfg(test)]
+pub(crate) mod goodness_of_fit;
+pub mod input_file;
+pub mod request_list;
+pub mod session_log;
+pub mod traces;

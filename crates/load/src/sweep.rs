@@ -308,13 +308,6 @@ impl Sweep {
         text
     }
 
-    /// The table for people, in so many columns, with the knee below.
-    pub fn table(&self, width: usize) -> String {
-        let rows: Vec<String> = self.steps.iter().map(|step| step.row(width)).collect();
-        let head = Step::head(width);
-        format!("{head}\n{}\n{}", rows.join("\n"), self.knee_line())
-    }
-
     /// The result of the search for the knee; empty if there was none.
     pub fn knee_line(&self) -> String {
         let at_least = match (self.knee_is_a_bound(), self.is_searched) {
@@ -509,11 +502,8 @@ mod tests {
         let kept_up: Vec<_> = sweep.steps.iter().map(|step| step.kept_up).collect();
         assert_eq!(kept_up, [true, true, false, true, true, false]);
         assert_eq!(sweep.csv().lines().count(), 7);
-        assert!(
-            sweep.table(100).contains("60,000      50,000"),
-            "{}",
-            sweep.table(100)
-        );
+        let row = sweep.steps[2].row(100);
+        assert!(row.contains("60,000      50,000"), "{row}");
     }
 
     #[test]
@@ -531,7 +521,7 @@ mod tests {
                 (57_500.0 * 0.98..=57_500.0).contains(&knee),
                 "{first}: {knee}"
             );
-            assert!(sweep.table(100).contains("the server keeps up to"));
+            assert!(sweep.knee_line().contains("the server keeps up to"));
             sweep.overload(&MANNER, &mut server).unwrap();
             assert_eq!(server.asked.last(), Some(&(2.0 * knee)));
             assert_eq!(sweep.steps.last().unwrap().purpose, "overload");
@@ -563,7 +553,7 @@ mod tests {
         assert_eq!(sweep.steps.len(), runs, "and nothing was run");
         assert!(
             sweep
-                .table(100)
+                .knee_line()
                 .contains("at least: the generator was the limit")
         );
     }
@@ -576,7 +566,9 @@ mod tests {
         sweep.over(&rates, &MANNER, &mut server).unwrap();
         let longest = |text: &str| text.lines().map(|line| line.chars().count()).max();
         for width in [43, 50, 60, 69, 70, 78, 79, 200] {
-            let table = sweep.table(width);
+            let rows = sweep.steps.iter().map(|step| step.row(width));
+            let table: Vec<_> = [Step::head(width)].into_iter().chain(rows).collect();
+            let table = table.join("\n");
             assert!(longest(&table) <= Some(width), "{width}:\n{table}");
             let has = |name: &str| table.contains(name);
             assert_eq!((has("p99.9"), has("raw p99")), (width >= 79, width >= 70));

@@ -353,7 +353,7 @@ WRONG = [
     ["http", "http://127.0.0.1:9/a.txt", "--paths", "/dev/stdin"], [*CACHE, "--multi-get", "30k"],
     [*HTTP, "--think", "long"], [*HTTP, "--popularity", "zipf:x"], [*HTTP, "--popularity", "hot:2"],
     [*HTTP, "--fail-if", "p99"], [*HTTP, "--fail-if", "p101>1ms"], [*HTTP, "--fail-if", "errors.none>1"],
-    [*HTTP, "--fail-if", "p99>5%"], [*HTTP, "--color", "red"], [*HTTP, "--json", "-", "--csv", "-"], [*HTTP, "--tui", "--quiet"],
+    [*HTTP, "--fail-if", "p99>5%"], [*HTTP, "--color", "red"], [*HTTP, "--json", "-", "--csv", "-"],
     [*HTTP, "--agents", "2"], [*HTTP, "--agents", "2", "--rank", "2", "--rendezvous", "h:1"],
     [*HTTP, "--agents", "0", "--rank", "0", "--rendezvous", "h:1"], [*HTTP, "--agents", "2", "--rank", "0", "--rendezvous", "here"],
     ["http", "https://127.0.0.1/"], ["http", "ftp://127.0.0.1/"], ["http", "http:///"], ["http", "http://127.0.0.1:99999/"],
@@ -389,7 +389,7 @@ def every_wrong_argument_is_one_sentence(world):
 # ---- a real terminal
 
 @check(limit_s=90)
-def the_screen_in_a_real_terminal(world):
+def the_progress_line_in_a_real_terminal(world):
     socket_path = world.scratch / "tmux"
 
     def tmux(*words):
@@ -406,27 +406,6 @@ def the_screen_in_a_real_terminal(world):
         def typed(text, *keys):
             tmux("send-keys", text, *keys)
 
-        typed(f"{common} --tui; echo status $?", "Enter")
-        wait_for("the screen is there", lambda: "q stops" in shot() and "replies ·" in shot() and "p99" in shot(), 10)
-        (world.scratch / "wide.txt").write_text(shot())
-        for width, height in ((60, 20), (40, 12), (20, 6), (5, 2), (100, 30)):
-            before = server.metric("weft_http_replies_total")
-            tmux("resize-window", "-x", width, "-y", height)
-            wait_for("it goes on", lambda: server.metric("weft_http_replies_total") > before + 200)
-            (world.scratch / f"{width}x{height}.txt").write_text(shot())
-        wait_for("it is whole again", lambda: "q stops" in shot() and "per second" in shot())
-        typed("q")
-        wait_for("q ends it, with the report", lambda: "status 0" in shot() and "verdict" in shot(), 10)
-        typed("clear", "Enter")
-        typed(f"{common} --tui; echo status $?", "Enter")
-        wait_for("the screen is there again", lambda: "q stops" in shot() and "replies ·" in shot())
-        typed("C-c")
-        wait_for("Ctrl-C ends it", lambda: "status 130" in shot() and "verdict" in shot(), 10)
-        typed("clear", "Enter")
-        # The terminal is as it was: what is typed is seen.
-        typed("echo as it was", "Enter")
-        wait_for("it echoes", lambda: "\nas it was" in shot())
-        typed("clear", "Enter")
         typed(f"{common}; echo status $?", "Enter")
         wait_for("the line of progress", lambda: "s left" in shot(), 10)
         typed("C-c")

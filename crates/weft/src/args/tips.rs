@@ -151,7 +151,10 @@ const OF_GENERATORS: Tips = &[
     ("--data-size", "how long values are is --value-size SIZES"),
     ("--ratio --update", "the share of sets is --sets PERCENT"),
     ("--output -o --format", "--json FILE writes the result"),
-    ("-v --verbose --debug", "--tui shows the run while it lasts"),
+    (
+        "-v --verbose --debug",
+        "a progress line is shown while a run lasts, and --csv writes a line per interval",
+    ),
 ];
 
 /// What people type for memory, where memcached's name is `--memory-limit`.

@@ -9,10 +9,9 @@
 pub(crate) mod args;
 mod campaign;
 mod fileset;
-mod live;
 mod options;
 mod output;
-mod tui;
+mod progress;
 
 use std::path::PathBuf;
 

@@ -115,12 +115,3 @@ fn what_is_no_address_or_no_time_is_said_with_its_cure() {
         load_says(2, &words, hint);
     }
 }
-
-#[test]
-fn a_screen_needs_a_terminal() {
-    load_says(
-        2,
-        "http http://127.0.0.1:9/ --tui",
-        "--tui needs a terminal",
-    );
-}

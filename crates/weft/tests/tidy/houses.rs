@@ -219,8 +219,7 @@ const HOUSES: &[House] = &[
             command/cache/prepare command/cache/table command/serve/table
             command/cache/engine command/cache/extended command/cache/help command/serve/prepare command/serve/terminal
             command/serve/engine
-            command/load/options command/load/tui
-            command/load/live
+            command/load/options command/load/progress
             command/load/fileset command/load/output
             command/load/args
             command/load/campaign

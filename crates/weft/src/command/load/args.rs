@@ -248,11 +248,7 @@ pub(super) fn agents() -> Vec<Arg> {
 fn watch() -> Vec<Arg> {
     let args = vec![
         preset("interval", "TIME", "1s").help("Length of an interval"),
-        switch("tui").help("Show rate and latency over time while it runs; only on a terminal"),
-        switch("quiet")
-            .help("No progress while it runs")
-            .short('q')
-            .conflicts_with("tui"),
+        switch("quiet").help("Show no progress line").short('q'),
     ];
     heading(args, "Output")
 }

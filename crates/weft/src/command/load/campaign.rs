@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use clap::ArgMatches;
 
-use super::live::View;
 use super::options::{self, count, count_up_to, one, optional, time};
 use super::output::{Output, width};
-use super::tui::Screen;
+use super::progress::ProgressLine;
 use crate::failure::Failure;
 use crate::stop::Stop;
 use ::load::agents::{Leader, Order, Part, Place, meet};
@@ -84,16 +83,15 @@ pub(super) fn carry_out(
         // With agents a signal ends the process, and so the whole group, with an error.
         stop.listen()?;
     }
-    let view = view(matches, &run_kind, &manner, plan, heading, &stop.wish)?;
+    let progress = progress_line(matches, &run_kind, &manner, plan);
     let mut group = AgentGroup {
         engine,
         part,
         place,
         leader,
-        view,
+        progress,
         stop: Arc::clone(&stop.wish),
-        // On a whole screen there is no place for rows: the table comes afterwards.
-        has_rows: run_kind != RunKind::Run && output.has_screen() && !matches.get_flag("tui"),
+        has_rows: run_kind != RunKind::Run && output.has_screen(),
         last: None,
         output,
     };
@@ -101,12 +99,12 @@ pub(super) fn carry_out(
     let result = group.carry_out(&run_kind, &manner, &mut sweep);
     let AgentGroup {
         leader,
-        view,
+        progress,
         last,
         output,
         ..
     } = group;
-    view.close();
+    progress.close();
     if let Some(leader) = leader {
         leader.end(&result.as_ref().map(|_| ()).map_err(Clone::clone));
     }
@@ -115,13 +113,7 @@ pub(super) fn carry_out(
         _ if sweep.steps.is_empty() => Ok(()),
         _ => {
             if output.has_screen() {
-                let whole = matches.get_flag("tui");
-                let text = if whole {
-                    sweep.table(width())
-                } else {
-                    sweep.knee_line()
-                };
-                write!(io::stdout(), "{text}")?;
+                write!(io::stdout(), "{}", sweep.knee_line())?;
             }
             output.finish_sweep(&sweep)
         }
@@ -174,30 +166,20 @@ fn manner(matches: &ArgMatches) -> Result<Manner, String> {
     })
 }
 
-fn view(
+fn progress_line(
     matches: &ArgMatches,
     run_kind: &RunKind,
     manner: &Manner,
     plan: &Plan,
-    heading: &Heading,
-    stop: &Arc<AtomicBool>,
-) -> Result<View, Failure> {
+) -> ProgressLine {
     let run = plan.warm_up + plan.duration;
-    if matches.get_flag("tui") {
-        let what = "--tui needs a terminal; leave it out, or do not redirect the output";
-        if !io::IsTerminal::is_terminal(&io::stdout()) {
-            return Err(Failure::Usage(what.to_owned()));
-        }
-        let screen = Screen::open(heading.target.clone(), Arc::clone(stop))?;
-        return Ok(View::Screen(Box::new(screen)));
-    }
-    // How many runs the search for a knee takes is not known; a dozen is usual.
+    // The number of runs in a search for the knee is not known; a dozen is usual.
     let whole = match run_kind {
         RunKind::Run => run,
         RunKind::Sweep(rates) => planned(rates, manner, run),
         RunKind::Knee { .. } => run.saturating_add(manner.pause).saturating_mul(12),
     };
-    Ok(View::line(whole, matches.get_flag("quiet")))
+    ProgressLine::new(whole, matches.get_flag("quiet"))
 }
 
 /// One generator, or the leader of many.
@@ -206,7 +188,7 @@ struct AgentGroup {
     part: Plan,
     place: Option<Place>,
     leader: Option<Leader>,
-    view: View,
+    progress: ProgressLine,
     stop: Arc<AtomicBool>,
     has_rows: bool,
     /// The outcome of the last run, until it is written.
@@ -223,7 +205,7 @@ impl AgentGroup {
         sweep: &mut Sweep,
     ) -> Result<(), String> {
         if self.has_rows {
-            let head = self.view.print(&Step::head(width()));
+            let head = self.progress.print(&Step::head(width()));
             self.output.note(head.map_err(Failure::from));
         }
         match run_kind {
@@ -250,11 +232,11 @@ impl AgentGroup {
             part,
             place,
             leader,
-            view,
+            progress: line,
             stop,
             ..
         } = self;
-        let mut observer = |progress: &Progress<'_>| view.tick(progress);
+        let mut observer = |progress: &Progress<'_>| line.tick(progress);
         match (leader, place) {
             (Some(leader), Some(place)) => leader.round(order, OUTCOME_PATIENCE, |stop| {
                 run_part(*engine, part, place, order, &stop, &mut observer)
@@ -287,14 +269,14 @@ impl Runner for AgentGroup {
         while Instant::now() < until && !self.stop.load(Ordering::Acquire) {
             thread::sleep(Duration::from_millis(20).min(pause));
         }
-        self.view.run_is_over(pause);
+        self.progress.end_run(pause);
     }
 
     fn done(&mut self, step: &Step) {
-        self.view
-            .run_is_over(self.part.warm_up + self.part.duration);
+        self.progress
+            .end_run(self.part.warm_up + self.part.duration);
         if self.has_rows {
-            let row = self.view.print(&step.row(width()));
+            let row = self.progress.print(&step.row(width()));
             self.output.note(row.map_err(Failure::from));
         }
         if let Some(outcome) = self.last.take() {

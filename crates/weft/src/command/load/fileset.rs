@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 
-use super::live;
+use super::progress;
 use crate::failure::Failure;
 use crate::whole;
 use ::load::workload::fileset::{FileSet, MANIFEST, Model, Recipe, page_figures, show_table};
@@ -109,7 +109,7 @@ pub(super) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut set = FileSet::plan(recipe).map_err(Failure::Usage)?;
     if !matches.get_flag("table") {
         let directory: &PathBuf = matches.get_one("dir").expect("clap demands it");
-        let bar = live::bytes_bar(set.total_bytes());
+        let bar = progress::bytes_bar(set.total_bytes());
         set.write(directory, |bytes| bar.set_position(bytes))
             .map_err(|error| {
                 let directory = directory.display();

@@ -207,7 +207,9 @@ impl Output {
 pub(super) fn width() -> usize {
     const USUAL: usize = 100;
     match io::stdout().is_terminal() {
-        true => ratatui::crossterm::terminal::size().map_or(USUAL, |(columns, _)| columns.into()),
+        true => {
+            rustix::termios::tcgetwinsize(io::stdout()).map_or(USUAL, |size| size.ws_col.into())
+        }
         false => USUAL,
     }
 }

@@ -115,7 +115,7 @@ cmd_valgrind() {
     # rustix's own system calls look for the vDSO, which valgrind hides. And 3.19 holds its one lock while io_uring_enter
     # sleeps, so nothing else would run. The two that are skipped have hundreds of connections, which takes it minutes.
     export RUSTFLAGS="--cfg rustix_use_libc" CARGO_TARGET_DIR=$target/valgrind
-    for test in migration steps datagrams; do
+    for test in migration stackless datagrams; do
         program=$(cargo test --package weftwork-fiber --test "$test" --no-run --message-format=json 2>/dev/null \
             | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
         run timeout --kill-after=5 "$seconds" valgrind --quiet --error-exitcode=99 "$program" --test-threads=1 epoll:: \

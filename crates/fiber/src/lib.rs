@@ -97,7 +97,7 @@
 //!   when it could not be io_uring.
 //! * **Stacks are 64 KiB of address space**, guarded; an overflow says which fiber it was. Keep big
 //!   arrays on the heap: each page of the stack that was touched stays with the fiber.
-//! * **A fiber that mostly waits needs no stack**: a conversation as [`Steps`] has one only while
+//! * **A fiber that mostly waits needs no stack**: a [`Stackless`] one has a stack only while
 //!   it runs, and may go on on another processor.
 //! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block
 //!   the thread then; [`sync`] says [what that means](sync#code-that-cannot-suspend). The message
@@ -193,13 +193,13 @@ pub use sched::fiber::{Fiber, Flow};
 #[cfg(feature = "tracing")]
 pub use sched::spans;
 pub use sched::timer::{Tick, TimerKey, Wheel};
-pub use spawn::builder::{Builder, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
+pub use spawn::builder::{Builder, Scope, ScopedJoinHandle, scope, spawn, spawn_stackless};
 pub use spawn::clusters::move_to;
 pub use spawn::handle::ClusterHandle;
 pub use spawn::join_set::JoinSet;
 pub use spawn::packet::JoinHandle;
 pub use spawn::processors::{ProcessorStatus, Retirement};
-pub use spawn::steps::Steps;
+pub use spawn::stackless::Stackless;
 pub use switch::locals::{AccessError, LocalKey};
 pub use switch::look::FiberState;
 pub use switch::resources::{Resources, resources};

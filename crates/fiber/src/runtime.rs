@@ -20,7 +20,7 @@ use crate::spawn::builder::Builder;
 use crate::spawn::handle::ClusterHandle;
 use crate::spawn::packet::JoinHandle;
 use crate::spawn::processors::{ProcessorStatus, Retirement};
-use crate::spawn::steps::Steps;
+use crate::spawn::stackless::Stackless;
 
 /// Processors that run fibers. Dropping it stops them; see [`shutdown`](Runtime::shutdown).
 ///
@@ -142,10 +142,10 @@ impl Runtime {
         builder.spawn_in(&self.cluster, Location::caller(), f)
     }
 
-    /// Starts a fiber that runs [`Steps`].
+    /// Starts a [stackless fiber](Stackless).
     #[track_caller]
-    pub fn spawn_steps_with(&self, builder: Builder, steps: impl Steps) -> JoinHandle<()> {
-        let started = builder.spawn_steps_in(&self.cluster, Location::caller(), steps);
+    pub fn spawn_stackless_with(&self, builder: Builder, value: impl Stackless) -> JoinHandle<()> {
+        let started = builder.spawn_stackless_in(&self.cluster, Location::caller(), value);
         started.expect("a runtime that is there takes fibers")
     }
 
@@ -192,7 +192,7 @@ impl Runtime {
     /// waited for is begun anew there: nothing that had come is lost. Listeners are accepted from
     /// elsewhere, timers kept elsewhere. But **fibers that have frames there stay, and the
     /// processor runs them until they have finished**, whatever they wait for: see [`Retirement`]
-    /// for how many there are, and [`dump`](Runtime::dump) for which. Steps count as such in the
+    /// for how many there are, and [`dump`](Runtime::dump) for which. Stackless fibers count as such in the
     /// middle of a step. What lasts too long, the program has to [cancel](Fiber::cancel).
     ///
     /// Then its thread ends, its descriptors are closed, and its number may be used again. What it

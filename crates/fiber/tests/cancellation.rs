@@ -644,7 +644,7 @@ fn read_to_end_does_not_repeat_what_was_cancelled() {
 
 fn a_step_is_told() {
     struct Waits(TcpStream, Arc<AtomicBool>);
-    impl fiber::Steps for Waits {
+    impl fiber::Stackless for Waits {
         fn source(&self) -> fiber::Source<'_> {
             self.0.source()
         }
@@ -657,7 +657,7 @@ fn a_step_is_told() {
     }
     for early in [true, false] {
         let ((near, _far), told) = (pair(), Arc::new(AtomicBool::new(false)));
-        let steps = fiber::spawn_steps(Waits(near, Arc::clone(&told)));
+        let steps = fiber::spawn_stackless(Waits(near, Arc::clone(&told)));
         if !early {
             (0..3).for_each(|_| fiber::yield_now());
         }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, UnixStream};
-use fiber::{BackendChoice, Builder, ClusterHandle, Flow, Runtime, Source, Steps, move_to};
+use fiber::{BackendChoice, Builder, ClusterHandle, Flow, Runtime, Source, Stackless, move_to};
 use patience::{PATIENCE, until};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -55,10 +55,10 @@ fn migratable() -> Builder {
     unsafe { Builder::new().migratable() }
 }
 
-/// What steps do at each step; the number of the step is theirs.
+/// A closure for each step, which is handed the number of the step.
 struct Script<F>(F, usize);
 
-impl<F: FnMut(usize) -> Flow + Send + 'static> Steps for Script<F> {
+impl<F: FnMut(usize) -> Flow + Send + 'static> Stackless for Script<F> {
     fn begin(&mut self) -> Flow {
         self.resumed()
     }
@@ -91,7 +91,7 @@ fn a_fiber_is_spawned_into_another_cluster_from_anywhere() {
         };
         let builder = Builder::new().cluster(&to_b);
         builder
-            .spawn_steps(Script(look, 0))
+            .spawn_stackless(Script(look, 0))
             .unwrap()
             .join()
             .unwrap();
@@ -199,7 +199,7 @@ struct Wanderer {
     patience: Option<Duration>,
 }
 
-impl Steps for Wanderer {
+impl Stackless for Wanderer {
     fn source(&self) -> Source<'_> {
         self.stream.source()
     }
@@ -237,7 +237,7 @@ fn conversations_go_to_and_fro_between_two_steps_and_lose_no_byte() {
                 answered: 0,
                 patience: None,
             };
-            all.push((near, a.spawn_steps_with(Builder::new(), wanderer)));
+            all.push((near, a.spawn_stackless_with(Builder::new(), wanderer)));
         }
         for round in 0..50u8 {
             for (near, _) in &mut all {
@@ -269,7 +269,7 @@ fn it_is_counted_and_listed_where_it_is() {
             _ => Flow::Park,
         };
         let builder = Builder::new().name("guest");
-        let guest = a.spawn_steps_with(builder, Script(script, 0));
+        let guest = a.spawn_stackless_with(builder, Script(script, 0));
         until("it has moved", || a.fiber_count() == 0);
         assert_eq!(b.fiber_count(), 1);
         assert!(a.dump().fibers.is_empty());
@@ -297,7 +297,7 @@ fn unparks_that_race_with_a_move_are_not_lost() {
                 _ => Flow::Park,
             }
         };
-        let parker = a.spawn_steps_with(Builder::new(), Script(script, 0));
+        let parker = a.spawn_stackless_with(Builder::new(), Script(script, 0));
         for round in 1..=ROUNDS {
             asked.store(round, Ordering::SeqCst);
             parker.fiber().unpark();
@@ -332,7 +332,7 @@ fn a_request_to_end_that_races_with_moves_is_met() {
                 }
             });
             let clusters = [a.cluster(), b.cluster()];
-            let steps = a.spawn_steps_with(
+            let steps = a.spawn_stackless_with(
                 Builder::new(),
                 Script(
                     move |step| {
@@ -481,7 +481,7 @@ fn deadlines_of_fibers_that_move_leave_no_timers_behind() {
             answered: 0,
             patience: Some(patience),
         };
-        let steps = a.spawn_steps_with(Builder::new(), wanderer);
+        let steps = a.spawn_stackless_with(Builder::new(), wanderer);
         for hop in 0..HOPS as u8 {
             near.write_all(&[hop]).unwrap();
             near.read_exact(&mut [0; 1]).unwrap();

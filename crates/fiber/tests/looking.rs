@@ -6,7 +6,9 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream};
-use fiber::{BackendChoice, Builder, Dump, DumpedFiber, FiberState, Flow, Runtime, Source, Steps};
+use fiber::{
+    BackendChoice, Builder, Dump, DumpedFiber, FiberState, Flow, Runtime, Source, Stackless,
+};
 
 fn runtime(processors: usize) -> Runtime {
     let builder = Runtime::builder().processors(processors);
@@ -143,7 +145,7 @@ fn each_wait_is_named() {
 #[test]
 fn steps_that_wait_have_no_stack() {
     struct Quiet(TcpStream);
-    impl Steps for Quiet {
+    impl Stackless for Quiet {
         fn source(&self) -> Source<'_> {
             self.0.source()
         }
@@ -155,7 +157,7 @@ fn steps_that_wait_have_no_stack() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let far = listener.accept().unwrap();
-    let steps = runtime.spawn_steps_with(Builder::new().name("quiet"), Quiet(far));
+    let steps = runtime.spawn_stackless_with(Builder::new().name("quiet"), Quiet(far));
     let dump = dump_when(&runtime, |dump| {
         named(dump, "quiet").is_some_and(|fiber| fiber.state == FiberState::BetweenSteps)
     });

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fiber::net::{Input, TcpStream};
-use fiber::{Flow, Runtime, Source, Steps};
+use fiber::{Flow, Runtime, Source, Stackless};
 
-/// Steps that give way when they are dropped, as a destructor may.
+/// A stackless fiber that gives way when it is dropped, as a destructor may.
 struct GivesWay {
     stream: TcpStream,
     dropped: Arc<AtomicBool>,
 }
 
-impl Steps for GivesWay {
+impl Stackless for GivesWay {
     fn source(&self) -> Source<'_> {
         self.stream.source()
     }
@@ -53,7 +53,7 @@ fn steps_without_a_stack() {
         stream: TcpStream::from(OwnedFd::from(far)),
         dropped: Arc::clone(&dropped),
     };
-    let waits = fiber::spawn_steps(steps);
+    let waits = fiber::spawn_stackless(steps);
     // It has had a stack for its beginning, and waits for input without one.
     (0..3).for_each(|_| fiber::yield_now());
     use_up_memory();
@@ -71,7 +71,7 @@ fn steps_without_a_stack() {
     parked.into_iter().for_each(|fiber| fiber.join().unwrap());
 }
 
-/// Seen (in review): a segmentation fault. Cause: the destructors of steps that end for lack of a
+/// Seen (in review): a segmentation fault. Cause: the destructors of a stackless fiber that ends for lack of a
 /// stack ran as if inside the fiber, whose last stack was another's by then, and giving way there
 /// jumped into it. Cure: they run as on a plain thread.
 #[test]

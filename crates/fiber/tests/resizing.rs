@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream, UnixStream};
-use fiber::{BackendChoice, Builder, FiberState, Flow, JoinHandle, Runtime, Source, Steps};
+use fiber::{BackendChoice, Builder, FiberState, Flow, JoinHandle, Runtime, Source, Stackless};
 use patience::{PATIENCE, until};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -41,7 +41,7 @@ fn remove(runtime: &Runtime, index: usize) {
 /// Sends back what comes, until the end.
 struct Echo<S>(S, Arc<AtomicUsize>);
 
-impl Steps for Echo<UnixStream> {
+impl Stackless for Echo<UnixStream> {
     fn source(&self) -> Source<'_> {
         self.0.source()
     }
@@ -188,7 +188,7 @@ fn conversations_that_wait_go_on_elsewhere() {
             let (near, far) = pair();
             let echo = Echo(far, Arc::clone(&cancelled));
             let builder = Builder::new().processor(n % 2);
-            steps.push(runtime.spawn_steps_with(builder, echo));
+            steps.push(runtime.spawn_stackless_with(builder, echo));
             nears.push(near);
         }
         for round in 0..4 {
@@ -340,7 +340,7 @@ fn the_last_that_leaves_reaches_another_processor() {
 #[test]
 fn a_buffer_that_was_lent_comes_home_before_its_processor_goes() {
     struct Keep(UnixStream, Arc<AtomicBool>, Arc<fiber::sync::Event>);
-    impl Steps for Keep {
+    impl Stackless for Keep {
         fn source(&self) -> Source<'_> {
             self.0.source()
         }
@@ -359,7 +359,7 @@ fn a_buffer_that_was_lent_comes_home_before_its_processor_goes() {
         let (mut near, far) = pair();
         let (kept, free) = (Arc::default(), Arc::new(fiber::sync::Event::new()));
         let keep = Keep(far, Arc::clone(&kept), Arc::clone(&free));
-        let steps = runtime.spawn_steps_with(Builder::new().processor(1), keep);
+        let steps = runtime.spawn_stackless_with(Builder::new().processor(1), keep);
         near.write_all(b"kept").unwrap();
         until("it is kept", || kept.load(Ordering::SeqCst));
         let retirements: Vec<_> = [runtime.add_processor().unwrap(), 1]
@@ -424,7 +424,7 @@ fn no_descriptor_and_no_thread_stays_behind() {
     each_backend(1, |runtime| {
         let echo = |_| {
             let (near, far) = pair();
-            let steps = runtime.spawn_steps_with(Builder::new(), Echo(far, Arc::default()));
+            let steps = runtime.spawn_stackless_with(Builder::new(), Echo(far, Arc::default()));
             (near, steps)
         };
         let mut conversations: Vec<_> = (0..20).map(echo).collect();
@@ -474,7 +474,7 @@ fn fibers_and_threads_add_and_remove_at_once() {
     });
 }
 
-/// Load on steps and on fibers with frames, over TCP, with an acceptor on each processor, while
+/// Load on stackless fibers and on fibers with frames, over TCP, with an acceptor on each processor, while
 /// processors come and go by the dice: every byte is compared.
 ///
 /// Seen here: on epoll a conversation waited for ever for bytes that were there. Cause: taken off a
@@ -484,7 +484,7 @@ fn fibers_and_threads_add_and_remove_at_once() {
 #[test]
 fn under_load_nothing_is_lost() {
     struct TcpEcho(TcpStream);
-    impl Steps for TcpEcho {
+    impl Stackless for TcpEcho {
         fn source(&self) -> Source<'_> {
             self.0.source()
         }
@@ -504,7 +504,7 @@ fn under_load_nothing_is_lost() {
             let accept = move || {
                 while let Ok(stream) = listener.accept() {
                     match stream.peer_addr().unwrap().port() % 2 {
-                        0 => drop(fiber::spawn_steps(TcpEcho(stream))),
+                        0 => drop(fiber::spawn_stackless(TcpEcho(stream))),
                         _ => drop(fiber::spawn(move || {
                             let mut buffer = [0; 700];
                             while let Ok(len @ 1..) = (&stream).read(&mut buffer) {

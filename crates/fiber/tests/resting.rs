@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use fiber::net::Input;
-use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Steps};
+use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Stackless};
 
 const EXCHANGES: u64 = 100;
 /// Longer than anything here takes, on any machine.
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Echo(fiber::net::TcpStream);
 
-impl Steps for Echo {
+impl Stackless for Echo {
     fn source(&self) -> Source<'_> {
         self.0.source()
     }
@@ -38,7 +38,7 @@ fn echoing(choice: BackendChoice) -> (Runtime, TcpStream) {
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     let (stream, _) = listener.accept().unwrap();
-    runtime.spawn_steps_with(Builder::new(), Echo(stream.into()));
+    runtime.spawn_stackless_with(Builder::new(), Echo(stream.into()));
     (runtime, client)
 }
 

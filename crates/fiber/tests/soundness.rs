@@ -14,7 +14,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fiber::net::{Input, UnixStream};
-use fiber::{BackendChoice, Builder, ClusterHandle, Flow, Runtime, Scope, Source, Steps};
+use fiber::{BackendChoice, Builder, ClusterHandle, Flow, Runtime, Scope, Source, Stackless};
 use patience::{PATIENCE, until};
 
 fn start(choice: BackendChoice, processors: usize) -> Runtime {
@@ -130,13 +130,13 @@ fn a_lock_of_a_thread_that_a_fiber_waits_for_can_be_shown_after_the_runtime() {
     });
 }
 
-/// Steps that forget what they receive.
+/// A stackless fiber that forgets what it receives.
 struct Forgets {
     stream: UnixStream,
     forgotten: Arc<AtomicUsize>,
 }
 
-impl Steps for Forgets {
+impl Stackless for Forgets {
     fn source(&self) -> Source<'_> {
         self.stream.source()
     }
@@ -157,7 +157,7 @@ fn stream() -> (std::os::unix::net::UnixStream, UnixStream) {
     (near, OwnedFd::from(far).into())
 }
 
-/// Seen: a processor whose steps had forgotten an input could not be removed, and after 64 of them
+/// Seen: a processor whose stackless fiber had forgotten an input could not be removed, and after 64 of them
 /// it had no buffer left; and bytes of a leaked input were read after the buffer was unmapped.
 /// Cause: the user owned the buffer. Cure: the user borrows it for the step, after which the
 /// runtime takes it back. (That it cannot be kept for longer is shown at `Input`, by examples that
@@ -173,7 +173,7 @@ fn a_forgotten_input_gives_its_buffer_back() {
             stream,
             forgotten: Arc::clone(&forgotten),
         };
-        let steps = runtime.spawn_steps_with(Builder::new(), steps);
+        let steps = runtime.spawn_stackless_with(Builder::new(), steps);
         for round in 1..=FORGOTTEN {
             // A buffer's worth, so that each takes one.
             near.write_all(&[7; 16 * 1024]).unwrap();
@@ -264,7 +264,7 @@ fn a_value_that_a_result_makes_when_it_is_dropped_ends_on_its_thread() {
 #[test]
 fn a_payload_of_steps_that_no_handle_wants_is_dropped_by_the_steps() {
     struct Panics(Mutex<Option<(Busy, mpsc::Receiver<()>)>>);
-    impl Steps for Panics {
+    impl Stackless for Panics {
         fn begin(&mut self) -> Flow {
             let (busy, waits) = self.0.get_mut().unwrap().take().unwrap();
             let _ = waits.recv();
@@ -273,7 +273,7 @@ fn a_payload_of_steps_that_no_handle_wants_is_dropped_by_the_steps() {
     }
     ends_where_it_was(|runtime, busy, waits| {
         let steps = Panics(Mutex::new(Some((busy, waits))));
-        let handle = runtime.spawn_steps_with(Builder::new(), steps);
+        let handle = runtime.spawn_stackless_with(Builder::new(), steps);
         handle.fiber().clone()
     });
 }

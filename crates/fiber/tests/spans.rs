@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fiber::net::{Input, TcpListener, TcpStream};
 use fiber::sync::Semaphore;
-use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Steps, spans};
+use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Stackless, spans};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Span, Subscriber, info, info_span};
@@ -261,7 +261,7 @@ struct Says {
     steps: u32,
 }
 
-impl Steps for Says {
+impl Stackless for Says {
     fn source(&self) -> Source<'_> {
         self.stream.source()
     }
@@ -288,8 +288,8 @@ fn steps_stay_inside_their_span_wherever_they_go_on() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let stream = listener.accept().unwrap();
-        let says =
-            info_span!("conversation").in_scope(|| fiber::spawn_steps(Says { stream, steps: 0 }));
+        let says = info_span!("conversation")
+            .in_scope(|| fiber::spawn_stackless(Says { stream, steps: 0 }));
         for step in 1..=50 {
             client.write_all(b"x").unwrap();
             std::io::Read::read_exact(&mut client, &mut [0; 1]).unwrap();

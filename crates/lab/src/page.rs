@@ -136,7 +136,7 @@ mod tests {
     fn in_tables(kind: &str) -> String {
         match kind {
             "pinned" => "weft: pinned fibers, the default, each of which stays on its processor",
-            "steps" => "weft steps: fibers made of steps, which hold no stack while they wait",
+            "stackless" => "weft stackless: fibers that hold no stack while they wait",
             "migratable" => "weft migratable: fibers with a stack that may move between processors",
             other => other,
         }

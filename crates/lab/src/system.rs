@@ -10,10 +10,10 @@ use std::process::Command;
 /// Something that experiments measure.
 #[derive(Clone, Debug)]
 pub struct System {
-    /// For tables: `weft`, `weft steps`, `nginx copy`.
+    /// For tables: `weft`, `weft stackless`, `nginx copy`.
     pub name: String,
-    /// By which experiments ask for it. `pinned`, `steps` and `migratable` are weft's fibers; other
-    /// people's go by their names, the user's by `CUSTOM_SERVER` and `CUSTOM_PROGRAM`. Two may be
+    /// By which experiments ask for it. `pinned`, `stackless` and `migratable` are weft's fibers;
+    /// other people's go by their names, the user's by `CUSTOM_SERVER` and `CUSTOM_PROGRAM`. Two may be
     /// of one kind.
     pub kind: String,
     /// What it says of itself; empty if it was not asked.
@@ -373,7 +373,7 @@ const NETSTACK_TAP: &str = "--engine netstack --device tap:{interface} --address
 /// weft's fibers: their names, and the kinds by which experiments ask for them.
 const FIBERS: &[(&str, &str)] = &[
     ("weft", "pinned"),
-    ("weft steps", "steps"),
+    ("weft stackless", "stackless"),
     ("weft migratable", "migratable"),
 ];
 

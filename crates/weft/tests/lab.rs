@@ -378,7 +378,7 @@ fn programs_on_fibers_are_measured_and_are_no_part_of_weft() {
     let output = lab.command(&words).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{output:?}");
-    assert!(text.contains("weft steps"), "{text}");
+    assert!(text.contains("weft stackless"), "{text}");
 
     // Seen (in review): builds could be compared as servers and not as runtimes.
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
@@ -389,7 +389,7 @@ fn programs_on_fibers_are_measured_and_are_no_part_of_weft() {
     // How long something took is nothing to test.
     let output = command.arg("--out").arg(lab.home.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    for fibers in ["weft", "weft steps", "weft migratable"] {
+    for fibers in ["weft", "weft stackless", "weft migratable"] {
         let line = format!("rt-yield, {fibers}: 1 processor, many ");
         assert!(text.contains(&line), "{output:?}");
     }

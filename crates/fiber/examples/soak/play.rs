@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream, UdpSocket};
 use fiber::{
-    Builder, ClusterHandle, Fiber, Flow, JoinHandle, JoinSet, Source, Steps, is_cancellation,
+    Builder, ClusterHandle, Fiber, Flow, JoinHandle, JoinSet, Source, Stackless, is_cancellation,
 };
 
 use crate::dice::Dice;
@@ -172,7 +172,7 @@ impl Servers {
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").expect("a free port"));
         let props = Props {
             echo: listeners[0].local_addr().expect("it is bound"),
-            echo_in_steps: listeners[1].local_addr().expect("it is bound"),
+            echo_stackless: listeners[1].local_addr().expect("it is bound"),
             datagrams: socket.local_addr().expect("it is bound"),
             directory: Arc::from(directory),
             abroad: abroad.clone(),
@@ -244,7 +244,7 @@ fn accept(
                 true => {
                     let clusters = clusters.clone();
                     let dice = Dice::new(stream.peer_addr().map_or(0, |peer| peer.port().into()));
-                    fiber::spawn_steps(Echo {
+                    fiber::spawn_stackless(Echo {
                         stream,
                         clusters,
                         dice,
@@ -268,14 +268,14 @@ fn echo(stream: TcpStream) {
     }
 }
 
-/// The same in steps, which wait for their input here or abroad.
+/// The same as a stackless fiber, which waits for its input here or in another cluster.
 struct Echo {
     stream: TcpStream,
     clusters: [ClusterHandle; 2],
     dice: Dice,
 }
 
-impl Steps for Echo {
+impl Stackless for Echo {
     fn source(&self) -> Source<'_> {
         self.stream.source()
     }

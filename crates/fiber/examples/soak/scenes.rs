@@ -19,7 +19,7 @@ use crate::locks;
 #[derive(Clone, Debug)]
 pub(crate) struct Props {
     pub(crate) echo: SocketAddr,
-    pub(crate) echo_in_steps: SocketAddr,
+    pub(crate) echo_stackless: SocketAddr,
     pub(crate) datagrams: SocketAddr,
     pub(crate) directory: Arc<Path>,
     pub(crate) home: ClusterHandle,
@@ -35,9 +35,9 @@ const SCENES: &[Scene] = &[
     talk,
     talk,
     talk,
-    talk_in_steps,
-    talk_in_steps,
-    talk_in_steps,
+    talk_stackless,
+    talk_stackless,
+    talk_stackless,
     datagram,
     datagram,
     unix_pair,
@@ -98,8 +98,8 @@ fn talk(dice: &mut Dice, props: &Props) -> io::Result<()> {
     talk_to(dice, TcpStream::connect(props.echo)?)
 }
 
-fn talk_in_steps(dice: &mut Dice, props: &Props) -> io::Result<()> {
-    talk_to(dice, TcpStream::connect(props.echo_in_steps)?)
+fn talk_stackless(dice: &mut Dice, props: &Props) -> io::Result<()> {
+    talk_to(dice, TcpStream::connect(props.echo_stackless)?)
 }
 
 /// Sends and compares the echo; leaves in the middle now and then.

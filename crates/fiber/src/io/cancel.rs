@@ -115,7 +115,7 @@ impl Fiber {
     ///
     /// | waiting in | cancelled, it |
     /// |---|---|
-    /// | [`Steps`](crate::Steps), between two of them | runs the next step with the error |
+    /// | [stackless fibers](crate::Stackless), between two steps | runs the next step with the error |
     /// | reads, writes, `accept`, `connect`, datagrams, pipes, `Child::wait`, `Signals::wait` | returns [`Cancelled`]; what was completed before is returned first |
     /// | [`sleep`](crate::sleep) | returns early |
     /// | [`park`](crate::park), [`park_timeout`](crate::park_timeout) | returns once; check [`is_cancelled`] before each |

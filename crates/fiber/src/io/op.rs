@@ -113,7 +113,7 @@ impl Op {
                 .watch()
                 .begin(processor.shared(), self.address(), NEVER),
         }
-        // On its own stack only. A fiber between two steps would become ready here, and its steps
+        // On its own stack only. A fiber between two steps would become ready here, and its value
         // run elsewhere, while they are still borrowed for the beginning of this wait: see
         // `Processor::begin_wait`.
         let is_due = control.cancellation().is_due() && processor.running() == Some(self.fiber);

@@ -30,7 +30,7 @@ pub use unix::{UnixDatagram, UnixListener, UnixStream};
 macro_rules! stream {
     ($name:ident, $std:ty, $kind:ident) => {
         impl $name {
-            /// This stream as where the input of [`Steps`](crate::Steps) comes from.
+            /// This stream as the source of input of a [stackless fiber](crate::Stackless).
             pub fn source(&self) -> crate::Source<'_> {
                 crate::net::socket::Source(&self.socket)
             }

@@ -751,7 +751,7 @@ fn is_exhausted(error: &io::Error) -> bool {
 /// }
 ///
 /// struct Keeps;
-/// impl fiber::Steps for Keeps {
+/// impl fiber::Stackless for Keeps {
 ///     fn received(&mut self, input: std::io::Result<Input<'_>>) -> fiber::Flow {
 ///         KEPT.with_borrow_mut(|kept| kept.extend(input.ok()));
 ///         fiber::Flow::Receive
@@ -765,7 +765,7 @@ fn is_exhausted(error: &io::Error) -> bool {
 /// use fiber::net::Input;
 ///
 /// struct Leaks(Option<&'static [u8]>);
-/// impl fiber::Steps for Leaks {
+/// impl fiber::Stackless for Leaks {
 ///     fn received(&mut self, input: std::io::Result<Input<'_>>) -> fiber::Flow {
 ///         self.0 = input.ok().map(|input| &**Box::leak(Box::new(input)));
 ///         fiber::Flow::Receive

@@ -1,7 +1,7 @@
 //! When it is worth waking another processor for what waits in this one's lanes.
 //!
 //! Waking a thread takes some 16 µs, part of which the waker spends itself, and what the other then
-//! takes has gone cold. Most steps of a server are shorter than that: a few requests that come at
+//! takes has gone cold. Most runs of a server's fibers are shorter than that: a few requests that come at
 //! once are answered sooner here, one after the other. So a processor wakes another when its lanes
 //! have not been empty for [`WORTH_WAKING`], or will not be if the next fiber runs as long as those
 //! before did.

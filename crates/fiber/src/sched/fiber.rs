@@ -48,7 +48,7 @@ pub(crate) struct Control {
     /// It may go on on any processor, whatever it has on its stack: see
     /// [`Builder::migratable`](crate::Builder::migratable).
     is_migratable: bool,
-    is_steps: bool,
+    is_stackless: bool,
     /// It is ending and makes no fiber-local values any more. Touched where the fiber runs only.
     has_no_locals: Cell<bool>,
     /// Boxed: most have none.
@@ -57,8 +57,8 @@ pub(crate) struct Control {
     pub(super) token: Token,
     /// Where it started; null before. Wake-ups from other threads go there.
     pub(super) home: AtomicPtr<ProcessorShared>,
-    /// Of a fiber that runs steps.
-    steps: UnsafeCell<Option<Box<dyn StepsBody>>>,
+    /// Of a stackless fiber.
+    stackless: UnsafeCell<Option<Box<dyn StacklessBody>>>,
     pub(super) context: UnsafeCell<Option<Context>>,
     pub(super) yielder: Cell<*const Yielder<Resume, Suspend>>,
     watch: Watch<ProcessorShared>,
@@ -99,7 +99,7 @@ pub(super) struct RareState {
     traced: Cell<Option<Box<Backtrace>>>,
 }
 
-// SAFETY: `steps`, `context`, `migration` and the cells are touched only by the processor that
+// SAFETY: `stackless`, `context`, `migration` and the cells are touched only by the processor that
 // starts the fiber and then keeps it; a queue hands a control block to one processor at a time. The
 // rest is atomic or never changes.
 unsafe impl Sync for Control {}
@@ -111,8 +111,8 @@ unsafe impl Send for Control {}
 pub(crate) enum Body {
     /// A closure, which lies at the base of its stack until it runs there.
     Once(Context, StackPlace),
-    /// Steps, each on any stack.
-    Steps(Box<dyn StepsBody>),
+    /// A value whose steps run each on any stack.
+    Stackless(Box<dyn StacklessBody>),
 }
 
 pub(crate) type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
@@ -120,25 +120,25 @@ pub(crate) type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
 /// What comes after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Wait for input; then [`Steps::received`](crate::Steps::received).
+    /// Wait for input; then [`Stackless::received`](crate::Stackless::received).
     Receive,
-    /// Let others have their turn; then [`Steps::resumed`](crate::Steps::resumed).
+    /// Let others have their turn; then [`Stackless::resumed`](crate::Stackless::resumed).
     Yield,
     /// Wait for a call of [`Fiber::unpark`](crate::Fiber::unpark); then
-    /// [`Steps::resumed`](crate::Steps::resumed). As [`park`](crate::park), it may end for no
+    /// [`Stackless::resumed`](crate::Stackless::resumed). As [`park`](crate::park), it may end for no
     /// reason.
     Park,
     /// The fiber is finished.
     Done,
 }
 
-/// A fiber's steps, as the runtime holds them.
-pub(crate) trait StepsBody: Send {
+/// A stackless fiber's value, as the runtime holds it.
+pub(crate) trait StacklessBody: Send {
     /// Runs the next step on the fiber's stack.
     fn step(&mut self) -> Flow;
 
     /// Begins the wait for the next one, on the processor's own stack; `false` if there is nothing
-    /// to wait for. It does not make the fiber ready: another processor would have the steps while
+    /// to wait for. It does not make the fiber ready: another processor would have the value while
     /// `self` is still borrowed.
     fn begin_wait(&mut self, fiber: FiberRef) -> bool;
 
@@ -201,23 +201,23 @@ impl Control {
     ) -> Arc<Control> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let look = Look::new();
-        let (steps, context) = match body {
+        let (stackless, context) = match body {
             Body::Once(context, place) => {
                 look.note_stack(place);
                 (None, Some(context))
             }
-            Body::Steps(steps) => (Some(steps), None),
+            Body::Stackless(value) => (Some(value), None),
         };
         Arc::new(Control {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             is_migratable,
-            is_steps: steps.is_some(),
+            is_stackless: stackless.is_some(),
             has_no_locals: Cell::new(false),
             name: name.map(Box::new),
             spawned_at,
             token: Token::new(),
             home: AtomicPtr::new(std::ptr::null_mut()),
-            steps: UnsafeCell::new(steps),
+            stackless: UnsafeCell::new(stackless),
             context: UnsafeCell::new(context),
             yielder: Cell::new(std::ptr::null()),
             watch: Watch::default(),
@@ -292,9 +292,9 @@ impl Control {
         unsafe { &*self.cluster.load(Ordering::Acquire) }
     }
 
-    /// Whether it runs [`Steps`](crate::Steps).
-    pub(crate) fn is_steps(&self) -> bool {
-        self.is_steps
+    /// True if it runs a [`Stackless`](crate::Stackless) value.
+    pub(crate) fn is_stackless(&self) -> bool {
+        self.is_stackless
     }
 
     /// If `address` lies in the guard page of the fiber's stack: the length of that stack.
@@ -361,12 +361,12 @@ impl FiberRef {
 
     /// What a fiber between two steps, or in one, runs. While it is in one the kernel has nothing
     /// of the frame: its operation is complete.
-    pub(super) fn steps<'a>(self) -> &'a mut dyn StepsBody {
-        // SAFETY: only the processor that runs a fiber, or begins its wait, touches its steps
+    pub(super) fn stackless<'a>(self) -> &'a mut dyn StacklessBody {
+        // SAFETY: only the processor that runs a fiber, or begins its wait, touches its value
         // (invariant of FiberRef), and none of our callers holds on to it. They live as long as the
         // control block.
-        let steps = unsafe { &mut *self.control().steps.get() };
-        &mut **steps.as_mut().expect("a closure has no steps")
+        let stackless = unsafe { &mut *self.control().stackless.get() };
+        &mut **stackless.as_mut().expect("a closure is not stackless")
     }
 
     /// Gives a fiber that waits the processor for as long as it takes to say where it is. Only by
@@ -431,14 +431,14 @@ impl FiberRef {
     }
 
     /// After a step: begins the wait for the next one's input. `false` if there is nothing to wait
-    /// for, so that the caller makes the fiber ready, when its steps are borrowed no longer.
+    /// for, so that the caller makes the fiber ready, when its value is borrowed no longer.
     pub(crate) fn begin_wait(self) -> bool {
-        self.steps().begin_wait(self)
+        self.stackless().begin_wait(self)
     }
 
     /// After a step: the wait for the next one's input is to begin where the fiber is run next.
     pub(crate) fn postpone_wait(self) {
-        self.steps().postpone_wait();
+        self.stackless().postpone_wait();
     }
 
     /// After the fiber suspended with [`Suspend::Park`]: parks it, or says that it was unparked in
@@ -455,7 +455,7 @@ impl FiberRef {
         let control = self.control();
         // By the mark and not by `context`: the fiber's home may be tracing it just now, and has
         // that borrowed.
-        control.is_migratable || control.is_steps && control.look.stack().is_none()
+        control.is_migratable || control.is_stackless && control.look.stack().is_none()
     }
 }
 

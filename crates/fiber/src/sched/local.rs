@@ -11,7 +11,7 @@ use crate::switch::locals::{AccessError, LocalKey, Locals};
 /// A value is made when the fiber first asks for it, and dropped when the fiber ends, before its
 /// [`join`](crate::JoinHandle::join) returns; the latest made goes first. A plain thread has values
 /// of its own as well, and so has what runs in [`on_processor_stack`](crate::on_processor_stack),
-/// which is as on one. A conversation in [steps](crate::Steps) has them for one step at a time,
+/// which is as on one. A [stackless fiber](crate::Stackless) has them for one step at a time,
 /// because the next may be on another thread.
 ///
 /// `thread_local!` values, by contrast, belong to the processor, and all its fibers see the same.

@@ -86,14 +86,14 @@ impl FiberRef {
             // Destructors of the user's run here, on the processor's own stack: they must not
             // suspend.
             processor.set_current(None);
-            self.steps().abandon(error);
+            self.stackless().abandon(error);
         };
         let stack = processor.stacks.take().map_err(abandon).ok()?;
         self.control().look.note_stack(stack.place());
         processor.pin(self);
         Some(Coroutine::with_stack(stack, move |yielder, _| {
             self.control().yielder.set(yielder);
-            let flow = self.steps().step();
+            let flow = self.stackless().step();
             // The next step may be on another thread.
             local::reset_here();
             flow

@@ -19,7 +19,7 @@ use crate::sched::unparker::Unparker;
 use crate::sched::{processor, spans, waiting};
 use crate::spawn::handle::ClusterHandle;
 use crate::spawn::packet::{FiberResult, JoinHandle, Packet, ScopeData, end};
-use crate::spawn::steps::{Conversing, Steps};
+use crate::spawn::stackless::{Stackless, StacklessFiber};
 use crate::switch::reason::WaitReason;
 use crate::switch::stack::{FiberStack, STACK_SIZE_DEFAULT};
 
@@ -52,13 +52,13 @@ where
     Builder::new().spawn(f).expect("failed to spawn a fiber")
 }
 
-/// Starts a fiber that runs [`Steps`] in the calling fiber's runtime.
+/// Starts a [stackless fiber](Stackless) in the calling fiber's runtime.
 ///
 /// # Panics
-/// On a plain thread: use [`Runtime::spawn_steps_with`](crate::Runtime::spawn_steps_with).
+/// On a plain thread: use [`Runtime::spawn_stackless_with`](crate::Runtime::spawn_stackless_with).
 #[track_caller]
-pub fn spawn_steps(steps: impl Steps) -> JoinHandle<()> {
-    let started = Builder::new().spawn_steps(steps);
+pub fn spawn_stackless(value: impl Stackless) -> JoinHandle<()> {
+    let started = Builder::new().spawn_stackless(value);
     started.expect("failed to spawn a fiber")
 }
 
@@ -174,16 +174,16 @@ impl Builder {
         Ok(JoinHandle { fiber, packet })
     }
 
-    /// Starts a fiber that runs [`Steps`] in the calling fiber's runtime, or in the
+    /// Starts a [stackless fiber](Stackless) in the calling fiber's runtime, or in the
     /// [cluster](Builder::cluster) that was named. Its stacks have the default size.
     ///
     /// # Errors
     /// `Unsupported` on a plain thread without a cluster; `NotConnected` if the runtime has been
     /// shut down.
     #[track_caller]
-    pub fn spawn_steps(self, steps: impl Steps) -> io::Result<JoinHandle<()>> {
+    pub fn spawn_stackless(self, value: impl Stackless) -> io::Result<JoinHandle<()>> {
         let cluster = self.named_or_current_cluster()?;
-        self.spawn_steps_in(&cluster, Location::caller(), steps)
+        self.spawn_stackless_in(&cluster, Location::caller(), value)
     }
 
     fn named_or_current_cluster(&self) -> io::Result<Arc<Cluster>> {
@@ -193,14 +193,14 @@ impl Builder {
         }
     }
 
-    pub(crate) fn spawn_steps_in(
+    pub(crate) fn spawn_stackless_in(
         self,
         cluster: &Arc<Cluster>,
         spawned_at: &'static Location<'static>,
-        steps: impl Steps,
+        value: impl Stackless,
     ) -> io::Result<JoinHandle<()>> {
         let packet = Arc::new(Packet::new(None));
-        let body = Body::Steps(Box::new(Conversing::new(steps, Arc::clone(&packet))));
+        let body = Body::Stackless(Box::new(StacklessFiber::new(value, Arc::clone(&packet))));
         let fiber = self.start_body(cluster, spawned_at, body)?;
         Ok(JoinHandle { fiber, packet })
     }

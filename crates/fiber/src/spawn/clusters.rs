@@ -26,7 +26,7 @@ use crate::spawn::packet::JoinHandle;
 use crate::spawn::processors::{ProcessorStatus, Retirement};
 
 impl ClusterHandle {
-    /// Starts a fiber there, from anywhere. See [`Builder::cluster`] for settings, and for steps.
+    /// Starts a fiber there, from anywhere. See [`Builder::cluster`] for settings, and for stackless fibers.
     ///
     /// # Panics
     /// If no stack can be had, or the runtime of the cluster has been shut down.
@@ -94,7 +94,7 @@ impl ClusterHandle {
 ///
 /// | the caller is | it goes |
 /// |---|---|
-/// | [steps](crate::Steps) | when the present step is over: the next one, or the wait for its input, is there |
+/// | [stackless](crate::Stackless) | when the present step is over: the next one, or the wait for its input, is there |
 /// | [migratable](Builder::migratable) | at once: the call returns there |
 /// | pinned | not at all: its frames may hold what belongs to the kernel thread. Use [`ClusterHandle::run`] |
 ///
@@ -102,12 +102,12 @@ impl ClusterHandle {
 /// joins, unparks or cancels it notices nothing. From then on the other runtime counts and lists
 /// it, and its shutdown waits for it.
 ///
-/// Steps that read a file where blocking is allowed, and answer where it is not:
+/// A stackless fiber that reads a file where blocking is allowed, and answers where it is not:
 ///
 /// ```
 /// use std::io::{Read, Write};
 /// use fiber::net::{Input, TcpListener, TcpStream};
-/// use fiber::{ClusterHandle, Flow, Source, Steps};
+/// use fiber::{ClusterHandle, Flow, Source, Stackless};
 ///
 /// struct Serve {
 ///     stream: TcpStream,
@@ -116,7 +116,7 @@ impl ClusterHandle {
 ///     text: Option<Vec<u8>>,
 /// }
 ///
-/// impl Steps for Serve {
+/// impl Stackless for Serve {
 ///     fn source(&self) -> Source<'_> {
 ///         self.stream.source()
 ///     }
@@ -149,7 +149,7 @@ impl ClusterHandle {
 ///     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
 ///     let stream = listener.accept().unwrap();
 ///     let home = ClusterHandle::current().unwrap();
-///     let serve = fiber::spawn_steps(Serve { stream, home, disk: to_disk, text: None });
+///     let serve = fiber::spawn_stackless(Serve { stream, home, disk: to_disk, text: None });
 ///     client.write_all(b"?").unwrap();
 ///     let mut text = Vec::new();
 ///     client.read_to_end(&mut text).unwrap();
@@ -160,7 +160,7 @@ impl ClusterHandle {
 ///
 /// # Errors
 /// `Unsupported` if the caller is pinned or a plain thread; `NotConnected` if the other runtime has
-/// been shut down. Steps whose target is shut down between the call and the end of the step stay
+/// been shut down. A stackless fiber whose target is shut down between the call and the end of the step stays
 /// where they are.
 pub fn move_to(cluster: &ClusterHandle) -> io::Result<()> {
     let target = &cluster.0;
@@ -173,10 +173,10 @@ pub fn move_to(cluster: &ClusterHandle) -> io::Result<()> {
             "not in a fiber: use ClusterHandle::spawn or ClusterHandle::run",
         ));
     };
-    if !fiber.control().is_migratable() && !fiber.control().is_steps() {
+    if !fiber.control().is_migratable() && !fiber.control().is_stackless() {
         return Err(unsupported(
             "a pinned fiber stays where it has started, because its frames may hold what belongs to the kernel thread: \
-             use ClusterHandle::run, or Steps",
+             use ClusterHandle::run, or a stackless fiber",
         ));
     }
     if target.is_closed() {

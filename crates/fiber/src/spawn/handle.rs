@@ -24,7 +24,7 @@ use crate::sched::processor;
 /// });
 /// ```
 ///
-/// [`Steps`](crate::Steps) and [migratable](crate::Builder::migratable) fibers can go there
+/// [Stackless](crate::Stackless) and [migratable](crate::Builder::migratable) fibers can go there
 /// themselves: see [`move_to`](crate::move_to).
 #[derive(Clone)]
 pub struct ClusterHandle(pub(crate) Arc<Cluster>);

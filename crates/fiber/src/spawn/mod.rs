@@ -4,7 +4,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `packet`, `handle` | where a fiber leaves its result; a handle to a cluster |
-//! | `processors`, `steps` | processors that come and go; fibers without a stack while they wait |
+//! | `processors`, `stackless` | processors that come and go; fibers without a stack while they wait |
 //! | `builder` | starting a fiber, and scopes |
 //! | `clusters`, `join_set` | several clusters; fibers whose results are taken as they come |
 
@@ -12,7 +12,7 @@ pub(crate) mod handle;
 pub(crate) mod packet;
 
 pub(crate) mod processors;
-pub(crate) mod steps;
+pub(crate) mod stackless;
 
 pub(crate) mod builder;
 

@@ -9,7 +9,7 @@
 //!  ────────────────      ──────                         ──────────────────────────────
 //!  shut its lanes   ───▶ push elsewhere
 //!  mail: Retire     ──────────────────────────────────▶ lanes: carried to the others, each turn
-//!                        run what came from there  ◀─── steps that wait: their receive is cancelled *and awaited*
+//!                        run what came from there  ◀─── stackless fibers that wait: their receive is cancelled *and awaited*
 //!                                                       (what had come is delivered), begun anew elsewhere
 //!                                                       accepts in the ring: ended where none waits
 //!                                                       fibers with frames: run on, as long as they like

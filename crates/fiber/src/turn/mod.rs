@@ -6,7 +6,7 @@
 //!
 //! Pinned fibers whose wait is over go before those that gave way, which have more to do. A turn
 //! that has lasted for [`TURN_MAX`](crate::sched::processor::TURN_MAX) enters the back end before
-//! it goes on with pinned fibers, and the next one begins with movable ones, such as steps with a
+//! it goes on with pinned fibers, and the next one begins with movable ones, such as stackless ones with a
 //! peer's next request. So a burst of fibers that have much to do, as when they have all accepted
 //! connections and send large files, keeps none waiting that has little.
 //!
@@ -410,7 +410,7 @@ impl Processor {
     }
 
     /// After a step: begins the wait for the next one's input. Only then is the fiber made ready,
-    /// or its wait ended: from that moment another processor may have its steps.
+    /// or its wait ended: from that moment another processor may have its value.
     fn begin_wait(&self, fiber: FiberRef) {
         if !fiber.begin_wait() {
             self.make_ready(fiber);

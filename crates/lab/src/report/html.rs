@@ -53,7 +53,7 @@ const WORDS: &[(&str, &str)] = &[
          io_uring; the same on epoll; event loops; a kernel thread for each connection",
     ),
     (
-        "weft, weft migratable, weft steps",
+        "weft, weft migratable, weft stackless",
         "of its runtime: fibers that stay on their processor; fibers that may move to another one; \
          code that returns where it waits, so that it holds no stack, and may move",
     ),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fiber::net::{Input, TcpListener, UnixListener};
-use fiber::{BackendChoice, Flow, Runtime, Source, Steps};
+use fiber::{BackendChoice, Flow, Runtime, Source, Stackless};
 use session::{Now, Session};
 
 use super::admission::{Opens, Start};
@@ -38,7 +38,7 @@ impl Fibers {
         let (pool, carriers) = AcceptPool::new(start, Listener::new, workers, usize::MAX)?;
         pool.start(|point| {
             let carrier = Carrier::new(&pool, point);
-            runtime.spawn_steps_with(carrier.builder(), carrier);
+            runtime.spawn_stackless_with(carrier.builder(), carrier);
             Ok(())
         })?;
         Ok(Fibers {
@@ -75,7 +75,7 @@ impl Fibers {
     }
 }
 
-/// A fiber's life, in steps: accept, serve, and again. It waits for a connection on a stack (few
+/// A stackless fiber: accept, serve, and again. It waits for a connection on a stack (few
 /// do), and for input without one.
 struct Carrier<S: Session, O> {
     pool: Arc<AcceptPool<Listener, O>>,
@@ -109,7 +109,7 @@ impl<S: Session + 'static, O: Opens<S>> Carrier<S, O> {
             }
             let spawn = |point| {
                 let another = Carrier::<S, O>::new(&self.pool, point);
-                another.builder().spawn_steps(another).map(drop)
+                another.builder().spawn_stackless(another).map(drop)
             };
             if self.pool.admit(self.point, &stream, spawn) {
                 self.serving = Some(Serving::begin(&self.pool, self.point, stream));
@@ -145,7 +145,7 @@ impl<S: Session + 'static, O: Opens<S>> Carrier<S, O> {
     }
 }
 
-impl<S: Session + 'static, O: Opens<S>> Steps for Carrier<S, O> {
+impl<S: Session + 'static, O: Opens<S>> Stackless for Carrier<S, O> {
     fn begin(&mut self) -> Flow {
         self.accept()
     }

@@ -150,7 +150,7 @@ const HOUSES: &[House] = &[
             fs
             net
             spawn/packet spawn/handle
-            spawn/processors spawn/steps
+            spawn/processors spawn/stackless
             spawn/builder
             spawn/clusters spawn/join_set
             process signal

@@ -11,7 +11,7 @@ pub(in crate::catalog) const CYCLE: Experiment = Experiment {
     page: page!("rt-cycle"),
     measures: &[Measure::NANOS_PER_OPERATION],
     configurations,
-    systems: &["pinned", "steps", "migratable", "go", "tokio", "may"],
+    systems: &["pinned", "stackless", "migratable", "go", "tokio", "may"],
     work: Work::Program,
     figures: BARS,
     expectations,

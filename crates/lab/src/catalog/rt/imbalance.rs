@@ -10,7 +10,7 @@ pub(in crate::catalog) const IMBALANCE: Experiment = Experiment {
     page: page!("rt-imbalance"),
     measures: &[Measure::MICROS],
     configurations,
-    systems: &["pinned", "steps"],
+    systems: &["pinned", "stackless"],
     work: Work::Program,
     figures: BARS,
     expectations,
@@ -33,5 +33,5 @@ fn configurations(_: &Breadth) -> Vec<Configuration> {
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::MICROS);
-    vec![judge.within(TWO, ONE, "weft steps", 1.0 / 1.6)]
+    vec![judge.within(TWO, ONE, "weft stackless", 1.0 / 1.6)]
 }

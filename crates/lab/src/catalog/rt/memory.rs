@@ -10,7 +10,7 @@ pub(in crate::catalog) const MEMORY: Experiment = Experiment {
     page: page!("rt-memory"),
     measures: &[Measure::BYTES_PER_THREAD, START, END, VIRTUAL],
     configurations,
-    systems: &["pinned", "steps", "go", "tokio", "may"],
+    systems: &["pinned", "stackless", "go", "tokio", "may"],
     work: Work::Program,
     figures: BARS,
     expectations,

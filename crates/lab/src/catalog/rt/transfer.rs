@@ -4,7 +4,7 @@
 //! is idle never gets to the fibers behind the leader.
 //!
 //! Pinned fibers behind the leader are out of reach, by design: their processor runs a
-//! fiber that does not give it back. Steps and migratable fibers are not.
+//! fiber that does not give it back. Stackless and migratable fibers are not.
 
 use super::BARS;
 use crate::catalog::prelude::*;
@@ -17,7 +17,7 @@ pub(in crate::catalog) const TRANSFER: Experiment = Experiment {
     configurations,
     systems: &[
         "pinned",
-        "steps",
+        "stackless",
         "migratable",
         "go",
         "tokio",
@@ -45,7 +45,7 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::MILLIS_PER_TRANSFER);
     let peers = ["go", "tokio", "tokio block", "may"];
-    let systems = ["weft steps", "weft migratable"];
+    let systems = ["weft stackless", "weft migratable"];
     let limits = systems.map(|system| judge.at_most(NO_EXHAUST, system, 1.0));
     let ahead = systems.map(|system| judge.beats(NO_EXHAUST, system, &peers, 1.0));
     limits.into_iter().chain(ahead).collect()

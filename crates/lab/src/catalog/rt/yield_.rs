@@ -9,7 +9,7 @@ pub(in crate::catalog) const YIELD: Experiment = Experiment {
     page: page!("rt-yield"),
     measures: &[Measure::NANOS_PER_OPERATION],
     configurations: |breadth| four_configurations("yield", breadth),
-    systems: &["pinned", "steps", "migratable", "go", "tokio", "may"],
+    systems: &["pinned", "stackless", "migratable", "go", "tokio", "may"],
     work: Work::Program,
     figures: BARS,
     expectations,

@@ -21,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fiber::sync::Semaphore;
-use fiber::{Builder, Fiber, Flow, Runtime, Steps};
+use fiber::{Builder, Fiber, Flow, Runtime, Stackless};
 use lab::Output;
 
 fn main() -> ExitCode {
@@ -89,7 +89,7 @@ const ABSENT: &str = "there is no such program for this kind of fibers";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Pinned,
-    Steps,
+    Stackless,
     Migratable,
 }
 
@@ -109,7 +109,7 @@ impl Parameters {
             if key == "mode" {
                 mode = match value {
                     "pinned" => Mode::Pinned,
-                    "steps" => Mode::Steps,
+                    "stackless" => Mode::Stackless,
                     "migratable" => Mode::Migratable,
                     _ => return Err(format!("no mode '{value}'")),
                 };
@@ -157,8 +157,8 @@ impl Parameters {
 
     /// Starts a fiber of the kind that is asked for.
     fn start(&self, runtime: &Runtime, mut it: impl Looks) -> Fiber {
-        if self.mode == Mode::Steps {
-            let handle = runtime.spawn_steps_with(Builder::new(), InSteps(it));
+        if self.mode == Mode::Stackless {
+            let handle = runtime.spawn_stackless_with(Builder::new(), OneStackless(it));
             return handle.fiber().clone();
         }
         self.spawn(runtime, move || {
@@ -183,10 +183,10 @@ impl Parameters {
     }
 }
 
-/// What a fiber does, with frames or in steps: it looks again and again whether there is something
-/// to do for it.
+/// Work of a fiber, stackful or stackless: it looks again and again whether there is something to
+/// do.
 trait Looks: Send + 'static {
-    /// What comes before the first look, or in steps before the first wait.
+    /// Work before the first look or, in a stackless fiber, before the first wait.
     fn begin(&mut self) {}
 
     /// Does what there is to do; `None` when it is over, else whether there was something.
@@ -201,9 +201,9 @@ trait Looks: Send + 'static {
     }
 }
 
-struct InSteps<L>(L);
+struct OneStackless<L>(L);
 
-impl<L: Looks> Steps for InSteps<L> {
+impl<L: Looks> Stackless for OneStackless<L> {
     fn begin(&mut self) -> Flow {
         self.0.begin();
         self.0.idle()
@@ -356,8 +356,8 @@ fn cycle(parameters: &Parameters) -> Result<Output, String> {
 
 /// The same with a semaphore for each place: what the thesis's fibers wait on.
 fn semaphore_cycle(parameters: &Parameters) -> Result<Output, String> {
-    if parameters.mode == Mode::Steps {
-        // Steps wait between their inputs, and for nothing else.
+    if parameters.mode == Mode::Stackless {
+        // A stackless fiber waits for its input, and for nothing else.
         return Err(ABSENT.to_owned());
     }
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));

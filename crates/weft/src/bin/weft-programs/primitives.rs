@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fiber::net::{self, Input};
 use fiber::sync::{Mutex, mpmc, mpsc};
-use fiber::{Builder, Fiber, Flow, Runtime, Source, Steps};
+use fiber::{Builder, Fiber, Flow, Runtime, Source, Stackless};
 use lab::Output;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -223,7 +223,7 @@ pub(super) fn imbalance(parameters: &Parameters) -> Result<Output, String> {
         stream: net::UnixStream,
         rounds: u64,
     }
-    impl Steps for Computing {
+    impl Stackless for Computing {
         fn source(&self) -> Source<'_> {
             self.stream.source()
         }
@@ -246,8 +246,8 @@ pub(super) fn imbalance(parameters: &Parameters) -> Result<Output, String> {
         let (client, server) = UnixStream::pair().map_err(|error| error.to_string())?;
         clients.push(client);
         let (mut stream, first) = (server.into(), Builder::new().processor(0));
-        if parameters.mode == Mode::Steps {
-            runtime.spawn_steps_with(first, Computing { stream, rounds });
+        if parameters.mode == Mode::Stackless {
+            runtime.spawn_stackless_with(first, Computing { stream, rounds });
             continue;
         }
         spawn_on(&runtime, 0, move || {

@@ -170,7 +170,7 @@ fn compare() -> Command {
                 .help("Which experiments' configurations [default: web-rows,cache-rows; of results all]"),
             names_of("forms").help(
                 "Which forms of weft, and which of its fibers [default: weft,weft epoll,weft \
-                 cache,weft steps,weft migratable]",
+                 cache,weft stackless,weft migratable]",
             ),
             option("limit", "RATIO")
                 .help("The greatest ratio of the best samples [default: 1.02; of results 1.2]")
@@ -280,7 +280,7 @@ const FORMS: [&str; 5] = [
     "weft",
     "weft epoll",
     "weft cache",
-    "weft steps",
+    "weft stackless",
     "weft migratable",
 ];
 

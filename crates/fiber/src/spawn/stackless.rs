@@ -1,9 +1,9 @@
-//! Conversations in steps: fibers that have no frame, and so no stack, while they wait for input.
+//! Stackless fibers: no frame, and so no stack, while they wait for input.
 //!
 //! ```text
 //!   step: blocking code on a stack        between two steps: the value, and a receive in flight
 //!   ┌──────────────────────────┐          ┌─────────┐
-//!   │ received(input)          │ Receive  │  Steps  │  input came
+//!   │ received(input)          │ Receive  │  value  │  input came
 //!   │   send.. may suspend     │ ───────▶ │ (no     │ ───────────▶ next step, on any stack,
 //!   └──────────────────────────┘          │  stack) │              of any processor
 //!                                         └─────────┘
@@ -31,20 +31,20 @@ use crate::io::op::Op;
 use crate::net::Input;
 use crate::net::socket::Source;
 use crate::sched::cluster::ProcessorShared;
-use crate::sched::fiber::{FiberRef, Flow, StepsBody};
+use crate::sched::fiber::{FiberRef, Flow, StacklessBody};
 use crate::sched::processor;
 use crate::spawn::packet::{self, Packet};
 
-/// A conversation that goes on when input comes.
+/// A stackless fiber: a value with one function for each event it waits for.
 ///
 /// ```
 /// use fiber::net::{Input, TcpListener, TcpStream};
-/// use fiber::{Flow, Source, Steps};
+/// use fiber::{Flow, Source, Stackless};
 /// use std::io::{Read, Write};
 ///
 /// struct Shout(TcpStream);
 ///
-/// impl Steps for Shout {
+/// impl Stackless for Shout {
 ///     fn source(&self) -> Source<'_> {
 ///         self.0.source()
 ///     }
@@ -64,7 +64,7 @@ use crate::spawn::packet::{self, Packet};
 /// fiber::run(|| {
 ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
 ///     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-///     let shout = fiber::spawn_steps(Shout(listener.accept().unwrap()));
+///     let shout = fiber::spawn_stackless(Shout(listener.accept().unwrap()));
 ///     client.write_all(b"weft").unwrap();
 ///     let mut heard = [0; 4];
 ///     client.read_exact(&mut heard).unwrap();
@@ -78,21 +78,21 @@ use crate::spawn::packet::{self, Packet};
 ///
 /// ```compile_fail,E0277
 /// struct Bound(std::rc::Rc<u32>);
-/// impl fiber::Steps for Bound {}
+/// impl fiber::Stackless for Bound {}
 /// ```
-pub trait Steps: Send + 'static {
-    /// The first step: what comes before the first input.
+pub trait Stackless: Send + 'static {
+    /// The first step, before the first input.
     fn begin(&mut self) -> Flow {
         Flow::Receive
     }
 
-    /// Where the next input comes from. Asked after each step that returned [`Flow::Receive`], so
-    /// steps that never do need none; runs outside the fiber and must not block.
+    /// Source of the next input. Called after each step that returned [`Flow::Receive`], so a fiber
+    /// that never returns that needs none. Runs outside the fiber and must not block.
     fn source(&self) -> Source<'_> {
-        panic!("steps that return Flow::Receive must implement Steps::source")
+        panic!("a stackless fiber that returns Flow::Receive must implement Stackless::source")
     }
 
-    /// Until when to wait for it; `None` for ever. As [`source`](Steps::source).
+    /// Deadline of that wait; `None` for no limit. Called as [`source`](Stackless::source) is.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -106,20 +106,22 @@ pub trait Steps: Send + 'static {
     /// as fibers do. An error is `TimedOut` past the deadline, [`Cancelled`](crate::Cancelled),
     /// else what `recv(2)` reports.
     fn received(&mut self, input: io::Result<Input<'_>>) -> Flow {
-        panic!("steps that return Flow::Receive must implement Steps::received, for {input:?}")
+        panic!(
+            "a stackless fiber that returns Flow::Receive must implement Stackless::received, for {input:?}"
+        )
     }
 }
 
-/// Steps, the operation that they wait for, and where their end is reported.
-pub(crate) struct Conversing<S> {
-    /// `None` once they are done.
-    steps: Option<S>,
+/// A stackless fiber: its value, its wait and the packet that reports its end.
+pub(crate) struct StacklessFiber<S> {
+    /// `None` once it is done.
+    value: Option<S>,
     wait: Wait,
     /// `None` once it has been told.
     packet: Option<Arc<Packet<()>>>,
 }
 
-/// What is between two steps.
+/// State between two steps.
 enum Wait {
     /// The first step is yet to come.
     Begin,
@@ -138,47 +140,46 @@ enum Wait {
 // processor that began it until it is complete, and then by the one that runs the next step, which
 // a queue handed the fiber to. The pointer is to a shared half, which lives as long as the cluster,
 // which the fiber's control block holds.
-unsafe impl<S: Send> Send for Conversing<S> {}
+unsafe impl<S: Send> Send for StacklessFiber<S> {}
 
-impl<S: Steps> Conversing<S> {
-    pub(crate) fn new(steps: S, packet: Arc<Packet<()>>) -> Conversing<S> {
-        Conversing {
-            steps: Some(steps),
+impl<S: Stackless> StacklessFiber<S> {
+    pub(crate) fn new(value: S, packet: Arc<Packet<()>>) -> StacklessFiber<S> {
+        StacklessFiber {
+            value: Some(value),
             wait: Wait::Begin,
             packet: Some(packet),
         }
     }
 
-    /// The step itself. Also drops the steps if it is their last, while there is a stack to do it
-    /// on.
+    /// Runs one step. Drops the value after the last one, while there is a stack to do it on.
     fn advance(&mut self) -> Flow {
-        let steps = self.steps.as_mut().expect("steps are done once");
+        let value = self.value.as_mut().expect("a fiber is done once");
         let flow = match std::mem::replace(&mut self.wait, Wait::Resumed) {
-            Wait::Begin => steps.begin(),
-            Wait::Resumed => steps.resumed(),
+            Wait::Begin => value.begin(),
+            Wait::Resumed => value.resumed(),
             Wait::Postponed => Flow::Receive,
-            Wait::Failed(error) => steps.received(Err(error)),
+            Wait::Failed(error) => value.received(Err(error)),
             Wait::Operation(op, owner) => {
-                // Before the steps are asked anything: they may panic, and the buffer goes home all
+                // Before the value is asked anything: it may panic, and the buffer must go home all
                 // the same.
                 let lent = lent_to(&op, owner);
-                let (socket, deadline) = (steps.source().0, steps.deadline());
+                let (socket, deadline) = (value.source().0, value.deadline());
                 match socket.end_receive(&op, lent, deadline) {
                     Ok(None) => Flow::Receive,
-                    Ok(Some(mut received)) => steps.received(Ok(Input::of(&mut received))),
-                    Err(error) => steps.received(Err(error)),
+                    Ok(Some(mut received)) => value.received(Ok(Input::of(&mut received))),
+                    Err(error) => value.received(Err(error)),
                 }
             }
         };
         if flow == Flow::Done {
-            self.steps = None;
+            self.value = None;
         }
         flow
     }
 
     fn finish(&mut self, result: Result<(), Box<dyn Any + Send>>) {
         let abort = AbortOnUnwind(DROPPED);
-        self.steps = None;
+        self.value = None;
         std::mem::forget(abort);
         if let Some(packet) = self.packet.take() {
             packet::end(packet, result);
@@ -191,7 +192,7 @@ fn lent_to(op: &Op, owner: NonNull<ProcessorShared>) -> Option<LentBuffer> {
     LentBuffer::of(op.completion()?, owner)
 }
 
-impl<S: Steps> StepsBody for Conversing<S> {
+impl<S: Stackless> StacklessBody for StacklessFiber<S> {
     fn step(&mut self) -> Flow {
         match catch_unwind(AssertUnwindSafe(|| self.advance())) {
             Ok(Flow::Done) => self.finish(Ok(())),
@@ -202,13 +203,13 @@ impl<S: Steps> StepsBody for Conversing<S> {
     }
 
     fn begin_wait(&mut self, fiber: FiberRef) -> bool {
-        let steps = self.steps.as_ref().expect("steps that go on");
-        let asked = catch_unwind(AssertUnwindSafe(|| (steps.source(), steps.deadline())));
+        let value = self.value.as_ref().expect("a fiber that goes on");
+        let asked = catch_unwind(AssertUnwindSafe(|| (value.source(), value.deadline())));
         let (source, deadline) = match asked {
             Ok(asked) => asked,
             Err(_) => {
                 // The next step finds out; the hook has reported it.
-                let error = io::Error::other("Steps::source or Steps::deadline panicked");
+                let error = io::Error::other("Stackless::source or Stackless::deadline panicked");
                 self.wait = Wait::Failed(error);
                 return false;
             }

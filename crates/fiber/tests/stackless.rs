@@ -1,4 +1,4 @@
-//! What steps promise, on each back end.
+//! Stackless fibers, on each back end.
 
 #[macro_use]
 mod harness;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream, UnixStream};
 use fiber::sync::{Event, Semaphore};
-use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Steps};
+use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Stackless};
 
 contract! {
     echoes_until_the_end_of_the_stream
@@ -48,7 +48,7 @@ impl Echo {
     }
 }
 
-impl Steps for Echo {
+impl Stackless for Echo {
     fn source(&self) -> Source<'_> {
         self.stream.source()
     }
@@ -81,7 +81,7 @@ fn echoes_until_the_end_of_the_stream() {
     let (mut near, far) = pair();
     let echo = Echo::new(far);
     let ended = Arc::clone(&echo.ended);
-    let steps = fiber::spawn_steps(echo);
+    let steps = fiber::spawn_stackless(echo);
     converse(&mut near, 50);
     assert!(!steps.is_finished());
     near.shutdown(std::net::Shutdown::Write).unwrap();
@@ -95,7 +95,7 @@ fn many_conversations_at_once() {
     fiber::scope(|scope| {
         for _ in 0..COUNT {
             let (mut near, far) = pair();
-            fiber::spawn_steps(Echo::new(far));
+            fiber::spawn_stackless(Echo::new(far));
             scope.spawn(move || converse(&mut near, 10));
         }
     });
@@ -106,7 +106,7 @@ fn more_conversations_at_once_than_lent_buffers() {
     let mut nears = Vec::new();
     for _ in 0..COUNT {
         let (near, far) = pair();
-        fiber::spawn_steps(Echo::new(far));
+        fiber::spawn_stackless(Echo::new(far));
         nears.push(near);
     }
     for near in &mut nears {
@@ -121,7 +121,7 @@ fn more_conversations_at_once_than_lent_buffers() {
 
 fn a_step_may_block() {
     struct Slow(TcpStream);
-    impl Steps for Slow {
+    impl Stackless for Slow {
         fn source(&self) -> Source<'_> {
             self.0.source()
         }
@@ -139,7 +139,7 @@ fn a_step_may_block() {
         }
     }
     let (mut near, far) = pair();
-    fiber::spawn_steps(Slow(far));
+    fiber::spawn_stackless(Slow(far));
     for len in [1usize, 10, 100] {
         near.write_all(&vec![1; len]).unwrap();
         let mut got = [0; 8];
@@ -154,7 +154,7 @@ fn a_deadline_ends_the_wait_and_the_next_step_may_wait_again() {
         deadline: Option<Instant>,
         timeouts: Arc<AtomicUsize>,
     }
-    impl Steps for Patient {
+    impl Stackless for Patient {
         fn source(&self) -> Source<'_> {
             self.stream.source()
         }
@@ -182,7 +182,7 @@ fn a_deadline_ends_the_wait_and_the_next_step_may_wait_again() {
     }
     let (mut near, stream) = pair();
     let timeouts = Arc::new(AtomicUsize::new(0));
-    let steps = fiber::spawn_steps(Patient {
+    let steps = fiber::spawn_stackless(Patient {
         stream,
         deadline: Some(Instant::now() + Duration::from_millis(5)),
         timeouts: Arc::clone(&timeouts),
@@ -198,7 +198,7 @@ fn a_deadline_ends_the_wait_and_the_next_step_may_wait_again() {
 
 fn a_panic_is_carried_to_who_joins() {
     struct Broken(TcpStream);
-    impl Steps for Broken {
+    impl Stackless for Broken {
         fn source(&self) -> Source<'_> {
             self.0.source()
         }
@@ -207,7 +207,7 @@ fn a_panic_is_carried_to_who_joins() {
         }
     }
     let (mut near, far) = pair();
-    let steps = fiber::spawn_steps(Broken(far));
+    let steps = fiber::spawn_stackless(Broken(far));
     near.write_all(b"x").unwrap();
     let payload = steps.join().unwrap_err();
     assert_eq!(payload.downcast_ref::<u32>(), Some(&7));
@@ -219,7 +219,7 @@ fn a_panic_is_carried_to_who_joins() {
 
 fn what_comes_before_the_first_input() {
     struct Greeting(TcpStream);
-    impl Steps for Greeting {
+    impl Stackless for Greeting {
         fn begin(&mut self) -> Flow {
             self.0.write_all(b"hello").unwrap();
             Flow::Done
@@ -233,7 +233,7 @@ fn what_comes_before_the_first_input() {
     }
     let (mut near, far) = pair();
     let named = Builder::new().name("greeting").processor(1);
-    let steps = named.spawn_steps(Greeting(far)).unwrap();
+    let steps = named.spawn_stackless(Greeting(far)).unwrap();
     assert_eq!(steps.fiber().name(), Some("greeting"));
     let mut got = String::new();
     near.read_to_string(&mut got).unwrap();
@@ -245,7 +245,7 @@ fn a_reset_is_an_error() {
     let (near, far) = pair();
     let echo = Echo::new(far);
     let ended = Arc::clone(&echo.ended);
-    let steps = fiber::spawn_steps(echo);
+    let steps = fiber::spawn_stackless(echo);
     let linger = Some(Duration::ZERO);
     rustix::net::sockopt::set_socket_linger(&near, linger).unwrap();
     drop(near);
@@ -256,7 +256,7 @@ fn a_reset_is_an_error() {
 
 fn unix_streams_work_alike() {
     struct UnixEcho(UnixStream);
-    impl Steps for UnixEcho {
+    impl Stackless for UnixEcho {
         fn source(&self) -> Source<'_> {
             self.0.source()
         }
@@ -271,7 +271,7 @@ fn unix_streams_work_alike() {
         }
     }
     let (mut near, far) = UnixStream::pair().unwrap();
-    let steps = fiber::spawn_steps(UnixEcho(far));
+    let steps = fiber::spawn_stackless(UnixEcho(far));
     converse(&mut near, 20);
     drop(near);
     steps.join().unwrap();
@@ -286,7 +286,7 @@ fn the_value_is_dropped_when_the_steps_are_done() {
             self.1.fetch_add(1, Ordering::SeqCst);
         }
     }
-    impl Steps for Counted {
+    impl Stackless for Counted {
         fn source(&self) -> Source<'_> {
             self.0.source()
         }
@@ -296,7 +296,7 @@ fn the_value_is_dropped_when_the_steps_are_done() {
     }
     let dropped = Arc::new(AtomicUsize::new(0));
     let (near, far) = pair();
-    let steps = fiber::spawn_steps(Counted(far, Arc::clone(&dropped)));
+    let steps = fiber::spawn_stackless(Counted(far, Arc::clone(&dropped)));
     drop(near);
     steps.join().unwrap();
     assert_eq!(dropped.load(Ordering::SeqCst), 1);
@@ -307,7 +307,7 @@ fn steps_without_input_yield_and_park() {
         left: usize,
         count: Arc<AtomicUsize>,
     }
-    impl Steps for Counting {
+    impl Stackless for Counting {
         fn begin(&mut self) -> Flow {
             Flow::Yield
         }
@@ -326,7 +326,7 @@ fn steps_without_input_yield_and_park() {
         left: 1000,
         count: Arc::clone(&count),
     };
-    let steps = fiber::spawn_steps(counting);
+    let steps = fiber::spawn_stackless(counting);
     while !steps.is_finished() {
         steps.fiber().unpark();
         fiber::yield_now();
@@ -335,10 +335,10 @@ fn steps_without_input_yield_and_park() {
     assert_eq!(count.load(Ordering::SeqCst), 1000);
 }
 
-/// Steps that give way a hundred times, and note on which threads they ran.
+/// Yields a hundred times, and notes on which threads it ran.
 struct Wandering(usize);
 
-impl Steps for Wandering {
+impl Stackless for Wandering {
     fn begin(&mut self) -> Flow {
         Flow::Yield
     }
@@ -355,9 +355,9 @@ fn steps_go_on_while_the_processor_that_has_them_computes() {
         let builder = Runtime::builder().processors(2);
         let runtime = builder.backend(choice).start().unwrap();
         runtime.run(|| {
-            // Both processors have taken steps by the time that one of them is kept busy.
+            // Both processors have taken fibers by the time that one of them is kept busy.
             let steps: Vec<_> = (0..100)
-                .map(|_| fiber::spawn_steps(Wandering(100)))
+                .map(|_| fiber::spawn_stackless(Wandering(100)))
                 .collect();
             fiber::yield_now();
             let deadline = Instant::now() + Duration::from_secs(20);
@@ -382,7 +382,7 @@ struct Notes {
     seen: Arc<AtomicUsize>,
 }
 
-impl Steps for Notes {
+impl Stackless for Notes {
     fn source(&self) -> Source<'_> {
         self.stream.source()
     }
@@ -397,7 +397,7 @@ impl Steps for Notes {
 /// Seen: a thousand connections that were accepted at once, and sent what their sockets took of a
 /// large file, kept one that was open waiting for a second. Cause: a turn ran all that was ready,
 /// however long that took, before it looked for input. Cure: a turn that takes long is cut short,
-/// and the next one begins with steps that have input.
+/// and the next one begins with stackless fibers that have input.
 #[test]
 fn input_does_not_wait_for_a_burst_of_fibers() {
     const BURST: usize = 40;
@@ -408,7 +408,7 @@ fn input_does_not_wait_for_a_burst_of_fibers() {
             let (near, far) = pair();
             let near = Arc::new(near);
             let (ran, seen) = (Arc::default(), Arc::default());
-            let steps = fiber::spawn_steps(Notes {
+            let steps = fiber::spawn_stackless(Notes {
                 stream: far,
                 ran: Arc::clone(&ran),
                 seen: Arc::clone(&seen),
@@ -454,7 +454,7 @@ struct Holds {
     may_end: Arc<Event>,
 }
 
-impl Steps for Holds {
+impl Stackless for Holds {
     fn source(&self) -> Source<'_> {
         self.stream.source()
     }
@@ -480,16 +480,16 @@ fn who_holds_input_for_long_starves_nobody() {
     const LEN: usize = 32 * 1024;
     let (began, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Event::new()));
     let (mut idle, far) = pair();
-    let idle_steps = fiber::spawn_steps(Echo::new(far));
+    let idle_steps = fiber::spawn_stackless(Echo::new(far));
     let mut nears = Vec::new();
     let mut holders = Vec::new();
     for at in 0..COUNT {
         let (near, far) = pair();
         let (begin, may_end) = (Arc::clone(&began), Arc::clone(&may_end));
-        // By steps, and by fibers that wait in the middle.
+        // By stackless fibers, and by fibers that wait in the middle.
         holders.push(if at % 2 == 0 {
             let stream = far;
-            fiber::spawn_steps(Holds {
+            fiber::spawn_stackless(Holds {
                 stream,
                 begin,
                 may_end,
@@ -513,7 +513,7 @@ fn who_holds_input_for_long_starves_nobody() {
     began.acquire_many(COUNT).forget();
     // All hold something now.
     let (mut late, far) = pair();
-    let late_steps = fiber::spawn_steps(Echo::new(far));
+    let late_steps = fiber::spawn_stackless(Echo::new(far));
     converse(&mut late, 10);
     converse(&mut idle, 10);
     drop((late, idle));
@@ -525,13 +525,13 @@ fn who_holds_input_for_long_starves_nobody() {
     assert_eq!(fiber::resources().buffers_left, 0);
 }
 
-/// Steps that say once where their input comes from, and panic when asked again.
+/// Names its source once, and panics when asked again.
 struct AskedOnce {
     stream: TcpStream,
     asked: AtomicUsize,
 }
 
-impl Steps for AskedOnce {
+impl Stackless for AskedOnce {
     fn source(&self) -> Source<'_> {
         let before = self.asked.fetch_add(1, Ordering::Relaxed);
         assert_eq!(before, 0, "asked again");
@@ -544,7 +544,7 @@ impl Steps for AskedOnce {
 }
 
 /// Seen: each panic in `source` after input had come took a piece of a receive buffer with it,
-/// until there were none. Cause: the buffer was looked at only after the steps had been asked.
+/// until there were none. Cause: the buffer was looked at only after the value had been asked.
 /// Cure: the other way round.
 #[test]
 fn a_panic_of_the_source_gives_the_buffer_back() {
@@ -552,7 +552,7 @@ fn a_panic_of_the_source_gives_the_buffer_back() {
     harness::run(BackendChoice::Auto, || {
         let (mut near, far) = pair();
         let asked = AtomicUsize::new(0);
-        let steps = fiber::spawn_steps(AskedOnce { stream: far, asked });
+        let steps = fiber::spawn_stackless(AskedOnce { stream: far, asked });
         near.write_all(b"input").unwrap();
         steps.join().unwrap_err();
     });

@@ -8,16 +8,16 @@
 
 use std::io;
 use std::net::Ipv4Addr;
-use std::sync::mpsc;
 
 use netstack::interface_config::InterfaceConfig;
 use netstack::tcp::TcpConfig;
 use serve::engine::netstack::{Door, Handlers, NetstackInterface};
 use serve::engine::{EventOptions, PipelineOptions};
 use serve::listen::{self, Address, Bound};
-use serve::signals::Signals;
 use serve::{Engine, Server, Settings};
 use session::{Next, Now, Outbox, Phase, Received, Session};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 /// Answers each line with the same line, back to front.
 struct Reverse;
@@ -88,12 +88,7 @@ pub(crate) fn start_on_netstack(address: &str) -> io::Result<Server> {
 }
 
 fn main() -> io::Result<()> {
-    let (stop, stopped) = mpsc::channel();
-    let _signals = Signals::start(move |signal| {
-        if signal.is_stop() {
-            let _ = stop.send(signal);
-        }
-    })?;
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or("127.0.0.1:7000".to_owned());
     let server = match &*arguments.next().unwrap_or("fiber".to_owned()) {
@@ -104,9 +99,9 @@ fn main() -> io::Result<()> {
         }
     };
     println!("listening at {address}");
-    let signal = stopped.recv().expect("Signals lives as long as main");
+    signals.forever().next();
     let cut = server.drain();
-    println!("{signal}: drained, {cut} connections cut");
+    println!("drained, {cut} connections cut");
     Ok(())
 }
 

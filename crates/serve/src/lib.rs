@@ -32,10 +32,9 @@
 //! (what connections hold) · `jobs` (what may block) · `lingering` (how many wait at their end) ·
 //! `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and drain) ·
 //! [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`],
-//! [`messages`], [`metrics`], [`admin`], [`signals`], [`whole_file`].
+//! [`messages`], [`metrics`].
 
 pub mod access_log;
-pub mod admin;
 mod blocking;
 mod buffers;
 mod carriage;
@@ -54,10 +53,8 @@ pub mod metrics;
 mod registry;
 pub mod server;
 mod shared;
-pub mod signals;
 mod stream;
 pub mod tls;
-pub mod whole_file;
 
 pub use engine::Engine;
 pub use server::{Server, Settings};

@@ -21,9 +21,9 @@ struct Family {
     samples: String,
 }
 
-/// What `/metrics` answers with.
+/// Content type of the text.
 /// <https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl MetricsWriter {
     /// A count that only grows.

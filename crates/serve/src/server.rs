@@ -10,11 +10,10 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Instant;
 
-use fiber::{ProcessorCounters, Runtime};
+use fiber::{Inspector, ProcessorCounters, Runtime};
 use session::{Opening, Session};
 
 use crate::access_log::AccessLog;
-use crate::admin::Route;
 use crate::counters::CounterSnapshot;
 use crate::datagrams::{self, DatagramCounters};
 use crate::engine::admission::{Admission, Start};
@@ -159,12 +158,9 @@ impl Server {
         self.running.dump()
     }
 
-    /// What the engine shows at the admin endpoint, beside metrics: `/fibers`.
-    pub fn route(&self) -> Route {
-        match self.running.runtime() {
-            Some(runtime) => Route::fibers(runtime.inspector()),
-            None => Route::no_fibers(&self.describe()),
-        }
+    /// Inspector of the server's fibers; `None` if the engine has none.
+    pub fn inspector(&self) -> Option<Inspector> {
+        self.running.runtime().map(Runtime::inspector)
     }
 
     /// Connections open now.

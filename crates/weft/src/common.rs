@@ -8,8 +8,8 @@ use ::serve::listen::{Address, AddressError};
 
 use crate::engine::EngineChoice;
 use crate::failure::Failure;
-use crate::machine::cpus;
-use crate::pid_file::PidFile;
+use crate::os::machine::cpus;
+use crate::os::pid_file::PidFile;
 use crate::settings::Setting;
 use crate::value::{self, Account};
 

@@ -10,8 +10,8 @@ use event::{Mechanism, Overflow};
 use fiber::BackendChoice;
 
 use crate::common::{Common, WORKERS_MAX};
-use crate::machine::{CgroupVersion, Machine, RAISE_THREADS, why_no_threads};
 use crate::netstack::NetstackChoice;
+use crate::os::machine::{CgroupVersion, Machine, RAISE_THREADS, why_no_threads};
 use crate::settings::{Choices, Setting};
 use crate::value::{self, show_count, show_counted};
 
@@ -501,7 +501,7 @@ pub(crate) fn choice(flags: &[(&str, &str)]) -> EngineChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::tests::machine;
+    use crate::os::machine::tests::machine;
 
     const WATCHED: (&str, &str) = ("proc/sys/fs/epoll/max_user_watches", "9000\n");
 

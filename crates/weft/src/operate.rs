@@ -1,27 +1,29 @@
 //! What `weft serve` and `weft cache` have in common as processes: a server with its admin
 //! endpoint, signals, systemd, and the change of user.
 
+mod admin;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, SystemTime};
 
 use ::serve::Server;
-use ::serve::admin::{Admin, Route};
 use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::metrics::MetricsWriter;
-use ::serve::signals::{Signal, Signals};
 use ::serve::tls::Tls;
+use admin::{Admin, Route};
 use sd_notify::NotifyState;
 
 use crate::common::Common;
 use crate::engine::{EngineChoice, Kind};
 use crate::failure::Failure;
-use crate::machine::why_no_threads;
 use crate::netstack::refuse_inherited;
-use crate::privileges::{self, Ids};
-use crate::process;
+use crate::os::machine::why_no_threads;
+use crate::os::privileges::{self, Ids};
+use crate::os::process;
+use crate::os::signals::{Signal, Signals};
 use crate::value::{show_counted, show_duration};
 
 /// A server and its admin endpoint.
@@ -49,7 +51,10 @@ impl Hosted {
             true => None,
             false => {
                 let (drains, server, tls) = (is_draining.clone(), server.clone(), tls.clone());
-                let fibers = server.route();
+                let fibers = match server.inspector() {
+                    Some(inspector) => Route::fibers(inspector),
+                    None => Route::no_fibers(&server.describe()),
+                };
                 let metrics = move |out: &mut MetricsWriter| {
                     server.write_metrics(out);
                     write_more(&server, out);

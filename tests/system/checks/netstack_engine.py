@@ -209,7 +209,7 @@ def the_server_of_ones_own_runs_on_the_netstack(world):
             expect_equal("the replies", b"".join(iter(lambda: client.recv(4096), b"")), b"olleh\ndlrow\n")
         server.send_signal(signal.SIGTERM)
         said, _ = server.communicate(timeout=20)
-        expect_equal("what it says at last", said, b"SIGTERM: drained, 0 connections cut\n")
+        expect_equal("what it says at last", said, b"drained, 0 connections cut\n")
 
 
 @check("netstack", limit_s=60)

@@ -1,5 +1,7 @@
 //! Certificate and key files: reading them, and the sentence for each that cannot be used.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +13,6 @@ use rustls::{Error, RootCertStore};
 
 use super::validity::Validity;
 use super::{Certificate, TlsOptions, held, kind};
-use crate::whole_file;
 
 /// No file of certificates is longer: those of all public authorities together have 0.3 MB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -184,11 +185,22 @@ const JOINED: &str = "a line goes on behind '-----BEGIN …-----'; line breaks m
 const LABEL_LINE_LEN_MAX: usize = 64;
 
 fn read(what: &str, file: &Path) -> Result<Vec<u8>, String> {
-    let bytes = whole_file::read(file, FILE_BYTES_MAX);
+    let bytes = read_whole(file);
     let mut bytes = bytes.map_err(|error| unreadable(what, file, &error))?;
     // Editors of Windows write it, and OpenSSL 3 skips it.
     if bytes.starts_with(BYTE_ORDER_MARK) {
         bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+    Ok(bytes)
+}
+
+/// Reads a file or a pipe to its end; a device that never ends is refused.
+fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::ErrorKind::FileTooLarge.into());
     }
     Ok(bytes)
 }

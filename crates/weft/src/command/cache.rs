@@ -21,8 +21,8 @@ use std::time::Duration;
 use ::serve::messages;
 
 use crate::failure::Failure;
-use crate::machine::Machine;
 use crate::operate::{Operated, Orders, Part};
+use crate::os::machine::Machine;
 use crate::settings::layers::Layer;
 use crate::value::{show_count, show_counted, show_size};
 pub(crate) use config::CacheConfig;

@@ -16,8 +16,9 @@ use ::lab::{
 };
 
 use crate::failure::Failure;
-use crate::stop::Stop;
-use crate::{settings, whole};
+use crate::os::files;
+use crate::os::stop::Stop;
+use crate::settings;
 use args::{Compare, Measuring, Run};
 pub(crate) use args::{LabCommand, SECTIONS, asked, command};
 
@@ -420,7 +421,7 @@ fn report(
         .map(|(experiment, one)| Report::new(experiment, one))
         .collect();
     let page = folder.join("report.html");
-    whole::write_bytes(&page, ::lab::html(&reports)).map_err(about(&page))?;
+    files::write_bytes(&page, ::lab::html(&reports)).map_err(about(&page))?;
     writeln!(out, "\nreport: {}", page.display())?;
     for document in documents {
         write_documents(document, &reports)?;
@@ -429,7 +430,7 @@ fn report(
         fs::create_dir_all(figures).map_err(about(figures))?;
         for (name, svg) in reports.iter().flat_map(Report::figures) {
             let file = figures.join(name);
-            whole::write_bytes(&file, svg).map_err(about(&file))?;
+            files::write_bytes(&file, svg).map_err(about(&file))?;
         }
     }
     Ok(())
@@ -475,7 +476,7 @@ fn write_documents(path: &Path, reports: &[Report<'_>]) -> Result<(), Failure> {
             }
         }
         if text != before {
-            whole::write_bytes(&document, text).map_err(about(&document))?;
+            files::write_bytes(&document, text).map_err(about(&document))?;
         }
     }
     match has_markers {

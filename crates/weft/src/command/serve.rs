@@ -15,8 +15,8 @@ use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{self, Bound};
 
 use crate::failure::Failure;
-use crate::machine::Machine;
 use crate::operate::{self, Operated, Orders, Part};
+use crate::os::machine::Machine;
 use crate::settings::layers::{self, Fixed, Layer, Resolved};
 use crate::value::{show_counted, show_size};
 use engine::{Origins, Running};

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
-use ::serve::whole_file;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::layers::{Layer, Mistake, SettingText, nearest};
 use super::{Config, Kind, Setting, rows};
+use crate::os::files;
 
 /// A configuration is not longer, also with rules for thousands of paths.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -24,7 +24,7 @@ pub(super) fn read<C: Config>(
     layer: &mut Layer,
     mistakes: &mut Vec<Mistake>,
 ) -> io::Result<()> {
-    let bytes = whole_file::read(path, FILE_BYTES_MAX)?;
+    let bytes = files::read(path, FILE_BYTES_MAX)?;
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {

@@ -61,14 +61,12 @@ const HOUSES: &[House] = &[
     House {
         name: "serve",
         floors: "
-            clock metrics limits whole_file
+            clock metrics limits
             lingering messages
             tls
             listen
-            signals
             access_log
             counters
-            admin
             buffers jobs memory
             shared
             carriage
@@ -207,9 +205,9 @@ const HOUSES: &[House] = &[
     House {
         name: "weft",
         floors: "
-            failure machine process stop value whole
-            open_files
-            pid_file privileges settings
+            failure value
+            os
+            settings
             netstack paint
             engine
             common

@@ -13,8 +13,6 @@ use ::serve::datagrams::DatagramCounters;
 use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{Address, Bound};
 use ::serve::metrics::MetricsWriter;
-use ::serve::signals::Signal;
-use ::serve::whole_file;
 use ::serve::{Server, Settings};
 use cache::auth::Users;
 use cache::store::{self, Snapshot, SnapshotTime, Store};
@@ -29,8 +27,10 @@ use super::restart::{self, Restored};
 use super::udp;
 use super::verbose::Overheard;
 use crate::failure::Failure;
-use crate::machine::why_no_threads;
 use crate::operate::{Hosted, Part};
+use crate::os::files;
+use crate::os::machine::why_no_threads;
+use crate::os::signals::Signal;
 
 /// A running cache.
 pub(crate) struct Running {
@@ -256,7 +256,7 @@ const USERS_BYTES_MAX: u64 = 64 << 10;
 
 fn users(file: &Path) -> Result<Users, String> {
     let wrong = |why: String| format!("-Y: {}: {why}", file.display());
-    let text = whole_file::read(file, USERS_BYTES_MAX).map_err(|error| wrong(error.to_string()))?;
+    let text = files::read(file, USERS_BYTES_MAX).map_err(|error| wrong(error.to_string()))?;
     Users::parse(&text).map_err(|error| wrong(error.to_string()))
 }
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use ::serve::Server;
 use ::serve::counters::Closed;
-use ::serve::signals::Signal;
 use ::serve::tls::Tls;
 use cache::{Host, Process, StopMode};
 use session::Phase;
+
+use crate::os::signals::Signal;
 
 /// Descriptors that are no connections.
 const DESCRIPTORS_RESERVED: u64 = 64;

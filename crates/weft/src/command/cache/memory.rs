@@ -1,7 +1,7 @@
 //! Shares of the memory that this process may use: items, connections, the server's own.
 
 use super::config::CacheConfig;
-use crate::machine::Machine;
+use crate::os::machine::Machine;
 use crate::value::{show_count, show_counted, show_size};
 
 /// Memory for connections, as the machine or the memory cgroup leaves it.
@@ -75,7 +75,7 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::tests::machine;
+    use crate::os::machine::tests::machine;
 
     fn share(line: &str, megabytes: u64) -> Share {
         let config = CacheConfig::read(crate::command::cache::typed(line)).unwrap();

@@ -14,12 +14,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{CacheConfig, Listen};
 use crate::failure::Failure;
-use crate::machine::Machine;
-use crate::open_files::make_room;
 use crate::operate::{self, Doors, become_user, running};
-use crate::pid_file::PidFile;
-use crate::privileges::{self, Ids};
-use crate::whole;
+use crate::os::files;
+use crate::os::machine::Machine;
+use crate::os::open_files::make_room;
+use crate::os::pid_file::PidFile;
+use crate::os::privileges::{self, Ids};
 
 /// What was opened.
 pub(crate) struct Prepared {
@@ -252,7 +252,7 @@ fn write_ports(
         .chain(udp)
         .map(|(transport, address)| port_lines(transport, address))
         .collect();
-    whole::write_bytes(&file, text).map_err(|error| {
+    files::write_bytes(&file, text).map_err(|error| {
         Failure::Running(format!(
             "cannot write MEMCACHED_PORT_FILENAME={}: {error}",
             file.display()

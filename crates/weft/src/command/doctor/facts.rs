@@ -1,6 +1,6 @@
 //! What the doctor reads from the machine.
 
-use crate::machine::{self, CgroupVersion, Limit, Machine};
+use crate::os::machine::{self, CgroupVersion, Limit, Machine};
 
 /// The facts. `None` where the kernel does not say.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use super::facts::Refusal;
 use super::{Facts, Finding, Verdict};
-use crate::machine::{CgroupVersion, Limit};
+use crate::os::machine::{CgroupVersion, Limit};
 use crate::value::{show_count, show_size};
 
 /// Judges all of it, in the order of the report.

@@ -13,7 +13,7 @@ use super::options::{self, count, count_up_to, one, optional, time};
 use super::output::{Output, width};
 use super::progress::ProgressLine;
 use crate::failure::Failure;
-use crate::stop::Stop;
+use crate::os::stop::Stop;
 use ::load::agents::{Leader, Order, Part, Place, meet};
 use ::load::plan::{Arrivals, Stage};
 use ::load::report::Heading;

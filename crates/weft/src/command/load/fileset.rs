@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 
 use super::progress;
 use crate::failure::Failure;
-use crate::whole;
+use crate::os::files;
 use ::load::workload::fileset::{FileSet, MANIFEST, Model, Recipe, page_figures, show_table};
 use ::load::workload::session_log::{self, UserSession};
 use ::load::workload::traces::{self, UserModel};
@@ -199,5 +199,5 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn write_log(file: &Path, made: &[UserSession]) -> io::Result<()> {
-    whole::write(file, |mut out| session_log::write(made, &mut out))
+    files::write(file, |mut out| session_log::write(made, &mut out))
 }

@@ -8,8 +8,8 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 
 use crate::failure::Failure;
+use crate::os::files;
 use crate::paint::{Color, Paint};
-use crate::whole;
 use ::load::Outcome;
 use ::load::report::{self, Heading, Look, Threshold};
 use ::load::sweep::{Step, Sweep};
@@ -254,7 +254,7 @@ fn write_to(
     let Some(path) = path else { return Ok(()) };
     let written = match is_standard(path) {
         true => write(&mut io::stdout().lock()),
-        false => whole::write(path, write),
+        false => files::write(path, write),
     };
     written.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::from(error),

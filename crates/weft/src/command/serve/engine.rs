@@ -22,8 +22,8 @@ use super::prepare::Limits;
 use super::terminal::Terminal;
 use crate::engine::Kind;
 use crate::failure::Failure;
-use crate::machine::why_no_threads;
 use crate::operate::{Hosted, Part};
+use crate::os::machine::why_no_threads;
 use crate::value::{show_count, show_counted};
 
 /// Where connections come from: the kernel's sockets, or a netstack.

@@ -10,11 +10,11 @@ use ::serve::tls::{Certificate, Tls, TlsOptions};
 
 use super::ServeConfig;
 use crate::failure::Failure;
-use crate::machine::Machine;
-use crate::open_files::make_room;
 use crate::operate::{self, Doors, become_user, bind_all};
-use crate::pid_file::PidFile;
-use crate::privileges::{self, Ids};
+use crate::os::machine::Machine;
+use crate::os::open_files::make_room;
+use crate::os::pid_file::PidFile;
+use crate::os::privileges::{self, Ids};
 use crate::value::{show_count, show_counted, show_size};
 
 /// What was opened, and what the machine allows.
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
     use crate::common::Common;
     use crate::engine::choice;
-    use crate::machine::tests::machine;
+    use crate::os::machine::tests::machine;
 
     fn limits(config: &ServeConfig, files: &[(&str, &str)], nofile: u64) -> Limits {
         Limits::derive(config, &machine(files).1, nofile)

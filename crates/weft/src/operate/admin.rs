@@ -1,9 +1,9 @@
-//! A small HTTP endpoint for operators and their machines: metrics, health, later more.
+//! HTTP endpoint for operators: metrics, health, fibers.
 //!
-//! It runs on kernel threads of its own, so that it answers when every processor is busy, and it
-//! is deliberately not the web server: no keep-alive, no pipelining, `GET` and `HEAD` only, one
-//! request for each connection, five seconds for it and five for the reply. While no thread is to
-//! be had, the one that accepts answers, one request after the other.
+//! It runs on kernel threads of its own, so that it answers when every processor is busy. It is
+//! deliberately not the web server: no keep-alive, no pipelining, `GET` and `HEAD` only, one
+//! request per connection, five seconds to receive it and five to send the reply. If no thread can
+//! be started, the accepting thread answers, one request after the other.
 
 mod http;
 #[cfg(test)]
@@ -20,19 +20,19 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags};
 
-use crate::listen::{Address, Bound};
-use crate::metrics::{self, MetricsWriter};
+use ::serve::listen::Bound;
+use ::serve::metrics::{self, MetricsWriter};
 use http::{PEER_TIMEOUT, PLAIN, render};
 
-/// How many requests are answered at once; the next gets 503, unread.
+/// Limit on concurrent requests; further ones get 503, unread.
 const CONNECTIONS_MAX: usize = 8;
 
-/// How long a peer may take to send its request, and again to take the reply, if there is no thread
-/// for it: meanwhile the others wait.
+/// Time limit for receiving a request, and again for sending the reply, on the accepting thread:
+/// other peers wait meanwhile.
 const PEER_TIMEOUT_WITHOUT_THREAD: Duration = Duration::from_millis(100);
 
-/// One path and what it answers.
-pub struct Route {
+/// One path and its handler.
+pub(super) struct Route {
     path: &'static str,
     content_type: &'static str,
     about: &'static str,
@@ -41,20 +41,20 @@ pub struct Route {
 
 type Handler = Box<dyn Fn(&str) -> Reply + Send + Sync>;
 
-/// What a [`Route`] answers.
+/// Reply of a [`Route`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub(super) struct Reply {
     /// The HTTP status code.
-    pub status: u16,
+    pub(super) status: u16,
     /// The body's content type; the route's if `None`.
-    pub content_type: Option<&'static str>,
+    pub(super) content_type: Option<&'static str>,
     /// The body.
-    pub body: Vec<u8>,
+    pub(super) body: Vec<u8>,
 }
 
 impl Reply {
     /// A reply with status 200.
-    pub fn ok(body: impl Into<Vec<u8>>) -> Reply {
+    pub(super) fn ok(body: impl Into<Vec<u8>>) -> Reply {
         Reply::new(200, body)
     }
 
@@ -68,9 +68,9 @@ impl Reply {
 }
 
 impl Route {
-    /// A route at `path` (with the slash in front), which the index describes as `about`. The
+    /// Returns a route at `path` (with the leading slash), described as `about` in the index. The
     /// handler gets the query, without the question mark, and runs on a thread of the endpoint.
-    pub fn new(
+    pub(super) fn new(
         path: &'static str,
         content_type: &'static str,
         about: &'static str,
@@ -84,8 +84,8 @@ impl Route {
         }
     }
 
-    /// `/metrics`: what `fill` writes, as Prometheus text.
-    pub fn metrics(fill: impl Fn(&mut MetricsWriter) + Send + Sync + 'static) -> Route {
+    /// `/metrics`: the metrics that `fill` writes, as Prometheus text.
+    pub(super) fn metrics(fill: impl Fn(&mut MetricsWriter) + Send + Sync + 'static) -> Route {
         Route::new(
             "/metrics",
             metrics::CONTENT_TYPE,
@@ -98,32 +98,34 @@ impl Route {
         )
     }
 
-    /// `/fibers`: every fiber, what it is doing and what it waits for, as text; with `?json`, as
-    /// JSON; with `?backtraces`, also where it waits.
-    pub fn fibers(inspector: fiber::Inspector) -> Route {
+    /// `/fibers`: the state of every fiber as text, or as JSON with `?json`; `?backtraces` adds the
+    /// stack of each waiting fiber.
+    pub(super) fn fibers(inspector: fiber::Inspector) -> Route {
         Route::new(
             "/fibers",
             PLAIN,
             "every fiber and what it waits for; ?json, ?backtraces",
             move |query| {
                 let asks = |word: &str| query.split('&').any(|asked| asked.starts_with(word));
-                let dump = match asks("backtraces") {
-                    true => inspector.dump_with_backtraces(),
-                    false => inspector.dump(),
+                let dump = if asks("backtraces") {
+                    inspector.dump_with_backtraces()
+                } else {
+                    inspector.dump()
                 };
-                match asks("json") {
-                    true => Reply {
+                if asks("json") {
+                    Reply {
                         content_type: Some("application/json"),
                         ..Reply::ok(dump.to_json())
-                    },
-                    false => Reply::ok(dump.to_string()),
+                    }
+                } else {
+                    Reply::ok(dump.to_string())
                 }
             },
         )
     }
 
-    /// `/fibers` of an engine without fibers: a 404 that says what there is instead.
-    pub fn no_fibers(engine: &str) -> Route {
+    /// `/fibers` of an engine without fibers: a 404 that names the engine.
+    pub(super) fn no_fibers(engine: &str) -> Route {
         let body = format!("there are no fibers: this server has {engine}\n").into_bytes();
         let about = "with --engine fiber: every fiber and what it waits for";
         Route::new("/fibers", PLAIN, about, move |_| {
@@ -131,25 +133,26 @@ impl Route {
         })
     }
 
-    /// `/healthz`: 200 `ok`, or 503 `draining`, which tells a balancer to send no client here any
-    /// more.
-    pub fn health(is_draining: impl Fn() -> bool + Send + Sync + 'static) -> Route {
+    /// `/healthz`: 200 `ok`, or 503 `draining`, so that a load balancer sends no more clients.
+    pub(super) fn health(is_draining: impl Fn() -> bool + Send + Sync + 'static) -> Route {
         Route::new(
             "/healthz",
             PLAIN,
             "ok, or 503 while the server drains",
-            move |_| match is_draining() {
-                false => Reply::ok("ok\n"),
-                true => Reply::new(503, "draining\n"),
+            move |_| {
+                if is_draining() {
+                    Reply::new(503, "draining\n")
+                } else {
+                    Reply::ok("ok\n")
+                }
             },
         )
     }
 }
 
-/// The running endpoint. Dropping it stops accepting; requests in hand are finished.
+/// The running endpoint. Dropping it stops accepting; requests in progress are finished.
 #[derive(Debug)]
-pub struct Admin {
-    addresses: Vec<Address>,
+pub(super) struct Admin {
     stop: Arc<OwnedFd>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -158,8 +161,8 @@ impl Admin {
     /// Serves `routes` at every socket of `bound`, and a list of them at `/`.
     ///
     /// # Errors
-    /// If there is no descriptor or thread to be had.
-    pub fn start(bound: Vec<Bound>, routes: Vec<Route>) -> io::Result<Admin> {
+    /// The kernel's error if no descriptor or thread can be created.
+    pub(super) fn start(bound: Vec<Bound>, routes: Vec<Route>) -> io::Result<Admin> {
         Admin::start_with(bound, routes, spawn_reply)
     }
 
@@ -170,21 +173,14 @@ impl Admin {
             // A peer may give up between poll(2) and accept(2), which would then block. select(2)
             rustix::io::ioctl_fionbio(bound, true)?;
         }
-        let addresses = bound.iter().map(|bound| bound.address.clone()).collect();
         let stopped = Arc::clone(&stop);
         let acceptor = thread::Builder::new()
             .name("weft-admin".to_owned())
             .spawn(move || accept_until(&stopped, &bound, &Arc::new(with_index(routes)), spawn))?;
         Ok(Admin {
-            addresses,
             stop,
             acceptor: Some(acceptor),
         })
-    }
-
-    /// Where it answers.
-    pub fn addresses(&self) -> &[Address] {
-        &self.addresses
     }
 }
 
@@ -207,7 +203,7 @@ fn with_index(mut routes: Vec<Route>) -> Vec<Route> {
     routes
 }
 
-/// Does the work on a thread of its own. The work is dropped if there is none.
+/// Runs the work on a new thread; drops the work if no thread can be started.
 type Spawn = fn(Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
 fn spawn_reply(work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
@@ -216,7 +212,7 @@ fn spawn_reply(work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
 }
 
 fn accept_until(stop: &OwnedFd, bound: &[Bound], routes: &Arc<Vec<Route>>, spawn: Spawn) {
-    let places = Arc::new(AtomicUsize::new(0));
+    let slots = Arc::new(AtomicUsize::new(0));
     loop {
         let sockets = std::iter::once(stop.as_fd()).chain(bound.iter().map(AsFd::as_fd));
         let mut polled: Vec<_> = sockets
@@ -233,54 +229,54 @@ fn accept_until(stop: &OwnedFd, bound: &[Bound], routes: &Arc<Vec<Route>>, spawn
             .zip(bound)
             .filter(|(poll, _)| !poll.revents().is_empty());
         for (_, bound) in ready {
-            accept(bound, &places, routes, spawn);
+            accept(bound, &slots, routes, spawn);
         }
     }
 }
 
-fn accept(bound: &Bound, places: &Arc<AtomicUsize>, routes: &Arc<Vec<Route>>, spawn: Spawn) {
+fn accept(bound: &Bound, slots: &Arc<AtomicUsize>, routes: &Arc<Vec<Route>>, spawn: Spawn) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = match rustix::net::accept_with(bound, flags) {
         Ok(stream) => stream,
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
         Err(_) => {
-            // No descriptors: the connection stays in the backlog, so without a pause this would
-            // spin.
+            // No descriptors: the connection stays in the listen queue, so this would spin without
+            // a pause.
             return thread::sleep(Duration::from_millis(100));
         }
     };
-    let Some(place) = Place::take(places) else {
+    let Some(slot) = Slot::take(slots) else {
         let reply = Reply::new(503, "too many requests at once\n");
-        // One try, which a fresh socket's buffer takes; nothing is waited for here.
+        // One attempt, without waiting: the empty buffer of a new socket has space for it.
         let _ = rustix::net::send(&stream, &render(PLAIN, &reply, false), SendFlags::NOSIGNAL);
         return;
     };
     let stream = Arc::new(stream);
     let (its_stream, its_routes) = (Arc::clone(&stream), Arc::clone(routes));
     let spawned = spawn(Box::new(move || {
-        let _place = place;
+        let _slot = slot;
         http::serve(&its_stream, &its_routes, PEER_TIMEOUT);
     }));
     if spawned.is_err() {
-        // A server at its limit on threads is alive, and its operator wants to see it.
+        // A server at its limit on threads still runs, and its operator needs the endpoint.
         http::serve(&stream, routes, PEER_TIMEOUT_WITHOUT_THREAD);
     }
 }
 
-/// One of the [`CONNECTIONS_MAX`] places; dropping it frees it.
-struct Place(Arc<AtomicUsize>);
+/// One of [`CONNECTIONS_MAX`] slots for requests; dropping it frees the slot.
+struct Slot(Arc<AtomicUsize>);
 
-impl Place {
-    fn take(places: &Arc<AtomicUsize>) -> Option<Place> {
+impl Slot {
+    fn take(slots: &Arc<AtomicUsize>) -> Option<Slot> {
         let more = |taken| (taken < CONNECTIONS_MAX).then_some(taken + 1);
-        places
+        slots
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .ok()?;
-        Some(Place(Arc::clone(places)))
+        Some(Slot(Arc::clone(slots)))
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -22,7 +22,7 @@ use signal_hook::low_level;
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
+pub(crate) enum Signal {
     /// SIGTERM: stop, letting requests finish.
     Terminate,
     /// SIGINT, from Ctrl-C: stop, letting requests finish.
@@ -33,16 +33,6 @@ pub enum Signal {
     TerminalGone,
     /// SIGUSR1: write down what the server is doing.
     Dump,
-}
-
-impl Signal {
-    /// Whether the server is asked to stop.
-    pub fn is_stop(self) -> bool {
-        matches!(
-            self,
-            Signal::Terminate | Signal::Interrupt | Signal::TerminalGone
-        )
-    }
 }
 
 impl fmt::Display for Signal {
@@ -60,7 +50,7 @@ impl fmt::Display for Signal {
 /// The thread that receives signals. Dropping it ends the thread; the signals then do nothing,
 /// except that a second order to stop still ends the process.
 #[derive(Debug)]
-pub struct Signals {
+pub(crate) struct Signals {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
 }
@@ -75,7 +65,7 @@ impl Signals {
     ///
     /// # Errors
     /// If handlers cannot be installed, or there is no descriptor or thread to be had.
-    pub fn start(act: impl FnMut(Signal) + Send + 'static) -> io::Result<Signals> {
+    pub(crate) fn start(act: impl FnMut(Signal) + Send + 'static) -> io::Result<Signals> {
         ignore_sigpipe()?;
         let hangup = Hangup::at_start();
         exit_at_second(&[SIGTERM, SIGINT])?;
@@ -120,7 +110,7 @@ fn receive(mut pending: Pending, hangup: Hangup, mut act: impl FnMut(Signal)) {
 ///
 /// # Errors
 /// If handlers cannot be installed.
-pub fn exit_at_second(numbers: &[i32]) -> io::Result<()> {
+pub(crate) fn exit_at_second(numbers: &[i32]) -> io::Result<()> {
     let first = Arc::new(First::default());
     for &number in numbers {
         let first = Arc::clone(&first);
@@ -230,7 +220,7 @@ mod tests {
     impl Server {
         fn start() -> Server {
             let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "signals::tests::the_child", "--nocapture"])
+                .args(["--exact", "os::signals::tests::the_child", "--nocapture"])
                 .env(CHILD, "1")
                 .stdout(Stdio::piped())
                 .spawn()
@@ -343,12 +333,5 @@ mod tests {
         assert_eq!(meaning(true, false, true), Signal::Reload);
         assert_eq!(meaning(true, true, false), Signal::Reload);
         assert_eq!(meaning(false, false, false), Signal::Reload);
-    }
-
-    #[test]
-    fn stopping_is_what_stops() {
-        assert!(Signal::Terminate.is_stop() && Signal::Interrupt.is_stop());
-        assert!(Signal::TerminalGone.is_stop());
-        assert!(!Signal::Reload.is_stop() && !Signal::Dump.is_stop());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -125,6 +125,21 @@ fn written(file: File, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> 
     out.into_inner().map_err(io::IntoInnerError::into_error)
 }
 
+/// The bytes of the file at `path`, which may also be a pipe.
+///
+/// # Errors
+/// When it cannot be read, or is longer than `bytes_max`, as a device is that never ends.
+pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path)?;
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        let what = format!("it is longer than {bytes_max} bytes, the most that is read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -219,5 +234,17 @@ mod tests {
         let error = write_bytes(Path::new("/dev/full"), "much").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn what_never_ends_is_refused_at_the_limit() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "four").unwrap();
+        assert_eq!(read(file.path(), 4).unwrap(), b"four");
+        for (path, bytes_max) in [(file.path(), 3), (Path::new("/dev/zero"), 4)] {
+            let error = read(path, bytes_max).unwrap_err();
+            let said = format!("longer than {bytes_max} bytes");
+            assert!(error.to_string().contains(&said), "{error}");
+        }
     }
 }

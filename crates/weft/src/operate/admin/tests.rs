@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::http::{HEAD_LEN_MAX, PEER_TIMEOUT, PLAIN, receive_head};
 use super::{Admin, CONNECTIONS_MAX, Reply, Route, Spawn, spawn_reply};
-use crate::listen::Address;
+use ::serve::listen::Address;
 
 struct Running {
-    admin: Admin,
+    addresses: Vec<Address>,
+    _admin: Admin,
     draining: Arc<AtomicBool>,
 }
 
@@ -30,16 +31,24 @@ fn start_with(address: &str, spawn: Spawn) -> Running {
             panic!("deliberate, from a test")
         }),
     ];
-    let bound = crate::listen::bind(&address.parse().unwrap(), None).unwrap();
     Running {
-        admin: Admin::start_with(bound, routes, spawn).unwrap(),
         draining,
+        ..serve(address, routes, spawn)
+    }
+}
+
+fn serve(address: &str, routes: Vec<Route>, spawn: Spawn) -> Running {
+    let bound = ::serve::listen::bind(&address.parse().unwrap(), None).unwrap();
+    Running {
+        addresses: bound.iter().map(|bound| bound.address.clone()).collect(),
+        _admin: Admin::start_with(bound, routes, spawn).unwrap(),
+        draining: Arc::default(),
     }
 }
 
 impl Running {
     fn tcp(&self) -> SocketAddr {
-        match self.admin.addresses()[0] {
+        match self.addresses[0] {
             Address::Tcp(address) => address,
             ref other => panic!("{other}"),
         }
@@ -118,7 +127,7 @@ fn head_has_the_length_and_no_body() {
 }
 
 #[test]
-fn what_it_does_not_do_is_refused() {
+fn refused_requests() {
     let running = start("127.0.0.1:0");
     check(&running.get("/other"), "404 Not Found", "Not Found\n");
     check(&running.ask("\r\n\r\n"), "400 Bad Request", "Bad Request\n");
@@ -145,12 +154,12 @@ fn what_it_does_not_do_is_refused() {
 }
 
 #[test]
-fn silent_peers_take_at_most_eight_places() {
+fn silent_peers_take_at_most_eight_slots() {
     let running = start("127.0.0.1:0");
     let silent: Vec<_> = (0..CONNECTIONS_MAX)
         .map(|_| TcpStream::connect(running.tcp()).unwrap())
         .collect();
-    // They are accepted in order, so the ninth finds them in their places.
+    // They are accepted in order, so no slot is left for the ninth.
     let ninth = read_all(TcpStream::connect(running.tcp()).unwrap());
     check(
         &ninth,
@@ -160,7 +169,7 @@ fn silent_peers_take_at_most_eight_places() {
     drop(silent);
     let deadline = Instant::now() + PEER_TIMEOUT;
     while !is_served(running.tcp()) {
-        assert!(Instant::now() < deadline, "the places were not freed");
+        assert!(Instant::now() < deadline, "no slot was freed");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -173,13 +182,13 @@ fn is_served(address: SocketAddr) -> bool {
     asked.is_ok() && stream.read_to_string(&mut reply).is_ok() && reply.contains("200 OK")
 }
 
-/// Seen: while the system gave no more threads, `/healthz` and `/metrics` closed the connection
-/// without a word, and a balancer took a server that served for dead. Cause: each reply was made on
-/// a thread of its own, or not at all. Cure: without a thread, the one that accepts answers.
+/// Seen: when no more threads could be started, `/healthz` and `/metrics` closed the connection
+/// without a reply, and a load balancer took a running server for dead. Cause: each reply needed a
+/// thread of its own. Cure: the accepting thread replies if no other can be started.
 #[test]
-fn without_a_thread_to_be_had_it_answers_all_the_same() {
+fn replies_without_a_new_thread() {
     let running = start_with("127.0.0.1:0", |_| Err(io::ErrorKind::WouldBlock.into()));
-    // One that says nothing is not waited for as long as on a thread of its own.
+    // Its time limit is shorter than on a thread of its own.
     let silent = TcpStream::connect(running.tcp()).unwrap();
     for _ in 0..2 * CONNECTIONS_MAX {
         check(&running.get("/healthz"), "200 OK", "ok\n");
@@ -194,7 +203,7 @@ fn without_a_thread_to_be_had_it_answers_all_the_same() {
 }
 
 #[test]
-fn a_request_may_come_in_pieces() {
+fn request_in_pieces() {
     let running = start("127.0.0.1:0");
     let mut stream = TcpStream::connect(running.tcp()).unwrap();
     for byte in b"GET /healthz HTTP/1.1\r\n\r\n" {
@@ -204,7 +213,7 @@ fn a_request_may_come_in_pieces() {
 }
 
 #[test]
-fn a_silent_peer_is_not_waited_for_beyond_the_deadline() {
+fn deadline_of_a_silent_peer() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let soon = Instant::now() + Duration::from_millis(20);
@@ -213,7 +222,7 @@ fn a_silent_peer_is_not_waited_for_beyond_the_deadline() {
 }
 
 #[test]
-fn it_answers_at_a_unix_socket() {
+fn unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("admin.sock");
     let running = start(&format!("unix:{}", path.display()));
@@ -225,24 +234,20 @@ fn it_answers_at_a_unix_socket() {
 }
 
 #[test]
-fn dropping_it_closes_the_socket() {
-    // No other test takes a port of this address when it is free again.
+fn drop_closes_the_socket() {
+    // No other test binds a port of this address after it is free.
     let running = start("127.0.2.1:0");
     let address = running.tcp();
     drop(running);
     assert!(TcpStream::connect(address).is_err());
 }
 
-/// Seen: the list of fibers was JSON and called plain text.
+/// Seen: the list of fibers was JSON with the content type of plain text.
 #[test]
-fn fibers_are_text_or_json_and_called_so() {
+fn content_type_of_fibers() {
     let runtime = fiber::Runtime::builder().processors(1).start().unwrap();
-    let bound = crate::listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
     let routes = vec![Route::fibers(runtime.inspector())];
-    let running = Running {
-        admin: Admin::start(bound, routes).unwrap(),
-        draining: Arc::default(),
-    };
+    let running = serve("127.0.0.1:0", routes, spawn_reply);
     let text = running.get("/fibers");
     assert!(text.contains("\r\nContent-Type: text/plain"), "{text}");
     let json = running.get("/fibers?json");

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
-use crate::whole;
+use crate::os::files;
 
 /// The pid file. It is deleted when the server ends.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl PidFile {
     /// A sentence with the path.
     pub(crate) fn write(path: &Path) -> Result<PidFile, Failure> {
         let text = format!("{}\n", std::process::id());
-        whole::write_bytes(path, &text).map_err(|error| {
+        files::write_bytes(path, &text).map_err(|error| {
             let remedy = match error.kind() {
                 io::ErrorKind::NotFound => "; create its directory first",
                 _ => "",

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use ::serve::signals::exit_at_second;
+use crate::os::signals::exit_at_second;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
 /// The request to end early, and the signal that made it.

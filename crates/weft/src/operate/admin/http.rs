@@ -11,8 +11,7 @@ use rustix::net::{SendFlags, Shutdown};
 
 use super::{Reply, Route};
 
-/// How long a peer may take to send its request, and again to take the reply, on a thread of its
-/// own.
+/// Time limit for receiving a request, and again for sending the reply, on a thread of its own.
 pub(super) const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A longer request head is answered with 431.
@@ -28,8 +27,8 @@ pub(super) fn serve(stream: &OwnedFd, routes: &[Route], patience: Duration) {
         Err(_) => return,
     };
     let deadline = Instant::now() + patience;
-    // Closing while input lies unread resets the connection, and the reply may be lost with it. So
-    // the end of the peer's input is waited for. RFC 9112 section 9.6
+    // Closing a socket with unread input resets the connection, and the reply may be lost. So wait
+    // for the end of the peer's input first. RFC 9112 section 9.6
     let _ = send_all(stream, &reply, deadline)
         .and_then(|()| Ok(rustix::net::shutdown(stream, Shutdown::Write)?))
         .and_then(|()| drain(stream, deadline));

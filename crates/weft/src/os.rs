@@ -1,0 +1,10 @@
+//! The process and its machine: limits, signals, privileges, files written or read as a whole.
+
+pub(crate) mod files;
+pub(crate) mod machine;
+pub(crate) mod open_files;
+pub(crate) mod pid_file;
+pub(crate) mod privileges;
+pub(crate) mod process;
+pub(crate) mod signals;
+pub(crate) mod stop;

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 
 use netstack::interface_config::InterfaceConfig;
 use netstack::tcp::TcpConfig;
-use serve::engine::netstack::{Door, Handlers, NetstackInterface};
+use serve::engine::netstack::{NetstackInterface, NetstackListener};
 use serve::engine::{EventOptions, PipelineOptions};
 use serve::listen::{self, Address, Bound};
 use serve::{Engine, Server, Settings};
@@ -77,10 +77,10 @@ pub(crate) fn start_on_netstack(address: &str) -> io::Result<Server> {
         mtu: None,
     };
     let address = (Ipv4Addr::UNSPECIFIED, 7000).into();
-    let doors = vec![Door { address, tls: None }];
-    let opened = NetstackInterface::open(&interface, 1, TcpConfig::default(), doors, None);
+    let listeners = vec![NetstackListener { address, tls: None }];
+    let opened = NetstackInterface::open(&interface, 1, TcpConfig::default(), listeners, None);
     let settings = Settings {
-        engine: Engine::Netstack(Handlers::default()),
+        engine: Engine::Netstack,
         netstack: Some(opened.map_err(io::Error::other)?),
         ..Settings::default()
     };

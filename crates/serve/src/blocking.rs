@@ -1,6 +1,6 @@
-//! The blocking engine: a fiber or a kernel thread per connection does what its carriage wants, one
-//! thing after the other, and waits where it must. A kernel thread receives in a loop
-//! ([`converse`]). A fiber receives between two of its steps, and needs no stack while it waits.
+//! Blocking driver: a fiber or a kernel thread per connection does one action of its machine after
+//! the other, and waits where it must. A kernel thread receives in a loop ([`converse`]). A fiber
+//! receives between two of its steps, and needs no stack while it waits.
 
 use std::io;
 use std::net::Shutdown;
@@ -9,19 +9,19 @@ use std::time::Instant;
 
 use session::{Now, Session, TlsFacts};
 
-use crate::carriage::{Carriage, Want};
 use crate::clock;
+use crate::connection::{Action, Machine};
 use crate::counters::Closed;
 use crate::registry::Connection;
 use crate::stream::{self, Stream};
 
-/// A carriage and the stream that it travels on.
+/// A connection machine and its stream.
 pub(crate) struct Driver<S, T> {
-    pub(crate) carriage: Carriage<S>,
+    pub(crate) machine: Machine<S>,
     pub(crate) connection: Arc<Connection<T>>,
 }
 
-/// Carries one conversation to its end, which is the error.
+/// Runs one conversation to its end, which is the error.
 pub(crate) fn converse<S: Session + 'static, T: Stream>(
     driver: &mut Driver<S, T>,
     open: impl Fn(&T, Option<TlsFacts<'_>>, Now) -> S,
@@ -30,113 +30,117 @@ pub(crate) fn converse<S: Session + 'static, T: Stream>(
     let mut now = clock::now();
     loop {
         let until = driver.drive(now, &open)?;
-        let len_max = driver.carriage.shared().memory.receive_len_max();
-        let received = stream.receive(len_max, until, |input| driver.received(input));
-        now = received.unwrap_or_else(|error| driver.receive_failed(error));
+        let len_max = driver.machine.shared().memory.receive_len_max();
+        let received = stream.receive(len_max, until, |input| driver.handle_received(input));
+        now = received.unwrap_or_else(|error| driver.handle_receive_error(&error));
     }
 }
 
 impl<S: Session + 'static, T: Stream> Driver<S, T> {
-    /// A receive has brought this; nothing is the end. Says when.
+    /// Takes received input; an empty slice is the end. Returns the time.
     #[inline]
-    pub(crate) fn received(&mut self, input: &[u8]) -> Now {
+    pub(crate) fn handle_received(&mut self, input: &[u8]) -> Now {
         self.connection.idle.end();
-        let now = time(&mut self.carriage);
+        let now = read_clock(&mut self.machine);
         // Sessions do not wait, so they need not use (and keep) pages of the fiber's stack.
-        fiber::on_processor_stack(|| self.carriage.input(input, now));
+        fiber::on_processor_stack(|| self.machine.handle_input(input, now));
         now
     }
 
-    /// A receive has failed. Says when.
-    pub(crate) fn receive_failed(&mut self, error: io::Error) -> Now {
-        tell(&mut self.carriage, Err(error), Carriage::finished)
+    /// Takes the error of a receive. Returns the time.
+    pub(crate) fn handle_receive_error(&mut self, error: &io::Error) -> Now {
+        let now = read_clock(&mut self.machine);
+        self.machine.handle_error(error, now);
+        now
     }
 
-    /// Does what the carriage wants until it wants to receive. Says until when.
+    /// Does the machine's actions up to the next receive. Returns the deadline of that.
     ///
     /// # Errors
-    /// How the conversation ended.
+    /// The reason of the end of the conversation.
     #[inline]
     pub(crate) fn drive(
         &mut self,
         mut now: Now,
         open: impl Fn(&T, Option<TlsFacts<'_>>, Now) -> S,
     ) -> Result<Instant, Closed> {
-        let (carriage, stream) = (&mut self.carriage, &self.connection.stream);
+        let machine = &mut self.machine;
+        let stream = &self.connection.stream;
         loop {
-            match carriage.want() {
-                Want::Send {
+            match machine.next_action() {
+                Action::Send {
                     out,
                     until,
                     is_last,
                 } => match stream::send_out(stream, out, until, is_last) {
                     // What was taken at once took no time.
-                    (Ok(len), true) if !carriage.is_timed() => carriage.sent(len, now),
-                    (sent, _) => now = tell(carriage, sent, Carriage::sent),
+                    (Ok(len), true) if !machine.is_timed() => machine.handle_sent(Ok(len), now),
+                    (sent, _) => {
+                        now = read_clock(machine);
+                        machine.handle_sent(sent, now);
+                    }
                 },
-                Want::Receive { until } => {
-                    self.connection.idle.note(carriage, now);
+                Action::Receive { until } => {
+                    self.connection.idle.note(machine, now);
                     return Ok(until);
                 }
-                Want::Fill { room, until } => {
-                    let filled = stream.receive_into(room, until);
-                    now = tell(carriage, filled, Carriage::filled);
+                Action::Fill { space, until } => {
+                    let filled = stream.receive_into(space, until);
+                    now = read_clock(machine);
+                    machine.handle_filled(filled, now);
                 }
-                Want::File(piece) => {
-                    let carried = stream.carry_file(&piece);
-                    now = tell(carriage, carried, Carriage::carried);
+                Action::SendFile(piece) => {
+                    let progress = stream.send_or_read_file(&piece);
+                    now = read_clock(machine);
+                    machine.handle_file_progress(progress, now);
                 }
-                Want::Read(piece) => {
-                    let bytes = stream.read_file(&piece);
-                    now = tell(carriage, bytes, Carriage::read);
+                Action::ReadFile(piece) => {
+                    let read = stream.read_file(&piece);
+                    now = read_clock(machine);
+                    machine.handle_read(read, now);
                 }
-                Want::Untaken(look) => {
-                    now = tell(carriage, stream.untaken(&look), Carriage::untaken);
+                Action::CheckUnacked(check) => {
+                    let unacked = stream.unacked(&check);
+                    now = read_clock(machine);
+                    machine.handle_unacked(unacked, now);
                 }
-                Want::Turn => {
-                    now = time(carriage);
-                    fiber::on_processor_stack(|| carriage.go_on(now));
+                Action::Turn => {
+                    now = read_clock(machine);
+                    fiber::on_processor_stack(|| machine.handle_turn(now));
                 }
-                Want::Work => {
-                    let job = carriage.begin_work();
-                    let done = carriage.shared().jobs.run(job, now);
-                    now = tell(carriage, done, Carriage::worked);
+                Action::Work => {
+                    let job = machine.take_work();
+                    let worked = machine.shared().jobs.run(job, now);
+                    now = read_clock(machine);
+                    match worked {
+                        Ok(job) => machine.handle_worked(job, now),
+                        Err(error) => machine.handle_error(&error, now),
+                    }
                 }
-                Want::Open { tls } => {
+                Action::Open { tls } => {
                     let session = open(stream, tls, now);
-                    carriage.opened(session, now);
+                    machine.handle_opened(session, now);
                 }
-                Want::Queues { asks_unsent } => {
-                    now = tell(carriage, stream.queues(asks_unsent), Carriage::queues);
+                Action::CheckQueues { asks_unsent } => {
+                    let queues = stream.queues(asks_unsent);
+                    now = read_clock(machine);
+                    machine.handle_queues(queues, now);
                 }
-                Want::Finish => {
-                    let ended = stream.shutdown(Shutdown::Write);
-                    now = tell(carriage, ended, Carriage::finished);
+                Action::Finish => {
+                    let finished = stream.shutdown(Shutdown::Write);
+                    now = read_clock(machine);
+                    machine.handle_finished(finished, now);
                 }
-                Want::Nothing => unreachable!("it waits for work"),
-                Want::Close(closed) => return Err(closed),
+                Action::Nothing => unreachable!("it waits for work"),
+                Action::Close(closed) => return Err(closed),
             }
         }
     }
 }
 
-/// Tells the carriage what came of what it wanted. Says when.
-fn tell<S: Session, R>(
-    carriage: &mut Carriage<S>,
-    result: io::Result<R>,
-    told: impl FnOnce(&mut Carriage<S>, R, Now),
-) -> Now {
-    let now = time(carriage);
-    match result {
-        Ok(result) => told(carriage, result, now),
-        Err(error) => carriage.failed(&error, now),
-    }
-    now
-}
-
-/// What time it is. The carriage is told first if the server drains.
-fn time<S: Session>(carriage: &mut Carriage<S>) -> Now {
+/// Reads the clock. The machine hears first of a drain of the server.
+fn read_clock<S: Session>(machine: &mut Machine<S>) -> Now {
     let now = clock::now();
-    carriage.at_stage(carriage.shared().stage.get(), now);
+    machine.handle_server_state(machine.shared().server_state.get(), now);
     now
 }

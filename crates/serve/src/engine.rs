@@ -3,17 +3,17 @@
 //! An engine owns how it listens, how it waits and on which threads sessions run. To add one: a
 //! file here with a type that has the methods that `Running` passes on, a variant of [`Engine`] to
 //! pick it by, and a variant of `Running`. What makes a session of an accepted socket is common to
-//! all (`admission`); so is what is counted and when a connection ends, because the carriage
+//! all (`admission`); so is what is counted and when a connection ends, because the machine
 //! decides that.
 
 pub(crate) mod admission;
 pub mod event;
 mod fiber;
-mod loops;
 pub mod netstack;
 pub mod pipeline;
 mod pool;
 mod processors;
+mod reactor;
 mod serving;
 #[cfg(test)]
 mod smallest;
@@ -31,7 +31,7 @@ use admission::{Opens, Start};
 use event::Events;
 pub use event::{Accept, EventOptions};
 use fiber::Fibers;
-use netstack::{Handlers, NetstackFibers, NetstackInterface, Netstacks};
+use netstack::{NetstackInterface, Netstacks};
 use pipeline::Pipeline;
 pub use pipeline::PipelineOptions;
 pub use thread::THREADS_MAX;
@@ -54,7 +54,7 @@ pub enum Engine {
     /// Stages with threads of their own, which hand connections from one to the next.
     Pipeline(PipelineOptions),
     /// A few kernel threads with a TCP/IP of their own: [`Settings::netstack`](crate::Settings).
-    Netstack(Handlers),
+    Netstack,
 }
 
 impl Default for Engine {
@@ -76,7 +76,7 @@ impl Engine {
     pub fn prepare(&self, listeners: &mut [Bound]) -> io::Result<()> {
         match self {
             Engine::Event(options) => event::prepare(options, listeners),
-            Engine::Fiber { .. } | Engine::Thread | Engine::Pipeline(_) | Engine::Netstack(_) => {
+            Engine::Fiber { .. } | Engine::Thread | Engine::Pipeline(_) | Engine::Netstack => {
                 Ok(())
             }
         }
@@ -90,7 +90,6 @@ pub(crate) enum Running {
     Event(Events),
     Pipeline(Pipeline),
     Netstack(Netstacks),
-    NetstackFibers(NetstackFibers),
 }
 
 /// What holds the connections of each.
@@ -98,15 +97,12 @@ macro_rules! each {
     ($self:ident, $holder:ident => $call:expr) => {
         match $self {
             Running::Fiber(Fibers {
-                carriers: $holder, ..
+                workers: $holder, ..
             }) => $call,
-            Running::Thread(Threads { carriers: $holder }) => $call,
+            Running::Thread(Threads { workers: $holder }) => $call,
             Running::Event(Events { loops: $holder, .. }) => $call,
             Running::Pipeline(Pipeline { loops: $holder, .. }) => $call,
             Running::Netstack(Netstacks { loops: $holder, .. }) => $call,
-            Running::NetstackFibers(NetstackFibers {
-                carriers: $holder, ..
-            }) => $call,
         }
     };
 }
@@ -126,14 +122,11 @@ impl Running {
             Engine::Thread => Running::Thread(Threads::start(start)?),
             Engine::Event(options) => Running::Event(Events::start(options, start)?),
             Engine::Pipeline(options) => Running::Pipeline(Pipeline::start(options, start)?),
-            Engine::Netstack(handlers) => {
+            Engine::Netstack => {
                 let none =
                     || io::Error::new(io::ErrorKind::InvalidInput, "no netstack to serve on");
                 let host = netstack.ok_or_else(none)?;
-                match handlers {
-                    Handlers::Inline => Running::Netstack(Netstacks::start(host, start)?),
-                    Handlers::Fiber => Running::NetstackFibers(NetstackFibers::start(host, start)?),
-                }
+                Running::Netstack(Netstacks::start(host, start)?)
             }
         })
     }
@@ -146,7 +139,6 @@ impl Running {
             Running::Event(events) => events.describe(),
             Running::Pipeline(pipeline) => pipeline.describe(),
             Running::Netstack(netstacks) => netstacks.describe(),
-            Running::NetstackFibers(fibers) => fibers.describe(),
         }
     }
 
@@ -158,7 +150,6 @@ impl Running {
             Running::Event(events) => events.loops.dump(),
             Running::Pipeline(pipeline) => pipeline.dump(),
             Running::Netstack(netstacks) => netstacks.dump(),
-            Running::NetstackFibers(fibers) => fibers.dump(),
         }
     }
 
@@ -170,7 +161,6 @@ impl Running {
             Running::Event(events) => events.loops.write_metrics(out),
             Running::Pipeline(pipeline) => pipeline.write_metrics(out),
             Running::Netstack(netstacks) => netstacks.write_metrics(out),
-            Running::NetstackFibers(fibers) => fibers.write_metrics(out),
         }
     }
 
@@ -179,7 +169,6 @@ impl Running {
     pub(crate) fn runtime(&self) -> Option<&Runtime> {
         match self {
             Running::Fiber(fibers) => Some(fibers.runtime()),
-            Running::NetstackFibers(fibers) => Some(fibers.runtime()),
             _ => None,
         }
     }
@@ -197,17 +186,13 @@ impl Running {
             Running::Event(events) => events.loops.wake(),
             Running::Pipeline(pipeline) => pipeline.loops.wake(),
             Running::Netstack(netstacks) => netstacks.loops.wake(),
-            Running::Fiber(_) | Running::Thread(_) | Running::NetstackFibers(_) => {}
+            Running::Fiber(_) | Running::Thread(_) => {}
         }
     }
 
     /// Ends all waits for connections; the sockets stay.
     pub(crate) fn stop_accepting(&self) {
-        match self {
-            // What waits is in no queue of the kernel's, where the server would have looked.
-            Running::NetstackFibers(fibers) => fibers.stop_accepting(),
-            _ => each!(self, holder => holder.stop_accepting()),
-        }
+        each!(self, holder => holder.stop_accepting());
     }
 
     /// Connections open now.
@@ -219,10 +204,9 @@ impl Running {
     /// start.
     pub(crate) fn close_idle(&self, after_start: Duration) {
         match self {
-            Running::Fiber(fibers) => fibers.carriers.close_idle(after_start),
-            Running::Thread(threads) => threads.carriers.close_idle(after_start),
-            Running::NetstackFibers(fibers) => fibers.carriers.close_idle(after_start),
-            // Their carriages have timers that do.
+            Running::Fiber(fibers) => fibers.workers.close_idle(after_start),
+            Running::Thread(threads) => threads.workers.close_idle(after_start),
+            // Their machines have timers that do.
             Running::Event(_) | Running::Pipeline(_) | Running::Netstack(_) => {}
         }
     }

@@ -17,11 +17,11 @@ use fiber::sync::Semaphore;
 use session::FileRange;
 
 use crate::buffers::{Buffer, Buffers, PIECE_LEN_MAX};
-use crate::carriage::FilePiece;
+use crate::connection::FilePiece;
 
 /// Whether a piece is to be looked at, and is not what it was.
 pub(crate) fn has_changed(piece: &FilePiece<'_>) -> bool {
-    piece.look && !piece.range.file.is_unchanged().unwrap_or(false)
+    piece.checks_file && !piece.range.file.is_unchanged().unwrap_or(false)
 }
 
 /// The read without which the beginning of a piece cannot be sent; `None` if it is in the page

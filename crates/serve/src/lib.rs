@@ -1,7 +1,7 @@
 //! Drivers: what carries the bytes of a [`Session`](session::Session).
 //!
 //! A session takes input and writes output, and knows nothing of sockets. A driver receives, hands
-//! in, and sends. What belongs to a connection and is not I/O is a *carriage* (`carriage.rs`, which
+//! in, and sends. What belongs to a connection and is not I/O is a *machine* (`machine.rs`, which
 //! is the page to read): time-outs, drain, TLS, the reason of the close. So they are the same under
 //! each engine. With a fiber or a kernel thread per connection the driver is a short loop
 //! (`blocking.rs`); event loops, the stages of a pipeline and the loops of a netstack do the same
@@ -27,7 +27,7 @@
 //!
 //! `examples/line.rs` is a whole program with a session of its own.
 //!
-//! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of
+//! `machine` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of
 //! a connection) · `file` (how a file travels) · `buffers` (what it is read into) · `memory`
 //! (what connections hold) · `jobs` (what may block) · `lingering` (how many wait at their end) ·
 //! `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and drain) ·
@@ -37,8 +37,8 @@
 pub mod access_log;
 mod blocking;
 mod buffers;
-mod carriage;
 pub mod clock;
+mod connection;
 pub mod counters;
 pub mod datagrams;
 pub mod engine;

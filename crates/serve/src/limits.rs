@@ -73,7 +73,7 @@ pub struct Limits {
     /// lost, as real-time signals and completions of io_uring may be: 60 s. The time-outs above may
     /// be far longer, as those of a cache are. So after this time, or in a busy pipeline twice as
     /// long, it tries what it waits for. Where no report is lost (epoll, poll) it never does.
-    pub look_again: Duration,
+    pub recheck: Duration,
 
     /// From the order to stop until the connections that are still open are cut: 25 s. Kubernetes
     /// kills 30 s after SIGTERM, so this leaves time to write the log out and say what was cut.
@@ -112,7 +112,7 @@ impl Limits {
             send_timeout: Duration::from_secs(60),
             send_rate_min: 500,
             send_rate_window: Duration::from_secs(60),
-            look_again: Duration::from_secs(60),
+            recheck: Duration::from_secs(60),
             drain_deadline: Duration::from_secs(25),
         }
     }
@@ -126,7 +126,7 @@ impl Limits {
             idle_timeout: self.idle_timeout.min(FOREVER),
             send_timeout: self.send_timeout.min(FOREVER),
             send_rate_window: self.send_rate_window.min(FOREVER),
-            look_again: self.look_again.min(FOREVER),
+            recheck: self.recheck.min(FOREVER),
             drain_deadline: self.drain_deadline.min(FOREVER),
             ..self
         }
@@ -202,7 +202,7 @@ mod tests {
                 idle_timeout: Duration::MAX,
                 send_timeout: Duration::MAX,
                 send_rate_window: Duration::MAX,
-                look_again: Duration::MAX,
+                recheck: Duration::MAX,
                 drain_deadline: Duration::MAX,
                 ..Limits::default()
             };

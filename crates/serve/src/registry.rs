@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use session::{Now, Session};
 
-use crate::carriage::{Carriage, DRAIN_GRACE};
+use crate::connection::{DRAIN_GRACE, Machine};
 use crate::stream::Stream;
 
 /// A stream, and since when it has been waiting between two requests: what a drain sees of it.
@@ -22,11 +22,11 @@ pub(crate) struct Connection<T> {
 pub(crate) struct IdleSince(AtomicU64);
 
 impl IdleSince {
-    /// Notes that the carriage waits for input, between two requests or behind the last.
+    /// Notes that the machine waits for input, between two requests or behind the last.
     #[inline]
-    pub(crate) fn note<S: Session>(&self, carriage: &Carriage<S>, now: Now) {
-        if carriage.is_idle() || carriage.is_lingering() {
-            self.begin(now.monotonic - carriage.shared().start);
+    pub(crate) fn note<S: Session>(&self, machine: &Machine<S>, now: Now) {
+        if machine.is_idle() || machine.is_lingering() {
+            self.begin(now.monotonic - machine.shared().start);
         }
     }
 
@@ -65,7 +65,7 @@ impl<T: Stream> Ended for Connection<T> {
     }
 }
 
-/// All open connections of an engine, in a list for each worker: workers do not wait for each
+/// All open connections of an engine, in a list for each processor: processors do not wait for each
 /// other.
 pub(crate) struct Connections {
     lists: Box<[List]>,
@@ -84,7 +84,7 @@ impl List {
     /// Ends all that `are_to_end`, and says how many these were.
     ///
     /// Without the lock: to end one may be to wait for a lock that is promised to another fiber,
-    /// and a carrier that leaves the list meanwhile would keep the processor from that fiber.
+    /// and a worker that leaves the list meanwhile would keep the processor from that fiber.
     fn end(&self, how: Shutdown, are_to_end: impl Fn(&dyn Ended) -> bool) -> usize {
         let (mut place, mut count) = (0, 0);
         while let Some((at, connection)) = self.next_from(place, &are_to_end) {
@@ -108,25 +108,25 @@ impl List {
 }
 
 impl Connections {
-    pub(crate) fn new(workers: usize) -> Connections {
-        let lists = (0..workers).map(|_| List::default()).collect();
+    pub(crate) fn new(processors: usize) -> Connections {
+        let lists = (0..processors).map(|_| List::default()).collect();
         Connections { lists }
     }
 
-    /// Takes a connection that this worker has accepted. It may end on any thread.
+    /// Takes a connection that this processor has accepted. It may end on any thread.
     pub(crate) fn register<T: Stream>(
         self: &Arc<Self>,
-        worker: usize,
+        processor: usize,
         connection: &Arc<Connection<T>>,
     ) -> Registered {
-        self.enlist(worker, Arc::clone(connection) as Arc<dyn Ended>)
+        self.enlist(processor, Arc::clone(connection) as Arc<dyn Ended>)
     }
 
-    fn enlist(self: &Arc<Self>, worker: usize, connection: Arc<dyn Ended>) -> Registered {
+    fn enlist(self: &Arc<Self>, processor: usize, connection: Arc<dyn Ended>) -> Registered {
         Registered {
             connections: Arc::clone(self),
-            worker: worker as u32,
-            key: self.lists[worker].lock().insert(connection) as u32,
+            processor: processor as u32,
+            key: self.lists[processor].lock().insert(connection) as u32,
         }
     }
 
@@ -152,13 +152,13 @@ impl Connections {
 /// Takes the connection off the list when dropped, also by a panic.
 pub(crate) struct Registered {
     connections: Arc<Connections>,
-    worker: u32,
+    processor: u32,
     key: u32,
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        let list = &self.connections.lists[self.worker as usize];
+        let list = &self.connections.lists[self.processor as usize];
         let connection = list.lock().remove(self.key as usize);
         drop(connection);
     }
@@ -173,10 +173,10 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Its end takes until its carrier, on another thread, has taken it off the list.
-    struct Carried(Mutex<Option<Registered>>);
+    /// Its end takes until its worker, on another thread, has taken it off the list.
+    struct FileProgress(Mutex<Option<Registered>>);
 
-    impl Ended for Carried {
+    impl Ended for FileProgress {
         fn is_idle(&self, _after_start: Duration) -> bool {
             true
         }
@@ -189,16 +189,16 @@ mod tests {
                 leave.send(())
             });
             let left = has_left.recv_timeout(PATIENCE);
-            left.expect("a carrier that waits for the list while another is ended");
+            left.expect("a worker that waits for the list while another is ended");
         }
     }
 
     fn connections(count: usize) -> Arc<Connections> {
         let connections = Arc::new(Connections::new(2));
         for nth in 0..count {
-            let carried = Arc::new(Carried(Mutex::default()));
-            let registered = connections.enlist(nth % 2, Arc::clone(&carried) as Arc<dyn Ended>);
-            *carried.0.lock().unwrap() = Some(registered);
+            let progress = Arc::new(FileProgress(Mutex::default()));
+            let registered = connections.enlist(nth % 2, Arc::clone(&progress) as Arc<dyn Ended>);
+            *progress.0.lock().unwrap() = Some(registered);
         }
         connections
     }

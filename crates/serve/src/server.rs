@@ -76,7 +76,7 @@ impl Server {
         let start = Start {
             admission: Admission::new(Arc::clone(&shared), settings.names_peers, open),
             listeners: settings.listeners,
-            carriers: settings.fibers,
+            workers: settings.fibers,
         };
         let running = Running::start(&settings.engine, settings.netstack, start)?;
         Ok(Server {
@@ -180,9 +180,9 @@ impl fmt::Debug for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shared.stage.drain();
+        self.shared.server_state.drain();
         self.stop_listening(Instant::now() + self.shared.limits.drain_deadline);
-        self.shared.stage.cut();
+        self.shared.server_state.cut();
         self.running.cut();
     }
 }

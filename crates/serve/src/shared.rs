@@ -17,7 +17,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
     pub(crate) log: Option<Arc<AccessLog>>,
-    pub(crate) stage: Life,
+    pub(crate) server_state: ServerState,
     /// Connections that have sent their last reply.
     pub(crate) lingering: Lingering,
     /// What is done where blocking is allowed.
@@ -39,7 +39,7 @@ impl Shared {
             limits: limits.within_reach(),
             counters: Counters::new(),
             log,
-            stage: Life::default(),
+            server_state: ServerState::default(),
             start: Instant::now(),
         }
     }
@@ -47,13 +47,13 @@ impl Shared {
 
 /// Where the server is in its life, for engines whose connections look for themselves.
 #[derive(Debug, Default)]
-pub(crate) struct Life(AtomicU8);
+pub(crate) struct ServerState(AtomicU8);
 
 pub(crate) const SERVING: u8 = 0;
 pub(crate) const DRAINING: u8 = 1;
 pub(crate) const CUTTING: u8 = 2;
 
-impl Life {
+impl ServerState {
     /// From now on conversations end at the next request boundary.
     pub(crate) fn drain(&self) {
         self.0.fetch_max(DRAINING, Ordering::SeqCst);

@@ -4,7 +4,7 @@
 mod gathered;
 mod packets;
 mod queues;
-pub(crate) mod untaken;
+pub(crate) mod unacked;
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -22,13 +22,13 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use session::Outbox;
 
 use crate::buffers::PIECE_LEN_MAX;
-use crate::carriage::{Carried, FilePiece, Look, Queues, Untaken};
+use crate::connection::{FilePiece, FileProgress, Queues, Unacked, UnackedCheck};
 use crate::file::{self, COPIED_PIECE_LEN};
 pub(crate) use gathered::Gathered;
 pub(crate) use packets::send_pages;
 pub(crate) use queues::queues;
-use untaken::poll_for;
-pub(crate) use untaken::untaken;
+use unacked::poll_for;
+pub(crate) use unacked::unacked;
 
 /// A connected byte stream. Every wait has a deadline.
 pub(crate) trait Stream: Send + Sync + 'static {
@@ -70,22 +70,22 @@ pub(crate) trait Stream: Send + Sync + 'static {
     ///
     /// # Errors
     /// As [`send`](Stream::send), and as [`DiskRead::run`](file::DiskRead::run).
-    fn carry_file(&self, piece: &FilePiece<'_>) -> io::Result<Carried> {
+    fn send_or_read_file(&self, piece: &FilePiece<'_>) -> io::Result<FileProgress> {
         self.wait_if_slow(piece)?;
         if file::has_changed(piece) {
-            return Ok(Carried::Sent(0));
+            return Ok(FileProgress::Sent(0));
         }
         match file::on_disk(piece) {
-            Some(read) if read.is_direct() || !Self::MAY_WAIT => read.run().map(Carried::Read),
+            Some(read) if read.is_direct() || !Self::MAY_WAIT => read.run().map(FileProgress::Read),
             _ => self.send_file_cached(piece),
         }
     }
 
-    /// As [`carry_file`](Stream::carry_file), from the page cache.
+    /// As [`send_or_read_file`](Stream::send_or_read_file), from the page cache.
     ///
     /// # Errors
     /// As [`send`](Stream::send).
-    fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<Carried>;
+    fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<FileProgress>;
 
     /// Reads the beginning of a piece of a file. Nothing if the file ends there.
     ///
@@ -115,7 +115,7 @@ pub(crate) trait Stream: Send + Sync + 'static {
     ///
     /// # Errors
     /// `BrokenPipe` if it will never take more.
-    fn untaken(&self, look: &Look) -> io::Result<Untaken>;
+    fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked>;
 
     /// How many bytes are left in the socket's queues; those not sent only if that is asked.
     ///
@@ -199,12 +199,12 @@ impl Stream for FiberStream {
         either!(self, stream => stream.send(slices, more, Some(deadline)))
     }
 
-    fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<Carried> {
+    fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<FileProgress> {
         let (range, len) = (piece.range, piece.len.min(PIECE_LEN_MAX));
         let (file, start, until) = (range.file.as_fd(), range.range.start, Some(piece.until));
         either!(self, stream => {
             let send = || stream.send_cached_file(file, start, len, until);
-            send_pages(stream.as_fd(), piece, send, |sent| is_all(sent, piece)).map(Carried::Sent)
+            send_pages(stream.as_fd(), piece, send, |sent| is_all(sent, piece)).map(FileProgress::Sent)
         })
     }
 
@@ -212,15 +212,15 @@ impl Stream for FiberStream {
         either!(self, stream => stream.wait_writable(Some(deadline)))
     }
 
-    fn untaken(&self, look: &Look) -> io::Result<Untaken> {
-        match look.all_was_sent {
-            true => fiber::sleep(look.after),
-            false => match self.wait_for_room(Instant::now() + look.after) {
+    fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked> {
+        match check.all_was_sent {
+            true => fiber::sleep(check.after),
+            false => match self.wait_for_room(Instant::now() + check.after) {
                 Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(error),
                 _ => {}
             },
         }
-        either!(self, stream => untaken(stream.as_fd(), look))
+        either!(self, stream => unacked(stream.as_fd(), check))
     }
 
     fn queues(&self, asks_unsent: bool) -> io::Result<Queues> {
@@ -336,7 +336,7 @@ impl Stream for ThreadStream {
         })
     }
 
-    fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<Carried> {
+    fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<FileProgress> {
         self.prepare(Timeout::Send, piece.until)?;
         let range = piece.range;
         let len = piece.len.min(PIECE_LEN_MAX) as usize;
@@ -345,7 +345,7 @@ impl Stream for ThreadStream {
             let call = || rustix::fs::sendfile(&self.fd, range.file.as_fd(), Some(&mut at), len);
             ThreadStream::call(call).map(|len| len as u64)
         };
-        send_pages(self.fd.as_fd(), piece, send, |sent| is_all(sent, piece)).map(Carried::Sent)
+        send_pages(self.fd.as_fd(), piece, send, |sent| is_all(sent, piece)).map(FileProgress::Sent)
     }
 
     fn wait_for_room(&self, deadline: Instant) -> io::Result<()> {
@@ -356,14 +356,14 @@ impl Stream for ThreadStream {
         }
     }
 
-    fn untaken(&self, look: &Look) -> io::Result<Untaken> {
-        match look.all_was_sent {
-            true => std::thread::sleep(look.after),
+    fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked> {
+        match check.all_was_sent {
+            true => std::thread::sleep(check.after),
             false => {
-                let _ = poll_for(self.fd.as_fd(), PollFlags::OUT, look.after);
+                let _ = poll_for(self.fd.as_fd(), PollFlags::OUT, check.after);
             }
         }
-        untaken(self.fd.as_fd(), look)
+        unacked(self.fd.as_fd(), check)
     }
 
     fn queues(&self, asks_unsent: bool) -> io::Result<Queues> {

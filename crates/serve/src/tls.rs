@@ -1,5 +1,5 @@
 //! How TLS is spoken: certificates and rules, by rustls, that can be read again while the server
-//! runs. The records are made and opened in the carriage of each connection (`carriage/secure.rs`).
+//! runs. The records are made and opened by each connection machine (`connection/tls.rs`).
 
 mod files;
 mod held;

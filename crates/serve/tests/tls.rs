@@ -111,7 +111,7 @@ fn engines() -> Vec<Engine> {
     let all = Mechanism::ALL.into_iter();
     for dispatcher in all.filter(|mechanism| *mechanism != Mechanism::EpollOneShot) {
         engines.push(events(dispatcher, Accept::Own));
-        engines.push(events(dispatcher, Accept::Dealt));
+        engines.push(events(dispatcher, Accept::Distributed));
         engines.push(pipeline(dispatcher, 2, 64, 8));
     }
     engines

@@ -1,7 +1,7 @@
 //! The seam between a protocol and what carries its bytes.
 //!
 //! A server is a [`Session`]: bytes in, output out, no sockets, no clock, never blocking. A
-//! *driver* (crate `serve`: the carriage of a connection, and the engine that moves its bytes) does
+//! *driver* (crate `serve`: the connection machine, and the engine that moves its bytes) does
 //! the rest. The same protocol code runs under every engine.
 //!
 //! ```text

@@ -4,7 +4,6 @@
 use std::io;
 use std::sync::LazyLock;
 
-use ::serve::engine::netstack::Handlers;
 use ::serve::engine::{Accept, EventOptions, PipelineOptions, THREADS_MAX};
 use event::{Mechanism, Overflow};
 use fiber::BackendChoice;
@@ -173,7 +172,7 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
         Setting::new("accept")
             .chooses(ACCEPTS, |config: &mut C, text| {
                 config.as_mut().engine.accept = Some(match text {
-                    "dealt" => Accept::Dealt,
+                    "dealt" => Accept::Distributed,
                     _ => Accept::Own,
                 });
                 Ok(())
@@ -308,7 +307,6 @@ impl EngineChoice {
     pub(crate) fn connections_max(&self, workers: usize, machine: &Machine) -> usize {
         let carried = match self.kind {
             Kind::Fiber => fibers_max(machine),
-            Kind::Netstack if self.netstack.handlers == Handlers::Fiber => fibers_max(machine),
             Kind::Thread => threads_max(machine),
             Kind::Event | Kind::Pipeline | Kind::Netstack => usize::MAX,
         };
@@ -328,7 +326,6 @@ impl EngineChoice {
         let own_len: u64 = match self.kind {
             Kind::Thread => 64 << 10,
             Kind::Fiber => 16 << 10,
-            Kind::Netstack if self.netstack.handlers == Handlers::Fiber => 16 << 10,
             Kind::Netstack => 8 << 10,
             Kind::Event | Kind::Pipeline => 3 << 10,
         };
@@ -365,7 +362,7 @@ impl EngineChoice {
     pub(crate) fn engine(&self, workers: usize) -> ::serve::Engine {
         match self.kind {
             Kind::Thread => ::serve::Engine::Thread,
-            Kind::Netstack => ::serve::Engine::Netstack(self.netstack.handlers),
+            Kind::Netstack => ::serve::Engine::Netstack,
             Kind::Fiber => ::serve::Engine::Fiber {
                 processors: workers,
                 backend: self.io,

@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self as unix, UnixDatagram};
 use std::sync::Arc;
 
-use ::serve::engine::netstack::{Door, Handlers, NetstackInterface};
+use ::serve::engine::netstack::{NetstackInterface, NetstackListener};
 use ::serve::listen::{Address, Inherited, tap_holder};
 use ::serve::tls::Tls;
 use netstack::device::name::{DeviceKind, DeviceName};
@@ -28,20 +28,11 @@ pub(crate) struct NetstackChoice {
     gateways: Vec<IpAddr>,
     mtu: Option<usize>,
     congestion: CongestionControl,
-    pub(crate) handlers: Handlers,
 }
 
 const CONGESTION: Choices = &[
     ("cubic", "RFC 9438, as most of the Internet"),
     ("newreno", "RFC 5681 and 6582"),
-];
-
-const HANDLERS: Choices = &[
-    ("inline", "in the loop that has the netstack"),
-    (
-        "fiber",
-        "a fiber for each connection, over sockets of the netstack",
-    ),
 ];
 
 impl<C: AsMut<Common> + 'static> Setting<C> {
@@ -109,21 +100,6 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             .on_engines(&["netstack"])
             .help("How fast the netstack sends, and what it makes of a loss")
             .more("newreno is there to be compared with."),
-        Setting::new("handlers")
-            .chooses(HANDLERS, |config: &mut C, text| {
-                config.as_mut().engine.netstack.handlers = match text {
-                    "fiber" => Handlers::Fiber,
-                    _ => Handlers::Inline,
-                };
-                Ok(())
-            })
-            .derived("inline")
-            .on_engines(&["netstack"])
-            .help("Where sessions run: in the netstack's loop, or on fibers")
-            .more(
-                "fiber is blocking code over sockets: what it sends is copied, and each connection \
-                 has a stack.",
-            ),
     ];
 }
 
@@ -213,19 +189,22 @@ impl NetstackChoice {
         backlog: Option<usize>,
     ) -> Result<NetstackInterface, Failure> {
         let interface = self.interface().map_err(Failure::Usage)?;
-        let door = |(address, tls)| {
-            let address = address_of_door(&interface, &address)?;
-            Ok(Door { address, tls })
+        let listener = |(address, tls)| {
+            let address = address_of_listener(&interface, &address)?;
+            Ok(NetstackListener { address, tls })
         };
-        let doors = listen.into_iter().map(door).collect::<Result<Vec<_>, _>>();
-        let doors = doors.and_then(|doors| apart(&interface, doors));
-        let doors = doors.map_err(Failure::Usage)?;
+        let listeners = listen
+            .into_iter()
+            .map(listener)
+            .collect::<Result<Vec<_>, _>>();
+        let listeners = listeners.and_then(|listeners| apart(&interface, listeners));
+        let listeners = listeners.map_err(Failure::Usage)?;
         let tcp = TcpConfig {
             congestion: self.congestion,
             ..TcpConfig::default()
         };
         refuse_shared(&interface)?;
-        NetstackInterface::open(&interface, shards, tcp, doors, backlog).map_err(|error| {
+        NetstackInterface::open(&interface, shards, tcp, listeners, backlog).map_err(|error| {
             let why = error.to_string();
             match error {
                 InterfaceError::Described(_) => Failure::Usage(why),
@@ -283,27 +262,34 @@ pub(crate) fn refuse_inherited(inherited: &[Inherited]) -> Result<(), Failure> {
     }
 }
 
-/// The doors, if each address of the host has one at most at each port: the kernel has the same
+/// The listeners, if each address of the host has one at most at each port: the kernel has the same
 /// rule.
-fn apart(interface: &InterfaceConfig, doors: Vec<Door>) -> Result<Vec<Door>, String> {
-    for (at, door) in doors.iter().enumerate() {
-        let overlaps = |earlier: &&Door| {
-            let takes_both = |own: &Prefix| door.takes(own.address) && earlier.takes(own.address);
-            let is_same_port = earlier.address.port() == door.address.port();
+fn apart(
+    interface: &InterfaceConfig,
+    listeners: Vec<NetstackListener>,
+) -> Result<Vec<NetstackListener>, String> {
+    for (at, listener) in listeners.iter().enumerate() {
+        let overlaps = |earlier: &&NetstackListener| {
+            let takes_both =
+                |own: &Prefix| listener.takes(own.address) && earlier.takes(own.address);
+            let is_same_port = earlier.address.port() == listener.address.port();
             is_same_port && interface.addresses.iter().any(takes_both)
         };
-        if let Some(earlier) = doors[..at].iter().find(overlaps) {
+        if let Some(earlier) = listeners[..at].iter().find(overlaps) {
             return Err(format!(
                 "cannot listen at {}: the netstack already listens at {}; name each address once",
-                door.address, earlier.address
+                listener.address, earlier.address
             ));
         }
     }
-    Ok(doors)
+    Ok(listeners)
 }
 
 /// Where the netstack listens if this is typed.
-fn address_of_door(interface: &InterfaceConfig, listen: &Address) -> Result<SocketAddr, String> {
+fn address_of_listener(
+    interface: &InterfaceConfig,
+    listen: &Address,
+) -> Result<SocketAddr, String> {
     let everywhere = |port| SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let address = match listen {
         Address::Tcp(address) => *address,
@@ -405,12 +391,12 @@ mod tests {
     #[test]
     fn an_address_that_is_asked_for_twice_is_refused() {
         let interface = choice(NETSTACK).netstack.interface().unwrap();
-        let doors = |texts: &[&str]| {
-            let door = |text: &&str| Door {
+        let listeners = |texts: &[&str]| {
+            let listener = |text: &&str| NetstackListener {
                 address: text.parse().unwrap(),
                 tls: None,
             };
-            apart(&interface, texts.iter().map(door).collect()).map(|doors| doors.len())
+            apart(&interface, texts.iter().map(listener).collect()).map(|listeners| listeners.len())
         };
         for twice in [
             ["10.9.0.2:80", "10.9.0.2:80"],
@@ -418,7 +404,7 @@ mod tests {
             ["[fd00:9::2]:80", "[::]:80"],
             ["0.0.0.0:80", "[::]:80"],
         ] {
-            let said = doors(&twice).unwrap_err();
+            let said = listeners(&twice).unwrap_err();
             assert!(said.contains("already listens at"), "{said}");
         }
         for apart in [
@@ -426,21 +412,21 @@ mod tests {
             ["10.9.0.2:80", "[fd00:9::2]:80"],
             ["0.0.0.0:80", "[fd00:9::2]:80"],
         ] {
-            assert_eq!(doors(&apart), Ok(2));
+            assert_eq!(listeners(&apart), Ok(2));
         }
     }
 
     #[test]
     fn the_netstack_listens_at_its_own_addresses_and_nowhere_else() {
         let interface = choice(NETSTACK).netstack.interface().unwrap();
-        let door = |text: &str| address_of_door(&interface, &text.parse().unwrap());
+        let listener = |text: &str| address_of_listener(&interface, &text.parse().unwrap());
         for (typed, address) in [
             ("8080", "[::]:8080"),
             ("0.0.0.0:80", "0.0.0.0:80"),
             ("10.9.0.2:80", "10.9.0.2:80"),
             ("[fd00:9::2]:80", "[fd00:9::2]:80"),
         ] {
-            assert_eq!(door(typed).unwrap().to_string(), address);
+            assert_eq!(listener(typed).unwrap().to_string(), address);
         }
         for (typed, why) in [
             ("10.9.0.3:80", "is not an --address"),
@@ -448,7 +434,7 @@ mod tests {
             ("unix:/run/x", "no Unix sockets"),
             ("10.9.0.2:0", "which port"),
         ] {
-            let said = door(typed).unwrap_err();
+            let said = listener(typed).unwrap_err();
             assert!(said.contains(why) && said.contains(typed), "{said}");
         }
     }

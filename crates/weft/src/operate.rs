@@ -236,9 +236,9 @@ fn tell_systemd(states: &[NotifyState<'_>]) {
 }
 
 /// Addresses to listen at, each with TLS or without.
-pub(crate) type Doors = Vec<(Address, Option<Arc<Tls>>)>;
+pub(crate) type NetstackAddresses = Vec<(Address, Option<Arc<Tls>>)>;
 
-/// Opens where connections come from: the device of a netstack, which listens at `doors` with so
+/// Opens where connections come from: the device of a netstack, which listens at `netstack_addresses` with so
 /// long a `backlog`, if that is the engine; else sockets, and what the engine binds besides.
 ///
 /// # Errors
@@ -247,12 +247,12 @@ pub(crate) fn open(
     common: &Common,
     inherited: Vec<Inherited>,
     backlog: Option<usize>,
-    doors: impl FnOnce() -> Doors,
+    netstack_addresses: impl FnOnce() -> NetstackAddresses,
     listeners: impl FnOnce(Vec<Inherited>) -> Result<Vec<Bound>, Failure>,
 ) -> Result<(Vec<Bound>, Option<NetstackInterface>), Failure> {
     let EngineChoice { kind, netstack, .. } = &common.engine;
     if *kind == Kind::Netstack {
-        let host = netstack.open(common.workers(), doors(), backlog)?;
+        let host = netstack.open(common.workers(), netstack_addresses(), backlog)?;
         refuse_inherited(&inherited)?;
         return Ok((Vec::new(), Some(host)));
     }

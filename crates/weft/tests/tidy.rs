@@ -26,7 +26,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("sockets", &["fiber", "netstack"], &[]),
     (
         "serve",
-        &["session", "fiber", "event", "netstack", "sockets"],
+        &["session", "fiber", "event", "netstack"],
         &["cache"],
     ),
     ("load", &["netstack"], &[]),
@@ -45,12 +45,6 @@ const SAFE_CRATES: &[&str] = &["session", "sockets", "web"];
 
 // One honest table may be long; nothing is longer.
 const RUST_LINES_MAX: usize = 1000;
-
-/// Engines and what they share are to be read in one go.
-const SERVE_LINES_MAX: usize = 400;
-
-/// Lines of code: every connection on a fiber or a thread of its own is this loop.
-const BLOCKING_LINES_MAX: usize = 119;
 
 #[test]
 fn crates_depend_only_along_the_arrows() {
@@ -447,26 +441,14 @@ fn source_files_stay_readable() {
     let mut findings = Findings::default();
     for file in rust_files() {
         let lines = file.text.lines().count();
-        let is_of_serve = file.name.starts_with("crates/serve/src/") && !is_test_file(&file.name);
-        let lines_max = match is_of_serve {
-            true => SERVE_LINES_MAX,
-            false => RUST_LINES_MAX,
-        };
-        if lines > lines_max {
-            findings.add(&file.name, format!("{lines} lines, more than {lines_max}"));
+        if lines > RUST_LINES_MAX {
+            findings.add(
+                &file.name,
+                format!("{lines} lines, more than {RUST_LINES_MAX}"),
+            );
         }
     }
     findings.assert_none();
-}
-
-#[test]
-fn the_blocking_driver_is_a_short_loop() {
-    let driver = read(&root().join("crates/serve/src/blocking.rs"));
-    let count = code_lines(&driver);
-    assert!(
-        count <= BLOCKING_LINES_MAX,
-        "{count} lines of code, more than {BLOCKING_LINES_MAX}"
-    );
 }
 
 /// Seen: the page gave an engine 240 lines, which had 277. Cause: a table by hand. Cure: each row

@@ -116,26 +116,12 @@ for promise in (
     crowds.a_silent_connection_is_closed_without_a_word, crowds.killed_clients_leave_nothing_behind,
 ):
     check("netstack", limit_s=120)(on_tap(promise))
-    # The same sessions, on fibers.
-    check("netstack-fiber", limit_s=120)(on_tap(promise, "--handlers", "fiber"))
 
 
-def in_both_forms(run):
-    """A check of the sessions inline, and on fibers: it is given the flags besides."""
-    check("netstack", limit_s=60)(run)
-
-    @functools.wraps(run)
-    def on_fibers(world):
-        run(world, "--handlers", "fiber")
-
-    check("netstack-fiber", limit_s=60)(on_fibers)
-    return run
-
-
-@in_both_forms
-def each_of_two_shards_on_two_queues_serves_and_ends(world, *form):
+@check("netstack", limit_s=60)
+def each_of_two_shards_on_two_queues_serves_and_ends(world):
     with own_network():
-        server = server_on_link(world)(*form, workers=2)
+        server = server_on_link(world)(workers=2)
         expect_each_shard_to_serve(server)
         server.signal(signal.SIGTERM)
         expect_equal("exit status", server.wait_end(10), 0)
@@ -607,9 +593,9 @@ def a_tap_interface_that_a_virtual_machine_had_is_used_as_any(world):
         expect_equal("the first page", server.get("/").status, 200)
 
 
-@in_both_forms
-def a_thousand_connections_are_served_at_once(world, *form):
-    with own_network(), server_on_link(world)(*form) as server:
+@check("netstack", limit_s=60)
+def a_thousand_connections_are_served_at_once(world):
+    with own_network(), server_on_link(world)() as server:
         crowd = [server.connect() for _ in range(1000)]
         for connection in crowd:
             connection.sendall(request("/style.css"))
@@ -694,12 +680,12 @@ def an_interface_that_goes_down_is_told_and_serves_when_it_is_up(world, kind):
             expect_equal("a page", server.get("/style.css").status, 200)
 
 
-@in_both_forms
-def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world, *form):
+@check("netstack", limit_s=60)
+def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world):
     """Seen: after `ip link delete` the server answered no one and said nothing. Cause: errors of the device were only counted."""
     with own_network():
         # A client's last acknowledgement may be lost with the device, and a connection waits for it.
-        server = server_on_link(world)(*form, "--drain-timeout", "1s")
+        server = server_on_link(world)("--drain-timeout", "1s")
         expect_equal("the first page", server.get("/").status, 200)
         ip("link", "delete", INTERFACE)
         wait_for("it says so", lambda: b"device brings nothing" in server.log.read_bytes())
@@ -717,9 +703,9 @@ def without_the_right_to_it_the_device_is_refused_with_a_sentence(world):
     expect(refused.returncode != 0 and b"CAP_NET_ADMIN" in said, f"it ended with {refused.returncode} and said {said!r}")
 
 
-@in_both_forms
-def the_cache_answers_over_the_netstack(world, *form):
-    with own_network(), cache_on_link(world, "-m", 256, *form) as server:
+@check("netstack", limit_s=60)
+def the_cache_answers_over_the_netstack(world):
+    with own_network(), cache_on_link(world, "-m", 256) as server:
         value = os.urandom(1_000_000)
         with server.client() as client:
             client.must_set(b"small", b"value")
@@ -736,9 +722,9 @@ def the_cache_answers_over_the_netstack(world, *form):
                 expect_equal("the version", client.ask(b"version")[:7], b"VERSION")
 
 
-@in_both_forms
-def the_cache_tells_one_too_many_so_over_the_netstack(world, *form):
-    with own_network(), cache_on_link(world, "-c", 3, *form) as server:
+@check("netstack", limit_s=60)
+def the_cache_tells_one_too_many_so_over_the_netstack(world):
+    with own_network(), cache_on_link(world, "-c", 3) as server:
         inside = [server.client() for _ in range(3)]
         for client in inside:
             client.must_set(b"a", b"b")
@@ -764,10 +750,10 @@ def eager_client(command):
     return outside
 
 
-@in_both_forms
-def tls_carries_the_cache_over_the_netstack(world, *form):
+@check("netstack", limit_s=60)
+def tls_carries_the_cache_over_the_netstack(world):
     authority, chain, key = certificate(world.scratch)
-    with own_network(), cache_on_link(world, "-m", 256, "-Z", "-o", f"ssl_chain_cert={chain},ssl_key={key}", *form) as server:
+    with own_network(), cache_on_link(world, "-m", 256, "-Z", "-o", f"ssl_chain_cert={chain},ssl_key={key}") as server:
         value = os.urandom(1_000_000)
         for _ in range(5):
             with tls_client(server, authority) as client:
@@ -782,10 +768,10 @@ def cache_on_link(world, *flags):
     return server
 
 
-@in_both_forms
-def a_cache_that_stops_is_gone_when_its_clients_have_all_replies(world, *form):
+@check("netstack", limit_s=60)
+def a_cache_that_stops_is_gone_when_its_clients_have_all_replies(world):
     with own_network():
-        server = cache_on_link(world, "-m", 256, *form)
+        server = cache_on_link(world, "-m", 256)
         with server.client() as client:
             value = os.urandom(1_000_000)
             client.must_set(b"large", value)

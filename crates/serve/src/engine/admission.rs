@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use session::{Now, Opening, Session, TlsFacts};
 
-use crate::carriage::{Carriage, Secure};
+use crate::connection::{Machine, TlsConnection};
 use crate::counters::Closed;
 use crate::listen::Bound;
 use crate::shared::Shared;
@@ -17,7 +17,7 @@ pub(crate) struct Start<O> {
     pub(crate) admission: Admission<O>,
     pub(crate) listeners: Vec<Bound>,
     /// A fixed number of fibers or threads, where connections have one each.
-    pub(crate) carriers: Option<usize>,
+    pub(crate) workers: Option<usize>,
 }
 
 /// Makes sessions, on any thread and for as long as the engine runs.
@@ -87,8 +87,8 @@ impl<O> Admission<O> {
     }
 
     /// The machine of a connection that was admitted.
-    pub(crate) fn carriage<S: Session>(&self, tls: Option<&Arc<Tls>>, now: Now) -> Carriage<S> {
-        Carriage::new(Arc::clone(&self.shared), tls.map(Secure::new), now)
+    pub(crate) fn machine<S: Session>(&self, tls: Option<&Arc<Tls>>, now: Now) -> Machine<S> {
+        Machine::new(Arc::clone(&self.shared), tls.map(TlsConnection::new), now)
     }
 
     /// Makes the session of a connection. `peer` is asked only if it is wanted, because it is a

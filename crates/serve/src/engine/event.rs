@@ -3,23 +3,23 @@
 //!
 //! ```text
 //!                      ┌───────────── one loop ─────────────┐
-//!  listener ─ accept ─▶│ dispatcher ─▶ connections ─▶ timers │◀─ letters ─ threads that work and read
+//!  listener ─ accept ─▶│ dispatcher ─▶ connections ─▶ timers │◀─ messages ─ threads that work and read
 //!                      └─────────────────────────────────────┘
 //! ```
 //!
 //! Nothing in a loop waits but the dispatcher. What may block, `Session::work` and files that are
-//! not in memory, is done by the runtime's offload threads, which post a letter when it is done.
+//! not in memory, is done by the runtime's offload threads, which post a message when it is done.
 //!
 //! Each loop accepts for itself ([`Accept::Own`]) or gets its connections from a thread that does
-//! nothing else ([`Accept::Dealt`]). A connection stays with its loop. `worker` (the loop) ·
-//! `connection` (what it goes on with) · `mailbox` (what other threads have for it). What it shares
+//! nothing else ([`Accept::Distributed`]). A connection stays with its loop. `event_loop` (the loop) ·
+//! `connection` (what it goes on with) · `inbox` (what other threads have for it). What it shares
 //! with the pipeline engine is in `loops`.
 
 mod connection;
-mod mailbox;
+mod event_loop;
+mod inbox;
 #[cfg(test)]
 mod tests;
-mod worker;
 
 use std::io;
 use std::sync::Arc;
@@ -29,10 +29,13 @@ use event::Mechanism;
 use session::Session;
 
 use super::admission::{Opens, Start};
-use super::loops::{Accepted, DOORS, Doors, House, Loop, Loops, OpenDispatcher, Sockets, sockets};
+use super::reactor::{
+    Accepted, EngineContext, FIRST_LISTENER, Listeners, LoopHandle, Loops, OpenDispatcher, Sockets,
+    sockets,
+};
 use crate::listen::Bound;
-use mailbox::{Mailbox, Mailboxes};
-use worker::Worker;
+use event_loop::EventLoop;
+use inbox::{Inbox, Inboxes};
 
 /// How the event engine works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,11 +73,11 @@ pub enum Accept {
     /// Each loop accepts from a socket of its own, and the kernel spreads connections over them
     /// (`SO_REUSEPORT`): nginx's way. A loop that has clearly more than another passes on what it
     /// accepts. What comes to an inherited socket and to a Unix socket, which
-    /// cannot be split, is dealt.
+    /// cannot be split, is distributed.
     Own,
     /// One thread accepts and deals them out, each to the loop that has the fewest: memcached's
     /// way.
-    Dealt,
+    Distributed,
 }
 
 /// The engine at work.
@@ -101,36 +104,40 @@ impl Events {
     ) -> io::Result<Events> {
         options.loops = options.loops.max(1);
         prepare(&options, &mut start.listeners)?;
-        let (own, dealt) = divide(&options, &start.listeners)?;
+        let (own, distributed) = divide(&options, &start.listeners)?;
         if own.iter().all(Vec::is_empty) {
-            options.accept = Accept::Dealt;
+            options.accept = Accept::Distributed;
         }
-        let accepting = own.iter().chain([&dealt]).filter(|it| !it.is_empty());
+        let accepting = own.iter().chain([&distributed]).filter(|it| !it.is_empty());
         let accepting = (accepting.count(), options.accepts_many);
-        let (house, bound) = House::new(start, open_dispatcher, accepting);
-        let mut loops = Loops::new(&house, bound);
+        let (engine, bound) = EngineContext::new(start, open_dispatcher, accepting);
+        let mut loops = Loops::new(&engine, bound);
         for at in 0..own.len() {
-            loops.named.push((at.to_string(), Loop::new()?));
+            loops.named.push((at.to_string(), LoopHandle::new()?));
         }
-        let mailbox = |(_, own): &(_, Arc<Loop>)| Arc::new(Mailbox::new(Arc::clone(own)));
-        let mailboxes = loops.named.iter().map(mailbox).collect();
-        let mailboxes = Arc::new(Mailboxes::new(mailboxes));
+        let inbox = |(_, own): &(_, Arc<LoopHandle>)| Arc::new(Inbox::new(Arc::clone(own)));
+        let inboxes = loops.named.iter().map(inbox).collect();
+        let inboxes = Arc::new(Inboxes::new(inboxes));
         for (at, sockets) in own.into_iter().enumerate() {
-            let (house, mailboxes) = (Arc::clone(&house), Arc::clone(&mailboxes));
-            let (own, doors) = (Arc::clone(&loops.named[at].1), Doors::new(sockets, DOORS));
+            let (engine, inboxes) = (Arc::clone(&engine), Arc::clone(&inboxes));
+            let (own, listeners) = (
+                Arc::clone(&loops.named[at].1),
+                Listeners::new(sockets, FIRST_LISTENER),
+            );
             let has_file_threads = options.has_file_threads;
-            let make = move || Worker::new(house, own, mailboxes, at, doors, has_file_threads);
-            (loops.threads).spawn(format!("loop {at}"), make, Worker::run)?;
+            let make =
+                move || EventLoop::new(engine, own, inboxes, at, listeners, has_file_threads);
+            (loops.threads).spawn(format!("loop {at}"), make, EventLoop::run)?;
         }
-        if !dealt.is_empty() {
+        if !distributed.is_empty() {
             // The first one comes to the first loop.
             let mut last = options.loops - 1;
-            // A mailbox has room for all that there may be.
+            // A inbox has room for all that there may be.
             let to_the_emptiest = move |accepted: Accepted| {
-                last = mailboxes.emptiest(last);
-                mailboxes.deal(last, accepted);
+                last = inboxes.emptiest(last);
+                inboxes.distribute(last, accepted);
             };
-            loops.deal(&house, dealt, to_the_emptiest)?;
+            loops.spawn_accept_thread(&engine, distributed, to_the_emptiest)?;
         }
         Ok(Events { options, loops })
     }
@@ -142,8 +149,8 @@ impl Events {
         let (plural, accepts) = match (loops, self.options.accept) {
             (1, Accept::Own) => ("", "which accepts"),
             (_, Accept::Own) => ("s", "each of which accepts"),
-            (1, Accept::Dealt) => ("", "to which connections are dealt"),
-            (_, Accept::Dealt) => ("s", "to which connections are dealt"),
+            (1, Accept::Distributed) => ("", "to which connections are distributed"),
+            (_, Accept::Distributed) => ("s", "to which connections are distributed"),
         };
         format!("{loops} event loop{plural} on {dispatcher}, {accepts}")
     }
@@ -156,18 +163,18 @@ impl Events {
 pub(super) fn prepare(options: &EventOptions, listeners: &mut [Bound]) -> io::Result<()> {
     match options.accept {
         Accept::Own => (listeners.iter_mut()).try_for_each(|bound| bound.split(options.loops)),
-        Accept::Dealt => Ok(()),
+        Accept::Distributed => Ok(()),
     }
 }
 
-/// What each loop accepts from, and what the dealer does: all that the loops cannot have a socket
+/// What each loop accepts from, and what the accept thread does: all that the loops cannot have a socket
 /// of each. Shared by them, it would wake them all for every connection, and with real-time
-/// signals, which go to one thread, all but one never. With these an inherited socket is dealt even
+/// signals, which go to one thread, all but one never. With these an inherited socket is distributed even
 /// to a single loop: other processes may listen on it as well, and whichever asked for signals last
 /// would get them all.
 fn divide(options: &EventOptions, listeners: &[Bound]) -> io::Result<(Vec<Sockets>, Sockets)> {
     let mut own: Vec<_> = (0..options.loops).map(|_| Vec::new()).collect();
-    let mut dealt = Vec::new();
+    let mut distributed = Vec::new();
     let has_signals = matches!(options.dispatcher, Mechanism::RtSig(_));
     for (number, bound) in listeners.iter().enumerate() {
         let is_own = options.accept == Accept::Own
@@ -176,9 +183,9 @@ fn divide(options: &EventOptions, listeners: &[Bound]) -> io::Result<(Vec<Socket
         for (at, socket) in sockets(number, bound)?.into_iter().enumerate() {
             match is_own {
                 true => own[at % options.loops].push(socket),
-                false => dealt.push(socket),
+                false => distributed.push(socket),
             }
         }
     }
-    Ok((own, dealt))
+    Ok((own, distributed))
 }

@@ -10,7 +10,7 @@ use fiber::{BackendChoice, Flow, Runtime, Source, Stackless};
 use session::{Now, Session};
 
 use super::admission::{Opens, Start};
-use super::pool::{self, AcceptPool, Carriers};
+use super::pool::{self, AcceptPool, Workers};
 use super::processors;
 use super::serving::{self, Serving};
 use crate::blocking::Driver;
@@ -22,7 +22,7 @@ use crate::stream::FiberStream;
 pub(crate) struct Fibers {
     backend_asked: BackendChoice,
     runtime: Runtime,
-    pub(super) carriers: Carriers<Listener>,
+    pub(super) workers: Workers<Listener>,
 }
 
 impl Fibers {
@@ -34,17 +34,17 @@ impl Fibers {
         start: Start<O>,
     ) -> io::Result<Fibers> {
         let runtime = processors::start(processors, backend)?;
-        let workers = runtime.processor_count();
-        let (pool, carriers) = AcceptPool::new(start, Listener::new, workers, usize::MAX)?;
+        let processors = runtime.processor_count();
+        let (pool, workers) = AcceptPool::new(start, Listener::new, processors, usize::MAX)?;
         pool.start(|point| {
-            let carrier = Carrier::new(&pool, point);
-            runtime.spawn_stackless_with(carrier.builder(), carrier);
+            let worker = ConnectionFiber::new(&pool, point);
+            runtime.spawn_stackless_with(worker.builder(), worker);
             Ok(())
         })?;
         Ok(Fibers {
             backend_asked: backend,
             runtime,
-            carriers,
+            workers,
         })
     }
 
@@ -77,15 +77,15 @@ impl Fibers {
 
 /// A stackless fiber: accept, serve, and again. It waits for a connection on a stack (few
 /// do), and for input without one.
-struct Carrier<S: Session, O> {
+struct ConnectionFiber<S: Session, O> {
     pool: Arc<AcceptPool<Listener, O>>,
     point: usize,
     serving: Option<Serving<S, FiberStream>>,
 }
 
-impl<S: Session + 'static, O: Opens<S>> Carrier<S, O> {
-    fn new(pool: &Arc<AcceptPool<Listener, O>>, point: usize) -> Carrier<S, O> {
-        Carrier {
+impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
+    fn new(pool: &Arc<AcceptPool<Listener, O>>, point: usize) -> ConnectionFiber<S, O> {
+        ConnectionFiber {
             pool: Arc::clone(pool),
             point,
             serving: None,
@@ -93,8 +93,10 @@ impl<S: Session + 'static, O: Opens<S>> Carrier<S, O> {
     }
 
     fn builder(&self) -> fiber::Builder {
-        let worker = self.pool.point(self.point).worker;
-        fiber::Builder::new().name("connection").processor(worker)
+        let processor = self.pool.point(self.point).processor;
+        fiber::Builder::new()
+            .name("connection")
+            .processor(processor)
     }
 
     fn accept(&mut self) -> Flow {
@@ -108,7 +110,7 @@ impl<S: Session + 'static, O: Opens<S>> Carrier<S, O> {
                 fiber::yield_now();
             }
             let spawn = |point| {
-                let another = Carrier::<S, O>::new(&self.pool, point);
+                let another = ConnectionFiber::<S, O>::new(&self.pool, point);
                 another.builder().spawn_stackless(another).map(drop)
             };
             if self.pool.admit(self.point, &stream, spawn) {
@@ -145,7 +147,7 @@ impl<S: Session + 'static, O: Opens<S>> Carrier<S, O> {
     }
 }
 
-impl<S: Session + 'static, O: Opens<S>> Stackless for Carrier<S, O> {
+impl<S: Session + 'static, O: Opens<S>> Stackless for ConnectionFiber<S, O> {
     fn begin(&mut self) -> Flow {
         self.accept()
     }
@@ -155,21 +157,21 @@ impl<S: Session + 'static, O: Opens<S>> Stackless for Carrier<S, O> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        Some(self.driver().carriage.deadline())
+        Some(self.driver().machine.deadline())
     }
 
     fn received(&mut self, input: io::Result<Input>) -> Flow {
         let goes_on = self.go_on(|driver| match input {
             // A handshake takes as long as many requests: those that wait by now go first.
-            Ok(input) if driver.carriage.is_handshaking() => {
+            Ok(input) if driver.machine.is_handshaking() => {
                 let records = input.to_vec();
                 drop(input);
                 fiber::yield_now();
-                driver.received(&records)
+                driver.handle_received(&records)
             }
             // The input's buffer goes back before anything is sent.
-            Ok(input) => driver.received(&input),
-            Err(error) => driver.receive_failed(error),
+            Ok(input) => driver.handle_received(&input),
+            Err(error) => driver.handle_receive_error(&error),
         });
         if goes_on {
             return Flow::Receive;

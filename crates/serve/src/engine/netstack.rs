@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!                    ┌──────────────────── one loop ─────────────────────┐
-//!  device ─ frames ─▶│ shard: TCP ─▶ connections: carriages ─▶ flights   │◀─ letters ─ threads that
+//!  device ─ frames ─▶│ shard: TCP ─▶ connections: machines ─▶ retransmit buffers   │◀─ messages ─ threads that
 //!         ◀─ frames ─│      ▲                                     │      │     work and read
 //!                    │      └── asks for the bytes of a segment ──┘      │
 //!                    └───────────────────────────────────────────────────┘
@@ -11,21 +11,17 @@
 //!
 //! Each loop is a kernel thread with a queue of the device and a shard of the host, which share
 //! nothing with those of other loops: a connection's segments come to the queue of its loop. The
-//! loop waits for frames, letters and the next timer with poll(2), and for nothing else.
+//! loop waits for frames, messages and the next timer with poll(2), and for nothing else.
 //!
-//! In the second form ([`Handlers::Fiber`]) each loop is a fiber of a stack of [`sockets`], and each
-//! session runs on a fiber of its own.
-//!
-//! `worker` (the loop) · `connection` (what it goes on with) · `flight` (what was handed to TCP and
-//! is not acknowledged) · `figures` (what the shard counts) · `fibers` (the second form).
+//! `event_loop` (the loop) · `connection` (what it goes on with) · `retransmit buffer` (what was handed to TCP and
+//! is not acknowledged) · `figures` (what the shard counts).
 
 mod connection;
-mod fibers;
+mod event_loop;
 mod figures;
-mod flight;
+mod retransmit_buffer;
 #[cfg(test)]
 mod tests;
-mod worker;
 
 use std::fmt;
 use std::io;
@@ -41,49 +37,38 @@ use ::netstack::tcp::TcpConfig;
 use session::Session;
 
 use super::admission::{Admission, Opens, Start};
-use super::loops::{Gate, Loop, Loops};
 use super::pool::REFUSERS;
+use super::reactor::{ConnectionLimit, LoopHandle, Loops};
 use crate::listen;
 use crate::messages;
 use crate::metrics::MetricsWriter;
 use crate::tls::Tls;
-pub(crate) use fibers::NetstackFibers;
+use event_loop::EventLoop;
 use figures::Figures;
-use worker::Worker;
-
-/// Where sessions run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Handlers {
-    /// In the loop that has the netstack.
-    #[default]
-    Inline,
-    /// On a fiber for each connection.
-    Fiber,
-}
 
 /// A network interface with its device open, and the listeners on it.
 pub struct NetstackInterface {
     shards: Vec<Netstack<DeviceQueue>>,
-    doors: Vec<Door>,
+    listeners: Vec<NetstackListener>,
     backlog: Backlog,
     interface: InterfaceConfig,
 }
 
 /// Where connections come to a netstack.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct NetstackListener {
     /// One of the host's addresses; `0.0.0.0` for all of IPv4, `[::]` for all.
     pub address: SocketAddr,
     /// TLS, if it is spoken there.
     pub tls: Option<Arc<Tls>>,
 }
 
-impl Door {
+impl NetstackListener {
     /// Whether it takes connections to `own`, one of the host's addresses.
     pub fn takes(&self, own: IpAddr) -> bool {
-        let door = self.address.ip();
-        let is_for_all = door.is_unspecified() && (door.is_ipv6() || own.is_ipv4());
-        door == own || is_for_all
+        let listener = self.address.ip();
+        let is_for_all = listener.is_unspecified() && (listener.is_ipv6() || own.is_ipv4());
+        listener == own || is_for_all
     }
 }
 
@@ -101,13 +86,13 @@ impl NetstackInterface {
         interface: &InterfaceConfig,
         shards: usize,
         tcp: TcpConfig,
-        doors: Vec<Door>,
+        listeners: Vec<NetstackListener>,
         backlog: Option<usize>,
     ) -> Result<NetstackInterface, InterfaceError> {
         let queue_max = backlog.unwrap_or(BACKLOG).clamp(1, BACKLOG);
         Ok(NetstackInterface {
             shards: interface.open(shards, tcp, ShardLimits::default())?,
-            doors,
+            listeners,
             backlog: Backlog {
                 syn_queue_max: queue_max,
                 accept_queue_max: queue_max,
@@ -119,10 +104,10 @@ impl NetstackInterface {
     /// Where it listens, with each address of the host in the place of those that stand for all.
     pub fn addresses(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
         let own = self.interface.addresses.iter().map(|prefix| prefix.address);
-        self.doors.iter().flat_map(move |door| {
-            let taken = own.clone().filter(|own| door.takes(*own));
-            let port = door.address.port();
-            taken.map(move |own| (SocketAddr::new(own, port), door.tls.is_some()))
+        self.listeners.iter().flat_map(move |listener| {
+            let taken = own.clone().filter(|own| listener.takes(*own));
+            let port = listener.address.port();
+            taken.map(move |own| (SocketAddr::new(own, port), listener.tls.is_some()))
         })
     }
 
@@ -142,32 +127,36 @@ impl fmt::Debug for NetstackInterface {
 }
 
 /// What all loops share.
-struct Hall<O> {
+struct EngineContext<O> {
     admission: Admission<O>,
-    gate: Arc<Gate>,
-    doors: Vec<Door>,
+    connection_limit: Arc<ConnectionLimit>,
+    listeners: Vec<NetstackListener>,
 }
 
-impl<O> Hall<O> {
-    fn new(admission: Admission<O>, doors: Vec<Door>, loops: usize) -> Hall<O> {
+impl<O> EngineContext<O> {
+    fn new(
+        admission: Admission<O>,
+        listeners: Vec<NetstackListener>,
+        loops: usize,
+    ) -> EngineContext<O> {
         let refusers = if admission.has_refusal() { REFUSERS } else { 0 };
         let open_max = admission.shared.limits.connections_max;
-        Hall {
-            gate: Arc::new(Gate::new(open_max.saturating_add(refusers), loops)),
+        EngineContext {
+            connection_limit: Arc::new(ConnectionLimit::new(
+                open_max.saturating_add(refusers),
+                loops,
+            )),
             admission,
-            doors,
+            listeners,
         }
     }
 
-    /// Which door takes a connection to this address.
-    fn door_of(&self, own: IpAddr, port: u16) -> Option<usize> {
-        door_of(&self.doors, own, port)
+    /// Which listener takes a connection to this address.
+    fn listener_of(&self, own: IpAddr, port: u16) -> Option<usize> {
+        let is_it =
+            |listener: &NetstackListener| listener.address.port() == port && listener.takes(own);
+        self.listeners.iter().position(is_it)
     }
-}
-
-fn door_of(doors: &[Door], own: IpAddr, port: u16) -> Option<usize> {
-    let is_it = |door: &Door| door.address.port() == port && door.takes(own);
-    doors.iter().position(is_it)
 }
 
 /// How often it is told that the device cannot send, at most: frames may come all the while.
@@ -241,26 +230,30 @@ impl Netstacks {
     ) -> io::Result<Netstacks> {
         let NetstackInterface {
             shards,
-            doors,
+            listeners,
             backlog,
             interface,
         } = opened;
-        let hall = Arc::new(Hall::new(start.admission, doors, shards.len()));
+        let engine = Arc::new(EngineContext::new(start.admission, listeners, shards.len()));
         let mut netstacks = Netstacks {
             // The kernel has no socket of it.
-            loops: Loops::behind(&hall.gate, &hall.admission.shared, Vec::new()),
+            loops: Loops::behind(
+                &engine.connection_limit,
+                &engine.admission.shared,
+                Vec::new(),
+            ),
             figures: Vec::new(),
             interface,
         };
         for (at, netstack) in shards.into_iter().enumerate() {
-            let (own, figures) = (Loop::new()?, Arc::default());
+            let (own, figures) = (LoopHandle::new()?, Arc::default());
             netstacks.figures.push(Arc::clone(&figures));
             let name = at.to_string();
             netstacks.loops.named.push((name, Arc::clone(&own)));
-            let hall = Arc::clone(&hall);
-            let make = move || Ok(Worker::new(hall, own, figures, netstack, backlog));
+            let engine = Arc::clone(&engine);
+            let make = move || Ok(EventLoop::new(engine, own, figures, netstack, backlog));
             let name = format!("netstack {at}");
-            netstacks.loops.threads.spawn(name, make, Worker::run)?;
+            netstacks.loops.threads.spawn(name, make, EventLoop::run)?;
         }
         Ok(netstacks)
     }

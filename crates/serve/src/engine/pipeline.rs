@@ -10,10 +10,10 @@
 //!                                    └──── the next turn, cold files ─────────┘
 //! ```
 //!
-//! A connection is handed from stage to stage as a whole: its carriage, its socket, and what one
+//! A connection is handed from stage to stage as a whole: its machine, its socket, and what one
 //! stage has for the next. Whichever thread has it owns it, so nothing in it is locked. The read
 //! stage receives, the session stage shows sessions what was received, the write stage sends; and
-//! what the carriage wants next says where it goes. The first and the last are loops over a
+//! what the machine wants next says where it goes. The first and the last are loops over a
 //! dispatcher and never block; the threads of the session stage may, so they do work and read cold
 //! files themselves.
 //!
@@ -66,8 +66,9 @@ use event::Mechanism;
 
 use self::session::SessionThread;
 use super::admission::{Opens, Start};
-use super::loops::{
-    Accepted, Deals, Gate, House, Loop, LoopThreads, Loops, OpenDispatcher, all_sockets,
+use super::reactor::{
+    Accepted, ConnectionLimit, Distribute, EngineContext, LoopHandle, LoopThreads, Loops,
+    OpenDispatcher, all_sockets,
 };
 use crate::metrics::MetricsWriter;
 use connection::Arrival;
@@ -126,17 +127,17 @@ struct Gauge {
     stage: &'static str,
     /// Which of the stage's queues.
     number: usize,
-    look: Box<dyn Fn() -> Counted + Send + Sync>,
+    read: Box<dyn Fn() -> Counted + Send + Sync>,
 }
 
 impl Gauge {
     fn new<T: Send + 'static>(stage: &'static str, number: usize, queue: &Arc<Queue<T>>) -> Gauge {
         let queue = Arc::clone(queue);
-        let look = Box::new(move || queue.counted());
+        let read = Box::new(move || queue.counted());
         Gauge {
             stage,
             number,
-            look,
+            read,
         }
     }
 }
@@ -145,12 +146,12 @@ impl Gauge {
 /// another has room.
 struct InTurn<S> {
     stages: Arc<Stages<S>>,
-    gate: Arc<Gate>,
+    connection_limit: Arc<ConnectionLimit>,
     next: usize,
 }
 
-impl<S> Deals for InTurn<S> {
-    fn has_room(&mut self, own: &Arc<Loop>) -> bool {
+impl<S> Distribute for InTurn<S> {
+    fn has_room(&mut self, own: &Arc<LoopHandle>) -> bool {
         let readers = &self.stages.readers;
         let mut in_turn = (0..readers.len()).map(|step| (self.next + step) % readers.len());
         let found = in_turn.find(|&at| readers[at].queue.has_room(own));
@@ -158,13 +159,13 @@ impl<S> Deals for InTurn<S> {
         found.is_some()
     }
 
-    fn deal(&mut self, accepted: Accepted) {
+    fn distribute(&mut self, accepted: Accepted) {
         let mut line = VecDeque::from([Arrival::Accepted(accepted)]);
         self.stages.readers[self.next].queue.put(&mut line);
         if !line.is_empty() {
             // The server is over.
             drop(line);
-            self.gate.leave();
+            self.connection_limit.leave();
         }
         self.next = (self.next + 1) % self.stages.readers.len();
     }
@@ -186,39 +187,40 @@ impl Pipeline {
         start: Start<O>,
         open_dispatcher: OpenDispatcher,
     ) -> io::Result<Pipeline> {
-        let (house, bound) = House::new(start, open_dispatcher, (1, true));
+        let (engine, bound) = EngineContext::new(start, open_dispatcher, (1, true));
         let stages = Arc::new(Stages::<S>::new(&options)?);
-        let (gauges, mut loops) = (stages.gauges(), Loops::new(&house, bound));
+        let (gauges, mut loops) = (stages.gauges(), Loops::new(&engine, bound));
         // The kernel signals one thread only what happens to a socket. fcntl(2), F_SETOWN
         let keeps_watch = !matches!(options.dispatcher, Mechanism::RtSig(_));
         for number in 0..stages.readers.len() {
-            let (house, stages, name) = (house.clone(), stages.clone(), format!("read {number}"));
+            let (engine, stages, name) = (engine.clone(), stages.clone(), format!("read {number}"));
             let own = Arc::clone(&stages.readers[number].own);
             loops.named.push((name.clone(), own));
-            let make = move || Reader::new(house, &stages, number, keeps_watch);
+            let make = move || Reader::new(engine, &stages, number, keeps_watch);
             loops.threads.spawn(name, make, Reader::run)?;
         }
         for number in 0..stages.writers.len() {
-            let (house, stages, name) = (house.clone(), stages.clone(), format!("write {number}"));
+            let (engine, stages, name) =
+                (engine.clone(), stages.clone(), format!("write {number}"));
             let own = Arc::clone(&stages.writers[number].own);
             loops.named.push((name.clone(), own));
-            let make = move || Writer::new(house, &stages, number);
+            let make = move || Writer::new(engine, &stages, number);
             loops.threads.spawn(name, make, Writer::run)?;
         }
         for number in 0..stages.session_threads {
-            let (house, stages) = (house.clone(), stages.clone());
+            let (engine, stages) = (engine.clone(), stages.clone());
             // It ends when its queue is closed, and it has done what it was doing. How long that
             // takes is up to a session, so nothing waits for it.
-            let run = move || SessionThread::new(house, stages).run();
+            let run = move || SessionThread::new(engine, stages).run();
             LoopThreads::detach(format!("session {number}"), run)?;
         }
-        let gate = Arc::clone(&house.gate);
+        let connection_limit = Arc::clone(&engine.connection_limit);
         let to = InTurn {
             stages,
-            gate,
+            connection_limit,
             next: 0,
         };
-        loops.deal(&house, all_sockets(loops.listeners())?, to)?;
+        loops.spawn_accept_thread(&engine, all_sockets(loops.listeners())?, to)?;
         Ok(Pipeline {
             options,
             gauges,
@@ -245,7 +247,7 @@ impl Pipeline {
     pub(crate) fn dump(&self) -> String {
         let limit = self.options.queue_limit;
         let queues = self.gauges.iter().map(|gauge| {
-            let counted = (gauge.look)();
+            let counted = (gauge.read)();
             let Counted {
                 length,
                 longest,
@@ -268,7 +270,7 @@ impl Pipeline {
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         self.loops.write_metrics(out);
         for gauge in &self.gauges {
-            let (counted, number) = ((gauge.look)(), gauge.number.to_string());
+            let (counted, number) = ((gauge.read)(), gauge.number.to_string());
             let labels = [("stage", gauge.stage), ("queue", &number)];
             for (name, help, value) in [
                 (

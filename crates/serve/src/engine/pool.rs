@@ -1,13 +1,12 @@
 //! The accept pool of the engines that have a fiber or a thread for each connection: each of these
-//! carriers accepts a connection and then serves it, and a few always wait for the next.
+//! workers accepts a connection and then serves it, and a few always wait for the next.
 //!
-//! At its limit of connections a server *pauses accepting*: all carriers are busy, and the kernel
+//! At its limit of connections a server *pauses accepting*: all workers are busy, and the kernel
 //! keeps further connections in the listen queue, in the order in which they came, until one ends.
 //! A 503 would cost an accept, a reply and a close for each at the time when the server can least
 //! afford it, and invite the peer to try again at once.
 
 use std::io::{self, IoSlice};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,15 +18,15 @@ use crate::registry::Connections;
 use crate::stream::Stream;
 use crate::tls::Tls;
 
-/// How many carriers should wait for connections, per accept point: as many connections are taken
+/// How many workers should wait for connections, per accept point: as many connections are taken
 /// in one turn, so that a crowd that arrives at once is not let in one by one while those inside
 /// are served.
 const SPARE_MIN: usize = 32;
 
-/// Beyond this number of waiting carriers, one that has ended its connection ends itself.
+/// Beyond this number of waiting workers, one that has ended its connection ends itself.
 const SPARE_MAX: usize = 128;
 
-/// Carriers beyond the limit of connections, for those that are told that there is no room.
+/// Workers beyond the limit of connections, for those that are told that there is no room.
 pub(super) const REFUSERS: usize = 32;
 
 /// How long being refused may take: a fresh socket's buffer takes the line at once.
@@ -37,7 +36,7 @@ const REFUSAL_PATIENCE: Duration = Duration::from_millis(100);
 /// enough to go unnoticed in the listen queue.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// The carriers, and where they wait.
+/// The workers, and where they wait.
 pub(crate) struct AcceptPool<L, O> {
     pub(crate) admission: Admission<O>,
     pub(crate) connections: Arc<Connections>,
@@ -48,7 +47,7 @@ pub(crate) struct AcceptPool<L, O> {
 }
 
 /// What is known elsewhere of a pool at work.
-pub(crate) struct Carriers<L> {
+pub(crate) struct Workers<L> {
     connections: Arc<Connections>,
     listeners: Vec<Arc<L>>,
     /// A Unix socket's file goes when its `Bound` does.
@@ -56,15 +55,15 @@ pub(crate) struct Carriers<L> {
 }
 
 /// A pool, and what is known of it elsewhere.
-type Made<L, O> = (Arc<AcceptPool<L, O>>, Carriers<L>);
+type Made<L, O> = (Arc<AcceptPool<L, O>>, Workers<L>);
 
-/// A listener that carriers wait on.
+/// A listener that workers wait on.
 pub(crate) trait Listener {
     /// Ends all waits.
     fn close(&self);
 }
 
-impl<L: Listener> Carriers<L> {
+impl<L: Listener> Workers<L> {
     pub(crate) fn listeners(&self) -> &[Bound] {
         &self.bound
     }
@@ -86,7 +85,7 @@ impl<L: Listener> Carriers<L> {
     }
 }
 
-/// One listener on one worker: where carriers wait. In cache lines of its own (two, which x86
+/// One listener on one processor: where workers wait. In cache lines of its own (two, which x86
 /// prefetches together).
 #[repr(align(128))]
 pub(crate) struct AcceptPoint<L> {
@@ -94,13 +93,13 @@ pub(crate) struct AcceptPoint<L> {
     pub(crate) tls: Option<Arc<Tls>>,
     /// Which of the server's listeners it is.
     pub(crate) number: usize,
-    /// Which of the engine's workers its carriers run on.
-    pub(crate) worker: usize,
+    /// Which of the engine's processors its workers run on.
+    pub(crate) processor: usize,
     idle: AtomicUsize,
 }
 
 impl<L, O> AcceptPool<L, O> {
-    /// A pool for all workers, without carriers, which accept from what `listen` makes of each
+    /// A pool for all processors, without workers, which accept from what `listen` makes of each
     /// socket that is bound.
     ///
     /// # Errors
@@ -108,59 +107,44 @@ impl<L, O> AcceptPool<L, O> {
     pub(crate) fn new(
         start: Start<O>,
         listen: impl Fn(&Bound) -> io::Result<L>,
-        workers: usize,
-        carriers_max: usize,
+        processors: usize,
+        workers_max: usize,
     ) -> io::Result<Made<L, O>> {
         let listen = |bound: &Bound| Ok((Arc::new(listen(bound)?), bound.tls.clone()));
-        let listeners = start
-            .listeners
-            .iter()
-            .map(listen)
-            .collect::<io::Result<_>>()?;
-        // At least one for each listener, or nothing would accept from it.
-        let counts = start.listeners.len()..=carriers_max;
-        Ok(AcceptPool::behind(start, listeners, workers, counts))
-    }
-
-    /// The same with listeners that are there, each with TLS or without. There may be as many
-    /// carriers as `counts` says, whatever the limits.
-    pub(crate) fn behind(
-        start: Start<O>,
-        listeners: Vec<(Arc<L>, Option<Arc<Tls>>)>,
-        workers: usize,
-        counts: RangeInclusive<usize>,
-    ) -> Made<L, O> {
+        let listeners = start.listeners.iter().map(listen);
+        let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
         let Start {
             admission,
             listeners: bound,
-            carriers,
+            workers,
         } = start;
         let limits = &admission.shared.limits;
-        let carriers_max = limits.connections_max.min(*counts.end());
+        let workers_max = limits.connections_max.min(workers_max);
         let refusers = limits.refusal.map_or(0, |_| REFUSERS);
-        let of_worker = |worker| {
+        let of_processor = |processor| {
             let each = listeners.iter().enumerate();
             each.map(move |(number, (listener, tls))| AcceptPoint {
                 listener: Arc::clone(listener),
                 tls: tls.clone(),
                 number,
-                worker,
+                processor,
                 idle: AtomicUsize::new(0),
             })
         };
         let pool = AcceptPool {
-            connections: Arc::new(Connections::new(workers)),
-            points: (0..workers).flat_map(of_worker).collect(),
+            connections: Arc::new(Connections::new(processors)),
+            points: (0..processors).flat_map(of_processor).collect(),
             total: AtomicUsize::new(0),
-            total_max: carriers
-                .unwrap_or(carriers_max)
-                .min(carriers_max)
-                .max(*counts.start())
+            total_max: workers
+                .unwrap_or(workers_max)
+                .min(workers_max)
+                // At least one for each listener, or nothing would accept from it.
+                .max(listeners.len())
                 + refusers,
-            is_fixed: carriers.is_some(),
+            is_fixed: workers.is_some(),
             admission,
         };
-        let carriers = Carriers {
+        let workers = Workers {
             connections: Arc::clone(&pool.connections),
             listeners: listeners
                 .into_iter()
@@ -168,14 +152,14 @@ impl<L, O> AcceptPool<L, O> {
                 .collect(),
             bound,
         };
-        (Arc::new(pool), carriers)
+        Ok((Arc::new(pool), workers))
     }
 
     pub(crate) fn point(&self, index: usize) -> &AcceptPoint<L> {
         &self.points[index]
     }
 
-    /// Starts the first carriers; `spawn` makes one that accepts at the point of this index.
+    /// Starts the first workers; `spawn` makes one that accepts at the point of this index.
     ///
     /// # Errors
     /// What `spawn` reports.
@@ -193,26 +177,26 @@ impl<L, O> AcceptPool<L, O> {
         Ok(())
     }
 
-    /// Counts one more carrier in; `false` if there are as many as there may be.
+    /// Counts one more worker in; `false` if there are as many as there may be.
     fn take_place(&self) -> bool {
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         let more = |total| (total < self.total_max).then_some(total + 1);
         self.total.fetch_update(set, fetch, more).is_ok()
     }
 
-    /// Adds a carrier, which has a place, to a point.
+    /// Adds a worker, which has a place, to a point.
     fn add(&self, index: usize, spawn: impl Fn(usize) -> io::Result<()>) -> io::Result<()> {
         self.point(index).idle.fetch_add(1, Ordering::Relaxed);
         spawn(index).inspect_err(|_| self.give_up(index))
     }
 
-    /// Counts out a carrier that waits.
+    /// Counts out a worker that waits.
     fn give_up(&self, index: usize) {
         self.total.fetch_sub(1, Ordering::Relaxed);
         self.point(index).idle.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Waits for the next connection; `None` when the listener was closed, and the carrier has been
+    /// Wait for the next connection; `None` when the listener was closed, and the worker has been
     /// counted out.
     pub(crate) fn accept<T>(
         &self,
@@ -281,7 +265,7 @@ impl<L, O> AcceptPool<L, O> {
         }
     }
 
-    /// After a connection: whether the carrier goes on, or is one too many and has been counted
+    /// After a connection: whether the worker goes on, or is one too many and has been counted
     /// out.
     pub(crate) fn is_to_stay(&self, index: usize) -> bool {
         let idle = &self.point(index).idle;
@@ -291,45 +275,5 @@ impl<L, O> AcceptPool<L, O> {
         }
         idle.fetch_add(1, Ordering::Relaxed);
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-    use std::collections::BTreeSet;
-
-    use super::*;
-    use crate::limits::Limits;
-    use crate::shared::Shared;
-
-    struct Nothing;
-
-    impl Listener for Nothing {
-        fn close(&self) {}
-    }
-
-    #[test]
-    fn a_limit_below_the_number_of_accept_points_leaves_each_a_carrier() {
-        // Seen: one connection allowed and two shards of the netstack, each with a listener of its
-        // own: the second had no carrier, and its clients waited for ever.
-        let limits = Limits {
-            connections_max: 1,
-            ..Limits::default()
-        };
-        let start = Start {
-            admission: Admission::new(Arc::new(Shared::new(limits, None)), false, ()),
-            listeners: Vec::new(),
-            carriers: None,
-        };
-        let doors = vec![(Arc::new(Nothing), None), (Arc::new(Nothing), None)];
-        let (pool, _carriers) = AcceptPool::behind(start, doors, 2, 4..=usize::MAX);
-        let points = RefCell::new(BTreeSet::new());
-        let spawned = pool.start(|point| {
-            points.borrow_mut().insert(point);
-            Ok(())
-        });
-        spawned.unwrap();
-        assert_eq!(points.into_inner(), (0..4).collect());
     }
 }

@@ -1,4 +1,4 @@
-//! A connection that a carrier serves, from its admission until it is counted as closed.
+//! A connection that a worker serves, from its admission until it is counted as closed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ impl<S: Session, T: Stream> Serving<S, T> {
     /// Begins to serve a connection.
     pub(crate) fn begin<L, O>(pool: &AcceptPool<L, O>, point: usize, stream: T) -> Serving<S, T> {
         let (now, point) = (clock::now(), pool.point(point));
-        let carriage = pool.admission.carriage(point.tls.as_ref(), now);
+        let machine = pool.admission.machine(point.tls.as_ref(), now);
         let connection = Arc::new(Connection {
             stream,
             idle: IdleSince::default(),
         });
-        let registered = pool.connections.register(point.worker, &connection);
+        let registered = pool.connections.register(point.processor, &connection);
         let driver = Driver {
-            carriage,
+            machine,
             connection,
         };
         Serving {
@@ -53,7 +53,7 @@ impl<S: Session, T: Stream> Serving<S, T> {
             Err(closed) => {
                 // The descriptor first, then the count: what counts connections may count
                 // descriptors too.
-                let shared = Arc::clone(driver.carriage.shared());
+                let shared = Arc::clone(driver.machine.shared());
                 // So is a session whose destructor panics.
                 let _ = catch_unwind(AssertUnwindSafe(|| self.driver = None));
                 shared.counters.closed(closed);

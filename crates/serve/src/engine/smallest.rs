@@ -1,4 +1,4 @@
-//! The smallest engine: a kernel thread for each connection, which does what the carriage wants.
+//! The smallest engine: a kernel thread for each connection, which does what the machine wants.
 //!
 //! It is built and tested, and not offered. `docs/adding-an-engine.md` walks through it.
 
@@ -15,11 +15,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use session::{Now, Session};
 
 use super::admission::{Opens, Start};
-use super::loops::{
-    Accepted, House, LoopThreads, Loops, ROOM_LEN, Waits, Wire, all_sockets, output, tell,
+use super::reactor::{
+    Accepted, EngineContext, LoopThreads, Loops, RECEIVE_LEN, Socket, Wait, all_sockets, output,
 };
-use crate::carriage::{Carriage, Want};
 use crate::clock;
+use crate::connection::{Action, Machine};
 use crate::counters::Closed;
 use crate::file::DiskRead;
 
@@ -28,8 +28,8 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// What its thread owns.
 struct Connection<S> {
-    carriage: Carriage<S>,
-    wire: Wire,
+    machine: Machine<S>,
+    socket: Socket,
     peer: Option<SocketAddr>,
     /// Which of the listeners it came from.
     listener: usize,
@@ -38,108 +38,109 @@ struct Connection<S> {
 /// # Errors
 /// What the kernel says to a new thread and its descriptors.
 pub(crate) fn start<S: Session + 'static, O: Opens<S>>(start: Start<O>) -> io::Result<Loops> {
-    let (house, bound) = House::new(start, Box::new(|| Mechanism::Poll.open()), (1, true));
-    let mut loops = Loops::new(&house, bound);
+    let (engine, bound) = EngineContext::new(start, Box::new(|| Mechanism::Poll.open()), (1, true));
+    let mut loops = Loops::new(&engine, bound);
     let begin = {
-        let house = Arc::clone(&house);
-        move |accepted| begin(&house, accepted)
+        let engine = Arc::clone(&engine);
+        move |accepted| begin(&engine, accepted)
     };
-    loops.deal(&house, all_sockets(loops.listeners())?, begin)?;
+    loops.spawn_accept_thread(&engine, all_sockets(loops.listeners())?, begin)?;
     Ok(loops)
 }
 
-/// Gives a connection that was accepted a thread, unless there is no room for it.
-fn begin<S: Session + 'static, O: Opens<S>>(house: &Arc<House<O>>, accepted: Accepted) {
-    let Some((accepted, carriage)) = house.welcome(accepted, clock::now()) else {
+/// Gives a connection that was accepted a thread, unless it is refused.
+fn begin<S: Session + 'static, O: Opens<S>>(engine: &Arc<EngineContext<O>>, accepted: Accepted) {
+    let Some((accepted, machine)) = engine.welcome(accepted, clock::now()) else {
         return;
     };
     let mut connection = Connection {
-        carriage,
-        wire: Wire::new(accepted.socket, true),
+        machine,
+        socket: Socket::new(accepted.socket, true),
         peer: accepted.peer,
         listener: accepted.listener,
     };
-    let of_thread = Arc::clone(house);
+    let of_thread = Arc::clone(engine);
     let run = move || {
         // A session that panics ends its own connection. The panic hook has reported it.
         let ended = catch_unwind(AssertUnwindSafe(|| connection.run(&of_thread)));
         of_thread.end(connection, ended.unwrap_or(Closed::Error));
     };
     if LoopThreads::detach("connection".to_owned(), run).is_err() {
-        house.end((), Closed::Error); // The kernel has no room for a thread.
+        engine.end((), Closed::Error); // The kernel has no memory for a thread.
     }
 }
 
 impl<S: Session> Connection<S> {
-    /// Does what the carriage wants until that is to close.
-    fn run(&mut self, house: &House<impl Opens<S>>) -> Closed {
-        let mut room = vec![0; ROOM_LEN];
+    /// Does the machine's actions until it closes.
+    fn run(&mut self, engine: &EngineContext<impl Opens<S>>) -> Closed {
+        let mut buffer = vec![0; RECEIVE_LEN];
         loop {
             let mut now = clock::now();
-            self.carriage
-                .at_stage(house.admission.shared.stage.get(), now);
-            match self.step(house, &mut room, &mut now) {
+            let server_state = engine.admission.shared.server_state.get();
+            self.machine.handle_server_state(server_state, now);
+            match self.step(engine, &mut buffer, &mut now) {
                 Continue(()) => {}
-                Break(Waits::End(closed)) => return closed,
-                Break(waits) if waits.are_over(now) => self.carriage.expired(now),
-                Break(waits) => self.wait(waits, now),
+                Break(Wait::End(closed)) => return closed,
+                Break(wait) if wait.is_over(now) => self.machine.handle_timeout(now),
+                Break(wait) => self.wait(wait, now),
             }
         }
     }
 
-    /// Does one thing that the carriage wants, and tells it what came of that; or says what it has
-    /// to wait for first.
+    /// Does the next action, and reports the result; or returns what it has to wait for first.
     fn step(
         &mut self,
-        house: &House<impl Opens<S>>,
-        room: &mut [u8],
+        engine: &EngineContext<impl Opens<S>>,
+        buffer: &mut [u8],
         now: &mut Now,
-    ) -> ControlFlow<Waits> {
-        let Connection { carriage, wire, .. } = self;
-        match carriage.want() {
-            Want::Open { tls } => {
+    ) -> ControlFlow<Wait> {
+        let Connection {
+            machine, socket, ..
+        } = self;
+        match machine.next_action() {
+            Action::Open { tls } => {
                 let peer = || self.peer;
-                let session = house.admission.session(self.listener, peer, tls, *now);
-                carriage.opened(session, *now);
+                let session = engine.admission.session(self.listener, peer, tls, *now);
+                machine.handle_opened(session, *now);
             }
-            Want::Receive { until } => {
-                let part = carriage.shared().memory.part_of(room);
-                match wire.receive(part, until)? {
-                    Ok(len) => carriage.input(&room[..len], *now),
-                    Err(error) => carriage.failed(&error, *now),
+            Action::Receive { until } => {
+                let part = machine.shared().memory.part_of(buffer);
+                match socket.receive(part, until)? {
+                    Ok(len) => machine.handle_input(&buffer[..len], *now),
+                    Err(error) => machine.handle_error(&error, *now),
                 }
             }
-            Want::Fill { room, until } => {
-                let filled = wire.receive(room, until)?;
-                tell(carriage, filled, *now, Carriage::filled);
+            Action::Fill { space, until } => {
+                let filled = socket.receive(space, until)?;
+                machine.handle_filled(filled, *now);
             }
-            Want::Turn => carriage.go_on(*now),
-            Want::Work => {
-                let job = carriage.begin_work().run(*now);
-                carriage.worked(job, clock::now());
+            Action::Turn => machine.handle_turn(*now),
+            Action::Work => {
+                let job = machine.take_work().run(*now);
+                machine.handle_worked(job, clock::now());
             }
-            Want::Nothing => unreachable!("work is done at once"),
-            Want::Close(closed) => return Break(Waits::End(closed)),
+            Action::Nothing => unreachable!("work is done at once"),
+            Action::Close(closed) => return Break(Wait::End(closed)),
             _ => {
-                output(carriage, wire, now, None, None::<fn(DiskRead)>)?;
+                output(machine, socket, now, None, None::<fn(DiskRead)>)?;
             }
         }
         Continue(())
     }
 
-    /// Waits for the socket or for the time, until the next look at the server at most.
-    fn wait(&mut self, waits: Waits, now: Now) {
-        let until = waits.until().unwrap_or(now.monotonic);
+    /// Waits for the socket or for the time, until the next check of the server at most.
+    fn wait(&mut self, wait: Wait, now: Now) {
+        let until = wait.until().unwrap_or(now.monotonic);
         let patience = until.saturating_duration_since(now.monotonic).min(TICK);
-        let flags = match waits {
-            Waits::Input { .. } => PollFlags::IN,
-            Waits::Room { .. } => PollFlags::OUT,
+        let flags = match wait {
+            Wait::Input { .. } => PollFlags::IN,
+            Wait::Writable { .. } => PollFlags::OUT,
             _ => return thread::sleep(patience),
         };
         let patience = patience.try_into().expect("a tick is short");
         // If it fails, the next step finds out why.
-        let _ = poll(&mut [PollFd::new(&self.wire, flags)], Some(&patience));
-        self.wire.try_again();
+        let _ = poll(&mut [PollFd::new(&self.socket, flags)], Some(&patience));
+        self.socket.try_again();
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use session::Session;
 
 use super::admission::{Opens, Start};
-use super::pool::{self, AcceptPool, Carriers};
+use super::pool::{self, AcceptPool, Workers};
 use super::serving::{self, Serving};
 use crate::blocking::converse;
 use crate::listen::Bound;
@@ -24,7 +24,7 @@ pub const THREADS_MAX: usize = 8192;
 const STACK_SIZE: usize = 256 * 1024;
 
 pub(crate) struct Threads {
-    pub(super) carriers: Carriers<Listener>,
+    pub(super) workers: Workers<Listener>,
 }
 
 impl Threads {
@@ -33,9 +33,9 @@ impl Threads {
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(start: Start<O>) -> io::Result<Threads> {
         // A thread belongs to no worker. One accepts at a time, so one list of connections is
         // enough.
-        let (pool, carriers) = AcceptPool::new(start, Listener::new, 1, THREADS_MAX)?;
+        let (pool, workers) = AcceptPool::new(start, Listener::new, 1, THREADS_MAX)?;
         pool.start(|point| spawn(&pool, point))?;
-        Ok(Threads { carriers })
+        Ok(Threads { workers })
     }
 
     pub(crate) fn describe(&self) -> String {

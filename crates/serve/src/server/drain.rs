@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Server;
-use crate::carriage::DRAIN_GRACE;
+use crate::connection::DRAIN_GRACE;
 use crate::listen::{Address, Bound, handshakes_under_way};
 
 /// How long handshakes under way may take to end, so that their connections come into the listen
@@ -38,7 +38,7 @@ impl Server {
     pub fn drain(&self) -> usize {
         let start = Instant::now();
         let deadline = start + self.shared.limits.drain_deadline;
-        self.shared.stage.drain();
+        self.shared.server_state.drain();
         self.running.drain();
         let grace_until = deadline.min(start + DRAIN_GRACE);
         while self.has_clients() && Instant::now() < grace_until {
@@ -51,7 +51,7 @@ impl Server {
             // Again: those that were accepted lately have their moment, too.
             self.running.close_idle(self.shared.start.elapsed());
         }
-        self.shared.stage.cut();
+        self.shared.server_state.cut();
         let cut = self.running.cut();
         let deadline = Instant::now() + CUT_PATIENCE;
         while self.connection_count() > 0 && Instant::now() < deadline {

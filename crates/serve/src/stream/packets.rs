@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::net::{Shutdown, shutdown};
 
-use crate::carriage::FilePiece;
+use crate::connection::FilePiece;
 
 /// Sends the last bytes of all by `send`, which leaves with the end of the stream if `is_all` says
 /// of its result that it has sent them: that saves a packet, and the peer the work with it.
@@ -111,7 +111,7 @@ mod tests {
             let piece = FilePiece {
                 range: &range,
                 len,
-                look: false,
+                checks_file: false,
                 share: len,
                 buffers: &buffers,
                 until: Instant::now(),

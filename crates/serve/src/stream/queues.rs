@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::carriage::Queues;
+use crate::connection::Queues;
 
 /// Not in `libc`: the bytes in the send queue that were not sent. `linux/sockios.h`, tcp(7)
 const SIOCOUTQNSD: libc::Ioctl = 0x894B;
@@ -37,7 +37,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::stream::untaken::tests::full;
+    use crate::stream::unacked::tests::full;
 
     #[test]
     fn a_socket_says_what_is_unread_and_unsent() {

@@ -31,8 +31,8 @@ macro_rules! on_every_engine {
             event_epoll: events(Mechanism::Epoll, Accept::Own);
             event_epoll_edge: events(Mechanism::EpollEdge, Accept::Own);
             event_uring: events(Mechanism::Uring, Accept::Own);
-            event_dealt: events(Mechanism::EpollEdge, Accept::Dealt);
-            event_level_dealt: events(Mechanism::Epoll, Accept::Dealt);
+            event_distributed: events(Mechanism::EpollEdge, Accept::Distributed);
+            event_level_distributed: events(Mechanism::Epoll, Accept::Distributed);
             pipeline: pipeline(Mechanism::EpollEdge, 16, 8);
             pipeline_narrow: pipeline(Mechanism::EpollEdge, 1, 1);
             pipeline_epoll: pipeline(Mechanism::Epoll, 4, 2);
@@ -48,14 +48,14 @@ macro_rules! on_every_other_combination {
     ($($test:ident)*) => {
         on_each_engine! {
             { $($test)* }
-            event_select_dealt: events(Mechanism::Select, Accept::Dealt);
-            event_poll_dealt: events(Mechanism::Poll, Accept::Dealt);
-            event_fdm_dealt: events(Mechanism::Fdm, Accept::Dealt);
-            event_lap_dealt: events(Mechanism::Lap, Accept::Dealt);
-            event_rtsig_dealt: events(Mechanism::RtSig(Overflow::Poll), Accept::Dealt);
-            event_rtsig_select_dealt: events(Mechanism::RtSig(Overflow::Select), Accept::Dealt);
-            event_rtsig_signalfd_dealt: events(Mechanism::RtSig(Overflow::Signalfd), Accept::Dealt);
-            event_uring_dealt: events(Mechanism::Uring, Accept::Dealt);
+            event_select_distributed: events(Mechanism::Select, Accept::Distributed);
+            event_poll_distributed: events(Mechanism::Poll, Accept::Distributed);
+            event_fdm_distributed: events(Mechanism::Fdm, Accept::Distributed);
+            event_lap_distributed: events(Mechanism::Lap, Accept::Distributed);
+            event_rtsig_distributed: events(Mechanism::RtSig(Overflow::Poll), Accept::Distributed);
+            event_rtsig_select_distributed: events(Mechanism::RtSig(Overflow::Select), Accept::Distributed);
+            event_rtsig_signalfd_distributed: events(Mechanism::RtSig(Overflow::Signalfd), Accept::Distributed);
+            event_uring_distributed: events(Mechanism::Uring, Accept::Distributed);
             pipeline_select: pipeline(Mechanism::Select, 1024, 32);
             pipeline_fdm: pipeline(Mechanism::Fdm, 1024, 32);
             pipeline_lap: pipeline(Mechanism::Lap, 1024, 32);

@@ -69,7 +69,10 @@ const HOUSES: &[House] = &[
             counters
             buffers jobs memory
             shared
-            carriage
+            connection/action
+            connection/tls
+            connection/send connection/linger
+            connection
             file
             stream
             registry
@@ -78,11 +81,11 @@ const HOUSES: &[House] = &[
             engine/admission
             engine/pool engine/processors
             engine/serving
-            engine/loops/counters engine/loops/threads engine/loops/wire
-            engine/loops/bell engine/loops/doors
-            engine/loops/gate
-            engine/loops/house
-            engine/loops
+            engine/reactor/counters engine/reactor/threads engine/reactor/socket
+            engine/reactor/waker engine/reactor/listeners
+            engine/reactor/connection_limit
+            engine/reactor/context
+            engine/reactor
             engine/fiber engine/thread engine/event engine/pipeline engine/netstack
             engine
             server

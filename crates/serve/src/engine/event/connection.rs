@@ -1,4 +1,4 @@
-//! A connection of a loop. It does what its carriage wants until it would have to wait, and says
+//! A connection of a loop. It does what its machine wants until it would have to wait, and says
 //! for what.
 
 use std::net::SocketAddr;
@@ -8,21 +8,21 @@ use std::time::Instant;
 
 use session::{Now, Session};
 
-use super::mailbox::{Letter, Mailbox};
-use crate::carriage::{Carriage, Want};
+use super::inbox::{Inbox, Message};
 use crate::clock;
+use crate::connection::{Action, Machine};
 use crate::engine::admission::{Admission, Opens};
-use crate::engine::loops::{
-    LongUntil, SHARE_OF_TURN, Seated, Waits, Watch, Wire, is_put_off, output, take_steps, tell,
+use crate::engine::reactor::{
+    HasWatch, LongUntil, SHARE_OF_TURN, Socket, Wait, Watch, is_put_off, output, take_steps,
 };
 use crate::file::DiskRead;
 use crate::jobs::Jobs;
 
 /// One connection.
 pub(super) struct Connection<S> {
-    pub(super) carriage: Carriage<S>,
-    pub(super) wire: Wire,
-    pub(super) waits: Waits,
+    pub(super) machine: Machine<S>,
+    pub(super) socket: Socket,
+    pub(super) waits: Wait,
     pub(super) peer: Option<SocketAddr>,
     /// Which of the server's listeners it came from.
     pub(super) listener: usize,
@@ -30,128 +30,128 @@ pub(super) struct Connection<S> {
     pub(super) watch: Watch,
 }
 
-impl<S> Seated for Box<Connection<S>> {
+impl<S> HasWatch for Box<Connection<S>> {
     fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }
 }
 
 /// What the connections of a loop share.
-pub(super) struct Desk<S> {
+pub(super) struct LoopContext<S> {
     /// What time it was at the last look.
     pub(super) now: Now,
     /// Until when this turn of the loop goes on with long work.
     pub(super) long_until: Instant,
-    /// Where input is received: a session uses it at once, or the carriage holds it.
+    /// Where input is received: a session uses it at once, or the machine holds it.
     pub(super) room: Vec<u8>,
-    pub(super) mailbox: Arc<Mailbox<S>>,
+    pub(super) inbox: Arc<Inbox<S>>,
     pub(super) jobs: Arc<Jobs>,
     /// Whether threads read what is not in memory. Otherwise the loop waits for the disk.
     pub(super) has_file_threads: bool,
 }
 
 impl<S: Session + 'static> Connection<S> {
-    /// Does what the carriage wants until it would have to wait, and notes for what.
+    /// Does what the machine wants until it would have to wait, and notes for what.
     pub(super) fn drive(
         &mut self,
-        desk: &mut Desk<S>,
+        context: &mut LoopContext<S>,
         admission: &Admission<impl Opens<S>>,
-    ) -> Waits {
+    ) -> Wait {
         // A connection that has waited for a turn of its session has one now. The next comes after
         // those of others.
-        let mut has_turn = matches!(self.waits, Waits::Turn);
+        let mut has_turn = matches!(self.waits, Wait::Turn);
         // Nor is its long work put off then.
-        let long_until = (!has_turn).then_some(desk.long_until);
+        let long_until = (!has_turn).then_some(context.long_until);
         let waits = take_steps(
-            || match self.step(desk, admission, &mut has_turn, long_until) {
-                Break(waits) if waits.are_over(desk.now) => {
-                    self.carriage.expired(desk.now);
+            || match self.step(context, admission, &mut has_turn, long_until) {
+                Break(waits) if waits.is_over(context.now) => {
+                    self.machine.handle_timeout(context.now);
                     Continue(0)
                 }
                 stepped => stepped,
             },
         );
-        self.waits = waits.unwrap_or(Waits::Turn);
+        self.waits = waits.unwrap_or(Wait::Turn);
         self.waits
     }
 
-    /// Does one thing that the carriage wants. Says how much that sent.
+    /// Does one thing that the machine wants. Says how much that sent.
     #[inline]
     fn step(
         &mut self,
-        desk: &mut Desk<S>,
+        context: &mut LoopContext<S>,
         admission: &Admission<impl Opens<S>>,
         has_turn: &mut bool,
         long_until: LongUntil,
-    ) -> ControlFlow<Waits, u64> {
+    ) -> ControlFlow<Wait, u64> {
         let Connection {
-            carriage,
-            wire,
+            machine,
+            socket,
             watch,
             ..
         } = self;
-        match carriage.want() {
-            Want::Receive { until } => {
-                let is_long = carriage.is_handshaking();
-                if is_long && is_put_off(desk.now.monotonic, long_until) && wire.may_receive() {
-                    return Break(Waits::Turn);
+        match machine.next_action() {
+            Action::Receive { until } => {
+                let is_long = machine.is_handshaking();
+                if is_long && is_put_off(context.now.monotonic, long_until) && socket.may_receive()
+                {
+                    return Break(Wait::Turn);
                 }
-                let room = carriage.shared().memory.part_of(&mut desk.room);
-                match wire.receive(room, until)? {
-                    Ok(len) => carriage.input(&desk.room[..len], desk.now),
-                    Err(error) => carriage.failed(&error, desk.now),
+                let room = machine.shared().memory.part_of(&mut context.room);
+                match socket.receive(room, until)? {
+                    Ok(len) => machine.handle_input(&context.room[..len], context.now),
+                    Err(error) => machine.handle_error(&error, context.now),
                 }
                 if is_long {
-                    desk.look_at_clock();
+                    context.update_clock();
                 }
             }
-            Want::Fill { room, until } => {
-                let filled = wire.receive(room, until)?;
-                tell(carriage, filled, desk.now, Carriage::filled);
+            Action::Fill { space, until } => {
+                let filled = socket.receive(space, until)?;
+                machine.handle_filled(filled, context.now);
             }
-            Want::Turn => {
+            Action::Turn => {
                 if !std::mem::take(has_turn) {
-                    return Break(Waits::Turn);
+                    return Break(Wait::Turn);
                 }
-                carriage.go_on(desk.look_at_clock());
+                machine.handle_turn(context.update_clock());
             }
-            Want::Work => {
-                let (job, mailbox, name) =
-                    (carriage.begin_work(), desk.mailbox.clone(), watch.name);
-                let done = move |job| mailbox.post(Letter::Worked(name, job));
-                if let Err(error) = desk.jobs.work(job, desk.now, done) {
-                    carriage.failed(&error, desk.now);
+            Action::Work => {
+                let (job, inbox, name) = (machine.take_work(), context.inbox.clone(), watch.name);
+                let done = move |job| inbox.post(Message::Worked(name, job));
+                if let Err(error) = context.jobs.work(job, context.now, done) {
+                    machine.handle_error(&error, context.now);
                 }
             }
-            Want::Nothing => return Break(Waits::Helper),
-            Want::Open { tls } => {
-                let session = admission.session(self.listener, || self.peer, tls, desk.now);
-                carriage.opened(session, desk.now);
+            Action::Nothing => return Break(Wait::Thread),
+            Action::Open { tls } => {
+                let session = admission.session(self.listener, || self.peer, tls, context.now);
+                machine.handle_opened(session, context.now);
             }
-            Want::Close(closed) => return Break(Waits::End(closed)),
+            Action::Close(closed) => return Break(Wait::End(closed)),
             _ => {
-                let slow = slow(&desk.mailbox, &desk.jobs, watch.name);
-                let slow = desk.has_file_threads.then_some(slow);
-                return output(carriage, wire, &mut desk.now, long_until, slow);
+                let slow = slow(&context.inbox, &context.jobs, watch.name);
+                let slow = context.has_file_threads.then_some(slow);
+                return output(machine, socket, &mut context.now, long_until, slow);
             }
         }
         Continue(0)
     }
 }
 
-impl<S> Desk<S> {
+impl<S> LoopContext<S> {
     /// Begins a turn of the loop.
     pub(super) fn begin_turn(&mut self) {
-        self.look_at_clock();
+        self.update_clock();
         self.long_until = self.now.monotonic + SHARE_OF_TURN;
     }
 
     /// Whether this turn has done its share of long work.
     pub(super) fn is_late(&mut self) -> bool {
-        self.look_at_clock().monotonic >= self.long_until
+        self.update_clock().monotonic >= self.long_until
     }
 
-    pub(super) fn look_at_clock(&mut self) -> Now {
+    pub(super) fn update_clock(&mut self) -> Now {
         self.now = clock::now();
         self.now
     }
@@ -159,16 +159,16 @@ impl<S> Desk<S> {
 
 /// How a connection has a file read without waiting for it: a thread posts the piece.
 fn slow<S: Session + 'static>(
-    mailbox: &Arc<Mailbox<S>>,
+    inbox: &Arc<Inbox<S>>,
     jobs: &Arc<Jobs>,
     name: u64,
 ) -> impl FnOnce(DiskRead) {
     move |read: DiskRead| {
-        mailbox.count_slow_read();
-        let to = Arc::clone(mailbox);
-        let call = move || to.post(Letter::Read(name, read.run()));
+        inbox.count_slow_read();
+        let to = Arc::clone(inbox);
+        let call = move || to.post(Message::Read(name, read.run()));
         if let Err(error) = jobs.hand_over(false, call) {
-            mailbox.post(Letter::Read(name, Err(error)));
+            inbox.post(Message::Read(name, Err(error)));
         }
     }
 }

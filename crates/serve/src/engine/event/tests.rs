@@ -12,7 +12,7 @@ use session::{Echo, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, Share
 
 use super::*;
 use crate::engine::Engine;
-use crate::engine::loops::tests::{
+use crate::engine::reactor::tests::{
     CLOSE_STEP, Faults, PATIENCE, connect, converse, start_at, start_faulty,
 };
 use crate::limits::Limits;
@@ -96,7 +96,7 @@ fn exchange(client: &mut (impl Read + Write)) {
 #[test]
 fn as_many_are_served_as_the_limit_says() {
     const LIMIT: usize = 16;
-    for accept in [Accept::Own, Accept::Dealt] {
+    for accept in [Accept::Own, Accept::Distributed] {
         let options = EventOptions {
             accept,
             ..options(4, Mechanism::EpollEdge)
@@ -136,7 +136,7 @@ fn three_times_the_limit_is_served_in_turn() {
 #[test]
 fn a_listener_that_cannot_be_watched_again_is_tried_again() {
     let faults = Faults {
-        door_adds_fail: 3,
+        listener_adds_fail: 3,
         ..Faults::default()
     };
     let limits = Limits {
@@ -222,7 +222,7 @@ fn a_session_that_panics_ends_its_own_connection_only() {
         }
         match at {
             "drain" => {
-                world.shared.stage.drain();
+                world.shared.server_state.drain();
                 world.events.loops.wake();
             }
             "give up" => {}
@@ -387,7 +387,7 @@ fn what_cannot_be_split_is_dealt() {
 /// Seen (in review): of two processes with one inherited socket, as at a restart, each with one
 /// loop on real-time signals, only the one that had started last heard of clients, and none when
 /// that had ended. Cause: the kernel signals what happens to a file to one thread only.
-/// Cure: what is inherited is dealt by a thread that asks for no signals.
+/// Cure: what is inherited is distributed by a thread that asks for no signals.
 #[test]
 fn processes_that_share_an_inherited_socket_take_no_signals_from_each_other() {
     let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
@@ -440,15 +440,15 @@ fn loops_that_accept_for_themselves_have_about_as_many_connections() {
     assert_eq!(self::shares(&world), [0; 8]);
 }
 
-/// Seen: the loop whose clients had left stayed nearly idle. Cause: connections were dealt in turn,
+/// Seen: the loop whose clients had left stayed nearly idle. Cause: connections were distributed in turn,
 /// whatever had become of those before. Cure: the loop with the fewest gets the next.
 #[test]
 fn the_loop_with_the_fewest_connections_is_dealt_the_next() {
-    let dealt = EventOptions {
-        accept: Accept::Dealt,
+    let distributed = EventOptions {
+        accept: Accept::Distributed,
         ..options(2, Mechanism::EpollEdge)
     };
-    let world = World::new(dealt, |_| (), || Echo);
+    let world = World::new(distributed, |_| (), || Echo);
     let mut clients: Vec<_> = (0..8)
         .map(|_| {
             let mut client = world.connect();

@@ -1,4 +1,4 @@
-//! A connection of a loop. It does what its carriage wants until it would have to wait, and says
+//! A connection of a loop. It does what its machine wants until it would have to wait, and says
 //! for what.
 
 use std::io;
@@ -13,12 +13,12 @@ use bytes::Bytes;
 use netstack::stack::{FlowId, Shard};
 use session::{Now, Session};
 
-use super::flight::{Flight, Hangar};
-use crate::carriage::{Carriage, FilePiece, Queues, Untaken, Want};
+use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
 use crate::clock;
+use crate::connection::{Action, FilePiece, Machine, Queues, Unacked};
 use crate::engine::admission::{Admission, Opens};
-use crate::engine::loops::{
-    LONG_LEN, LongUntil, Loop, SHARE_OF_TURN, Waits, is_put_off, take_steps, tell,
+use crate::engine::reactor::{
+    LONG_LEN, LongUntil, LoopHandle, SHARE_OF_TURN, Wait, is_put_off, take_steps,
 };
 use crate::file;
 use crate::jobs::{Job, Jobs};
@@ -27,30 +27,30 @@ use crate::jobs::{Job, Jobs};
 pub(super) struct Connection<S> {
     pub(super) id: FlowId,
     /// `None` once it has ended for the server, and its last bytes are not acknowledged.
-    pub(super) carriage: Option<Carriage<S>>,
-    pub(super) flight: Flight,
+    pub(super) machine: Option<Machine<S>>,
+    pub(super) retransmit: RetransmitBuffer,
     pub(super) file: FileReader,
-    pub(super) waits: Waits,
-    /// Which of the doors it came by.
-    pub(super) door: usize,
+    pub(super) waits: Wait,
+    /// Which of the listeners it came by.
+    pub(super) listener: usize,
     /// It stands in the queue of those that have a turn coming.
     pub(super) is_queued: bool,
 }
 
 /// What the connections of a loop share.
-pub(super) struct Desk<S> {
+pub(super) struct LoopContext<S> {
     /// What time it was at the last look.
     pub(super) now: Now,
     /// Until when this turn of the loop goes on with long work.
     pub(super) long_until: Instant,
-    pub(super) hangar: Hangar,
-    pub(super) own: Arc<Loop>,
-    pub(super) letters: Sender<Letter<S>>,
+    pub(super) buffer_pool: BufferPool,
+    pub(super) own: Arc<LoopHandle>,
+    pub(super) messages: Sender<Message<S>>,
     pub(super) jobs: Arc<Jobs>,
 }
 
 /// What other threads have for a connection. It has one coming at a time.
-pub(super) enum Letter<S> {
+pub(super) enum Message<S> {
     /// Its session has worked; `None` if it panicked.
     Worked(FlowId, Option<Job<S>>),
     /// A piece of a file was read for it.
@@ -61,158 +61,161 @@ pub(super) enum Letter<S> {
 pub(super) const CACHED_PIECE_LEN: u64 = 256 * 1024;
 
 impl<S: Session + 'static> Connection<S> {
-    /// Does what the carriage wants until it would have to wait, and notes for what.
+    /// Does what the machine wants until it would have to wait, and notes for what.
     pub(super) fn drive(
         &mut self,
-        desk: &mut Desk<S>,
+        context: &mut LoopContext<S>,
         shard: &mut Shard,
         admission: &Admission<impl Opens<S>>,
-    ) -> Waits {
+    ) -> Wait {
         // A connection that has waited for a turn of its session has one now. The next comes after
         // those of others.
-        let mut has_turn = matches!(self.waits, Waits::Turn);
+        let mut has_turn = matches!(self.waits, Wait::Turn);
         // Nor is its long work put off then.
-        let until = (!has_turn).then_some(desk.long_until);
-        let waits = take_steps(
-            || match self.step(desk, shard, admission, &mut has_turn, until) {
-                Break(waits) if waits.are_over(desk.now) => {
-                    if let Some(carriage) = &mut self.carriage {
-                        carriage.expired(desk.now);
+        let until = (!has_turn).then_some(context.long_until);
+        let waits =
+            take_steps(
+                || match self.step(context, shard, admission, &mut has_turn, until) {
+                    Break(waits) if waits.is_over(context.now) => {
+                        if let Some(machine) = &mut self.machine {
+                            machine.handle_timeout(context.now);
+                        }
+                        Continue(0)
                     }
-                    Continue(0)
-                }
-                stepped => stepped,
-            },
-        );
-        self.waits = waits.unwrap_or(Waits::Turn);
+                    stepped => stepped,
+                },
+            );
+        self.waits = waits.unwrap_or(Wait::Turn);
         self.waits
     }
 
-    /// Does one thing that the carriage wants. Says how much that sent.
+    /// Does one thing that the machine wants. Says how much that sent.
     #[inline]
     fn step(
         &mut self,
-        desk: &mut Desk<S>,
+        context: &mut LoopContext<S>,
         shard: &mut Shard,
         admission: &Admission<impl Opens<S>>,
         has_turn: &mut bool,
         long_until: LongUntil,
-    ) -> ControlFlow<Waits, u64> {
-        let (id, flight, file) = (self.id, &mut self.flight, &mut self.file);
-        let Some(carriage) = &mut self.carriage else {
+    ) -> ControlFlow<Wait, u64> {
+        let (id, retransmit, file) = (self.id, &mut self.retransmit, &mut self.file);
+        let Some(machine) = &mut self.machine else {
             return Break(self.waits);
         };
-        let is_put_off = is_put_off(desk.now.monotonic, long_until);
-        let is_long = carriage.is_handshaking();
-        match carriage.want() {
-            Want::Receive { until } => {
+        let is_put_off = is_put_off(context.now.monotonic, long_until);
+        let is_long = machine.is_handshaking();
+        match machine.next_action() {
+            Action::Receive { until } => {
                 let (front, _) = shard.peek(id);
-                let len = front.len().min(carriage.shared().memory.receive_len_max());
+                let len = front.len().min(machine.shared().memory.receive_len_max());
                 if len > 0 && is_long && is_put_off {
-                    return Break(Waits::Turn);
+                    return Break(Wait::Turn);
                 } else if len > 0 {
-                    carriage.input(&front[..len], desk.now);
+                    machine.handle_input(&front[..len], context.now);
                     shard.consume(id, len);
                     if is_long {
-                        desk.look_at_clock();
+                        context.update_clock();
                     }
                 } else if has_input_ended(shard, id) {
-                    carriage.end_of_input(desk.now);
+                    machine.handle_end_of_input(context.now);
                 } else {
-                    return Break(Waits::Input { until });
+                    return Break(Wait::Input { until });
                 }
             }
-            Want::Fill { room, until } => {
-                let len = shard.read(id, room);
+            Action::Fill { space, until } => {
+                let len = shard.read(id, space);
                 if len == 0 && !has_input_ended(shard, id) {
-                    return Break(Waits::Input { until });
+                    return Break(Wait::Input { until });
                 }
-                carriage.filled(len, desk.now);
+                machine.handle_filled(Ok(len), context.now);
             }
-            Want::Send { out, .. } if is_put_off && out.queued_len() > LONG_LEN => {
-                return Break(Waits::Turn);
+            Action::Send { out, .. } if is_put_off && out.queued_len() > LONG_LEN => {
+                return Break(Wait::Turn);
             }
-            Want::File(piece) | Want::Read(piece) if is_put_off && piece.len > LONG_LEN => {
-                return Break(Waits::Turn);
+            Action::SendFile(piece) | Action::ReadFile(piece)
+                if is_put_off && piece.len > LONG_LEN =>
+            {
+                return Break(Wait::Turn);
             }
-            Want::Send { out, until, .. } => {
+            Action::Send { out, until, .. } => {
                 let cwnd = cwnd_of(shard, id);
-                if !flight.has_room(&desk.hangar, cwnd) {
-                    return Break(Waits::Room { until });
+                if !retransmit.has_room(&context.buffer_pool, cwnd) {
+                    return Break(Wait::Writable { until });
                 }
-                let len = flight.take(&mut desk.hangar, cwnd, out);
+                let len = retransmit.take(&mut context.buffer_pool, cwnd, out);
                 // What was taken at once took no time.
-                let now = match carriage.is_timed() {
-                    true => desk.look_at_clock(),
-                    false => desk.now,
+                let now = match machine.is_timed() {
+                    true => context.update_clock(),
+                    false => context.now,
                 };
                 shard.queue(id, len);
-                carriage.sent(len, now);
+                machine.handle_sent(Ok(len), now);
                 return Continue(len);
             }
-            Want::File(piece) | Want::Read(piece) => {
-                if !flight.has_room(&desk.hangar, cwnd_of(shard, id)) {
-                    return Break(Waits::Room { until: piece.until });
+            Action::SendFile(piece) | Action::ReadFile(piece) => {
+                if !retransmit.has_room(&context.buffer_pool, cwnd_of(shard, id)) {
+                    return Break(Wait::Writable { until: piece.until });
                 }
                 let read = match file.is_at_rest() && file::has_changed(&piece) {
                     true => Ok(Bytes::new()),
-                    false => file.read(&piece, desk, id)?,
+                    false => file.read(&piece, context, id)?,
                 };
-                tell(carriage, read, desk.look_at_clock(), Carriage::read);
+                machine.handle_read(read, context.update_clock());
             }
             // All that was sent is a copy, so no write to the file changes it any more.
-            Want::Untaken(_) => carriage.untaken(Untaken::NONE, desk.now),
-            Want::Turn => {
+            Action::CheckUnacked(_) => machine.handle_unacked(Ok(Unacked::NONE), context.now),
+            Action::Turn => {
                 if !mem::take(has_turn) {
-                    return Break(Waits::Turn);
+                    return Break(Wait::Turn);
                 }
-                carriage.go_on(desk.look_at_clock());
+                machine.handle_turn(context.update_clock());
             }
-            Want::Work => {
-                let job = carriage.begin_work();
-                let (letters, own) = (desk.letters.clone(), Arc::clone(&desk.own));
-                let done = move |job| post(&letters, &own, Letter::Worked(id, job));
-                if let Err(error) = desk.jobs.work(job, desk.now, done) {
-                    carriage.failed(&error, desk.now);
+            Action::Work => {
+                let job = machine.take_work();
+                let (messages, own) = (context.messages.clone(), Arc::clone(&context.own));
+                let done = move |job| post(&messages, &own, Message::Worked(id, job));
+                if let Err(error) = context.jobs.work(job, context.now, done) {
+                    machine.handle_error(&error, context.now);
                 }
             }
-            Want::Nothing => return Break(Waits::Helper),
-            Want::Open { tls } => {
+            Action::Nothing => return Break(Wait::Thread),
+            Action::Open { tls } => {
                 let peer = || {
                     let tuple = shard.tuple(id)?;
                     Some(SocketAddr::new(tuple.remote, tuple.remote_port))
                 };
-                let session = admission.session(self.door, peer, tls, desk.now);
-                carriage.opened(session, desk.now);
+                let session = admission.session(self.listener, peer, tls, context.now);
+                machine.handle_opened(session, context.now);
             }
-            Want::Queues { .. } => {
-                // What was not acknowledged is kept until it is, whatever becomes of the carriage.
+            Action::CheckQueues { .. } => {
+                // What was not acknowledged is kept until it is, whatever becomes of the machine.
                 let (front, _) = shard.peek(id);
                 let unread = front.len() as u64;
                 let queues = Queues {
                     unread,
                     ..Queues::default()
                 };
-                carriage.queues(queues, desk.now);
+                machine.handle_queues(Ok(queues), context.now);
             }
-            Want::Finish => {
+            Action::Finish => {
                 shard.finish(id);
-                carriage.finished((), desk.now);
+                machine.handle_finished(Ok(()), context.now);
             }
-            Want::Close(closed) => return Break(Waits::End(closed)),
+            Action::Close(closed) => return Break(Wait::End(closed)),
         }
         Continue(0)
     }
 }
 
-impl<S> Desk<S> {
+impl<S> LoopContext<S> {
     /// Begins a turn of the loop.
     pub(super) fn begin_turn(&mut self) {
-        self.look_at_clock();
+        self.update_clock();
         self.long_until = self.now.monotonic + SHARE_OF_TURN;
     }
 
-    pub(super) fn look_at_clock(&mut self) -> Now {
+    pub(super) fn update_clock(&mut self) -> Now {
         self.now = clock::now();
         self.now
     }
@@ -230,10 +233,10 @@ pub(super) fn cwnd_of(shard: &Shard, id: FlowId) -> u64 {
     shard.connection(id).map_or(0, |tcp| tcp.cwnd())
 }
 
-/// Leaves a letter at a loop. If that has ended, so has the connection.
-fn post<S>(letters: &Sender<Letter<S>>, own: &Loop, letter: Letter<S>) {
-    let _ = letters.send(letter);
-    own.bell.ring();
+/// Leaves a message at a loop. If that has ended, so has the connection.
+fn post<S>(messages: &Sender<Message<S>>, own: &LoopHandle, message: Message<S>) {
+    let _ = messages.send(message);
+    own.waker.ring();
 }
 
 /// How the file is read whose turn it is.
@@ -263,27 +266,27 @@ impl FileReader {
     fn read<S: Session + 'static>(
         &mut self,
         piece: &FilePiece<'_>,
-        desk: &mut Desk<S>,
+        context: &mut LoopContext<S>,
         id: FlowId,
-    ) -> ControlFlow<Waits, io::Result<Bytes>> {
+    ) -> ControlFlow<Wait, io::Result<Bytes>> {
         match mem::take(self) {
             FileReader::Back(bytes) => return Continue(Ok(bytes)),
             FileReader::Away => {
                 *self = FileReader::Away;
-                return Break(Waits::Helper);
+                return Break(Wait::Thread);
             }
             FileReader::AtRest => {}
         }
         let Some(read) = file::on_disk(piece) else {
             return Continue(file::read_cached(piece, CACHED_PIECE_LEN));
         };
-        desk.own.counters.slow_reads.add(1);
-        let (letters, own) = (desk.letters.clone(), Arc::clone(&desk.own));
-        let call = move || post(&letters, &own, Letter::Read(id, read.run()));
-        match desk.jobs.hand_over(false, call) {
+        context.own.counters.slow_reads.add(1);
+        let (messages, own) = (context.messages.clone(), Arc::clone(&context.own));
+        let call = move || post(&messages, &own, Message::Read(id, read.run()));
+        match context.jobs.hand_over(false, call) {
             Ok(()) => {
                 *self = FileReader::Away;
-                Break(Waits::Helper)
+                Break(Wait::Thread)
             }
             Err(error) => Continue(Err(error)),
         }

@@ -5,18 +5,18 @@ use std::sync::{Mutex, PoisonError};
 use netstack::Netstack;
 use netstack::device::Device;
 
-use super::flight::Hangar;
+use super::retransmit_buffer::BufferPool;
 use crate::metrics::MetricsWriter;
 
 macro_rules! figures {
-    (|$netstack:ident, $hangar:ident| $($kind:ident $name:ident: $help:literal = $from:expr;)*) => {
+    (|$netstack:ident, $buffer_pool:ident| $($kind:ident $name:ident: $help:literal = $from:expr;)*) => {
         #[derive(Clone, Copy, Debug, Default)]
         struct Copied {
             $($name: u64,)*
         }
 
         impl Copied {
-            fn of($netstack: &mut Netstack<impl Device>, $hangar: &Hangar) -> Copied {
+            fn of($netstack: &mut Netstack<impl Device>, $buffer_pool: &BufferPool) -> Copied {
                 Copied { $($name: $from,)* }
             }
 
@@ -36,12 +36,10 @@ enum Kind {
     Counter,
 }
 
-figures! { |it, hangar|
-    Gauge flight_bytes: "Bytes that were sent and are not acknowledged." = hangar.len();
-    Counter flights_crowded: "Times that there were so many of these bytes that connections had to hold less." =
-        hangar.crowded();
-    Counter writes_cut_short: "Writes of fibers that took less because all connections together had much to send." =
-        it.shard().counters().writes_cut_short;
+figures! { |it, buffer_pool|
+    Gauge unacked_bytes: "Bytes that were sent and are not acknowledged." = buffer_pool.len();
+    Counter unacked_crowded: "Times that there were so many of these bytes that connections had to hold less." =
+        buffer_pool.crowded();
     Counter receive_memory_refused: "Segments that were dropped because what came and was not read took all memory for it." =
         it.shard().counters().receive_memory_refused;
     Counter out_of_order_given_up: "Times that a connection gave up what came out of order, so that there was memory for what came in order." =
@@ -98,8 +96,8 @@ pub(super) struct Figures(Mutex<Copied>);
 
 impl Figures {
     /// Leaves a copy.
-    pub(super) fn copy(&self, netstack: &mut Netstack<impl Device>, hangar: &Hangar) {
-        let copied = Copied::of(netstack, hangar);
+    pub(super) fn copy(&self, netstack: &mut Netstack<impl Device>, buffer_pool: &BufferPool) {
+        let copied = Copied::of(netstack, buffer_pool);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = copied;
     }
 

@@ -1,5 +1,5 @@
 //! What every engine promises, between two hosts in memory: the client's TCP is a netstack as well,
-//! and both take their turns on the thread of the test. That the carriage is right is tested
+//! and both take their turns on the thread of the test. That the machine is right is tested
 //! elsewhere.
 
 mod cache_transcripts;
@@ -19,7 +19,7 @@ use ::netstack::wire::ethernet::EthernetAddress;
 use session::{Echo, FileRange, Next, Now, Opening, Outbox, Phase, Received, SharedFile};
 
 use super::*;
-use crate::carriage::DRAIN_GRACE;
+use crate::connection::DRAIN_GRACE;
 use crate::counters::Closed;
 use crate::limits::Limits;
 use crate::shared::Shared;
@@ -28,10 +28,10 @@ type Open<S> = Box<dyn Fn(Opening<'_>) -> S + Send + Sync>;
 
 /// A server and a client, and what is known of the server outside of its loop.
 struct World<S> {
-    worker: Worker<S, Open<S>, Pluggable>,
+    worker: EventLoop<S, Open<S>, Pluggable>,
     client: Netstack<Mem>,
     shared: Arc<Shared>,
-    gate: Arc<Gate>,
+    connection_limit: Arc<ConnectionLimit>,
     start: Instant,
 }
 
@@ -70,11 +70,11 @@ impl<S: Session + 'static> World<S> {
         let shared = Arc::new(Shared::new(limits, None));
         let open: Open<S> = Box::new(move |_| open());
         let admission = Admission::new(Arc::clone(&shared), false, open);
-        let doors = vec![Door {
+        let listeners = vec![NetstackListener {
             address: SocketAddr::new(address(1), PORT),
             tls: None,
         }];
-        let hall = Arc::new(Hall::new(admission, doors, 1));
+        let engine = Arc::new(EngineContext::new(admission, listeners, 1));
         let (near, far) = mem::pair(Capabilities::offloading(1500), 1024);
         let near = Pluggable {
             link: Impair::new(near, link, link, 7),
@@ -85,10 +85,10 @@ impl<S: Session + 'static> World<S> {
         let netstack = Netstack::new(near, host(1), tcp, limits, [1; 16]);
         let backlog = Backlog::default();
         World {
-            gate: Arc::clone(&hall.gate),
-            worker: Worker::new(
-                hall,
-                Loop::new().unwrap(),
+            connection_limit: Arc::clone(&engine.connection_limit),
+            worker: EventLoop::new(
+                engine,
+                LoopHandle::new().unwrap(),
                 Arc::default(),
                 netstack,
                 backlog,
@@ -159,7 +159,7 @@ impl<S: Session + 'static> World<S> {
         assert_eq!(String::from_utf8(reply).unwrap(), line);
     }
 
-    /// Waits for the end of the server's stream, with nothing before it.
+    /// Wait for the end of the server's stream, with nothing before it.
     fn read_end(&mut self, id: FlowId) {
         self.until("the end", |world| {
             let connection = world.client.shard().connection(id);
@@ -176,7 +176,9 @@ impl<S: Session + 'static> World<S> {
     }
 
     fn until_count(&mut self, count: usize) {
-        self.until("connections", |world| world.gate.open() == count);
+        self.until("connections", |world| {
+            world.connection_limit.open() == count
+        });
     }
 
     fn closed(&self, why: Closed) -> u64 {
@@ -210,9 +212,9 @@ fn a_peer_that_pipelines_without_reading_holds_nobody_up_and_gets_everything() {
     let mut world = World::new(Limits::default(), || Echo);
     let (greedy, other) = (world.connect(), world.connect());
     let (mut sent, mut came, mut room) = (0, Vec::new(), vec![0; 1 << 16]);
-    // Until the server takes no more: its flight and both hosts' windows are full.
+    // Until the server takes no more: its retransmit buffer and both hosts' windows are full.
     let mut stalls = 0;
-    world.until("a full flight", |world| {
+    world.until("a full retransmit", |world| {
         let taken = world.client.shard().write(greedy, &lines[sent..]);
         sent += taken;
         stalls = if taken > 0 { 0 } else { stalls + 1 };
@@ -249,7 +251,7 @@ fn at_the_limit_others_wait_until_one_ends() {
 }
 
 /// A server with room for one connection, which is there, that says so to the next.
-fn full_house() -> (World<Echo>, FlowId) {
+fn full_engine() -> (World<Echo>, FlowId) {
     let limits = Limits {
         connections_max: 1,
         refusal: Some("too many\n"),
@@ -263,7 +265,7 @@ fn full_house() -> (World<Echo>, FlowId) {
 
 #[test]
 fn one_too_many_is_told_so_where_the_limits_say_it() {
-    let (mut world, first) = full_house();
+    let (mut world, first) = full_engine();
     let second = world.connect();
     assert_eq!(world.read(second, 9), b"too many\n");
     world.read_end(second);
@@ -278,15 +280,18 @@ fn one_too_many_is_told_so_where_the_limits_say_it() {
 /// connection whose reply is under way. Cure: a second, as with fibers.
 #[test]
 fn one_too_many_that_acknowledges_nothing_does_not_keep_its_place() {
-    let (mut world, first) = full_house();
+    let (mut world, first) = full_engine();
     let mute = world.connect();
     world.step_client(); // Its SYN is under way.
     world.worker.turn(); // It is half open.
     world.step_client(); // The handshake is complete, and the client says nothing from now on.
     world.worker.turn();
-    assert_eq!((world.closed(Closed::Refused), world.gate.open()), (1, 2));
+    assert_eq!(
+        (world.closed(Closed::Refused), world.connection_limit.open()),
+        (1, 2)
+    );
     let deadline = Instant::now() + PATIENCE;
-    while world.gate.open() > 1 {
+    while world.connection_limit.open() > 1 {
         assert!(Instant::now() < deadline, "it keeps its place");
         world.worker.turn();
     }
@@ -339,7 +344,7 @@ fn a_reset_in_the_middle_of_a_reply_ends_the_connection_and_no_other() {
     assert!(world.read(second, 4 << 20) == pattern(4 << 20));
     // What the peer has acknowledged or never will counts no more for the limit of all.
     world.until("nothing under way", |world| {
-        world.worker.hangar().len() == 0
+        world.worker.buffer_pool().len() == 0
     });
 }
 
@@ -359,7 +364,7 @@ fn a_drain_closes_an_idle_connection() {
     let mut world = World::new(Limits::default(), || Echo);
     let idle = world.connect();
     world.ask(idle, "one\n");
-    world.shared.stage.drain();
+    world.shared.server_state.drain();
     world.read_end(idle);
     world.until_count(0);
     assert_eq!(world.closed(Closed::Drained), 1);
@@ -380,7 +385,11 @@ fn a_connection_counts_as_open_until_its_last_bytes_are_acknowledged() {
     while world.closed(Closed::Session) == 0 {
         world.worker.turn();
     }
-    assert_eq!(world.gate.open(), 1, "the peer has acknowledged nothing");
+    assert_eq!(
+        world.connection_limit.open(),
+        1,
+        "the peer has acknowledged nothing"
+    );
     assert_eq!(world.read(client, 1000), pattern(1000));
     world.until_count(0);
 }
@@ -390,14 +399,14 @@ fn over_and_unheard() -> (World<Echo>, FlowId) {
     let mut world = World::new(Limits::default(), || Echo);
     let idle = world.connect();
     world.until_count(1);
-    world.shared.stage.drain();
-    world.gate.close();
+    world.shared.server_state.drain();
+    world.connection_limit.close();
     let deadline = Instant::now() + PATIENCE;
-    while world.gate.open() > 0 {
+    while world.connection_limit.open() > 0 {
         assert!(Instant::now() < deadline, "it is not closed");
         world.worker.turn();
     }
-    world.shared.stage.cut();
+    world.shared.server_state.cut();
     world.worker.turn();
     (world, idle)
 }
@@ -430,7 +439,7 @@ fn a_handshake_under_way_ends_when_the_server_stops_to_listen_and_none_begins() 
     let early = world.connect();
     world.step_client(); // Its SYN is under way.
     world.worker.turn(); // It is half open.
-    world.gate.close();
+    world.connection_limit.close();
     world.worker.turn();
     let late = world.connect();
     world.ask(early, "early\n");
@@ -598,7 +607,7 @@ impl Session for Sender {
     }
 }
 
-/// 3 % of the frames are lost each way, so flights are asked for the same bytes again.
+/// 3 % of the frames are lost each way, so retransmit buffers are asked for the same bytes again.
 #[test]
 fn a_file_arrives_whole_after_work_also_over_a_bad_link() {
     const LEN: usize = 3 << 20;

@@ -7,17 +7,17 @@ use std::time::Instant;
 
 use session::{Now, Session};
 
-use crate::carriage::{Carriage, Want};
+use crate::connection::{Action, Machine};
 use crate::counters::Closed;
-use crate::engine::loops::{Accepted, House, Wire, drop_session};
+use crate::engine::reactor::{Accepted, EngineContext, Socket, drop_session};
 use crate::file::DiskRead;
 use crate::jobs::Job;
 use crate::memory::{Charge, Memory};
 
 /// One connection. The stage that has it owns it.
 pub(super) struct Connection<S> {
-    pub(super) carriage: Carriage<S>,
-    pub(super) wire: Wire,
+    pub(super) machine: Machine<S>,
+    pub(super) socket: Socket,
     pub(super) peer: Option<SocketAddr>,
     /// Which of the server's listeners it came from.
     pub(super) listener: usize,
@@ -29,11 +29,11 @@ pub(super) struct Connection<S> {
     pub(super) is_heard_by: Option<Instant>,
     /// The thread that writes for it, so that a buffer comes back to the thread that lent it.
     pub(super) writer: usize,
-    pub(super) cargo: Cargo<S>,
+    pub(super) payload: Payload<S>,
 }
 
 /// What a stage has for the next one.
-pub(super) enum Cargo<S> {
+pub(super) enum Payload<S> {
     Nothing,
     /// For the session stage: what was received, nothing if that was the end.
     Input(Input),
@@ -95,21 +95,23 @@ pub(super) enum Stop {
 
 impl<S: Session> Connection<S> {
     pub(super) fn next_stop(&mut self) -> Stop {
-        match self.cargo {
-            Cargo::Watch(_) | Cargo::Ruin => return Stop::Read,
-            Cargo::Cold(_) => return Stop::Block,
-            Cargo::Input(_) | Cargo::Filled(_) => return Stop::Turn,
-            Cargo::Nothing => {}
+        match self.payload {
+            Payload::Watch(_) | Payload::Ruin => return Stop::Read,
+            Payload::Cold(_) => return Stop::Block,
+            Payload::Input(_) | Payload::Filled(_) => return Stop::Turn,
+            Payload::Nothing => {}
         }
-        match self.carriage.want() {
-            Want::Receive { until } | Want::Fill { until, .. }
-                if !self.wire.may_receive() && self.is_heard_by.is_some_and(|at| at <= until) =>
+        match self.machine.next_action() {
+            Action::Receive { until } | Action::Fill { until, .. }
+                if !self.socket.may_receive() && self.is_heard_by.is_some_and(|at| at <= until) =>
             {
                 Stop::Rest
             }
-            Want::Receive { .. } | Want::Fill { .. } | Want::Nothing | Want::Close(_) => Stop::Read,
-            Want::Open { .. } | Want::Turn => Stop::Turn,
-            Want::Work => Stop::Block,
+            Action::Receive { .. } | Action::Fill { .. } | Action::Nothing | Action::Close(_) => {
+                Stop::Read
+            }
+            Action::Open { .. } | Action::Turn => Stop::Turn,
+            Action::Work => Stop::Block,
             _ => Stop::Write,
         }
     }
@@ -123,30 +125,34 @@ pub(super) fn guard<S, R>(
 ) -> Option<R> {
     let done = catch_unwind(AssertUnwindSafe(|| does(connection)));
     if done.is_err() {
-        connection.cargo = Cargo::Ruin;
+        connection.payload = Payload::Ruin;
     }
     done.ok()
 }
 
 /// Ends a connection at once, because the server does.
-pub(super) fn cut<S: Session, O>(house: &House<O>, mut connection: Box<Connection<S>>, now: Now) {
+pub(super) fn cut<S: Session, O>(
+    engine: &EngineContext<O>,
+    mut connection: Box<Connection<S>>,
+    now: Now,
+) {
     let closed = guard(&mut connection, |connection| {
-        connection.carriage.cut(now);
-        match connection.carriage.want() {
-            Want::Close(closed) => closed,
+        connection.machine.handle_cut(now);
+        match connection.machine.next_action() {
+            Action::Close(closed) => closed,
             _ => Closed::Drained,
         }
     });
-    house.end(connection, closed.unwrap_or(Closed::Error));
+    engine.end(connection, closed.unwrap_or(Closed::Error));
 }
 
 /// The same for all that a reader's queue may hold.
-pub(super) fn cut_arrival<S: Session, O>(house: &House<O>, arrival: Arrival<S>, now: Now) {
+pub(super) fn cut_arrival<S: Session, O>(engine: &EngineContext<O>, arrival: Arrival<S>, now: Now) {
     match arrival {
-        Arrival::Back(connection) => cut(house, connection, now),
+        Arrival::Back(connection) => cut(engine, connection, now),
         Arrival::Accepted(accepted) => {
             drop(accepted);
-            house.gate.leave();
+            engine.connection_limit.leave();
         }
         // Its connection is the reader's to end.
         Arrival::Worked(_, job) => drop_session(job),

@@ -3,7 +3,7 @@
 //! ```text
 //!  put:   waits for room ──┐                        ┌── wait: threads of the session stage
 //!                          ├──▶ │ │ │ │ limit ──────┤
-//!  offer: comes back later ┘                        └── take: a loop, which hears its bell
+//!  offer: comes back later ┘                        └── take: a loop, which hears its waker
 //! ```
 //!
 //! Items come and go in batches, and each batch reads the clock once: how long items waited is
@@ -17,14 +17,14 @@ use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::engine::loops::Loop;
+use crate::engine::reactor::LoopHandle;
 
 /// See the [module page](self).
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     limit: usize,
     /// The loop that takes; without one, threads wait until something has come.
-    taker: Option<Arc<Loop>>,
+    taker: Option<Arc<LoopHandle>>,
     has_come: Condvar,
     has_room: Condvar,
 }
@@ -37,7 +37,7 @@ struct State<T> {
     /// Threads that wait for room.
     putters: usize,
     /// Loops that come back when there is room.
-    offerers: Vec<Arc<Loop>>,
+    offerers: Vec<Arc<LoopHandle>>,
     counted: Counted,
 }
 
@@ -65,7 +65,7 @@ impl Counted {
 
 impl<T> Queue<T> {
     /// A queue of so many. `taker` is the loop that takes, if a loop does.
-    pub(super) fn new(limit: usize, taker: Option<Arc<Loop>>) -> Queue<T> {
+    pub(super) fn new(limit: usize, taker: Option<Arc<LoopHandle>>) -> Queue<T> {
         Queue {
             state: Mutex::new(State {
                 items: VecDeque::new(),
@@ -91,7 +91,7 @@ impl<T> Queue<T> {
     }
 
     /// Whether there is room. If not, `own` is rung for when there is.
-    pub(super) fn has_room(&self, own: &Arc<Loop>) -> bool {
+    pub(super) fn has_room(&self, own: &Arc<LoopHandle>) -> bool {
         let mut state = self.lock();
         let has_room = state.items.len() < self.limit || state.is_closed;
         if !has_room {
@@ -102,7 +102,7 @@ impl<T> Queue<T> {
 
     /// Takes over what there is room for, and leaves the rest in `line`: `own` is rung for when
     /// there is more.
-    pub(super) fn offer(&self, line: &mut VecDeque<T>, own: &Arc<Loop>) {
+    pub(super) fn offer(&self, line: &mut VecDeque<T>, own: &Arc<LoopHandle>) {
         if line.is_empty() {
             return;
         }
@@ -182,7 +182,7 @@ impl<T> Queue<T> {
         drop(state);
         self.has_come.notify_all();
         self.has_room.notify_all();
-        offerers.iter().for_each(|one| one.bell.ring());
+        offerers.iter().for_each(|one| one.waker.ring());
         rest.into_iter().map(|(item, _)| item).collect()
     }
 
@@ -201,14 +201,14 @@ impl<T> Queue<T> {
         for _ in 0..putters.min(count) {
             self.has_room.notify_one();
         }
-        offerers.iter().for_each(|one| one.bell.ring());
+        offerers.iter().for_each(|one| one.waker.ring());
     }
 
     fn wake_takers(&self, state: MutexGuard<'_, State<T>>, count: usize) {
         let takers = state.takers;
         drop(state);
         match &self.taker {
-            Some(taker) if count > 0 => taker.bell.ring(),
+            Some(taker) if count > 0 => taker.waker.ring(),
             _ => (0..takers.min(count)).for_each(|_| self.has_come.notify_one()),
         }
     }
@@ -231,7 +231,7 @@ impl<T> State<T> {
         count
     }
 
-    fn comes_back(&mut self, own: &Arc<Loop>) {
+    fn comes_back(&mut self, own: &Arc<LoopHandle>) {
         self.counted.full += 1;
         if !self.offerers.iter().any(|other| Arc::ptr_eq(other, own)) {
             self.offerers.push(Arc::clone(own));
@@ -244,12 +244,12 @@ impl<T> State<T> {
 pub(super) struct Outlet<T> {
     pub(super) queue: Arc<Queue<T>>,
     pub(super) line: VecDeque<T>,
-    own: Arc<Loop>,
+    own: Arc<LoopHandle>,
 }
 
 impl<T> Outlet<T> {
     /// `own` is the loop.
-    pub(super) fn new(queue: &Arc<Queue<T>>, own: &Arc<Loop>) -> Outlet<T> {
+    pub(super) fn new(queue: &Arc<Queue<T>>, own: &Arc<LoopHandle>) -> Outlet<T> {
         Outlet {
             queue: Arc::clone(queue),
             line: VecDeque::new(),

@@ -5,7 +5,7 @@
 //!  └──────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A connection begins and ends here, and keeps its seat while it is with another stage: where
+//! A connection begins and ends here, and keeps its slot while it is with another stage: where
 //! reports come by edge, it stays watched, so that no request costs a change of interest.
 //! It is received from only if what comes can soon be handed over: while the session stage's queue
 //! is full, bytes stay in the sockets.
@@ -23,32 +23,34 @@ use event::{Interest, Readiness, Ready};
 use session::{Now, Session};
 use slab::Slab;
 
-use super::connection::{Arrival, Cargo, Connection, Input, guard};
+use super::connection::{Arrival, Connection, Input, Payload, guard};
 use super::queue::{Outlet, Queue};
 use super::rest::Rest;
 use super::stages::Stages;
-use crate::carriage::Want;
 use crate::clock;
+use crate::connection::Action;
 use crate::counters::Closed;
-use crate::engine::loops::{House, Lookout, Loop, ROOM_LEN, Seated, Waits, Watch, place_of};
+use crate::engine::reactor::{
+    EngineContext, HasWatch, LoopHandle, Poller, RECEIVE_LEN, Wait, Watch, slot_of,
+};
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
 pub(super) struct Reader<S, O> {
-    house: Arc<House<O>>,
-    own: Arc<Loop>,
+    engine: Arc<EngineContext<O>>,
+    own: Arc<LoopHandle>,
     /// Which of the readers it is.
     number: usize,
     writers: usize,
     queue: Arc<Queue<Arrival<S>>>,
     session: Outlet<Box<Connection<S>>>,
     batch_max: usize,
-    lookout: Lookout,
+    poller: Poller,
     /// Whether connections stay watched while they are with another stage.
     keeps_watch: bool,
     /// Those that may have something for the session have a turn coming, in the order in which that
     /// came.
-    seats: Slab<Seat<S>>,
+    slots: Slab<Slot<S>>,
     /// Those that came back and have nothing to do.
     rest: Arc<Rest<S>>,
     /// How many it has something for that are not back yet.
@@ -57,15 +59,15 @@ pub(super) struct Reader<S, O> {
     has_more: bool,
     now: Now,
     /// What the server was doing at the last look.
-    stage: u8,
+    server_state: u8,
     room: Vec<u8>,
     // Empty between two turns, and kept for their memory.
     arrivals: Vec<Arrival<S>>,
     rested: Vec<Box<Connection<S>>>,
 }
 
-/// The seat of a connection.
-struct Seat<S> {
+/// The slot of a connection.
+struct Slot<S> {
     watch: Watch,
     /// `None` while it is with another stage.
     connection: Option<Box<Connection<S>>>,
@@ -75,7 +77,7 @@ struct Seat<S> {
     is_expected: bool,
 }
 
-impl<S> Seated for Seat<S> {
+impl<S> HasWatch for Slot<S> {
     fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }
@@ -83,7 +85,7 @@ impl<S> Seated for Seat<S> {
 
 /// What became of a connection that was ready.
 enum Outcome {
-    Waits(Waits),
+    Waits(Wait),
     Leaves,
 }
 
@@ -94,31 +96,31 @@ where
     /// # Errors
     /// What the kernel says to the dispatcher.
     pub(super) fn new(
-        house: Arc<House<O>>,
+        engine: Arc<EngineContext<O>>,
         stages: &Stages<S>,
         number: usize,
         keeps_watch: bool,
     ) -> io::Result<Reader<S, O>> {
         let reader = &stages.readers[number];
         let own = Arc::clone(&reader.own);
-        let lookout = Lookout::new(&house, Arc::clone(&own))?;
+        let poller = Poller::new(&engine, Arc::clone(&own))?;
         Ok(Reader {
-            house,
+            engine,
             number,
             writers: stages.writers.len(),
             queue: Arc::clone(&reader.queue),
             session: Outlet::new(&stages.sessions, &own),
             own,
             batch_max: stages.batch_max,
-            keeps_watch: keeps_watch && !lookout.is_level,
-            lookout,
-            seats: Slab::new(),
+            keeps_watch: keeps_watch && !poller.is_level,
+            poller,
+            slots: Slab::new(),
             rest: Arc::clone(&stages.rests[number]),
             expected: 0,
             has_more: false,
             now: clock::now(),
-            stage: SERVING,
-            room: vec![0; ROOM_LEN],
+            server_state: SERVING,
+            room: vec![0; RECEIVE_LEN],
             arrivals: Vec::new(),
             rested: Vec::new(),
         })
@@ -126,18 +128,18 @@ where
 
     /// Reads until the server is over.
     pub(super) fn run(mut self) {
-        while self.stage != CUTTING {
+        while self.server_state != CUTTING {
             let timeout = self.patience();
-            self.lookout.wait(timeout);
+            self.poller.wait(timeout);
             self.now = clock::now();
             self.take_rested(false);
-            self.hear_reports();
-            self.hear_news();
+            self.handle_reports();
+            self.check_server_state();
             self.take_arrivals();
-            if self.expected > 0 || self.stage != SERVING {
+            if self.expected > 0 || self.server_state != SERVING {
                 self.take_rested(true);
             }
-            self.look_at_timers();
+            self.expire_timers();
             self.serve_ready();
         }
         self.end_all();
@@ -145,10 +147,10 @@ where
 
     /// For how long nothing happens unless something is reported.
     fn patience(&self) -> Option<Duration> {
-        if self.has_more || (self.lookout.turns() > 0 && !self.is_stuck()) {
+        if self.has_more || (self.poller.turns() > 0 && !self.is_stuck()) {
             return Some(Duration::ZERO);
         }
-        let next = self.lookout.next_expiry()?;
+        let next = self.poller.next_expiry()?;
         Some(next.saturating_duration_since(self.now.monotonic))
     }
 
@@ -157,49 +159,51 @@ where
         self.session.line.len() >= self.batch_max
     }
 
-    fn hear_reports(&mut self) {
-        while let Some(Ready { token, readiness }) = self.lookout.next_report() {
-            let Some(at) = place_of(&mut self.seats, token.0) else {
+    fn handle_reports(&mut self) {
+        while let Some(Ready { token, readiness }) = self.poller.next_report() {
+            let Some(at) = slot_of(&mut self.slots, token.0) else {
                 continue; // It has ended in this turn.
             };
-            let seat = &mut self.seats[at];
-            let Some(connection) = &mut seat.connection else {
-                seat.missed |= readiness;
+            let slot = &mut self.slots[at];
+            let Some(connection) = &mut slot.connection else {
+                slot.missed |= readiness;
                 self.expect_back(at);
                 continue;
             };
-            connection.wire.is_ready(readiness);
-            if self.lookout.is_level {
+            connection.socket.is_ready(readiness);
+            if self.poller.is_level {
                 // It would be reported again and again until the session stage has room for it.
-                self.lookout
-                    .unwatch(&mut seat.watch, connection.wire.as_fd());
+                self.poller
+                    .unwatch(&mut slot.watch, connection.socket.as_fd());
             }
             if readiness.is_readable() {
-                self.lookout.queue(&mut seat.watch);
+                self.poller.queue(&mut slot.watch);
             }
         }
     }
 
     /// Whether the server drains or is over.
-    fn hear_news(&mut self) {
-        let stage = self.house.admission.shared.stage.get();
-        if stage == mem::replace(&mut self.stage, stage) || stage == CUTTING {
+    fn check_server_state(&mut self) {
+        let state = self.engine.admission.shared.server_state.get();
+        if state == mem::replace(&mut self.server_state, state) || state == CUTTING {
             return;
         }
-        let places: Vec<_> = self.seats.iter().map(|(at, _)| at).collect();
+        let places: Vec<_> = self.slots.iter().map(|(at, _)| at).collect();
         for at in places {
             self.receive_news(at);
         }
     }
 
     fn receive_news(&mut self, at: usize) {
-        let (stage, now) = (self.stage, self.now);
-        self.tell(at, |connection| connection.carriage.at_stage(stage, now));
+        let (state, now) = (self.server_state, self.now);
+        self.tell(at, |connection| {
+            connection.machine.handle_server_state(state, now)
+        });
     }
 
     /// Tells a connection something that may give it something to do.
     fn tell(&mut self, at: usize, told: impl FnOnce(&mut Connection<S>)) {
-        let Some(connection) = &mut self.seats[at].connection else {
+        let Some(connection) = &mut self.slots[at].connection else {
             return; // It is with another stage, and will be told there.
         };
         match guard(connection, told) {
@@ -208,21 +212,21 @@ where
         }
     }
 
-    fn look_at_timers(&mut self) {
-        self.lookout.expire(self.now.monotonic);
-        while let Some(at) = self.lookout.next_expired(&mut self.seats) {
-            let Seat {
+    fn expire_timers(&mut self) {
+        self.poller.expire(self.now.monotonic);
+        while let Some(at) = self.poller.next_expired(&mut self.slots) {
+            let Slot {
                 watch, connection, ..
-            } = &mut self.seats[at];
+            } = &mut self.slots[at];
             let until = connection
                 .as_ref()
-                .map(|connection| connection.carriage.deadline());
-            if self.lookout.is_over(watch, until)
+                .map(|connection| connection.machine.deadline());
+            if self.poller.is_over(watch, until)
                 && let Some(connection) = connection
             {
                 // If a report was lost, this finds what it was about.
-                connection.wire.try_again();
-                self.lookout.queue(watch);
+                connection.socket.try_again();
+                self.poller.queue(watch);
             } else if connection.is_none() {
                 self.expect_back(at);
                 // Once more, to be woken for it.
@@ -233,14 +237,14 @@ where
 
     /// Receives for those that are ready, as far as that can be handed over.
     fn serve_ready(&mut self) {
-        for _ in 0..self.lookout.turns() {
+        for _ in 0..self.poller.turns() {
             if self.is_stuck() {
                 self.session.hand_over();
                 if self.is_stuck() {
                     return;
                 }
             }
-            if let Some(at) = self.lookout.take_turn(&mut self.seats) {
+            if let Some(at) = self.poller.take_turn(&mut self.slots) {
                 self.go_on(at);
             }
         }
@@ -249,30 +253,30 @@ where
 
     /// Goes on with a connection until it waits or leaves.
     fn go_on(&mut self, at: usize) {
-        let Seat {
+        let Slot {
             watch, connection, ..
-        } = &mut self.seats[at];
+        } = &mut self.slots[at];
         let Some(there) = connection else {
             return; // It is with another stage.
         };
         let (room, now) = (&mut *self.room, self.now);
         let driven = guard(there, |connection| connection.read(room, now));
-        let is_heard_of = match driven.unwrap_or(Outcome::Waits(Waits::End(Closed::Error))) {
-            Outcome::Waits(Waits::Input { until }) => {
-                self.lookout.arm(watch, until);
-                self.lookout
-                    .watch(watch, there.wire.as_fd(), Interest::READ)
+        let is_heard_of = match driven.unwrap_or(Outcome::Waits(Wait::End(Closed::Error))) {
+            Outcome::Waits(Wait::Input { until }) => {
+                self.poller.arm(watch, until);
+                self.poller
+                    .watch(watch, there.socket.as_fd(), Interest::READ)
             }
-            Outcome::Waits(Waits::End(closed)) => return self.end(at, closed),
+            Outcome::Waits(Wait::End(closed)) => return self.end(at, closed),
             // For work.
             Outcome::Waits(_) => Ok(()),
             Outcome::Leaves => {
                 there.is_heard_by = match self.keeps_watch {
-                    true => self.lookout.comes_at(watch),
+                    true => self.poller.comes_at(watch),
                     false => None,
                 };
                 if !self.keeps_watch {
-                    self.lookout.unwatch(watch, there.wire.as_fd());
+                    self.poller.unwatch(watch, there.socket.as_fd());
                 }
                 self.session.line.extend(connection.take());
                 Ok(())
@@ -286,12 +290,12 @@ where
     }
 
     fn queue(&mut self, at: usize) {
-        self.lookout.queue(&mut self.seats[at].watch);
+        self.poller.queue(&mut self.slots[at].watch);
     }
 
     /// Something has happened to a connection that is with another stage.
     fn expect_back(&mut self, at: usize) {
-        let is_new = !mem::replace(&mut self.seats[at].is_expected, true);
+        let is_new = !mem::replace(&mut self.slots[at].is_expected, true);
         self.expected += usize::from(is_new);
     }
 }
@@ -301,43 +305,43 @@ impl<S: Session> Connection<S> {
     fn read(&mut self, room: &mut [u8], now: Now) -> Outcome {
         loop {
             let Connection {
-                carriage,
-                wire,
-                cargo,
+                machine,
+                socket,
+                payload,
                 ..
             } = self;
-            let (received, is_fill) = match carriage.want() {
-                Want::Receive { until } => {
-                    let part = carriage.shared().memory.part_of(room);
-                    (wire.receive(part, until), false)
+            let (received, is_fill) = match machine.next_action() {
+                Action::Receive { until } => {
+                    let part = machine.shared().memory.part_of(room);
+                    (socket.receive(part, until), false)
                 }
-                Want::Fill { room, until } => (wire.receive(room, until), true),
+                Action::Fill { space, until } => (socket.receive(space, until), true),
                 // The session is made as soon as there is a connection; but the first request is
                 // often there already.
-                Want::Open { .. } => {
-                    let part = carriage.shared().memory.part_of(room);
-                    match wire.receive(part, carriage.deadline()) {
+                Action::Open { .. } => {
+                    let part = machine.shared().memory.part_of(room);
+                    match socket.receive(part, machine.deadline()) {
                         Continue(received) => (Continue(received), false),
                         Break(_) => return Outcome::Leaves,
                     }
                 }
-                Want::Nothing => return Outcome::Waits(Waits::Helper),
-                Want::Close(closed) => return Outcome::Waits(Waits::End(closed)),
+                Action::Nothing => return Outcome::Waits(Wait::Thread),
+                Action::Close(closed) => return Outcome::Waits(Wait::End(closed)),
                 _ => return Outcome::Leaves,
             };
             match received {
                 Continue(Ok(len)) => {
-                    *cargo = match is_fill {
-                        true => Cargo::Filled(len),
+                    *payload = match is_fill {
+                        true => Payload::Filled(len),
                         false => {
-                            let memory = &carriage.shared().memory;
-                            Cargo::Input(Input::new(&room[..len], memory))
+                            let memory = &machine.shared().memory;
+                            Payload::Input(Input::new(&room[..len], memory))
                         }
                     };
                     return Outcome::Leaves;
                 }
-                Continue(Err(error)) => carriage.failed(&error, now),
-                Break(waits) if waits.are_over(now) => carriage.expired(now),
+                Continue(Err(error)) => machine.handle_error(&error, now),
+                Break(waits) if waits.is_over(now) => machine.handle_timeout(now),
                 Break(waits) => return Outcome::Waits(waits),
             }
         }

@@ -8,12 +8,12 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::connection::Connection;
-use crate::engine::loops::Loop;
+use crate::engine::reactor::LoopHandle;
 
 /// See the [module page](self).
 pub(super) struct Rest<S> {
     state: Mutex<State<S>>,
-    reader: Arc<Loop>,
+    reader: Arc<LoopHandle>,
 }
 
 struct State<S> {
@@ -25,7 +25,7 @@ struct State<S> {
 
 impl<S> Rest<S> {
     /// For this reader.
-    pub(super) fn new(reader: &Arc<Loop>) -> Rest<S> {
+    pub(super) fn new(reader: &Arc<LoopHandle>) -> Rest<S> {
         Rest {
             state: Mutex::new(State {
                 connections: Vec::new(),
@@ -46,7 +46,7 @@ impl<S> Rest<S> {
         let is_expected = state.is_expected;
         drop(state);
         if is_expected {
-            self.reader.bell.ring();
+            self.reader.waker.ring();
         }
         None
     }

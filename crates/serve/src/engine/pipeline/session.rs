@@ -12,16 +12,16 @@ use std::time::Instant;
 
 use session::{Now, Session};
 
-use super::connection::{Arrival, Cargo, Connection, Stop, cut, cut_arrival, guard};
+use super::connection::{Arrival, Connection, Payload, Stop, cut, cut_arrival, guard};
 use super::stages::Stages;
-use crate::carriage::Want;
 use crate::clock;
+use crate::connection::Action;
 use crate::engine::admission::Opens;
-use crate::engine::loops::{House, SHARE_OF_TURN, STEPS_MAX};
+use crate::engine::reactor::{EngineContext, SHARE_OF_TURN, STEPS_MAX};
 
 /// One thread of the stage.
 pub(super) struct SessionThread<S, O> {
-    house: Arc<House<O>>,
+    engine: Arc<EngineContext<O>>,
     stages: Arc<Stages<S>>,
     /// For each reader and each writer, what this batch has for it.
     to_readers: Vec<VecDeque<Arrival<S>>>,
@@ -33,12 +33,15 @@ pub(super) struct SessionThread<S, O> {
 }
 
 impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
-    pub(super) fn new(house: Arc<House<O>>, stages: Arc<Stages<S>>) -> SessionThread<S, O> {
+    pub(super) fn new(
+        engine: Arc<EngineContext<O>>,
+        stages: Arc<Stages<S>>,
+    ) -> SessionThread<S, O> {
         SessionThread {
             to_readers: stages.readers.iter().map(|_| VecDeque::new()).collect(),
             to_writers: stages.writers.iter().map(|_| VecDeque::new()).collect(),
             handshakes: VecDeque::new(),
-            house,
+            engine,
             stages,
         }
     }
@@ -55,7 +58,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
                 break;
             }
             for connection in batch.drain(..) {
-                if connection.carriage.is_handshaking() {
+                if connection.machine.is_handshaking() {
                     self.handshakes.push_back(connection);
                 } else {
                     self.converse(connection);
@@ -66,12 +69,12 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         }
         let late = mem::take(&mut self.handshakes);
         late.into_iter()
-            .for_each(|connection| cut(&self.house, connection, clock::now()));
+            .for_each(|connection| cut(&self.engine, connection, clock::now()));
     }
 
     fn converse(&mut self, mut connection: Box<Connection<S>>) {
-        let house = &*self.house;
-        let stop = guard(&mut connection, |connection| connection.converse(house));
+        let engine = &*self.engine;
+        let stop = guard(&mut connection, |connection| connection.converse(engine));
         self.dispatch(connection, stop);
     }
 
@@ -101,7 +104,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
             }
             Some(Stop::Rest) => {
                 if let Some(late) = self.stages.rests[connection.reader].put(connection) {
-                    cut(&self.house, late, clock::now());
+                    cut(&self.engine, late, clock::now());
                 }
             }
             Some(Stop::Read) | None => {
@@ -113,7 +116,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
     /// Has the pool do what may block. A thread of the pool waits for room in the queue then; the
     /// threads of the stage never wait for it.
     fn hand_to_pool(&mut self, mut connection: Box<Connection<S>>) {
-        let place = match self.house.admission.shared.jobs.reserve() {
+        let place = match self.engine.admission.shared.jobs.reserve() {
             Ok(place) => place,
             Err(error) => {
                 let failed = |connection: &mut Connection<S>| connection.fail(&error);
@@ -121,14 +124,14 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
                 return self.dispatch(connection, stop);
             }
         };
-        let (house, stages) = (Arc::clone(&self.house), Arc::clone(&self.stages));
+        let (engine, stages) = (Arc::clone(&self.engine), Arc::clone(&self.stages));
         place.hand_over(move || {
-            guard(&mut connection, |connection| connection.block(&house));
+            guard(&mut connection, |connection| connection.block(&engine));
             let mut line = VecDeque::from([connection]);
             stages.sessions.put(&mut line);
             // The server is over.
             line.drain(..)
-                .for_each(|connection| cut(&house, connection, clock::now()));
+                .for_each(|connection| cut(&engine, connection, clock::now()));
         });
     }
 
@@ -139,41 +142,41 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
             stage.queue.put(line);
             // What is left has come after the end.
             line.drain(..)
-                .for_each(|connection| cut(&self.house, connection, clock::now()));
+                .for_each(|connection| cut(&self.engine, connection, clock::now()));
         }
         let lines = self.to_readers.iter_mut().zip(&self.stages.readers);
         for (line, stage) in lines {
             stage.queue.put(line);
             line.drain(..)
-                .for_each(|arrival| cut_arrival(&self.house, arrival, clock::now()));
+                .for_each(|arrival| cut_arrival(&self.engine, arrival, clock::now()));
         }
     }
 }
 
 impl<S: Session + 'static> Connection<S> {
     /// Goes on with the conversation until that is up to another stage, or may block.
-    fn converse(&mut self, house: &House<impl Opens<S>>) -> Stop {
-        if let Cargo::Ruin | Cargo::Watch(_) = self.cargo {
+    fn converse(&mut self, engine: &EngineContext<impl Opens<S>>) -> Stop {
+        if let Payload::Ruin | Payload::Watch(_) = self.payload {
             return self.next_stop();
         }
         let mut now = clock::now();
-        let Connection { carriage, .. } = self;
-        carriage.at_stage(house.admission.shared.stage.get(), now);
-        self.open(house, now);
+        let Connection { machine, .. } = self;
+        machine.handle_server_state(engine.admission.shared.server_state.get(), now);
+        self.open(engine, now);
         let Connection {
-            carriage, cargo, ..
+            machine, payload, ..
         } = self;
-        match mem::replace(cargo, Cargo::Nothing) {
-            Cargo::Input(input) => carriage.input(&input.bytes, now),
-            Cargo::Filled(len) => carriage.filled(len, now),
-            other => *cargo = other,
+        match mem::replace(payload, Payload::Nothing) {
+            Payload::Input(input) => machine.handle_input(&input.bytes, now),
+            Payload::Filled(len) => machine.handle_filled(Ok(len), now),
+            other => *payload = other,
         }
         for _ in 0..STEPS_MAX {
-            match self.carriage.want() {
-                Want::Open { .. } => self.open(house, now),
-                Want::Turn => {
+            match self.machine.next_action() {
+                Action::Open { .. } => self.open(engine, now),
+                Action::Turn => {
                     now = clock::now();
-                    self.carriage.go_on(now);
+                    self.machine.handle_turn(now);
                 }
                 _ => break,
             }
@@ -182,45 +185,45 @@ impl<S: Session + 'static> Connection<S> {
     }
 
     /// Makes its session, if it is to have one now.
-    fn open(&mut self, house: &House<impl Opens<S>>, now: Now) {
-        if let Want::Open { tls } = self.carriage.want() {
+    fn open(&mut self, engine: &EngineContext<impl Opens<S>>, now: Now) {
+        if let Action::Open { tls } = self.machine.next_action() {
             let peer = || self.peer;
-            let session = house.admission.session(self.listener, peer, tls, now);
-            self.carriage.opened(session, now);
+            let session = engine.admission.session(self.listener, peer, tls, now);
+            self.machine.handle_opened(session, now);
         }
     }
 
     /// Does what may block. Work that waits for something to happen is left to the reader, which
     /// is told when it is done: it would keep the thread for as long as it waits.
-    fn block<O>(&mut self, house: &House<O>) {
+    fn block<O>(&mut self, engine: &EngineContext<O>) {
         let Connection {
-            carriage,
-            wire,
-            cargo,
+            machine,
+            socket,
+            payload,
             ..
         } = self;
         let now = clock::now();
-        carriage.at_stage(house.admission.shared.stage.get(), now);
-        if let Cargo::Cold(read) = mem::replace(cargo, Cargo::Nothing) {
-            if let Err(error) = wire.has_read(read.run()) {
-                carriage.failed(&error, clock::now());
+        machine.handle_server_state(engine.admission.shared.server_state.get(), now);
+        if let Payload::Cold(read) = mem::replace(payload, Payload::Nothing) {
+            if let Err(error) = socket.has_read(read.run()) {
+                machine.handle_error(&error, clock::now());
             }
-        } else if let Want::Work = carriage.want() {
-            let job = carriage.begin_work();
+        } else if let Action::Work = machine.next_action() {
+            let job = machine.take_work();
             match job.waits {
-                true => *cargo = Cargo::Watch(Box::new(job)),
-                false => carriage.worked(job.run(now), clock::now()),
+                true => *payload = Payload::Watch(Box::new(job)),
+                false => machine.handle_worked(job.run(now), clock::now()),
             }
         }
     }
 
     /// What may block can not be done now.
     fn fail(&mut self, error: &io::Error) -> Stop {
-        self.cargo = Cargo::Nothing;
-        if let Want::Work = self.carriage.want() {
-            drop(self.carriage.begin_work());
+        self.payload = Payload::Nothing;
+        if let Action::Work = self.machine.next_action() {
+            drop(self.machine.take_work());
         }
-        self.carriage.failed(error, clock::now());
+        self.machine.handle_error(error, clock::now());
         self.next_stop()
     }
 }

@@ -7,7 +7,7 @@ use super::connection::{Arrival, Connection};
 use super::queue::Queue;
 use super::rest::Rest;
 use super::{Gauge, PipelineOptions};
-use crate::engine::loops::Loop;
+use crate::engine::reactor::LoopHandle;
 
 /// See the [module page](self).
 pub(super) struct Stages<S> {
@@ -26,7 +26,7 @@ pub(super) struct Stages<S> {
 
 /// The loop of a thread that reads or writes, with its queue.
 pub(super) struct QueuedLoop<T> {
-    pub(super) own: Arc<Loop>,
+    pub(super) own: Arc<LoopHandle>,
     pub(super) queue: Arc<Queue<T>>,
 }
 
@@ -71,7 +71,7 @@ impl<S> Stages<S> {
 impl<T> QueuedLoop<T> {
     fn some(count: usize, limit: usize) -> io::Result<Vec<QueuedLoop<T>>> {
         let queued = |_| {
-            let own = Loop::new()?;
+            let own = LoopHandle::new()?;
             let queue = Arc::new(Queue::new(limit, Some(Arc::clone(&own))));
             Ok(QueuedLoop { own, queue })
         };

@@ -13,7 +13,7 @@ use ::session::{Echo, Now, Outbox, Phase, Received};
 
 use super::*;
 use crate::counters::Closed;
-use crate::engine::loops::tests::{PATIENCE, connect, read_line, start_on_loopback};
+use crate::engine::reactor::tests::{PATIENCE, connect, read_line, start_on_loopback};
 use crate::limits::Limits;
 use crate::shared::Shared;
 use actor::{Actor, BIG_LEN, Locks};
@@ -82,7 +82,7 @@ impl World {
     fn sessions(pipeline: &Pipeline) -> Counted {
         let mut gauges = pipeline.gauges.iter();
         let gauge = gauges.find(|gauge| gauge.stage == "session").unwrap();
-        (gauge.look)()
+        (gauge.read)()
     }
 }
 
@@ -289,10 +289,10 @@ fn nothing_is_accepted_while_the_queue_of_each_reader_is_full() {
     let stages = Arc::new(Stages::<Echo>::new(&options).unwrap());
     let mut to = InTurn {
         stages: Arc::clone(&stages),
-        gate: Arc::new(Gate::new(10, 1)),
+        connection_limit: Arc::new(ConnectionLimit::new(10, 1)),
         next: 0,
     };
-    let own = Loop::new().unwrap();
+    let own = LoopHandle::new().unwrap();
     let accepted = || Accepted {
         socket: tempfile::tempfile().unwrap().into(),
         peer: None,
@@ -301,26 +301,26 @@ fn nothing_is_accepted_while_the_queue_of_each_reader_is_full() {
     let lengths = || [0, 1].map(|at: usize| stages.readers[at].queue.counted().length);
     for expected in [[1, 0], [1, 1]] {
         assert!(to.has_room(&own), "{:?}", lengths());
-        to.deal(accepted());
+        to.distribute(accepted());
         assert_eq!(lengths(), expected);
     }
     assert!(!to.has_room(&own));
     // It is the turn of the first, but only the second has room.
     stages.readers[1].queue.take(1, &mut Vec::new());
-    assert!(own.bell.is_rung(), "it is called when there is room");
+    assert!(own.waker.is_rung(), "it is called when there is room");
     assert!(to.has_room(&own));
-    to.deal(accepted());
+    to.distribute(accepted());
     assert_eq!(lengths(), [1, 1]);
 }
 
 /// Seen: three system calls of each request woke its reader to tell it that a reply was sent.
-/// Cause: what came back went through the reader's queue and rang its bell. Cure: it rests until
+/// Cause: what came back went through the reader's queue and rang its waker. Cure: it rests until
 /// the reader hears of its peer.
 #[test]
 fn a_reader_is_not_woken_for_a_reply_that_was_sent() {
     const LINES: usize = 200;
     let world = World::new(NARROW, || Echo);
-    let came_back = || (world.pipeline.gauges[0].look)().taken;
+    let came_back = || (world.pipeline.gauges[0].read)().taken;
     let mut client = world.connect();
     // Its reader has a timer for it after the first.
     exchange(&mut client, 2);
@@ -363,7 +363,7 @@ fn a_connection_that_rests_hears_of_all_that_may_come() {
     exchange(&mut other, 3);
     client.shutdown(Shutdown::Write).unwrap();
     is_over(&mut client, Closed::Peer, &world);
-    world.shared.stage.drain();
+    world.shared.server_state.drain();
     world.pipeline.loops.wake();
     is_over(&mut other, Closed::Drained, &world);
 }
@@ -398,7 +398,7 @@ fn sessions_that_panic_when_told_of_a_drain_or_dropped_end_their_own_connections
     world.wait_until("one has left", |pipeline| {
         pipeline.loops.connection_count() == 2
     });
-    world.shared.stage.drain();
+    world.shared.server_state.drain();
     world.pipeline.loops.wake();
     for client in &mut clients {
         assert_eq!(read_all(client), b"");

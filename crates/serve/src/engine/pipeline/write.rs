@@ -5,7 +5,7 @@
 //!  └────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Most replies are taken at once, and such a connection never gets a seat here. Nothing in this
+//! Most replies are taken at once, and such a connection never gets a slot here. Nothing in this
 //! loop waits but its dispatcher: a connection for which another stage has no room waits in line
 //! here, so that what comes from the session stage always finds room soon.
 
@@ -20,47 +20,47 @@ use event::{Interest, Ready};
 use session::{Now, Session};
 use slab::Slab;
 
-use super::connection::{Arrival, Cargo, Connection, Stop, cut, cut_arrival, guard};
+use super::connection::{Arrival, Connection, Payload, Stop, cut, cut_arrival, guard};
 use super::queue::{Outlet, Queue};
 use super::rest::Rest;
 use super::stages::Stages;
 use crate::clock;
-use crate::engine::loops::{
-    House, LongUntil, Lookout, Loop, SHARE_OF_TURN, Seated, Waits, Watch, output, place_of,
-    take_steps,
+use crate::engine::reactor::{
+    EngineContext, HasWatch, LongUntil, LoopHandle, Poller, SHARE_OF_TURN, Wait, Watch, output,
+    slot_of, take_steps,
 };
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
 pub(super) struct Writer<S, O> {
-    house: Arc<House<O>>,
-    own: Arc<Loop>,
+    engine: Arc<EngineContext<O>>,
+    own: Arc<LoopHandle>,
     queue: Arc<Queue<Box<Connection<S>>>>,
     session: Outlet<Box<Connection<S>>>,
     readers: Vec<Outlet<Arrival<S>>>,
     rests: Vec<Arc<Rest<S>>>,
     batch_max: usize,
-    lookout: Lookout,
-    seats: Slab<Seat<S>>,
+    poller: Poller,
+    slots: Slab<Slot<S>>,
     /// More has come than a batch.
     has_more: bool,
     now: Now,
     /// Until when this turn of the loop goes on with long work.
     long_until: Instant,
     /// What the server was doing at the last look.
-    stage: u8,
+    server_state: u8,
     // Empty between two turns, and kept for their memory.
     arrivals: Vec<Box<Connection<S>>>,
 }
 
-/// The seat of a connection that waits.
-struct Seat<S> {
+/// The slot of a connection that waits.
+struct Slot<S> {
     watch: Watch,
     connection: Box<Connection<S>>,
-    waits: Waits,
+    waits: Wait,
 }
 
-impl<S> Seated for Seat<S> {
+impl<S> HasWatch for Slot<S> {
     fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }
@@ -68,7 +68,7 @@ impl<S> Seated for Seat<S> {
 
 /// What became of a connection.
 enum Outcome {
-    Waits(Waits),
+    Waits(Wait),
     Leaves(Stop),
 }
 
@@ -79,7 +79,7 @@ where
     /// # Errors
     /// What the kernel says to the dispatcher.
     pub(super) fn new(
-        house: Arc<House<O>>,
+        engine: Arc<EngineContext<O>>,
         stages: &Stages<S>,
         number: usize,
     ) -> io::Result<Writer<S, O>> {
@@ -87,8 +87,8 @@ where
         let own = Arc::clone(&writer.own);
         let readers = stages.readers.iter();
         Ok(Writer {
-            lookout: Lookout::new(&house, Arc::clone(&own))?,
-            house,
+            poller: Poller::new(&engine, Arc::clone(&own))?,
+            engine,
             queue: Arc::clone(&writer.queue),
             session: Outlet::new(&stages.sessions, &own),
             readers: readers
@@ -97,27 +97,27 @@ where
             rests: stages.rests.clone(),
             own,
             batch_max: stages.batch_max,
-            seats: Slab::new(),
+            slots: Slab::new(),
             has_more: false,
             now: clock::now(),
             long_until: Instant::now(),
-            stage: SERVING,
+            server_state: SERVING,
             arrivals: Vec::new(),
         })
     }
 
     /// Writes until the server is over.
     pub(super) fn run(mut self) {
-        while self.stage != CUTTING {
+        while self.server_state != CUTTING {
             let timeout = self.patience();
-            self.lookout.wait(timeout);
+            self.poller.wait(timeout);
             self.now = clock::now();
             self.long_until = self.now.monotonic + SHARE_OF_TURN;
-            self.hear_reports();
-            self.hear_news();
-            self.give_turns();
+            self.handle_reports();
+            self.check_server_state();
+            self.run_queued();
             self.take_arrivals();
-            self.look_at_timers();
+            self.expire_timers();
             self.session.hand_over();
             self.readers.iter_mut().for_each(Outlet::hand_over);
         }
@@ -126,26 +126,26 @@ where
 
     /// For how long nothing happens unless something is reported.
     fn patience(&self) -> Option<Duration> {
-        if self.has_more || self.lookout.turns() > 0 {
+        if self.has_more || self.poller.turns() > 0 {
             return Some(Duration::ZERO);
         }
-        let next = self.lookout.next_expiry()?;
+        let next = self.poller.next_expiry()?;
         Some(next.saturating_duration_since(self.now.monotonic))
     }
 
-    fn hear_reports(&mut self) {
-        while let Some(Ready { token, readiness }) = self.lookout.next_report() {
-            let Some(at) = place_of(&mut self.seats, token.0) else {
+    fn handle_reports(&mut self) {
+        while let Some(Ready { token, readiness }) = self.poller.next_report() {
+            let Some(at) = slot_of(&mut self.slots, token.0) else {
                 continue; // It has left in this turn.
             };
-            let seat = &mut self.seats[at];
-            seat.connection.wire.is_ready(readiness);
-            match seat.waits {
-                Waits::Room { .. } if readiness.is_writable() => self.go_on(at),
+            let slot = &mut self.slots[at];
+            slot.connection.socket.is_ready(readiness);
+            match slot.waits {
+                Wait::Writable { .. } if readiness.is_writable() => self.go_on(at),
                 // It would be reported again and again, for as long as it waits for something else.
-                _ if self.lookout.is_level => {
-                    self.lookout
-                        .unwatch(&mut seat.watch, seat.connection.wire.as_fd());
+                _ if self.poller.is_level => {
+                    self.poller
+                        .unwatch(&mut slot.watch, slot.connection.socket.as_fd());
                 }
                 _ => {}
             }
@@ -153,19 +153,19 @@ where
     }
 
     /// Whether the server drains or is over.
-    fn hear_news(&mut self) {
-        let stage = self.house.admission.shared.stage.get();
-        if stage == mem::replace(&mut self.stage, stage) || stage == CUTTING {
+    fn check_server_state(&mut self) {
+        let state = self.engine.admission.shared.server_state.get();
+        if state == mem::replace(&mut self.server_state, state) || state == CUTTING {
             return;
         }
-        let places: Vec<_> = self.seats.iter().map(|(at, _)| at).collect();
+        let places: Vec<_> = self.slots.iter().map(|(at, _)| at).collect();
         places.into_iter().for_each(|at| self.go_on(at));
     }
 
     /// A turn for each that waits for one now, or for as many as there is time for.
-    fn give_turns(&mut self) {
-        for _ in 0..self.lookout.turns() {
-            if let Some(at) = self.lookout.take_turn(&mut self.seats) {
+    fn run_queued(&mut self) {
+        for _ in 0..self.poller.turns() {
+            if let Some(at) = self.poller.take_turn(&mut self.slots) {
                 self.go_on(at);
             }
             self.now = clock::now();
@@ -183,7 +183,7 @@ where
             let long_until = Some(self.long_until);
             let driven = drive(
                 &mut connection,
-                self.stage,
+                self.server_state,
                 &mut self.now,
                 long_until,
                 &self.own,
@@ -191,9 +191,9 @@ where
             match driven {
                 Outcome::Leaves(stop) => self.dispatch(connection, stop),
                 Outcome::Waits(waits) => {
-                    let seat = self.seats.vacant_entry();
-                    let (at, watch) = (seat.key(), self.lookout.meet(seat.key()));
-                    seat.insert(Seat {
+                    let slot = self.slots.vacant_entry();
+                    let (at, watch) = (slot.key(), self.poller.meet(slot.key()));
+                    slot.insert(Slot {
                         watch,
                         connection,
                         waits,
@@ -205,65 +205,71 @@ where
         self.arrivals = arrivals;
     }
 
-    fn look_at_timers(&mut self) {
-        self.lookout.expire(self.now.monotonic);
-        while let Some(at) = self.lookout.next_expired(&mut self.seats) {
-            let seat = &mut self.seats[at];
-            if self.lookout.is_over(&mut seat.watch, seat.waits.until()) {
+    fn expire_timers(&mut self) {
+        self.poller.expire(self.now.monotonic);
+        while let Some(at) = self.poller.next_expired(&mut self.slots) {
+            let slot = &mut self.slots[at];
+            if self.poller.is_over(&mut slot.watch, slot.waits.until()) {
                 // If a report was lost, this finds what it was about.
-                seat.connection.wire.try_again();
+                slot.connection.socket.try_again();
                 self.go_on(at);
             }
         }
     }
 
-    /// Goes on with a connection that has a seat.
+    /// Goes on with a connection that has a slot.
     fn go_on(&mut self, at: usize) {
-        let seat = &mut self.seats[at];
+        let slot = &mut self.slots[at];
         // In its turn nothing is put off.
-        let long_until = (!matches!(seat.waits, Waits::Turn)).then_some(self.long_until);
-        let connection = &mut seat.connection;
-        match drive(connection, self.stage, &mut self.now, long_until, &self.own) {
+        let long_until = (!matches!(slot.waits, Wait::Turn)).then_some(self.long_until);
+        let connection = &mut slot.connection;
+        match drive(
+            connection,
+            self.server_state,
+            &mut self.now,
+            long_until,
+            &self.own,
+        ) {
             Outcome::Leaves(stop) => self.leave(at, stop),
             Outcome::Waits(waits) => {
-                seat.waits = waits;
+                slot.waits = waits;
                 self.wait_for(at, waits);
             }
         }
     }
 
     /// Sees to it that a connection is heard of when its wait is over.
-    fn wait_for(&mut self, at: usize, waits: Waits) {
-        let Seat {
+    fn wait_for(&mut self, at: usize, waits: Wait) {
+        let Slot {
             watch, connection, ..
-        } = &mut self.seats[at];
+        } = &mut self.slots[at];
         match waits {
-            Waits::Room { until } => {
-                self.lookout.arm(watch, until);
-                let (fd, was_watched) = (connection.wire.as_fd(), watch.is_watched());
-                if self.lookout.watch(watch, fd, Interest::WRITE).is_err() {
+            Wait::Writable { until } => {
+                self.poller.arm(watch, until);
+                let (fd, was_watched) = (connection.socket.as_fd(), watch.is_watched());
+                if self.poller.watch(watch, fd, Interest::WRITE).is_err() {
                     // The kernel has no memory to watch it: better an end that is counted than a
                     // connection that is never heard of.
-                    connection.cargo = Cargo::Ruin;
+                    connection.payload = Payload::Ruin;
                     self.leave(at, Stop::Read);
-                } else if !was_watched && self.lookout.misses_room() {
-                    connection.wire.try_again();
-                    self.lookout.queue(watch);
+                } else if !was_watched && self.poller.misses_room() {
+                    connection.socket.try_again();
+                    self.poller.queue(watch);
                 }
             }
-            Waits::Time { until } => self.lookout.arm(watch, until),
-            _ => self.lookout.queue(watch),
+            Wait::Time { until } => self.poller.arm(watch, until),
+            _ => self.poller.queue(watch),
         }
     }
 
-    /// A connection gives up its seat.
+    /// A connection gives up its slot.
     fn leave(&mut self, at: usize, stop: Stop) {
-        let Seat {
+        let Slot {
             mut watch,
             connection,
             ..
-        } = self.seats.remove(at);
-        self.lookout.part(&mut watch, connection.wire.as_fd());
+        } = self.slots.remove(at);
+        self.poller.part(&mut watch, connection.socket.as_fd());
         self.dispatch(connection, stop);
     }
 
@@ -271,7 +277,7 @@ where
         match stop {
             Stop::Rest => {
                 if let Some(late) = self.rests[connection.reader].put(connection) {
-                    cut(&self.house, late, self.now);
+                    cut(&self.engine, late, self.now);
                 }
             }
             Stop::Read => {
@@ -284,19 +290,19 @@ where
 
     /// The server is over. What is with another stage ends there, or finds this queue closed.
     fn end_all(mut self) {
-        let (house, now) = (&*self.house, clock::now());
+        let (engine, now) = (&*self.engine, clock::now());
         let lines = [
             self.queue.close(),
             self.session.queue.close(),
             self.session.line.drain(..).collect(),
         ];
-        let here = self.seats.drain().map(|seat| seat.connection);
+        let here = self.slots.drain().map(|slot| slot.connection);
         for connection in lines.into_iter().flatten().chain(here) {
-            cut(house, connection, now);
+            cut(engine, connection, now);
         }
         for reader in &mut self.readers {
             for arrival in reader.line.drain(..) {
-                cut_arrival(house, arrival, now);
+                cut_arrival(engine, arrival, now);
             }
         }
     }
@@ -305,43 +311,43 @@ where
 /// Sends what is on its way out until that has to wait, or is up to another stage.
 fn drive<S: Session>(
     connection: &mut Connection<S>,
-    stage: u8,
+    server_state: u8,
     now: &mut Now,
     long_until: LongUntil,
-    own: &Loop,
+    own: &LoopHandle,
 ) -> Outcome {
     let driven = guard(connection, |connection| {
-        connection.carriage.at_stage(stage, *now);
+        connection.machine.handle_server_state(server_state, *now);
         connection.write(now, long_until, own)
     });
     driven.unwrap_or(Outcome::Leaves(Stop::Read))
 }
 
 impl<S: Session> Connection<S> {
-    fn write(&mut self, now: &mut Now, long_until: LongUntil, own: &Loop) -> Outcome {
+    fn write(&mut self, now: &mut Now, long_until: LongUntil, own: &LoopHandle) -> Outcome {
         let outcome = take_steps(|| {
             match self.next_stop() {
                 Stop::Write => {}
                 stop => return Break(Outcome::Leaves(stop)),
             }
             let Connection {
-                carriage,
-                wire,
-                cargo,
+                machine,
+                socket,
+                payload,
                 ..
             } = self;
             let slow = |read| {
                 own.counters.slow_reads.add(1);
-                *cargo = Cargo::Cold(Box::new(read));
+                *payload = Payload::Cold(Box::new(read));
             };
-            match output(carriage, wire, now, long_until, Some(slow)) {
+            match output(machine, socket, now, long_until, Some(slow)) {
                 Continue(len) => return Continue(len),
-                Break(Waits::Helper) => return Break(Outcome::Leaves(Stop::Block)),
-                Break(waits) if waits.are_over(*now) => carriage.expired(*now),
+                Break(Wait::Thread) => return Break(Outcome::Leaves(Stop::Block)),
+                Break(waits) if waits.is_over(*now) => machine.handle_timeout(*now),
                 Break(waits) => return Break(Outcome::Waits(waits)),
             }
             Continue(0)
         });
-        outcome.unwrap_or(Outcome::Waits(Waits::Turn))
+        outcome.unwrap_or(Outcome::Waits(Wait::Turn))
     }
 }

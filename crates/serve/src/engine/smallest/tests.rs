@@ -1,4 +1,4 @@
-//! What every engine promises, with real sockets. That the carriage is right is tested elsewhere.
+//! What every engine promises, with real sockets. That the machine is right is tested elsewhere.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::time::Instant;
 use session::{Echo, FileRange, Next, Outbox, Phase, Received, SharedFile};
 
 use super::{start as start_smallest, *};
-use crate::engine::loops::tests::{PATIENCE, connect, read_line, start_on_loopback};
+use crate::engine::reactor::tests::{PATIENCE, connect, read_line, start_on_loopback};
 use crate::limits::Limits;
 use crate::shared::Shared;
 
@@ -35,7 +35,7 @@ impl World {
         connect(self.address)
     }
 
-    /// Waits until so many connections are open.
+    /// Wait until so many connections are open.
     fn wait_for_count(&self, count: usize) {
         let deadline = Instant::now() + PATIENCE;
         while self.engine.connection_count() != count {
@@ -122,7 +122,7 @@ fn a_drain_closes_an_idle_connection() {
     let mut idle = world.connect();
     idle.write_all(b"one\n").unwrap();
     assert_eq!(read_line(&mut idle), "one\n");
-    world.shared.stage.drain();
+    world.shared.server_state.drain();
     world.engine.stop_accepting();
     assert_eq!(idle.read(&mut [0]).unwrap(), 0, "closed");
     world.wait_for_count(0);

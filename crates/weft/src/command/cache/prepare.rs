@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{CacheConfig, Listen};
 use crate::failure::Failure;
-use crate::operate::{self, Doors, become_user, running};
+use crate::operate::{self, NetstackAddresses, become_user, running};
 use crate::os::files;
 use crate::os::machine::Machine;
 use crate::os::open_files::make_room;
@@ -78,7 +78,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
         &config.common,
         inherited,
         Some(config.backlog as usize),
-        || doors(config, tls.as_ref()),
+        || netstack_addresses(config, tls.as_ref()),
         |inherited| operate::listeners(inherited, config.listen_is_default, bind),
     )?;
     let datagrams = bind_datagrams(config)?;
@@ -102,11 +102,11 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
 }
 
 /// Where a netstack listens.
-fn doors(config: &CacheConfig, tls: Option<&Arc<Tls>>) -> Doors {
+fn netstack_addresses(config: &CacheConfig, tls: Option<&Arc<Tls>>) -> NetstackAddresses {
     let listen = config.listen().into_iter();
-    let doors =
+    let netstack_addresses =
         listen.map(|Listen { address, has_tls }| (address, tls.filter(|_| has_tls).cloned()));
-    doors.collect()
+    netstack_addresses.collect()
 }
 
 /// The user to become. Only root can change its user, and as root `-u` is required, as in

@@ -10,7 +10,7 @@ use ::serve::tls::{Certificate, Tls, TlsOptions};
 
 use super::ServeConfig;
 use crate::failure::Failure;
-use crate::operate::{self, Doors, become_user, bind_all};
+use crate::operate::{self, NetstackAddresses, become_user, bind_all};
 use crate::os::machine::Machine;
 use crate::os::open_files::make_room;
 use crate::os::pid_file::PidFile;
@@ -80,7 +80,7 @@ pub(crate) fn prepare(
         &config.common,
         inherited,
         None,
-        || doors(config, tls.as_ref()),
+        || netstack_addresses(config, tls.as_ref()),
         |inherited| bind_listeners(config, inherited, tls.as_ref()),
     )?;
     let admin = bind_all(&config.common.admin, &[])?;
@@ -143,7 +143,7 @@ pub(super) fn few_connections(
 }
 
 /// Where a netstack listens.
-fn doors(config: &ServeConfig, tls: Option<&Arc<Tls>>) -> Doors {
+fn netstack_addresses(config: &ServeConfig, tls: Option<&Arc<Tls>>) -> NetstackAddresses {
     // The default is this machine only, which a host on a link is not.
     let everywhere = [Address::Name {
         host: String::new(),
@@ -153,8 +153,8 @@ fn doors(config: &ServeConfig, tls: Option<&Arc<Tls>>) -> Doors {
         true => &everywhere[..],
         false => &config.listen,
     };
-    let doors = listen.iter().map(|address| (address.clone(), tls.cloned()));
-    doors.collect()
+    let netstack_addresses = listen.iter().map(|address| (address.clone(), tls.cloned()));
+    netstack_addresses.collect()
 }
 
 /// The port if no flag names one.

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use event::Readiness;
 use session::Session;
 
-use super::{Reader, Seat};
-use crate::carriage::Want;
+use super::{Reader, Slot};
 use crate::clock;
+use crate::connection::Action;
 use crate::counters::Closed;
-use crate::engine::loops::{Accepted, Wire, drop_session, place_of};
-use crate::engine::pipeline::connection::{Arrival, Cargo, Connection, cut, cut_arrival, guard};
+use crate::engine::pipeline::connection::{Arrival, Connection, Payload, cut, cut_arrival, guard};
+use crate::engine::reactor::{Accepted, Socket, drop_session, slot_of};
 use crate::shared::SERVING;
 
 impl<S, O> Reader<S, O>
@@ -29,14 +29,14 @@ where
                 Arrival::Accepted(accepted) => self.welcome(accepted),
                 Arrival::Back(connection) => self.take_back(connection),
                 Arrival::Worked(name, job) => {
-                    let Some(at) = place_of(&mut self.seats, name) else {
+                    let Some(at) = slot_of(&mut self.slots, name) else {
                         drop_session(job);
                         continue;
                     };
                     let now = self.now;
                     match job {
                         Some(job) => {
-                            self.tell(at, |connection| connection.carriage.worked(*job, now));
+                            self.tell(at, |connection| connection.machine.handle_worked(*job, now));
                         }
                         None => self.end(at, Closed::Error),
                     }
@@ -48,30 +48,30 @@ where
 
     /// Begins to serve a connection, unless there is no room for it.
     fn welcome(&mut self, accepted: Accepted) {
-        let Some((accepted, carriage)) = self.house.welcome(accepted, self.now) else {
+        let Some((accepted, machine)) = self.engine.welcome(accepted, self.now) else {
             return;
         };
-        let seat = self.seats.vacant_entry();
-        let (at, watch) = (seat.key(), self.lookout.meet(seat.key()));
+        let slot = self.slots.vacant_entry();
+        let (at, watch) = (slot.key(), self.poller.meet(slot.key()));
         let connection = Box::new(Connection {
-            carriage,
-            wire: Wire::new(accepted.socket, self.lookout.trusts_short_reads()),
+            machine,
+            socket: Socket::new(accepted.socket, self.poller.trusts_short_reads()),
             peer: accepted.peer,
             listener: accepted.listener,
             reader: self.number,
             name: watch.name,
             is_heard_by: None,
             writer: at % self.writers,
-            cargo: Cargo::Nothing,
+            payload: Payload::Nothing,
         });
-        seat.insert(Seat {
+        slot.insert(Slot {
             watch,
             connection: Some(connection),
             missed: Readiness::default(),
             is_expected: false,
         });
         self.own.counters.accepted.add(1);
-        match self.stage {
+        match self.server_state {
             SERVING => self.queue(at),
             _ => self.receive_news(at),
         }
@@ -87,34 +87,34 @@ where
         self.rested = rested;
     }
 
-    /// A connection is back at its seat.
+    /// A connection is back at its slot.
     fn take_back(&mut self, mut connection: Box<Connection<S>>) {
         let name = connection.name;
-        let at = place_of(&mut self.seats, name).expect("a seat is kept until the end");
-        let seat = &mut self.seats[at];
-        connection.wire.is_ready(mem::take(&mut seat.missed));
-        self.expected -= usize::from(mem::take(&mut seat.is_expected));
-        match mem::replace(&mut connection.cargo, Cargo::Nothing) {
-            Cargo::Ruin => {
-                seat.connection = Some(connection);
+        let at = slot_of(&mut self.slots, name).expect("a slot is kept until the end");
+        let slot = &mut self.slots[at];
+        connection.socket.is_ready(mem::take(&mut slot.missed));
+        self.expected -= usize::from(mem::take(&mut slot.is_expected));
+        match mem::replace(&mut connection.payload, Payload::Nothing) {
+            Payload::Ruin => {
+                slot.connection = Some(connection);
                 return self.end(at, Closed::Error);
             }
-            Cargo::Watch(job) => {
+            Payload::Watch(job) => {
                 let queue = Arc::clone(&self.queue);
                 let done = move |job: Option<_>| {
                     let worked = Arrival::Worked(name, job.map(Box::new));
                     // If the queue is closed, so is the connection.
                     queue.put(&mut VecDeque::from([worked]));
                 };
-                let jobs = &self.house.admission.shared.jobs;
+                let jobs = &self.engine.admission.shared.jobs;
                 if let Err(error) = jobs.work(*job, self.now, done) {
-                    connection.carriage.failed(&error, self.now);
+                    connection.machine.handle_error(&error, self.now);
                 }
             }
-            cargo => connection.cargo = cargo,
+            payload => connection.payload = payload,
         }
-        seat.connection = Some(connection);
-        match self.stage {
+        slot.connection = Some(connection);
+        match self.server_state {
             SERVING => self.settle(at),
             _ => self.receive_news(at),
         }
@@ -123,13 +123,15 @@ where
     /// Lets a connection wait, or end, at once, and not behind those that are ready, if it has
     /// nothing for the session.
     fn settle(&mut self, at: usize) {
-        let Some(connection) = &mut self.seats[at].connection else {
+        let Some(connection) = &mut self.slots[at].connection else {
             return;
         };
-        let rests = guard(connection, |connection| match connection.carriage.want() {
-            Want::Receive { .. } | Want::Fill { .. } => !connection.wire.may_receive(),
-            Want::Nothing | Want::Close(_) => true,
-            _ => false,
+        let rests = guard(connection, |connection| {
+            match connection.machine.next_action() {
+                Action::Receive { .. } | Action::Fill { .. } => !connection.socket.may_receive(),
+                Action::Nothing | Action::Close(_) => true,
+                _ => false,
+            }
         });
         match rests {
             Some(false) => self.queue(at),
@@ -139,29 +141,29 @@ where
 
     /// Closes a connection and counts why.
     pub(super) fn end(&mut self, at: usize, closed: Closed) {
-        let Seat {
+        let Slot {
             watch, connection, ..
-        } = self.seats.remove(at);
+        } = self.slots.remove(at);
         if let Some(connection) = connection {
-            self.lookout.forget(&watch, connection.wire.as_fd());
-            self.house.end(connection, closed);
+            self.poller.forget(&watch, connection.socket.as_fd());
+            self.engine.end(connection, closed);
         }
     }
 
     /// The server is over. What is with another stage ends there, or finds this queue closed.
     pub(super) fn end_all(mut self) {
-        let (house, now) = (&*self.house, clock::now());
+        let (engine, now) = (&*self.engine, clock::now());
         for arrival in self.queue.close() {
-            cut_arrival(house, arrival, now);
+            cut_arrival(engine, arrival, now);
         }
         let lines = [
             self.rest.close(),
             self.session.queue.close(),
             self.session.line.drain(..).collect(),
         ];
-        let here = self.seats.drain().filter_map(|seat| seat.connection);
+        let here = self.slots.drain().filter_map(|slot| slot.connection);
         for connection in lines.into_iter().flatten().chain(here) {
-            cut(house, connection, now);
+            cut(engine, connection, now);
         }
     }
 }

@@ -1,0 +1,56 @@
+//! One connection without its socket: a state machine without I/O and without a clock.
+//!
+//! A [`Machine`] owns everything of a connection but the socket: the session, input that the
+//! session has not used, replies on their way out, TLS, deadlines, and the reason of the close. The
+//! engine owns the socket. It asks for the [`next_action`](Machine::next_action), does it, and
+//! reports the result and the time to the `handle_…` method that the action names:
+//!
+//! ```text
+//!           handle_input · handle_filled · handle_sent · handle_read · handle_timeout · …
+//!  engine ──────────────────────────────────────────────────────────────────────▶ Machine ── Session
+//!         ◀──────────────────────────────────────────────────────────────────────
+//!           next_action: Open · Receive · Fill · Send · SendFile · ReadFile · CheckUnacked ·
+//!                        Turn · Work · Nothing · CheckQueues · Finish · Close
+//! ```
+//!
+//! The engine decides how bytes move and on which thread. The machine decides everything else:
+//! time-outs, the minimum rate of a slow reader, back-pressure, draining, what is logged and
+//! counted, and how a connection is closed so that the peer sees its last reply. So every engine
+//! behaves the same, and all of it is tested with a scripted peer in virtual time
+//! (`machine/tests.rs`).
+//!
+//! Two fields decide the next action. While something is on its way out, it is sent. Then the state
+//! decides:
+//!
+//! ```text
+//!  Handshake ──▶ Open ──▶ Receive, Fill ◀──────┐
+//!  (with TLS)               │ input             │ the session waits for more
+//!                           ▼                   │
+//!                        session.receive ───────┤
+//!                           │                   │
+//!                           ├─▶ Turn ───────────┤ it filled the outbox
+//!                           ├─▶ Work ▶ Working ─┘ it must do what may block
+//!                           │                  it refused the peer, which may still be sending
+//!                           ├─▶ Finish ▶ Discard ─▶ Close
+//!                           │     ▲         │  ▲      ▲
+//!                           │     │         ▼  │      │
+//!                           └─▶ CheckQueues ────┴─────┘
+//!                             the last reply was sent: is input there, or may it still come?
+//! ```
+//!
+//! Asking twice gives the same answer, so an engine may ask at any time. Unrequested events are
+//! safe: early input is buffered, an early timeout is ignored. Between two requests a machine holds
+//! no buffer: a pool of the thread lends one for the time of a reply.
+//!
+//! `action` (actions and their results) · `machine` (states and transitions) · `send` (data on its
+//! way out, slow readers) · `linger` (the last wait for a peer) · `tls` (records in and out).
+
+mod action;
+mod linger;
+mod machine;
+mod send;
+mod tls;
+
+pub(crate) use action::{Action, FilePiece, FileProgress, Queues, Unacked, UnackedCheck};
+pub(crate) use machine::{DRAIN_GRACE, Machine};
+pub(crate) use tls::TlsConnection;

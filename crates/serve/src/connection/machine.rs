@@ -1,0 +1,944 @@
+//! The connection machine: its states, the next action of each, and the events that move it.
+//!
+//! The [module above](super) draws the states. In this file, from the top: the machine and its
+//! states; the next action; events of input, of output, of the end; then the steps that several
+//! events share.
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use session::{GiveUp, Next, Now, Phase, Received, Session};
+
+use super::action::{Action, FileProgress, Queues, Unacked};
+pub(crate) use super::linger::DRAIN_GRACE;
+use super::linger::Linger;
+use super::send::Outgoing;
+use super::tls::{TlsConnection, is_record_whole};
+use crate::counters::Closed;
+use crate::jobs::Job;
+use crate::memory::{Charge, HELD_LEN_FULL};
+use crate::shared::{DRAINING, SERVING, Shared};
+
+/// One connection. See the [module page](super).
+pub(crate) struct Machine<S> {
+    shared: Arc<Shared>,
+    /// `None` before it is opened, while it is out at work, and after the end.
+    session: Option<S>,
+    /// `None` without TLS, and while records are opened.
+    tls: Option<Box<TlsConnection>>,
+    is_tls: bool,
+    /// INVARIANT: between two calls it is `Some` only with something to send in it.
+    outgoing: Option<Box<Outgoing>>,
+    /// Input that the session has not used: the beginning of a request, as a rule nothing.
+    held: Vec<u8>,
+    held_charge: Charge,
+    /// End of the present wait for input.
+    deadline: Instant,
+    /// Arrival of the first byte of the request that is to be answered next, and how much later the
+    /// last input came.
+    begun: Instant,
+    arrived_after_us: u32,
+    /// Number of bytes sent in all, as far as can be counted.
+    sent_len: u32,
+    state: State,
+    phase: Phase,
+    drain: Drain,
+    /// `Some` from the end of our side of the stream on, while the peer's is waited for.
+    linger: Option<Box<Linger>>,
+    /// The peer has sent all that it will.
+    is_ended: bool,
+    /// The peer's side of the stream has ended, so that no input is left or can come. Under TLS the
+    /// peer may have said before that it sends no more.
+    is_stream_ended: bool,
+}
+
+/// The state when nothing is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Handshake,
+    Open,
+    Receive,
+    Fill,
+    Turn,
+    Work { waits: bool },
+    Working,
+    CheckQueues(Closed),
+    Finish(Closed),
+    Discard(Closed),
+    Close(Closed),
+}
+
+impl State {
+    /// True once the end of the conversation is decided on.
+    fn is_end(self) -> bool {
+        matches!(
+            self,
+            State::CheckQueues(_) | State::Finish(_) | State::Discard(_) | State::Close(_)
+        )
+    }
+}
+
+/// Draining of the server, as this connection knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    No,
+    /// The session does not know yet.
+    Pending,
+    /// The session knows.
+    Announced,
+}
+
+/// Limit on held input, in bytes. Each session has smaller limits of its own.
+const HELD_LEN_MAX: usize = 1024 * 1024;
+
+/// Capacity that an idle machine keeps for unused input, in bytes.
+const HELD_LEN_KEPT: usize = 512;
+
+/// Time between two checks of a handshake that waits for memory.
+const MEMORY_CHECK_EVERY: Duration = Duration::from_millis(100);
+
+/// Time that TLS's goodbye may wait for space in the socket's buffer, if it follows no reply. It is
+/// a courtesy then: a peer that takes nothing more goes without. Behind a reply it has as long as
+/// the reply, because a peer takes a reply without it for one that was cut off.
+const GOODBYE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Number of bytes that leave a new connection without a wait, unless the peer has next to no
+/// space: every congestion window begins with more (RFC 6928), and so does the receive window of a
+/// socket with the smallest buffer that Linux allows. socket(7)
+const SENT_AT_ONCE_LEN_MAX: u32 = 1024;
+
+// ---- the next action
+
+impl<S: Session> Machine<S> {
+    /// A connection that was accepted just now.
+    pub(crate) fn new(shared: Arc<Shared>, tls: Option<Box<TlsConnection>>, now: Now) -> Self {
+        let (state, patience) = match tls {
+            None => (State::Open, shared.limits.head_timeout),
+            Some(_) => (State::Handshake, shared.limits.handshake_timeout),
+        };
+        Machine {
+            shared,
+            session: None,
+            is_tls: tls.is_some(),
+            tls,
+            outgoing: None,
+            held: Vec::new(),
+            held_charge: Charge::default(),
+            deadline: now.monotonic + patience,
+            begun: now.monotonic,
+            arrived_after_us: 0,
+            sent_len: 0,
+            state,
+            phase: Phase::Idle,
+            drain: Drain::No,
+            linger: None,
+            is_ended: false,
+            is_stream_ended: false,
+        }
+    }
+
+    /// Returns the next action. Asking changes nothing.
+    #[inline]
+    pub(crate) fn next_action(&mut self) -> Action<'_> {
+        if let Some(outgoing) = &self.outgoing {
+            let is_last = self.state.is_end() && !self.is_tls;
+            return outgoing.next_action(self.tls.is_some(), is_last, &self.shared.buffers);
+        }
+        let until = self.deadline;
+        match self.state {
+            State::Receive | State::Handshake | State::Discard(_) => Action::Receive { until },
+            State::Fill => {
+                let space = self
+                    .session
+                    .as_mut()
+                    .map(S::body_buffer)
+                    .unwrap_or_default();
+                Action::Fill { space, until }
+            }
+            State::Turn => Action::Turn,
+            State::Work { .. } => Action::Work,
+            State::Working => Action::Nothing,
+            State::Open => Action::Open {
+                tls: self.tls.as_ref().map(|tls| tls.facts()),
+            },
+            State::CheckQueues(_) => Action::CheckQueues {
+                asks_unsent: self.sent_len > SENT_AT_ONCE_LEN_MAX,
+            },
+            State::Finish(_) => Action::Finish,
+            State::Close(closed) => Action::Close(closed),
+        }
+    }
+
+    /// True if a complete reply is queued, so that the time of its sending must be recorded.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.outgoing
+            .as_ref()
+            .is_some_and(|outgoing| outgoing.out.replies() > 0)
+    }
+
+    /// True if its next input is for a handshake of TLS, which takes long.
+    #[inline]
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.state == State::Handshake
+    }
+
+    /// Deadline of the present wait for input, for an engine that waits elsewhere than it asks.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// True if it waits for input, and not for the rest of a request.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle && matches!(self.state, State::Receive | State::Handshake)
+    }
+
+    /// True if it waits only for its peer to close.
+    #[inline]
+    pub(crate) fn is_lingering(&self) -> bool {
+        matches!(self.state, State::Discard(_))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+// ---- events of input and of the session
+
+impl<S: Session> Machine<S> {
+    /// Takes the session that [`Action::Open`] asked for.
+    pub(crate) fn handle_opened(&mut self, session: S, now: Now) {
+        debug_assert_eq!(self.state, State::Open, "opened once");
+        self.session = Some(session);
+        self.deadline = now.monotonic + self.shared.limits.head_timeout;
+        self.state = if self.held.is_empty() {
+            State::Receive
+        } else {
+            State::Turn
+        };
+        self.announce_drain(now);
+        self.settle(now);
+    }
+
+    /// Takes input; an empty slice is the end of the stream.
+    #[inline]
+    pub(crate) fn handle_input(&mut self, input: &[u8], now: Now) {
+        match self.tls {
+            _ if input.is_empty() => return self.handle_end_of_input(now),
+            None => self.take(input, now),
+            Some(_) => self.take_records(input, now),
+        }
+        self.settle(now);
+    }
+
+    /// The peer has sent all that it will.
+    pub(crate) fn handle_end_of_input(&mut self, now: Now) {
+        self.is_ended = true;
+        self.is_stream_ended = true;
+        self.settle(now);
+    }
+
+    /// Bytes of input were received into the space of [`Action::Fill`]; 0 is the end of the stream.
+    pub(crate) fn handle_filled(&mut self, filled: io::Result<usize>, now: Now) {
+        let len = match filled {
+            Ok(0) => return self.handle_end_of_input(now),
+            Ok(len) => len,
+            Err(error) => return self.handle_error(&error, now),
+        };
+        self.shared.counters.received(len);
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
+        let next = session.body_filled(len, now, out);
+        self.follow(Received { used: len, next }, now);
+        self.settle(now);
+    }
+
+    /// Gives the session the turn that [`Action::Turn`] asked for.
+    pub(crate) fn handle_turn(&mut self, now: Now) {
+        if self.state == State::Turn {
+            self.show_held(now);
+            self.settle(now);
+        }
+    }
+
+    /// Hands out the work of [`Action::Work`].
+    ///
+    /// # Panics
+    /// If none is to be done.
+    pub(crate) fn take_work(&mut self) -> Job<S> {
+        let State::Work { waits } = self.state else {
+            panic!("work that was not asked for: {:?}", self.state);
+        };
+        self.state = State::Working;
+        self.shared.counters.worked();
+        let session = self.session.take();
+        Job {
+            session: session.expect("it is at home until it works"),
+            waits,
+        }
+    }
+
+    /// Takes the session back after its work.
+    pub(crate) fn handle_worked(&mut self, job: Job<S>, now: Now) {
+        self.session = Some(job.session);
+        if self.state == State::Working {
+            self.state = State::Turn;
+            self.announce_drain(now);
+        }
+        self.settle(now);
+    }
+
+    /// Shows input to the session, or holds it until the session has its turn.
+    #[inline]
+    fn take(&mut self, input: &[u8], now: Now) {
+        self.note_arrival(now);
+        match (self.state, &mut self.session) {
+            (State::Receive | State::Fill, Some(session)) => {
+                self.shared.counters.received(input.len());
+                let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
+                if self.held.is_empty() {
+                    let received = session.receive(input, now, out);
+                    self.held.extend_from_slice(&input[received.used..]);
+                    self.follow(received, now);
+                } else {
+                    self.held.extend_from_slice(input);
+                    self.show_held(now);
+                }
+            }
+            (State::Discard(_), _) => self.discard(input.len(), now),
+            (State::Finish(_) | State::Close(_), _) => {}
+            // It was not left in the socket, where a check would find it.
+            (State::CheckQueues(closed), _) => self.state = State::Finish(closed),
+            _ => {
+                self.shared.counters.received(input.len());
+                if self.held.len() + input.len() <= HELD_LEN_MAX {
+                    self.held.extend_from_slice(input);
+                } else {
+                    self.refuse_too_long(now);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn take_records(&mut self, input: &[u8], now: Now) {
+        if let State::Discard(_) = self.state {
+            return self.take(input, now);
+        }
+        if self.tls.as_ref().is_some_and(|tls| !tls.has_begun()) {
+            self.held.extend_from_slice(input);
+            return self.begin_handshake(now);
+        }
+        self.open_records(input, now);
+    }
+
+    /// Begins the handshake if the peer's first record is whole, and there is memory for it.
+    /// Otherwise it waits for that.
+    fn begin_handshake(&mut self, now: Now) {
+        let Some(tls) = &mut self.tls else {
+            return;
+        };
+        if !is_record_whole(&self.held) {
+            return;
+        }
+        let Shared { memory, limits, .. } = &*self.shared;
+        let end = self.begun + limits.handshake_timeout;
+        if memory.is_full() {
+            memory.count_wait();
+            self.deadline = end.min(now.monotonic + MEMORY_CHECK_EVERY);
+            if end <= now.monotonic {
+                self.state = State::Close(Closed::NoMemory);
+            }
+            return;
+        }
+        self.deadline = end.min(now.monotonic + memory.handshake_timeout(limits.handshake_timeout));
+        if tls.begin(memory).is_err() {
+            self.state = State::Close(Closed::Error);
+            return;
+        }
+        let held = std::mem::take(&mut self.held);
+        self.open_records(&held, now);
+    }
+
+    /// True if a handshake lacks nothing but memory.
+    fn waits_for_memory(&self) -> bool {
+        let has_begun = self.tls.as_ref().is_none_or(|tls| tls.has_begun());
+        !has_begun && is_record_whole(&self.held)
+    }
+
+    fn open_records(&mut self, input: &[u8], now: Now) {
+        let Some(mut tls) = self.tls.take() else {
+            return;
+        };
+        let opened = tls.open(input, |plain| self.take(plain, now));
+        let sealed = &mut outgoing(&mut self.outgoing, &self.shared, now).sealed;
+        match opened.as_ref().map_err(|error| tls.in_the_clear(error)) {
+            Err(Some(text)) => {
+                tls.has_ended = true;
+                sealed.put(text);
+                self.state = State::Finish(Closed::Error);
+            }
+            // TLS's own records: handshake, tickets, alerts. Records keep the order in which they
+            // were made.
+            Err(None) => {
+                tls.has_ended = true;
+                tls.take_records(sealed);
+                self.state = State::Close(Closed::Error);
+            }
+            Ok(has_peer_ended) => {
+                tls.take_records(sealed);
+                self.is_ended |= has_peer_ended;
+            }
+        }
+        if self.state == State::Handshake && !tls.is_handshaking() {
+            self.state = State::Open;
+        }
+        let has_grown = tls.charge(&self.shared.memory);
+        self.tls = Some(tls);
+        if has_grown {
+            self.check_memory(true, now);
+        }
+    }
+
+    /// Notes when input came, to the microsecond, and up to an hour after the request began.
+    #[inline]
+    fn note_arrival(&mut self, now: Now) {
+        self.arrived_after_us = 0;
+        if self.phase == Phase::Idle {
+            self.begun = now.monotonic;
+        } else {
+            let after = now.monotonic.saturating_duration_since(self.begun);
+            self.arrived_after_us = u32::try_from(after.as_micros()).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Shows the session its unused input again.
+    fn show_held(&mut self, now: Now) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
+        let received = session.receive(&self.held, now, out);
+        let len = self.held.len();
+        assert!(
+            received.used <= len,
+            "a session used {} of {len} bytes",
+            received.used
+        );
+        self.held.drain(..received.used);
+        self.follow(received, now);
+    }
+
+    /// Moves to the state that the session's answer asks for.
+    #[inline]
+    fn follow(&mut self, received: Received, now: Now) {
+        self.state = match received.next {
+            Next::Receive(phase) => {
+                self.wait_in(phase, received.used > 0, now);
+                if self.held.is_empty() && self.held.capacity() > HELD_LEN_KEPT {
+                    self.held = Vec::new();
+                }
+                if self.held.len() > HELD_LEN_MAX {
+                    return self.refuse_too_long(now);
+                }
+                match phase {
+                    Phase::Body if self.lends_space() => State::Fill,
+                    _ => State::Receive,
+                }
+            }
+            Next::Flush => State::Turn,
+            Next::Work => State::Work { waits: false },
+            Next::Wait => State::Work { waits: true },
+            // With input behind the last request, or from a peer that did not ask for the end and
+            // may have sent the next one.
+            Next::Close if !self.held.is_empty() || self.drain == Drain::Announced => {
+                State::Finish(Closed::Session)
+            }
+            Next::Close => State::CheckQueues(Closed::Session),
+            Next::Linger => State::Finish(Closed::Session),
+        };
+    }
+
+    #[cold]
+    fn refuse_too_long(&mut self, now: Now) {
+        self.give_up(GiveUp::TooLong, State::Finish(Closed::TooLong), now);
+    }
+
+    /// Sets the deadline of a wait. A head has one deadline for all of it, however its bytes are
+    /// spread; `is_new` says that bytes were used, so it is another head than before.
+    #[inline]
+    fn wait_in(&mut self, phase: Phase, is_new: bool, now: Now) {
+        let limits = &self.shared.limits;
+        let timeout = match phase {
+            Phase::Idle if self.drain == Drain::Announced => limits.idle_timeout.min(DRAIN_GRACE),
+            Phase::Idle => limits.idle_timeout,
+            Phase::Body => limits.body_timeout,
+            Phase::Head if self.phase == Phase::Head && !is_new => return,
+            Phase::Head => limits.head_timeout,
+        };
+        self.phase = phase;
+        self.deadline = now.monotonic + timeout;
+    }
+
+    /// True if the session has space of its own for the next input. Under TLS input comes as
+    /// records.
+    fn lends_space(&mut self) -> bool {
+        self.held.is_empty()
+            && !self.is_tls
+            && (self.session.as_mut()).is_some_and(|session| !session.body_buffer().is_empty())
+    }
+}
+
+// ---- events of output
+
+impl<S: Session> Machine<S> {
+    /// Takes the number of bytes that the peer took of [`Action::Send`]; 0 if there were none,
+    /// because a file was cut short.
+    ///
+    /// `now` may be the time of the last event if the engine sent all that it was offered and
+    /// [`is_timed`](Machine::is_timed) is false: only a rest is judged by the time.
+    #[inline]
+    pub(crate) fn handle_sent(&mut self, sent: io::Result<u64>, now: Now) {
+        let len = match sent {
+            Ok(len) => len,
+            Err(error) => return self.handle_error(&error, now),
+        };
+        let Some(outgoing) = &mut self.outgoing else {
+            return;
+        };
+        if len == 0 {
+            return self.cut_off(now);
+        }
+        outgoing.consume(len);
+        let sent_len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.sent_len = self.sent_len.saturating_add(sent_len);
+        if self.tls.is_none() {
+            if outgoing.is_empty() && outgoing.out.replies() > 0 {
+                // Counted together with them.
+                outgoing.last_sent_len = len as usize;
+            } else {
+                self.shared.counters.sent(len as usize);
+            }
+        }
+        if !outgoing.is_empty() && !outgoing.keeps_pace(now.monotonic, &self.shared.limits) {
+            return self.fail(Closed::TooSlow, now);
+        }
+        self.settle(now);
+    }
+
+    /// Takes the result of [`Action::CheckUnacked`].
+    pub(crate) fn handle_unacked(&mut self, unacked: io::Result<Unacked>, now: Now) {
+        match unacked {
+            Err(error) => self.handle_error(&error, now),
+            Ok(unacked) => {
+                if let Some(outgoing) = &mut self.outgoing
+                    && !outgoing.checked(unacked, now.monotonic, &self.shared.limits)
+                {
+                    self.fail(Closed::TooSlow, now);
+                }
+            }
+        }
+    }
+
+    /// Takes the progress of [`Action::SendFile`].
+    pub(crate) fn handle_file_progress(&mut self, progress: io::Result<FileProgress>, now: Now) {
+        match progress {
+            Ok(FileProgress::Sent(len)) => self.handle_sent(Ok(len), now),
+            Ok(FileProgress::Read(bytes)) => self.handle_read(Ok(bytes), now),
+            Err(error) => self.handle_error(&error, now),
+        }
+    }
+
+    /// Takes the next bytes of the file that is to be sent; none is its early end.
+    pub(crate) fn handle_read(&mut self, read: io::Result<Bytes>, now: Now) {
+        let bytes = match read {
+            Ok(bytes) if bytes.is_empty() => return self.cut_off(now),
+            Ok(bytes) => bytes,
+            Err(error) => return self.handle_error(&error, now),
+        };
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.fetch(bytes, now.monotonic);
+        }
+        self.settle(now);
+    }
+
+    /// Cuts a reply off: the file is not what it was when its length was announced.
+    fn cut_off(&mut self, now: Now) {
+        self.fail(Closed::Error, now);
+    }
+}
+
+// ---- events of the end
+
+impl<S: Session> Machine<S> {
+    /// Takes the error of an action.
+    pub(crate) fn handle_error(&mut self, error: &io::Error, now: Now) {
+        match error.kind() {
+            io::ErrorKind::TimedOut => self.handle_timeout(now),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                self.fail(Closed::Peer, now);
+            }
+            _ => self.fail(Closed::Error, now),
+        }
+    }
+
+    /// Handles the deadline of an action. An early call changes nothing.
+    pub(crate) fn handle_timeout(&mut self, now: Now) {
+        if let Some(outgoing) = &mut self.outgoing {
+            if now.monotonic < outgoing.until {
+                outgoing.give_back(now.monotonic);
+            } else {
+                self.fail(Closed::TooSlow, now);
+            }
+            return;
+        }
+        if now.monotonic < self.deadline {
+            return;
+        }
+        match self.state {
+            _ if self.is_idle() && self.drain != Drain::No => {
+                self.state = State::Close(Closed::Drained);
+            }
+            State::Handshake if self.waits_for_memory() => self.begin_handshake(now),
+            State::Handshake => self.state = State::Close(Closed::TimedOut(Phase::Head)),
+            State::Receive | State::Fill => {
+                let phase = self.phase;
+                let state = State::CheckQueues(Closed::TimedOut(phase));
+                self.give_up(GiveUp::TimedOut(phase), state, now);
+            }
+            State::Discard(closed) => self.state = State::CheckQueues(closed),
+            // These do not wait for the peer.
+            State::Open
+            | State::Turn
+            | State::Work { .. }
+            | State::Working
+            | State::CheckQueues(_)
+            | State::Finish(_)
+            | State::Close(_) => {}
+        }
+        self.settle(now);
+    }
+
+    /// Takes the server's state: serving, draining or cutting.
+    #[inline]
+    pub(crate) fn handle_server_state(&mut self, server_state: u8, now: Now) {
+        match server_state {
+            SERVING => {}
+            DRAINING => self.handle_drain(now),
+            _ => self.handle_cut(now),
+        }
+    }
+
+    /// The server drains: the conversation ends at the next request boundary, or soon if it is at
+    /// one.
+    pub(crate) fn handle_drain(&mut self, now: Now) {
+        if self.drain == Drain::No {
+            self.drain = Drain::Pending;
+            self.announce_drain(now);
+            if let (State::Discard(_), Some(linger)) = (self.state, &mut self.linger) {
+                linger.shorten(now.monotonic);
+                self.deadline = linger.next_deadline(true);
+            }
+            self.settle(now);
+        }
+    }
+
+    /// The drain's time is up. Whatever is under way is cut.
+    pub(crate) fn handle_cut(&mut self, now: Now) {
+        if self.outgoing.is_some() || !matches!(self.state, State::Close(_)) {
+            self.state = State::Close(Closed::Drained);
+            self.drop_outgoing(None, now);
+            if let Some(tls) = &mut self.tls {
+                tls.has_ended = true;
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Takes the result of [`Action::CheckQueues`].
+    pub(crate) fn handle_queues(&mut self, queues: io::Result<Queues>, now: Now) {
+        let queues = match queues {
+            Ok(queues) => queues,
+            Err(error) => return self.handle_error(&error, now),
+        };
+        if let State::CheckQueues(closed) = self.state {
+            let hears = (self.linger.as_ref()).is_none_or(|linger| linger.hears(now.monotonic));
+            let is_in_use = queues.unsent > 0 || (queues.unread > 0 && hears);
+            self.state = match &mut self.linger {
+                None if is_in_use => State::Finish(closed),
+                Some(linger) if is_in_use && !linger.is_over(now.monotonic) => {
+                    linger.wait_again(now.monotonic);
+                    self.deadline = linger.next_deadline(self.drain != Drain::No);
+                    State::Discard(closed)
+                }
+                _ => State::Close(closed),
+            };
+        }
+        self.settle(now);
+    }
+
+    /// Takes the result of [`Action::Finish`]: our side of the stream has ended.
+    pub(crate) fn handle_finished(&mut self, finished: io::Result<()>, now: Now) {
+        if let Err(error) = finished {
+            return self.handle_error(&error, now);
+        }
+        if let State::Finish(closed) = self.state {
+            let is_draining = self.drain != Drain::No;
+            self.linger = Linger::begin(&self.shared, closed, is_draining, now.monotonic);
+            self.state = match &self.linger {
+                None => State::Close(closed),
+                Some(linger) => {
+                    self.deadline = linger.next_deadline(is_draining);
+                    State::Discard(closed)
+                }
+            };
+            // What follows is discarded as it comes, whether it is in records or not; and behind
+            // the peer's goodbye the end of the stream is still to come.
+            self.tls = None;
+            self.held = Vec::new();
+            self.is_ended = self.is_stream_ended;
+        }
+        self.settle(now);
+    }
+
+    /// Discards input that came behind the last request.
+    fn discard(&mut self, input_len: usize, now: Now) {
+        let (State::Discard(closed), Some(linger)) = (self.state, &mut self.linger) else {
+            return;
+        };
+        let may_go_on = linger.discard(input_len, now.monotonic);
+        self.deadline = linger.next_deadline(self.drain != Drain::No);
+        if !may_go_on {
+            self.state = State::Close(closed);
+        }
+    }
+
+    /// Announces a drain to the session, if it is at home and goes on.
+    fn announce_drain(&mut self, now: Now) {
+        if self.drain == Drain::Pending && self.is_idle() {
+            self.add_sending(now);
+            self.deadline = self.deadline.min(now.monotonic + DRAIN_GRACE);
+        }
+        let goes_on = !self.state.is_end();
+        let (Drain::Pending, true, Some(session)) = (self.drain, goes_on, &mut self.session) else {
+            return;
+        };
+        self.drain = Drain::Announced;
+        let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
+        session.drain(now, out);
+    }
+
+    /// Lets the session say why the conversation ends.
+    fn give_up(&mut self, reason: GiveUp, state: State, now: Now) {
+        if let Some(session) = &mut self.session {
+            let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
+            session.give_up(reason, now, out);
+        }
+        self.state = state;
+    }
+
+    /// Closes at once, without what is still to be sent. If the end had been decided on before, and
+    /// only last words were lost, that is the reason.
+    fn fail(&mut self, why: Closed, now: Now) {
+        let is_reply_lost =
+            self.outgoing.is_some() && !self.tls.as_ref().is_some_and(|tls| tls.has_ended);
+        self.state = match self.state {
+            State::CheckQueues(closed)
+            | State::Finish(closed)
+            | State::Discard(closed)
+            | State::Close(closed)
+                if closed != Closed::Session || !is_reply_lost =>
+            {
+                State::Close(closed)
+            }
+            _ => State::Close(why),
+        };
+        self.drop_outgoing(None, now);
+        if let Some(tls) = &mut self.tls {
+            tls.has_ended = true;
+        }
+        self.settle(now);
+    }
+}
+
+// ---- the end of every event
+
+impl<S: Session> Machine<S> {
+    /// Ends every event: encrypts, gives back an outbox that is empty, and ends what has come to
+    /// its end.
+    #[inline]
+    fn settle(&mut self, now: Now) {
+        if let Some(outgoing) = &mut self.outgoing {
+            if let Some(tls) = &mut self.tls {
+                let len = outgoing.seal(tls);
+                if len > 0 {
+                    self.shared.counters.sent(len);
+                }
+            }
+            if !outgoing.is_empty() {
+                outgoing.begin(now.monotonic, &self.shared.limits);
+                let has_grown = outgoing.charge(&self.shared.memory);
+                if has_grown || self.held.capacity() != self.held_charge.len() {
+                    self.check_memory(has_grown, now);
+                }
+                return;
+            }
+            let sending = self.add_sending(now);
+            self.drop_outgoing(sending, now);
+        }
+        if self.held.capacity() != self.held_charge.len() {
+            self.check_memory(false, now);
+        }
+        if self.is_ended || !matches!(self.state, State::Receive | State::Fill) {
+            self.settle_end(now);
+        }
+    }
+
+    /// Charges what it holds. If all connections hold all that they may, and this one has come to
+    /// hold much, it is closed.
+    #[cold]
+    fn check_memory(&mut self, has_grown: bool, now: Now) {
+        let Machine { shared, held, .. } = self;
+        let has_grown = self.held_charge.set(&shared.memory, held.capacity()) || has_grown;
+        let outgoing_len = (self.outgoing.as_ref()).map_or(0, |outgoing| outgoing.charged_len());
+        let records_len = self.tls.as_ref().map_or(0, |tls| tls.buffer_len());
+        if has_grown
+            && outgoing_len + held.len() + records_len > HELD_LEN_FULL
+            && shared.memory.is_full()
+            && !matches!(self.state, State::Close(_))
+        {
+            self.fail(Closed::NoMemory, now);
+        }
+    }
+
+    /// Moves on at the end of input or of the conversation, with nothing on its way out; and says
+    /// goodbye in TLS.
+    fn settle_end(&mut self, now: Now) {
+        self.state = match self.state {
+            _ if self.is_ended && self.drain != Drain::No && self.is_idle() => {
+                State::Close(Closed::Drained)
+            }
+            State::Receive | State::Fill | State::Handshake if self.is_ended => {
+                if self.is_stream_ended {
+                    State::Close(Closed::Peer)
+                } else {
+                    State::CheckQueues(Closed::Peer)
+                }
+            }
+            State::CheckQueues(closed) | State::Discard(closed) if self.is_stream_ended => {
+                State::Close(closed)
+            }
+            state => state,
+        };
+        if let Some(tls) = &mut self.tls
+            && !tls.has_ended
+            && !tls.is_handshaking()
+            && matches!(
+                self.state,
+                State::CheckQueues(_)
+                    | State::Finish(_)
+                    | State::Close(
+                        Closed::Session | Closed::Drained | Closed::Peer | Closed::TimedOut(_)
+                    )
+            )
+        {
+            let outgoing = outgoing(&mut self.outgoing, &self.shared, now);
+            tls.end(&mut outgoing.sealed);
+            outgoing.begin(now.monotonic, &self.shared.limits);
+            if matches!(
+                self.state,
+                State::Close(_) | State::CheckQueues(Closed::TimedOut(_))
+            ) {
+                outgoing.until = now.monotonic + GOODBYE_PATIENCE;
+            }
+            return;
+        }
+        if self.state.is_end()
+            && let Some(mut session) = self.session.take()
+        {
+            session.closed(now);
+        }
+    }
+
+    /// Lengthens the wait for input by the time of a sending, during which nothing is received.
+    /// Returns when the sending began, and how long it took.
+    #[inline]
+    fn add_sending(&mut self, now: Now) -> Option<(Instant, Duration)> {
+        if let Some(outgoing) = &mut self.outgoing
+            && matches!(self.state, State::Receive | State::Fill)
+        {
+            let sending = outgoing.lap(now.monotonic);
+            self.deadline += sending.map_or(Duration::ZERO, |(_, len)| len);
+            return sending;
+        }
+        None
+    }
+
+    /// Gives back the outgoing data, sent or not. `sending` is the beginning and the length of the
+    /// sending, if that is known.
+    #[inline]
+    fn drop_outgoing(&mut self, sending: Option<(Instant, Duration)>, now: Now) {
+        if let Some(mut outgoing) = self.outgoing.take() {
+            let replies = outgoing.out.take_replies();
+            if replies > 0 {
+                self.account(&mut outgoing, replies, sending, now);
+            }
+            outgoing.put_back(&self.shared.memory);
+        }
+    }
+
+    /// Counts and logs the replies that have just been sent, or could not be, with the time from
+    /// the first byte of the request to the last of the reply.
+    fn account(
+        &mut self,
+        outgoing: &mut Outgoing,
+        replies: usize,
+        sending: Option<(Instant, Duration)>,
+        now: Now,
+    ) {
+        let (first, others) = self.take_asked_since();
+        let took = |asked| match sending {
+            // As a rule: the request came in one piece. Subtracting once more would cost a little.
+            Some((since, took)) if since == asked => took,
+            _ => now.monotonic.saturating_duration_since(asked),
+        };
+        let sent_len = std::mem::take(&mut outgoing.last_sent_len);
+        let counters = &self.shared.counters;
+        counters.replied(1, took(first), sent_len);
+        if replies > 1 {
+            counters.replied(replies as u64 - 1, took(others), 0);
+        }
+        if let Some(log) = &self.shared.log {
+            let nth_took = |nth| took(if nth == 0 { first } else { others });
+            outgoing.out.take_log(nth_took, |lines| log.write(lines));
+        }
+    }
+
+    /// Takes the arrival times of the requests that were just answered: that of the first, which
+    /// may have come in pieces, and that of the others, which came with the last input.
+    fn take_asked_since(&mut self) -> (Instant, Instant) {
+        let after = Duration::from_micros(std::mem::take(&mut self.arrived_after_us).into());
+        let arrived = self.begun + after;
+        (std::mem::replace(&mut self.begun, arrived), arrived)
+    }
+}
+
+/// Returns the outgoing data, borrowed from the pool if there is none yet.
+#[inline]
+fn outgoing<'a>(
+    outgoing: &'a mut Option<Box<Outgoing>>,
+    shared: &Shared,
+    now: Now,
+) -> &'a mut Outgoing {
+    outgoing
+        .get_or_insert_with(|| Outgoing::take(shared.log.is_some(), &shared.memory, now.monotonic))
+}

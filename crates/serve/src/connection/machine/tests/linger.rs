@@ -1,0 +1,220 @@
+//! The last reply reaches a peer that sends more than it was to.
+
+use super::super::Queues;
+use super::*;
+use crate::connection::linger::{
+    LINGER_DRAIN_TIMEOUT, LINGER_IDLE, LINGER_LEN_MAX, LINGER_TIMEOUT,
+};
+use crate::lingering::Lingering;
+
+const SESSION: Blocked = Blocked::Closed(Closed::Session);
+
+/// Seen: Python's clients got a broken pipe instead of `413`. Cause: an upload that was refused was
+/// read for 2 s, or 1 MiB. Cure: for as long as the peer goes on, up to 30 s; and it is reset when
+/// it was silent for 5 s.
+#[test]
+fn a_refused_peer_may_go_on_sending_for_a_while() {
+    let refused = || {
+        let mut world = World::new();
+        assert_eq!(world.say("refuse\nand much more"), Blocked::Receive);
+        assert_eq!(world.take_got(), "refused\n");
+        assert_eq!(
+            world.life.closed.load(Ordering::Relaxed),
+            1,
+            "no session is kept"
+        );
+        world
+    };
+
+    let mut by_silence = refused();
+    by_silence.pass(LINGER_IDLE / 2);
+    assert_eq!(by_silence.say("still here"), Blocked::Receive);
+    let now = by_silence.now.monotonic;
+    assert_eq!(by_silence.until(), now + LINGER_IDLE);
+    assert_eq!(by_silence.expire(), SESSION);
+
+    let mut by_time = refused();
+    let until = by_time.now.monotonic + LINGER_TIMEOUT;
+    while by_time.until() < until {
+        by_time.pass(LINGER_IDLE / 2);
+        assert_eq!(by_time.say("and more"), Blocked::Receive);
+    }
+    by_time.queues.unread = 1;
+    assert_eq!(by_time.expire(), SESSION);
+    assert_eq!(by_time.now.monotonic, until);
+
+    let mut by_len = refused();
+    let much = "x".repeat(1 << 20);
+    for _ in 1..LINGER_LEN_MAX >> 20 {
+        assert_eq!(by_len.say(&much), Blocked::Receive);
+    }
+    assert_eq!(by_len.say(&much), SESSION);
+
+    let mut by_peer = refused();
+    by_peer.machine.handle_end_of_input(by_peer.now);
+    assert_eq!(by_peer.run(), SESSION);
+
+    let mut by_reset = refused();
+    let reset = io::ErrorKind::ConnectionReset.into();
+    by_reset.machine.handle_error(&reset, by_reset.now);
+    assert_eq!(by_reset.run(), SESSION);
+}
+
+/// Seen: a client that sent an empty line or another request behind its last one lost up to a
+/// socket buffer of the reply. Cause: a socket that is closed with unread input is reset, and its
+/// send queue is dropped. RFC 9112 9.6. Cure: a look at the queues before the close.
+#[test]
+fn a_last_reply_is_not_lost_to_input_behind_it() {
+    let mut world = World::new();
+    assert_eq!(
+        world.say("say x\nbye\n"),
+        SESSION,
+        "no wait without a reason"
+    );
+    // A few bytes have left the socket, so it is not asked.
+    let mut world = World::new();
+    world.queues.unsent = 1;
+    assert_eq!(world.say("say x\nbye\n"), SESSION);
+    for (unread, unsent) in [(1, 0), (0, 1)] {
+        let mut world = World::new();
+        world.say("big 2000\n");
+        world.got.clear();
+        world.queues = Queues { unread, unsent };
+        let blocked = world.say("say x\nbye\n");
+        assert_eq!(world.take_got(), "x\n");
+        assert_eq!(
+            blocked,
+            Blocked::Receive,
+            "{unread} unread, {unsent} unsent"
+        );
+        let lingering = world.machine.shared.lingering.count();
+        assert_eq!(lingering, 1);
+        assert_eq!(world.say("say late\n"), Blocked::Receive);
+        world.machine.handle_end_of_input(world.now);
+        assert_eq!(world.run(), SESSION);
+        assert_eq!(world.take_got(), "", "it answers nothing more");
+    }
+    // It was read with the last request.
+    let mut world = World::new();
+    assert_eq!(world.say("say x\nbye\nsay late\n"), Blocked::Receive);
+    assert_eq!(world.expire(), SESSION);
+    assert_eq!(world.take_got(), "x\n");
+    // No input can come any more.
+    let mut world = World::new();
+    world.queues.unsent = 1;
+    world.window = 0;
+    world.say("say x\nbye\n");
+    world.machine.handle_end_of_input(world.now);
+    world.window = usize::MAX;
+    assert_eq!(world.run(), SESSION);
+}
+
+#[test]
+fn a_peer_that_reads_slowly_is_lingered_for() {
+    let slow = || {
+        let mut world = World::new();
+        world.queues.unsent = 100_000;
+        assert_eq!(world.say("big 200000\nbye\n"), Blocked::Receive);
+        world
+    };
+    let mut world = slow();
+    let begun = world.now.monotonic;
+    for _ in 1..LINGER_TIMEOUT.as_secs() / LINGER_IDLE.as_secs() {
+        assert_eq!(world.expire(), Blocked::Receive);
+    }
+    assert_eq!(world.expire(), SESSION);
+    assert_eq!(world.now.monotonic, begun + LINGER_TIMEOUT);
+    let mut world = slow();
+    world.queues.unsent = 0;
+    assert_eq!(world.expire(), SESSION);
+}
+
+#[test]
+fn a_peer_that_is_told_of_its_time_out_sees_that() {
+    let mut world = World::new();
+    world.say("half of a lin");
+    world.queues.unread = 1;
+    assert_eq!(world.expire(), Blocked::Receive);
+    // One that trickles on gains little.
+    world.pass(LINGER_IDLE - NANOSECOND);
+    assert_eq!(world.say("x"), Blocked::Receive);
+    assert_eq!(world.until(), world.now.monotonic + NANOSECOND);
+    let closed = Closed::TimedOut(Phase::Head);
+    assert_eq!(world.expire(), Blocked::Closed(closed));
+}
+
+/// Seen: clients that pipeline were reset at a drain, and lost the reply that says that it is the
+/// last. Cause: their next requests had come meanwhile.
+#[test]
+fn a_drain_lingers_for_a_moment_after_a_last_reply() {
+    let mut world = World::new();
+    world.say("sa");
+    world.machine.handle_drain(world.now);
+    assert_eq!(world.say("y x\n"), Blocked::Receive);
+    assert_eq!(world.take_got(), "draining\nx\n");
+    assert!(world.machine.is_lingering());
+    assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE);
+    assert_eq!(world.say("say y\n"), Blocked::Receive);
+    assert_eq!(world.expire(), SESSION);
+    assert_eq!(world.take_got(), "");
+
+    // It holds no drain back that begins later.
+    let mut world = World::new();
+    world.say("big 2000\nrefuse\n");
+    world.pass(DRAIN_GRACE / 2);
+    world.machine.handle_drain(world.now);
+    assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE / 2);
+    world.queues.unsent = 1;
+    assert_eq!(world.expire(), Blocked::Receive, "unless it reads");
+    assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE);
+}
+
+/// Seen: 40 clients that sent a byte now and then behind their last request held a drain for as
+/// long as it may take (25 s). Cause: each byte gave them as long as an idle connection has.
+#[test]
+fn a_peer_that_trickles_on_does_not_hold_a_drain() {
+    for drains_first in [true, false] {
+        let mut world = World::new();
+        if drains_first {
+            world.say("sa");
+            world.machine.handle_drain(world.now);
+            world.say("y x\n");
+        } else {
+            world.say("refuse\n");
+            world.pass(LINGER_IDLE / 2);
+            world.machine.handle_drain(world.now);
+        }
+        let until = world.now.monotonic + LINGER_DRAIN_TIMEOUT;
+        let step = DRAIN_GRACE / 5;
+        while world.now.monotonic < until {
+            assert_eq!(world.say("x"), Blocked::Receive);
+            world.pass(step);
+        }
+        world.queues.unread = 1;
+        while world.until() > world.now.monotonic {
+            assert_eq!(world.say("x"), Blocked::Receive);
+            world.pass(step);
+        }
+        world.machine.handle_timeout(world.now);
+        assert_eq!(world.run(), SESSION, "drains first: {drains_first}");
+        assert!(world.now.monotonic <= until + 2 * DRAIN_GRACE);
+    }
+}
+
+#[test]
+fn no_more_connections_linger_than_may() {
+    let full = World::new();
+    let shared = &full.machine.shared;
+    while shared.lingering.enter() {}
+    let mut world = World::accepted(None);
+    world.machine = super::super::Machine::new(shared.clone(), None, world.now);
+    world.run();
+    assert_eq!(world.say("refuse\nand more"), SESSION);
+    assert_eq!(world.take_got(), "refused\n");
+    let lingering = Lingering::new(0);
+    let count = (0..100).take_while(|_| lingering.enter()).count();
+    assert_eq!(count, 16, "however few connections there may be");
+    let lingering = Lingering::new(400);
+    let count = (0..1000).take_while(|_| lingering.enter()).count();
+    assert_eq!(count, 100);
+}

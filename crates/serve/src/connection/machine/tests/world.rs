@@ -1,0 +1,464 @@
+//! A scripted peer in virtual time: no socket, no sleep, no clock.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use session::replay::test_now;
+use session::{Chunk, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, Session, SharedFile};
+
+use std::time::Instant;
+
+use super::super::{Action, Closed, FileProgress, Machine, Queues, Shared, TlsConnection, Unacked};
+use crate::buffers::PIECE_LEN_MAX;
+use crate::connection::action::{FilePiece, UnackedCheck};
+use crate::file::COPIED_PIECE_LEN;
+use crate::limits::Limits;
+
+/// A session with one command for everything that a session can want. Lines, answered in order:
+/// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`,
+/// `body LEN` (that many bytes follow), `work`, `refuse`, `bye`.
+#[derive(Clone, Debug)]
+pub(super) struct Toy {
+    state: ToyState,
+    drains: bool,
+    pub(super) life: Arc<Life>,
+}
+
+/// What a session was told, for those that look from outside.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    pub(super) drained: AtomicUsize,
+    pub(super) closed: AtomicUsize,
+}
+
+#[derive(Clone, Debug)]
+enum ToyState {
+    Lines,
+    Flood(usize),
+    Body { room: Vec<u8>, filled: usize },
+    Work(Next),
+    Worked,
+}
+
+/// Bodies from here on are taken in room of the session's own.
+const ROOM_LEN_MIN: usize = 100;
+
+pub(super) const FILE_LEN: u64 = 3_000_000;
+
+static FILE: LazyLock<Arc<SharedFile>> = LazyLock::new(|| {
+    let file = tempfile::tempfile().unwrap();
+    let bytes: Vec<u8> = (0..FILE_LEN).map(|at| (at % 251) as u8).collect();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+    Arc::new(SharedFile::try_from(file).unwrap())
+});
+
+impl Toy {
+    pub(super) fn new() -> Toy {
+        Toy {
+            state: ToyState::Lines,
+            drains: false,
+            life: Arc::default(),
+        }
+    }
+
+    /// Answers one line, or `None`: wait.
+    fn line(&mut self, line: &str, out: &mut Outbox) -> Option<Next> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let number = || rest.parse::<usize>().unwrap();
+        match word {
+            "say" => out.put(format!("{rest}\n").as_bytes()),
+            "big" => out.put_shared(Bytes::from(vec![b'b'; number()])),
+            "file" | "fresh" => out.put_file(FileRange {
+                file: Arc::clone(&FILE),
+                range: 0..number() as u64,
+                keep: true,
+                settled: word == "file",
+            }),
+            "flood" => self.state = ToyState::Flood(number()),
+            "body" => {
+                let room = vec![0; number()];
+                self.state = ToyState::Body { room, filled: 0 };
+            }
+            "work" => self.state = ToyState::Work(Next::Work),
+            "wait" => self.state = ToyState::Work(Next::Wait),
+            "refuse" => {
+                out.put(b"refused\n");
+                return Some(Next::Linger);
+            }
+            "bye" => return Some(Next::Close),
+            word => panic!("no command '{word}'"),
+        }
+        if let ToyState::Lines = self.state {
+            out.end_reply();
+        }
+        if self.drains && matches!(self.state, ToyState::Lines) {
+            return Some(Next::Close);
+        }
+        None
+    }
+
+    /// A body that is whole is answered.
+    fn end_body(&mut self, out: &mut Outbox) {
+        if let ToyState::Body { room, filled } = &self.state
+            && *filled == room.len()
+        {
+            let sum: u64 = room.iter().map(|&byte| u64::from(byte)).sum();
+            out.put(format!("{} bytes, sum {sum}\n", room.len()).as_bytes());
+            self.state = ToyState::Lines;
+        }
+    }
+}
+
+impl Session for Toy {
+    fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+        let mut used = 0;
+        loop {
+            let rest = &input[used..];
+            let more = !rest.is_empty() || matches!(self.state, ToyState::Flood(_));
+            if out.is_full() && more {
+                let next = Next::Flush;
+                return Received { used, next };
+            }
+            match &mut self.state {
+                ToyState::Flood(0) => self.state = ToyState::Lines,
+                ToyState::Flood(left) => {
+                    *left -= 1;
+                    out.put(&[b'f'; 100]);
+                }
+                ToyState::Work(next) => {
+                    let next = *next;
+                    return Received { used, next };
+                }
+                ToyState::Worked => {
+                    out.put(b"worked\n");
+                    self.state = ToyState::Lines;
+                }
+                ToyState::Body { room, filled } => {
+                    let len = rest.len().min(room.len() - *filled);
+                    room[*filled..*filled + len].copy_from_slice(&rest[..len]);
+                    *filled += len;
+                    used += len;
+                    self.end_body(out);
+                    if matches!(self.state, ToyState::Body { .. }) {
+                        let next = Next::Receive(Phase::Body);
+                        return Received { used, next };
+                    }
+                }
+                ToyState::Lines => {
+                    let Some(len) = rest.iter().position(|&byte| byte == b'\n') else {
+                        let phase = match rest.is_empty() {
+                            true => Phase::Idle,
+                            false => Phase::Head,
+                        };
+                        let next = Next::Receive(phase);
+                        return Received { used, next };
+                    };
+                    used += len + 1;
+                    let line = std::str::from_utf8(&rest[..len]).unwrap();
+                    if let Some(next) = self.line(line, out) {
+                        return Received { used, next };
+                    }
+                }
+            }
+        }
+    }
+
+    fn work(&mut self, _: Now) {
+        self.state = ToyState::Worked;
+    }
+
+    fn body_buffer(&mut self) -> &mut [u8] {
+        match &mut self.state {
+            ToyState::Body { room, filled } if room.len() - *filled >= ROOM_LEN_MIN => {
+                &mut room[*filled..]
+            }
+            _ => &mut [],
+        }
+    }
+
+    fn body_filled(&mut self, len: usize, _: Now, out: &mut Outbox) -> Next {
+        if let ToyState::Body { filled, .. } = &mut self.state {
+            *filled += len;
+        }
+        self.end_body(out);
+        Next::Receive(match self.state {
+            ToyState::Body { .. } => Phase::Body,
+            _ => Phase::Idle,
+        })
+    }
+
+    fn give_up(&mut self, reason: GiveUp, _: Now, out: &mut Outbox) {
+        out.put(format!("gave up: {reason:?}\n").as_bytes());
+    }
+
+    fn drain(&mut self, _: Now, out: &mut Outbox) {
+        self.drains = true;
+        self.life.drained.fetch_add(1, Ordering::Relaxed);
+        out.put(b"draining\n");
+    }
+
+    fn closed(&mut self, _: Now) {
+        self.life.closed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A machine, its time, and what its peer has got.
+pub(super) struct World {
+    pub(super) machine: Machine<Toy>,
+    pub(super) now: Now,
+    pub(super) life: Arc<Life>,
+    pub(super) got: Vec<u8>,
+    /// How many bytes a send takes at most. 0: the peer's window is closed.
+    pub(super) window: usize,
+    /// Whether the file is on the disk, and how much was read of it at a time.
+    pub(super) is_on_disk: bool,
+    pub(super) reads: Vec<u64>,
+    /// How much of the file there is.
+    pub(super) file_len: u64,
+    /// Whether the file was written to after it was announced.
+    pub(super) has_changed: bool,
+    /// What was sent and is still on its way to the peer.
+    pub(super) unacked: Unacked,
+    /// What is left in the socket's queues.
+    pub(super) queues: Queues,
+    /// How the file's bytes were asked for.
+    pub(super) asked: Vec<OutputAction>,
+    /// How often bytes were taken that were said to be the last ones.
+    pub(super) ends: u32,
+}
+
+/// How some bytes of the file were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutputAction {
+    Pages { len: u64, check: bool },
+    Copy(u64),
+    Unacked(UnackedCheck),
+}
+
+impl World {
+    /// An open connection.
+    pub(super) fn new() -> World {
+        let mut world = World::accepted(None);
+        assert_eq!(world.run(), Blocked::Receive);
+        world
+    }
+
+    /// A connection that was accepted just now.
+    pub(super) fn accepted(secure: Option<Box<TlsConnection>>) -> World {
+        World::of(Arc::new(Shared::new(Limits::default(), None)), secure)
+    }
+
+    /// One of several connections of a server, accepted just now.
+    pub(super) fn of(shared: Arc<Shared>, secure: Option<Box<TlsConnection>>) -> World {
+        World {
+            machine: Machine::new(shared, secure, test_now()),
+            now: test_now(),
+            life: Arc::default(),
+            got: Vec::new(),
+            window: usize::MAX,
+            is_on_disk: false,
+            reads: Vec::new(),
+            file_len: FILE_LEN,
+            has_changed: false,
+            unacked: Unacked::NONE,
+            queues: Queues::default(),
+            asked: Vec::new(),
+            ends: 0,
+        }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.machine.shared.limits.clone()
+    }
+
+    pub(super) fn pass(&mut self, duration: Duration) {
+        self.now.monotonic += duration;
+        self.now.since_epoch += duration;
+    }
+
+    /// The peer sends `input`; what follows from it happens.
+    pub(super) fn say(&mut self, input: &str) -> Blocked {
+        if !input.is_empty() {
+            self.machine.handle_input(input.as_bytes(), self.now);
+        }
+        self.run()
+    }
+
+    /// All that the peer got since the last look.
+    pub(super) fn take_got(&mut self) -> String {
+        String::from_utf8(std::mem::take(&mut self.got)).unwrap()
+    }
+
+    /// Until when it waits.
+    pub(super) fn until(&mut self) -> Instant {
+        match self.machine.next_action() {
+            Action::Receive { until }
+            | Action::Fill { until, .. }
+            | Action::Send { until, .. }
+            | Action::SendFile(FilePiece { until, .. })
+            | Action::ReadFile(FilePiece { until, .. }) => until,
+            _ => panic!("it does not wait for the peer"),
+        }
+    }
+
+    /// Nothing happens until the time is up, not even a nanosecond before; then what follows
+    /// happens.
+    pub(super) fn expire(&mut self) -> Blocked {
+        let until = self.until();
+        let early = until - Duration::from_nanos(1);
+        self.pass(early - self.now.monotonic);
+        let before = (self.machine.state, self.machine.outgoing.is_some());
+        self.machine.handle_timeout(self.now);
+        let after = (self.machine.state, self.machine.outgoing.is_some());
+        assert_eq!(before, after, "a nanosecond early");
+        self.pass(Duration::from_nanos(1));
+        let error = io::Error::from(io::ErrorKind::TimedOut);
+        self.machine.handle_error(&error, self.now);
+        self.run()
+    }
+
+    /// The stream has ended together with what was sent last.
+    fn note_end(&mut self) {
+        self.ends += 1;
+        let action = self.machine.next_action();
+        assert!(
+            matches!(
+                action,
+                Action::CheckQueues { .. } | Action::Finish | Action::Close(_)
+            ),
+            "the stream ended"
+        );
+    }
+
+    /// Does what the machine wants as far as the peer need not do anything.
+    pub(super) fn run(&mut self) -> Blocked {
+        for _ in 0..1_000_000 {
+            if let Some(blocked) = self.step() {
+                return blocked;
+            }
+        }
+        panic!("it neither waits nor closes");
+    }
+
+    /// Does the next thing; says so if that cannot be done without the peer.
+    pub(super) fn step(&mut self) -> Option<Blocked> {
+        let now = self.now;
+        match self.machine.next_action() {
+            Action::Open { .. } => {
+                let toy = Toy {
+                    life: Arc::clone(&self.life),
+                    ..Toy::new()
+                };
+                self.machine.handle_opened(toy, now);
+            }
+            Action::Receive { .. } => return Some(Blocked::Receive),
+            Action::Fill { space, .. } => return Some(Blocked::Fill(space.len())),
+            Action::Send { .. } | Action::SendFile(_) | Action::ReadFile(_) if self.window == 0 => {
+                return Some(Blocked::Send);
+            }
+            Action::Send { out, is_last, .. } => {
+                let mut taken = Vec::new();
+                for chunk in out.chunks() {
+                    let bytes = match chunk {
+                        Chunk::Bytes(bytes) => bytes,
+                        Chunk::Shared(bytes) => &bytes[..],
+                        Chunk::File(_) => break,
+                    };
+                    taken.extend_from_slice(&bytes[..bytes.len().min(self.window - taken.len())]);
+                }
+                let ends = is_last && taken.len() as u64 == out.queued_len();
+                self.got.extend_from_slice(&taken);
+                self.machine.handle_sent(Ok(taken.len() as u64), now);
+                if ends {
+                    self.note_end();
+                }
+            }
+            Action::SendFile(FilePiece {
+                range,
+                len,
+                checks_file: check,
+                share,
+                is_last,
+                ..
+            }) => {
+                self.asked.push(OutputAction::Pages { len, check });
+                let piece_len = len;
+                let len = if check && self.has_changed { 0 } else { len };
+                let progress = if self.is_on_disk {
+                    let bytes = read(range, len.min(share).min(PIECE_LEN_MAX), self.file_len);
+                    self.reads.push(bytes.len() as u64);
+                    FileProgress::Read(bytes.into())
+                } else {
+                    let bytes = read(range, len.min(self.window as u64), self.file_len);
+                    self.got.extend_from_slice(&bytes);
+                    FileProgress::Sent(bytes.len() as u64)
+                };
+                let is_all = matches!(progress, FileProgress::Sent(len) if len == piece_len);
+                self.machine.handle_file_progress(Ok(progress), now);
+                if is_last && is_all {
+                    self.note_end();
+                }
+            }
+            Action::ReadFile(FilePiece {
+                range, len, share, ..
+            }) => {
+                self.asked.push(OutputAction::Copy(len));
+                let len_max = match self.is_on_disk {
+                    true => share.min(PIECE_LEN_MAX),
+                    false => COPIED_PIECE_LEN,
+                };
+                let bytes = read(range, len.min(len_max), self.file_len);
+                self.reads.push(bytes.len() as u64);
+                if self.has_changed && bytes.len() as u64 == range.len() {
+                    let error = io::ErrorKind::InvalidData.into();
+                    self.machine.handle_error(&error, now);
+                    return None;
+                }
+                self.machine.handle_read(Ok(bytes.into()), now);
+            }
+            Action::CheckUnacked(check) => {
+                self.asked.push(OutputAction::Unacked(check));
+                self.pass(check.after);
+                self.machine.handle_unacked(Ok(self.unacked), self.now);
+            }
+            Action::Turn => self.machine.handle_turn(now),
+            Action::Work => {
+                let job = self.machine.take_work();
+                self.machine.handle_worked(job.run(now), now);
+            }
+            Action::Nothing => return Some(Blocked::Nothing),
+            Action::CheckQueues { asks_unsent } => {
+                let mut queues = self.queues;
+                if !asks_unsent {
+                    queues.unsent = 0;
+                }
+                self.machine.handle_queues(Ok(queues), now);
+            }
+            Action::Finish => self.machine.handle_finished(Ok(()), now),
+            Action::Close(closed) => return Some(Blocked::Closed(closed)),
+        }
+        None
+    }
+}
+
+/// What keeps a machine from going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blocked {
+    Receive,
+    Fill(usize),
+    Send,
+    Nothing,
+    Closed(Closed),
+}
+
+fn read(range: &FileRange, len: u64, file_len: u64) -> Vec<u8> {
+    let start = range.range.start;
+    let mut bytes = vec![0; len.min(file_len.saturating_sub(start)) as usize];
+    let read = rustix::io::pread(range.file.as_fd(), &mut bytes[..], start).unwrap();
+    assert_eq!(read, bytes.len());
+    bytes
+}

@@ -1,0 +1,298 @@
+//! One loop: a kernel thread that waits for whatever comes next, and goes on with the connections
+//! that it is for.
+//!
+//! ```text
+//!  ┌▶ wait ──▶ reports ──▶ news of the server ──▶ messages ──▶ turns ──▶ timers ──▶ accept ─┐
+//!  └────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+
+mod lifetime;
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use event::{Interest, Ready};
+use session::{Now, Session};
+use slab::Slab;
+
+use super::connection::{Connection, LoopContext};
+use super::inbox::{Inboxes, Message};
+use crate::clock;
+use crate::counters::Closed;
+use crate::engine::admission::Opens;
+use crate::engine::reactor::{
+    Accepted, Acceptor, EngineContext, FIRST_LISTENER, Listeners, LoopHandle, Poller, RECEIVE_LEN,
+    Wait, drop_session, slot_of,
+};
+use crate::shared::{CUTTING, SERVING};
+
+/// See the [module page](self).
+pub(super) struct EventLoop<S, O> {
+    engine: Arc<EngineContext<O>>,
+    own: Arc<LoopHandle>,
+    poller: Poller,
+    acceptor: Acceptor,
+    /// Those of all loops, and which of them is this loop's.
+    inboxes: Arc<Inboxes<S>>,
+    number: usize,
+    connections: Slab<Box<Connection<S>>>,
+    context: LoopContext<S>,
+    /// What the server was doing at the last look.
+    server_state: u8,
+    /// Connections that were distributed to this loop and are not served yet: no more than it may have.
+    distributed: VecDeque<Accepted>,
+    // Empty between two turns, and kept for their memory.
+    messages: Vec<Message<S>>,
+}
+
+impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
+    /// # Errors
+    /// What the kernel says to the dispatcher.
+    pub(super) fn new(
+        engine: Arc<EngineContext<O>>,
+        own: Arc<LoopHandle>,
+        inboxes: Arc<Inboxes<S>>,
+        number: usize,
+        listeners: Listeners,
+        has_file_threads: bool,
+    ) -> io::Result<EventLoop<S, O>> {
+        let mut poller = Poller::new(&engine, Arc::clone(&own))?;
+        let mut acceptor = Acceptor::new(listeners, &engine, Arc::clone(&own));
+        acceptor.open(poller.dispatcher())?;
+        let now = clock::now();
+        let context = LoopContext {
+            now,
+            long_until: now.monotonic,
+            room: vec![0; RECEIVE_LEN],
+            inbox: inboxes.of(number),
+            jobs: Arc::clone(&engine.admission.shared.jobs),
+            has_file_threads,
+        };
+        Ok(EventLoop {
+            engine,
+            own,
+            poller,
+            acceptor,
+            inboxes,
+            number,
+            connections: Slab::new(),
+            context,
+            server_state: SERVING,
+            distributed: VecDeque::new(),
+            messages: Vec::new(),
+        })
+    }
+
+    /// Serves until the server is over and the last connection has ended.
+    pub(super) fn run(mut self) {
+        while !self.is_over() {
+            self.wait();
+            // Before what is reported, which may have come after the news.
+            self.check_server_state();
+            self.handle_reports();
+            self.handle_messages();
+            self.run_queued();
+            self.expire_timers();
+            self.accept();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.server_state == CUTTING
+            && self.acceptor.is_closed()
+            && self.connections.is_empty()
+            && self.distributed.is_empty()
+    }
+
+    fn wait(&mut self) {
+        let timeout = self.patience();
+        self.poller.wait(timeout);
+        self.context.begin_turn();
+    }
+
+    /// For how long nothing happens unless something is reported.
+    fn patience(&self) -> Option<Duration> {
+        if self.poller.turns() > 0 || self.acceptor.has_some() || !self.distributed.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let next = [self.poller.next_expiry(), self.acceptor.wakes_at()]
+            .into_iter()
+            .flatten()
+            .min();
+        next.map(|next| next.saturating_duration_since(self.context.now.monotonic))
+    }
+
+    /// Whether the server drains or is over.
+    fn check_server_state(&mut self) {
+        if self.engine.connection_limit.is_closing() && !self.acceptor.is_closed() {
+            if let Some(accepted) = self.acceptor.close(self.poller.dispatcher()) {
+                self.let_in(accepted);
+            }
+            self.engine.connection_limit.has_closed();
+        }
+        let state = self.engine.admission.shared.server_state.get();
+        if state == mem::replace(&mut self.server_state, state) {
+            return;
+        }
+        let places: Vec<_> = self.connections.iter().map(|(at, _)| at).collect();
+        for at in places {
+            self.tell(at, |connection, now| {
+                connection.machine.handle_server_state(state, now)
+            });
+        }
+    }
+
+    fn handle_reports(&mut self) {
+        while let Some(Ready { token, readiness }) = self.poller.next_report() {
+            match token.0 {
+                name @ FIRST_LISTENER.. => self.acceptor.is_ready(name),
+                name => {
+                    let Some(at) = slot_of(&mut self.connections, name) else {
+                        continue; // It has ended in this turn.
+                    };
+                    let connection = &mut self.connections[at];
+                    connection.socket.is_ready(readiness);
+                    match connection.waits {
+                        Wait::Input { .. } if readiness.is_readable() => self.go_on(at),
+                        Wait::Writable { .. } if readiness.is_writable() => self.go_on(at),
+                        // It would be reported again and again, for as long as it waits for
+                        // something else.
+                        _ if self.poller.is_level => self.unwatch(at),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn handle_messages(&mut self) {
+        let mut messages = mem::take(&mut self.messages);
+        self.context.inbox.take(&mut messages);
+        for message in messages.drain(..) {
+            match message {
+                Message::Accepted(accepted) => self.distributed.push_back(accepted),
+                Message::Worked(name, job) => {
+                    let Some(at) = slot_of(&mut self.connections, name) else {
+                        // The connection was cut meanwhile.
+                        drop_session(job);
+                        continue;
+                    };
+                    match job {
+                        Some(job) => self.tell(at, |connection, now| {
+                            connection.machine.handle_worked(job, now);
+                        }),
+                        None => self.end(at, Closed::Error),
+                    }
+                }
+                Message::Read(name, piece) => {
+                    let Some(at) = slot_of(&mut self.connections, name) else {
+                        continue;
+                    };
+                    self.tell(at, |connection, now| {
+                        if let Err(error) = connection.socket.has_read(piece) {
+                            connection.machine.handle_error(&error, now);
+                        }
+                    });
+                }
+            }
+        }
+        self.messages = messages;
+    }
+
+    /// A turn for each that waits for one now, or for as many as there is time for.
+    fn run_queued(&mut self) {
+        for _ in 0..self.poller.turns() {
+            if let Some(at) = self.poller.take_turn(&mut self.connections) {
+                self.go_on(at);
+            }
+            if self.context.is_late() {
+                break;
+            }
+        }
+    }
+
+    fn expire_timers(&mut self) {
+        self.poller.expire(self.context.now.monotonic);
+        while let Some(at) = self.poller.next_expired(&mut self.connections) {
+            let connection = &mut self.connections[at];
+            let until = connection.waits.until();
+            if self.poller.is_over(&mut connection.watch, until) {
+                // If a report was lost, this finds what it was about.
+                connection.socket.try_again();
+                self.go_on(at);
+            }
+        }
+    }
+
+    /// Goes on with a connection until it waits, and sees to it that it is heard of then.
+    #[inline]
+    fn go_on(&mut self, at: usize) {
+        self.tell(at, |_, _| ());
+    }
+
+    /// Tells a connection something, and goes on with it.
+    #[inline]
+    fn tell(&mut self, at: usize, told: impl FnOnce(&mut Connection<S>, Now)) {
+        let (connection, context) = (&mut self.connections[at], &mut self.context);
+        let driven = catch_unwind(AssertUnwindSafe(|| {
+            told(connection, context.now);
+            connection.drive(context, &self.engine.admission)
+        }));
+        // A session that panics is our mistake, and ends this connection only: the hook has
+        // reported it.
+        let is_heard_of = match driven.unwrap_or(Wait::End(Closed::Error)) {
+            Wait::Input { until } => {
+                self.arm(at, until);
+                self.watch(at, Interest::READ)
+            }
+            Wait::Writable { until } => {
+                self.arm(at, until);
+                let was_watched = self.connections[at].watch.is_watched();
+                let is_heard_of = self.watch(at, Interest::WRITE);
+                if !was_watched && self.poller.misses_room() {
+                    self.connections[at].socket.try_again();
+                    self.queue(at);
+                }
+                is_heard_of
+            }
+            Wait::Time { until } => {
+                self.arm(at, until);
+                Ok(())
+            }
+            Wait::Turn => {
+                self.queue(at);
+                Ok(())
+            }
+            Wait::Thread => Ok(()),
+            Wait::End(closed) => return self.end(at, closed),
+        };
+        // The kernel has no memory to watch it: better an end that is counted than a connection
+        // that is never heard of.
+        if is_heard_of.is_err() {
+            self.end(at, Closed::Error);
+        }
+    }
+
+    fn queue(&mut self, at: usize) {
+        self.poller.queue(&mut self.connections[at].watch);
+    }
+
+    fn watch(&mut self, at: usize, wanted: Interest) -> io::Result<()> {
+        let Connection { watch, socket, .. } = &mut *self.connections[at];
+        self.poller.watch(watch, socket.as_fd(), wanted)
+    }
+
+    fn unwatch(&mut self, at: usize) {
+        let Connection { watch, socket, .. } = &mut *self.connections[at];
+        self.poller.unwatch(watch, socket.as_fd());
+    }
+
+    fn arm(&mut self, at: usize, until: Instant) {
+        self.poller.arm(&mut self.connections[at].watch, until);
+    }
+}

@@ -1,0 +1,116 @@
+//! The thread that accepts for all loops and deals connections out.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread;
+
+use event::{Dispatcher, Interest, Ready, Token};
+
+use super::acceptor::Acceptor;
+use super::context::EngineContext;
+use super::listeners::{Accepted, Listeners, REST};
+use super::waker::LoopHandle;
+use crate::clock;
+
+const WAKER: u64 = 0;
+
+/// Where connections are distributed to.
+pub(crate) trait Distribute {
+    /// Whether there is room for one more. If not, `own` is rung for when there is.
+    fn has_room(&mut self, own: &Arc<LoopHandle>) -> bool;
+
+    fn distribute(&mut self, accepted: Accepted);
+}
+
+/// Where there is always room.
+impl<F: FnMut(Accepted)> Distribute for F {
+    fn has_room(&mut self, _own: &Arc<LoopHandle>) -> bool {
+        true
+    }
+
+    fn distribute(&mut self, accepted: Accepted) {
+        self(accepted);
+    }
+}
+
+/// See the [module page](self).
+pub(crate) struct AcceptThread<O, D> {
+    engine: Arc<EngineContext<O>>,
+    own: Arc<LoopHandle>,
+    to: D,
+    dispatcher: Box<dyn Dispatcher>,
+    acceptor: Acceptor,
+}
+
+impl<O, D: Distribute> AcceptThread<O, D> {
+    /// # Errors
+    /// What the kernel says to the dispatcher.
+    pub(crate) fn new(
+        engine: Arc<EngineContext<O>>,
+        own: Arc<LoopHandle>,
+        to: D,
+        listeners: Listeners,
+        mut dispatcher: Box<dyn Dispatcher>,
+    ) -> io::Result<AcceptThread<O, D>> {
+        let interest = Interest::READ.pinned();
+        dispatcher.add(own.waker.as_fd(), Token(WAKER), interest)?;
+        let mut acceptor = Acceptor::new(listeners, &engine, Arc::clone(&own));
+        acceptor.open(&mut *dispatcher)?;
+        Ok(AcceptThread {
+            engine,
+            own,
+            to,
+            dispatcher,
+            acceptor,
+        })
+    }
+
+    /// Distribute until the server closes.
+    pub(crate) fn run(mut self) {
+        let mut reports = Vec::new();
+        while !self.engine.connection_limit.is_closing() {
+            let now = clock::now().monotonic;
+            let timeout = self.acceptor.wakes_at();
+            let timeout = timeout.map(|until| until.saturating_duration_since(now));
+            let wait = |timeout| self.dispatcher.wait(&mut reports, timeout);
+            let waited = self.own.waker.wait(timeout, wait);
+            let counters = &self.own.counters;
+            counters.waits.add(1);
+            counters.reports.add(reports.len() as u64);
+            if waited.is_err() {
+                counters.errors.add(1);
+                thread::sleep(REST);
+            }
+            for Ready { token, .. } in reports.drain(..) {
+                match token.0 {
+                    WAKER => self.own.waker.is_heard(),
+                    name => self.acceptor.is_ready(name),
+                }
+            }
+            let now = clock::now().monotonic;
+            let (engine, dispatcher) = (Arc::clone(&self.engine), &mut *self.dispatcher);
+            self.acceptor.begin_turn(now, dispatcher);
+            loop {
+                if !self.to.has_room(&self.own) {
+                    self.acceptor
+                        .pause(&mut *self.dispatcher, &engine.admission);
+                    break;
+                }
+                self.acceptor.go_on(now, &mut *self.dispatcher);
+                let next = (self.acceptor).next(now, &mut *self.dispatcher, &engine.admission);
+                let Some(accepted) = next else { break };
+                self.distribute(accepted);
+            }
+        }
+        if let Some(accepted) = self.acceptor.close(&mut *self.dispatcher) {
+            self.distribute(accepted);
+        }
+        self.engine.connection_limit.has_closed();
+    }
+
+    fn distribute(&mut self, accepted: Accepted) {
+        self.own.counters.passed_on.add(1);
+        self.to.distribute(accepted);
+    }
+}

@@ -1,0 +1,337 @@
+//! Where connections come in, for one thread: its listeners, and the connection limit that they lead to.
+
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use event::Dispatcher;
+
+use super::budget::{SHARE_OF_TURN, is_put_off};
+use super::connection_limit::ConnectionLimit;
+use super::context::EngineContext;
+use super::listeners::{Accepted, Listeners};
+use super::waker::LoopHandle;
+use crate::counters::AcceptError;
+use crate::engine::admission::Admission;
+
+/// See the [module page](self).
+pub(crate) struct Acceptor {
+    listeners: Listeners,
+    connection_limit: Arc<ConnectionLimit>,
+    own: Arc<LoopHandle>,
+    accepts_per_turn: (usize, usize),
+    /// How many each listener may let in now, and whether one had to stop there.
+    accepts_now: usize,
+    has_more: bool,
+    /// It was accepted when another thread took the last place. It is the next one to come in.
+    held: Option<Accepted>,
+    /// Which listener is the first of this turn, how many have had theirs, and how many came in by the
+    /// one that has it now.
+    first: usize,
+    served: usize,
+    came: usize,
+    /// When the turn is over, if some came in.
+    until: Option<Instant>,
+    /// It waited for room, and was called.
+    was_called: bool,
+    /// It waits for room of another kind.
+    is_paused: bool,
+    /// How long reports are relied on, and until when they are now.
+    relies_for: Duration,
+    relies_until: Instant,
+}
+
+impl Acceptor {
+    pub(crate) fn new<O>(
+        listeners: Listeners,
+        engine: &EngineContext<O>,
+        own: Arc<LoopHandle>,
+    ) -> Acceptor {
+        let shared = &engine.admission.shared;
+        Acceptor {
+            listeners,
+            connection_limit: Arc::clone(&engine.connection_limit),
+            own,
+            accepts_per_turn: engine.accepts_per_turn,
+            accepts_now: 0,
+            has_more: false,
+            held: None,
+            first: 0,
+            served: 0,
+            came: 0,
+            until: None,
+            was_called: false,
+            is_paused: false,
+            relies_for: shared.limits.recheck,
+            relies_until: shared.start + shared.limits.recheck,
+        }
+    }
+
+    /// Begins to watch the listeners.
+    ///
+    /// # Errors
+    /// What the dispatcher says.
+    pub(crate) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
+        self.listeners.open(dispatcher)
+    }
+
+    /// The listener with this name is reported.
+    pub(crate) fn is_ready(&mut self, name: u64) {
+        self.listeners.is_ready(name);
+    }
+
+    /// Whether there is something to accept, as far as is known.
+    pub(crate) fn has_some(&self) -> bool {
+        self.listeners.has_some()
+    }
+
+    /// When it has something to do although nothing is reported.
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        match self.listeners.may_have_missed() {
+            true => Some(self.relies_until),
+            false => self.listeners.rest_until(),
+        }
+    }
+
+    /// Begins a turn, in which a bounded number comes in by each listener, in a bounded time.
+    pub(crate) fn begin_turn(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        let (first, most) = self.accepts_per_turn;
+        self.accepts_now = match mem::take(&mut self.has_more) {
+            true => (2 * self.accepts_now).min(most),
+            false => first,
+        };
+        self.first = (self.first + 1) % self.listeners.count().max(1);
+        (self.served, self.came, self.until) = (0, 0, None);
+        if self.relies_until <= now {
+            self.relies_until = now + self.relies_for;
+            if self.listeners.may_have_missed() {
+                self.listeners.recheck();
+            }
+        }
+        self.listeners.end_rest(now, dispatcher);
+        if self.own.has_room.load(Ordering::Acquire) {
+            self.own.has_room.store(false, Ordering::Relaxed);
+            self.was_called = true;
+            self.listeners.has_room(now, dispatcher);
+        }
+    }
+
+    /// Lets connections wait in the queue, because there is no room where they go.
+    pub(crate) fn pause<O>(&mut self, dispatcher: &mut dyn Dispatcher, admission: &Admission<O>) {
+        if self.listeners.is_open() {
+            self.listeners.is_full(dispatcher);
+            if !mem::replace(&mut self.is_paused, true) {
+                admission.shared.counters.accept_paused();
+            }
+        }
+    }
+
+    /// There is room again.
+    pub(crate) fn go_on(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        if mem::take(&mut self.is_paused) {
+            self.listeners.has_room(now, dispatcher);
+        }
+    }
+
+    /// The next one that comes in, in this turn. It is counted as open. `now` is the time of the
+    /// last look.
+    pub(crate) fn next<O>(
+        &mut self,
+        now: Instant,
+        dispatcher: &mut dyn Dispatcher,
+        admission: &Admission<O>,
+    ) -> Option<Accepted> {
+        let counters = &admission.shared.counters;
+        if is_put_off(now, self.until) {
+            return None;
+        }
+        while self.served < self.listeners.count() && self.listeners.is_open() {
+            let listener = (self.first + self.served) % self.listeners.count();
+            let is_over = self.came >= self.accepts_now;
+            let has_some = self.listeners.has_some_at(listener);
+            if is_over || !has_some {
+                self.has_more |= is_over && has_some;
+                self.listeners.is_served(listener);
+                (self.served, self.came) = (self.served + 1, 0);
+                continue;
+            }
+            if !self.connection_limit.has_room_for(&self.own) {
+                self.listeners.is_full(dispatcher);
+                counters.accept_paused();
+                self.was_called = false;
+                return None;
+            }
+            let accepted = match self.held.take() {
+                Some(held) => Ok(Some(held)),
+                None => self.listeners.accept(listener, admission.names_peers()),
+            };
+            match accepted {
+                Ok(Some(accepted)) => {
+                    if let Some(accepted) = self.let_in(accepted) {
+                        self.until.get_or_insert(now + SHARE_OF_TURN);
+                        return Some(accepted);
+                    }
+                }
+                Ok(None) => {}
+                Err(error) if counters.accept_failed(&error) == AcceptError::Aborted => {
+                    self.came += 1;
+                }
+                Err(_) => {
+                    counters.accept_paused();
+                    self.listeners.rest(now, dispatcher);
+                }
+            }
+        }
+        if mem::take(&mut self.was_called) {
+            self.connection_limit.pass_on();
+        }
+        None
+    }
+
+    /// Counts a connection in, or holds it: another thread has taken the last place. What is held
+    /// does not count for the turn, or nothing would look at it before the next one knocks.
+    fn let_in(&mut self, accepted: Accepted) -> Option<Accepted> {
+        match self.connection_limit.enter() {
+            true => {
+                self.came += 1;
+                Some(accepted)
+            }
+            false => {
+                self.held = Some(accepted);
+                None
+            }
+        }
+    }
+
+    /// Closes the listeners for good. One that has come through is let in.
+    pub(crate) fn close(&mut self, dispatcher: &mut dyn Dispatcher) -> Option<Accepted> {
+        self.listeners.close(dispatcher);
+        let held = self.held.take();
+        held.inspect(|_| self.connection_limit.force())
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.listeners.are_closed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use event::Mechanism;
+    use session::{Echo, Opening};
+
+    use super::*;
+    use crate::engine::admission::Start;
+    use crate::engine::reactor::{FIRST_LISTENER, all_sockets};
+    use crate::limits::Limits;
+    use crate::listen;
+    use crate::shared::Shared;
+
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+    /// The way into a engine, with listeners that are watched, and their address.
+    fn acceptor(
+        connections_max: usize,
+        accepts_many: bool,
+    ) -> (
+        Arc<EngineContext<impl Sized>>,
+        Acceptor,
+        Box<dyn Dispatcher>,
+        String,
+    ) {
+        let bound = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let address = bound[0].address.to_string();
+        let limits = Limits {
+            connections_max,
+            ..Limits::default()
+        };
+        let shared = Arc::new(Shared::new(limits, None));
+        let start = Start {
+            admission: Admission::new(shared, false, |_: Opening<'_>| Echo),
+            listeners: bound,
+            workers: None,
+        };
+        let open = Box::new(|| Mechanism::Poll.open());
+        let (engine, listeners) = EngineContext::new(start, open, (1, accepts_many));
+        let listeners = Listeners::new(all_sockets(&listeners).unwrap(), FIRST_LISTENER);
+        let mut acceptor = Acceptor::new(listeners, &engine, LoopHandle::new().unwrap());
+        let mut dispatcher = engine.open_dispatcher().unwrap();
+        acceptor.open(&mut *dispatcher).unwrap();
+        (engine, acceptor, dispatcher, address)
+    }
+
+    /// What `--multi-accept` says.
+    #[test]
+    fn a_turn_takes_one_or_sixty_four_and_the_next_twice_as_many_if_some_are_left() {
+        for (accepts_many, expected) in [(true, [64, 86]), (false, [1, 1])] {
+            let (engine, mut acceptor, mut dispatcher, address) = acceptor(1000, accepts_many);
+            let clients = (0..150).map(|_| TcpStream::connect(&address).unwrap());
+            let _clients: Vec<_> = clients.collect();
+            let taken = expected.map(|_| {
+                let mut reports = Vec::new();
+                dispatcher.wait(&mut reports, PATIENCE).unwrap();
+                acceptor.is_ready(reports[0].token.0);
+                let now = Instant::now();
+                acceptor.begin_turn(now, &mut *dispatcher);
+                let next = || acceptor.next(now, &mut *dispatcher, &engine.admission);
+                std::iter::from_fn(next).count()
+            });
+            assert_eq!(taken, expected);
+        }
+    }
+
+    /// Seen: a burst of 1,000 connections, each of which asked for a large file at once, kept those
+    /// that were open waiting for seconds. Cause: a turn let in as many as 64 or more, however long
+    /// that took. Cure: it lets in as many as it has time for, and others have theirs in between.
+    #[test]
+    fn a_turn_of_accepting_has_an_end() {
+        let (engine, mut acceptor, mut dispatcher, address) = acceptor(1000, true);
+        let clients = (0..5).map(|_| TcpStream::connect(&address).unwrap());
+        let _clients: Vec<_> = clients.collect();
+        let mut now = Instant::now();
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            let mut reports = Vec::new();
+            dispatcher.wait(&mut reports, PATIENCE).unwrap();
+            acceptor.is_ready(reports[0].token.0);
+            acceptor.begin_turn(now, &mut *dispatcher);
+            let mut next = || {
+                // As long as two connections take.
+                now += SHARE_OF_TURN / 2;
+                acceptor.next(now, &mut *dispatcher, &engine.admission)
+            };
+            let mut count = 0;
+            while next().is_some() {
+                count += 1;
+            }
+            taken.push(count);
+        }
+        assert_eq!(taken, [2, 2, 1]);
+    }
+
+    /// Seen (in review): with `--multi-accept off` a client that was accepted when another loop had
+    /// just taken the last place waited for the next client to come. Cause: it counted as the one
+    /// connection of its turn, so its listener was taken for empty. Cure: it counts when it comes in.
+    #[test]
+    fn what_is_held_comes_in_as_soon_as_there_is_room() {
+        let (engine, mut acceptor, mut dispatcher, address) = acceptor(1, false);
+        let _client = TcpStream::connect(address).unwrap();
+        let mut reports = Vec::new();
+        dispatcher.wait(&mut reports, PATIENCE).unwrap();
+        acceptor.is_ready(reports[0].token.0);
+        let now = Instant::now();
+        acceptor.begin_turn(now, &mut *dispatcher);
+        let accepted = acceptor.listeners.accept(0, false).unwrap();
+        let accepted = accepted.expect("a client has connected");
+        engine.connection_limit.force();
+        assert!(acceptor.let_in(accepted).is_none());
+        engine.connection_limit.leave();
+        let came = acceptor.next(now, &mut *dispatcher, &engine.admission);
+        assert!(came.is_some());
+        assert_eq!(engine.connection_limit.open(), 1);
+    }
+}

@@ -1,0 +1,287 @@
+//! The listeners of a loop: when it accepts from them, and when it lets connections wait in the
+//! kernel's queue.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use event::{Dispatcher, Interest, Token, Trigger};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use crate::listen::Bound;
+
+/// After running out of descriptors or memory: long enough for some connections to end, short
+/// enough that few in the queue notice.
+pub(crate) const REST: Duration = Duration::from_millis(20);
+
+/// The listeners of a loop.
+pub(crate) struct Listeners {
+    listeners: Vec<ListeningSocket>,
+    state: State,
+    is_level: bool,
+    /// A report may be lost.
+    may_lose: bool,
+}
+
+struct ListeningSocket {
+    socket: OwnedFd,
+    /// Which of the server's listeners it is.
+    listener: usize,
+    /// Its name in reports.
+    token: Token,
+    /// Connections may wait in its queue.
+    has_some: bool,
+    is_watched: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// There are as many connections as there may be.
+    Full,
+    /// Accepting has failed, and would fail again at once.
+    Resting(Instant),
+    /// For good.
+    Closed,
+}
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: Option<SocketAddr>,
+    /// Which of the server's listeners it came from.
+    pub(crate) listener: usize,
+}
+
+/// Sockets that a thread accepts from, each with the number of its listener.
+pub(crate) type Sockets = Vec<(usize, OwnedFd)>;
+
+/// Those of the listener with this number. They do not block.
+pub(crate) fn sockets(number: usize, bound: &Bound) -> io::Result<Sockets> {
+    let own = |socket: BorrowedFd<'_>| {
+        let socket = socket.try_clone_to_owned()?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok((number, socket))
+    };
+    bound.sockets().map(own).collect()
+}
+
+/// Those of all of them.
+pub(crate) fn all_sockets(listeners: &[Bound]) -> io::Result<Sockets> {
+    let each = listeners.iter().enumerate();
+    let each = each.map(|(number, bound)| sockets(number, bound));
+    Ok(each
+        .collect::<io::Result<Vec<_>>>()?
+        .into_iter()
+        .flatten()
+        .collect())
+}
+
+impl Listeners {
+    /// Sockets that listen and do not block, with the number of the listener; the first is called
+    /// `first` in reports.
+    pub(crate) fn new(sockets: Sockets, first: u64) -> Listeners {
+        let state = match sockets.is_empty() {
+            true => State::Closed,
+            false => State::Open,
+        };
+        let listeners = sockets
+            .into_iter()
+            .zip(first..)
+            .map(|(socket, name)| ListeningSocket {
+                socket: socket.1,
+                listener: socket.0,
+                token: Token(name),
+                has_some: false,
+                is_watched: false,
+            });
+        Listeners {
+            listeners: listeners.collect(),
+            state,
+            is_level: false,
+            may_lose: false,
+        }
+    }
+
+    /// Begins to watch them.
+    ///
+    /// # Errors
+    /// What the dispatcher says.
+    pub(crate) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
+        self.is_level = dispatcher.trigger() == Trigger::Level;
+        self.may_lose = dispatcher.may_lose_reports();
+        self.listeners
+            .iter_mut()
+            .try_for_each(|listener| listener.watch(dispatcher))
+    }
+
+    /// The listener with this name is reported.
+    pub(crate) fn is_ready(&mut self, name: u64) {
+        if let Some(listener) = self
+            .listeners
+            .iter_mut()
+            .find(|listener| listener.token.0 == name)
+        {
+            listener.has_some = true;
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.listeners.len()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Whether there is something to accept, as far as is known.
+    pub(crate) fn has_some(&self) -> bool {
+        self.is_open() && self.listeners.iter().any(|listener| listener.has_some)
+    }
+
+    /// The same of one of them.
+    pub(crate) fn has_some_at(&self, at: usize) -> bool {
+        self.listeners[at].has_some
+    }
+
+    /// Whether what waits may not be known, because a report was lost.
+    pub(crate) fn may_have_missed(&self) -> bool {
+        self.may_lose && self.is_open()
+    }
+
+    /// Takes it that something waits at each.
+    pub(crate) fn recheck(&mut self) {
+        self.listeners
+            .iter_mut()
+            .for_each(|listener| listener.has_some = true);
+    }
+
+    /// Takes a connection from the queue of one of them.
+    ///
+    /// # Errors
+    /// What accept(2) says.
+    pub(crate) fn accept(&mut self, at: usize, names_peers: bool) -> io::Result<Option<Accepted>> {
+        let listener = &mut self.listeners[at];
+        let accepted = accept(listener.socket.as_fd(), names_peers)?;
+        listener.has_some &= accepted.is_some();
+        Ok(accepted.map(|(socket, peer)| Accepted {
+            socket,
+            peer,
+            listener: listener.listener,
+        }))
+    }
+
+    /// It has had its turn. What is left is reported once more, if reports are by level.
+    pub(crate) fn is_served(&mut self, at: usize) {
+        self.listeners[at].has_some &= !self.is_level;
+    }
+
+    /// Lets connections wait in the queue until [`has_room`](Listeners::has_room).
+    pub(crate) fn is_full(&mut self, dispatcher: &mut dyn Dispatcher) {
+        self.pause(State::Full, dispatcher);
+    }
+
+    /// A connection has ended.
+    pub(crate) fn has_room(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        if self.state == State::Full {
+            self.go_on(now, dispatcher);
+        }
+    }
+
+    /// Accepts nothing for a while.
+    pub(crate) fn rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        self.pause(State::Resting(now + REST), dispatcher);
+    }
+
+    pub(crate) fn rest_until(&self) -> Option<Instant> {
+        match self.state {
+            State::Resting(until) => Some(until),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn end_rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        if self.rest_until().is_some_and(|until| until <= now) {
+            self.go_on(now, dispatcher);
+        }
+    }
+
+    fn pause(&mut self, state: State, dispatcher: &mut dyn Dispatcher) {
+        self.state = state;
+        // By level they would be reported all the time.
+        if self.is_level {
+            self.listeners
+                .iter_mut()
+                .for_each(|listener| listener.unwatch(dispatcher));
+        }
+    }
+
+    fn go_on(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        self.state = State::Open;
+        for listener in &mut self.listeners {
+            // The kernel may have no memory for it just now.
+            if listener.watch(dispatcher).is_err() {
+                self.state = State::Resting(now + REST);
+            }
+            // Nothing is reported of what came before the pause if reports are by edge.
+            listener.has_some = true;
+        }
+    }
+
+    /// Closes them for good.
+    pub(crate) fn close(&mut self, dispatcher: &mut dyn Dispatcher) {
+        self.state = State::Closed;
+        for mut listener in self.listeners.drain(..) {
+            listener.unwatch(dispatcher);
+        }
+    }
+
+    pub(crate) fn are_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+}
+
+impl ListeningSocket {
+    fn watch(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
+        if !self.is_watched {
+            let fd = self.socket.as_fd();
+            dispatcher.add(fd, self.token, Interest::READ.pinned())?;
+            self.is_watched = true;
+        }
+        Ok(())
+    }
+
+    fn unwatch(&mut self, dispatcher: &mut dyn Dispatcher) {
+        if std::mem::take(&mut self.is_watched) {
+            // It is watched, and that is all that can be wrong.
+            let _ = dispatcher.remove(self.socket.as_fd());
+        }
+    }
+}
+
+/// Takes a connection from the queue of a socket that does not block, and the peer's address if it
+/// is asked for and there is one.
+fn accept(
+    listener: BorrowedFd<'_>,
+    names_peer: bool,
+) -> io::Result<Option<(OwnedFd, Option<SocketAddr>)>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    loop {
+        let accepted = match names_peer {
+            true => rustix::net::acceptfrom_with(listener, flags),
+            false => rustix::net::accept_with(listener, flags).map(|socket| (socket, None)),
+        };
+        return match accepted {
+            Ok((socket, peer)) => {
+                let peer = peer.and_then(|peer| peer.try_into().ok());
+                Ok(Some((socket, peer)))
+            }
+            Err(Errno::AGAIN) => Ok(None),
+            Err(Errno::INTR) => continue,
+            Err(error) => Err(error.into()),
+        };
+    }
+}

@@ -1,0 +1,128 @@
+//! The threads of an engine, as the server sees them.
+
+use std::io;
+use std::sync::Arc;
+
+use event::Mechanism;
+
+use super::accept_thread::{AcceptThread, Distribute};
+use super::connection_limit::ConnectionLimit;
+use super::context::EngineContext;
+use super::listeners::{Listeners, Sockets};
+use super::poller::FIRST_LISTENER;
+use super::threads::LoopThreads;
+use super::waker::LoopHandle;
+use crate::listen::Bound;
+use crate::metrics::MetricsWriter;
+use crate::shared::Shared;
+
+/// What the server has of an engine whose threads wait for many connections. Dropping it ends them.
+pub(crate) struct Loops {
+    shared: Arc<Shared>,
+    connection_limit: Arc<ConnectionLimit>,
+    /// The loops that have connections, by name.
+    pub(crate) named: Vec<(String, Arc<LoopHandle>)>,
+    accept_thread: Option<Arc<LoopHandle>>,
+    pub(crate) threads: LoopThreads,
+    /// A Unix socket's file goes when its `Bound` does.
+    bound: Vec<Bound>,
+}
+
+impl Loops {
+    /// None yet.
+    pub(crate) fn new<O>(engine: &EngineContext<O>, bound: Vec<Bound>) -> Loops {
+        Loops::behind(&engine.connection_limit, &engine.admission.shared, bound)
+    }
+
+    /// The same for an engine with a engine of its own.
+    pub(crate) fn behind(
+        connection_limit: &Arc<ConnectionLimit>,
+        shared: &Arc<Shared>,
+        bound: Vec<Bound>,
+    ) -> Loops {
+        Loops {
+            shared: Arc::clone(shared),
+            connection_limit: Arc::clone(connection_limit),
+            named: Vec::new(),
+            accept_thread: None,
+            threads: LoopThreads::default(),
+            bound,
+        }
+    }
+
+    /// Starts the thread that accepts from `sockets` and deals connections out. It waits for few
+    /// descriptors, and by `epoll`, whatever the loops wait with.
+    ///
+    /// # Errors
+    /// What the kernel says to a new thread and its descriptors.
+    pub(crate) fn spawn_accept_thread<O>(
+        &mut self,
+        engine: &Arc<EngineContext<O>>,
+        sockets: Sockets,
+        to: impl Distribute + Send + 'static,
+    ) -> io::Result<()>
+    where
+        O: Send + Sync + 'static,
+    {
+        let (engine, own) = (Arc::clone(engine), LoopHandle::new()?);
+        self.accept_thread = Some(Arc::clone(&own));
+        let listeners = Listeners::new(sockets, FIRST_LISTENER);
+        let make = move || AcceptThread::new(engine, own, to, listeners, Mechanism::Epoll.open()?);
+        (self.threads).spawn("accept_thread".to_owned(), make, AcceptThread::run)
+    }
+
+    pub(crate) fn listeners(&self) -> &[Bound] {
+        &self.bound
+    }
+
+    /// The loops, and the accept thread, by name.
+    fn all(&self) -> impl Iterator<Item = (&str, &Arc<LoopHandle>)> {
+        let named = self.named.iter().map(|(name, one)| (name.as_str(), one));
+        named.chain(self.accept_thread.iter().map(|one| ("accept_thread", one)))
+    }
+
+    /// The server has come to another stage of its life, or is to accept no more.
+    pub(crate) fn wake(&self) {
+        self.all().for_each(|(_, one)| one.waker.ring());
+    }
+
+    /// Closes the listeners, and waits until that is done.
+    pub(crate) fn stop_accepting(&self) {
+        self.connection_limit.close();
+        self.wake();
+        self.connection_limit.wait_until_closed();
+    }
+
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connection_limit.open()
+    }
+
+    /// Each thread cuts the connections that it has: the server's stage says so.
+    pub(crate) fn cut(&self) -> usize {
+        let open = self.connection_count();
+        self.wake();
+        open
+    }
+
+    /// What each loop has counted: lines for people.
+    pub(crate) fn dump(&self) -> String {
+        let lines = self.all();
+        lines.map(|(name, one)| one.counters.line(name)).collect()
+    }
+
+    pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
+        for (name, one) in self.all() {
+            one.counters.write_metrics(name, out);
+        }
+    }
+}
+
+impl Drop for Loops {
+    fn drop(&mut self) {
+        // If the engine could not be started, this ends what was.
+        self.shared.server_state.cut();
+        self.connection_limit.close();
+        self.wake();
+        self.threads.join();
+    }
+}

@@ -1,0 +1,383 @@
+//! What a loop hears of its connections: reports of its dispatcher, timers, and whose turn it is.
+
+use std::collections::VecDeque;
+use std::io;
+use std::iter;
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use event::{Dispatcher, Interest, Ready, Token, Trigger};
+use fiber::{Tick, TimerKey, Wheel};
+use slab::Slab;
+
+use super::context::EngineContext;
+use super::waker::LoopHandle;
+
+/// The name of the waker in reports.
+const WAKER: u64 = u64::MAX;
+
+/// The name of the first listener. Connections have smaller names: their place, and a number that
+/// grows.
+pub(crate) const FIRST_LISTENER: u64 = 1 << 63;
+
+/// A tick of the timers is some 131 µs: the shortest wait is 100 µs, and a shift is cheaper than a
+/// division.
+const TICK_SHIFT: u32 = 17;
+
+/// After an error of the dispatcher, which would come back at once.
+const ERROR_PAUSE: Duration = Duration::from_millis(5);
+
+/// What a loop has told its dispatcher and its timers of a connection, and whether it has a turn
+/// coming.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// Its name in messages and reports. No other connection of the loop has had it.
+    pub(crate) name: u64,
+    /// What the dispatcher watches it for.
+    watched: Option<Interest>,
+    /// When the wait ends, and the timer that is set. It may be set for earlier: nearly every wait
+    /// ends later than the one before, so a timer is set anew when it comes and not before.
+    due: Tick,
+    timer: Option<(TimerKey, Tick)>,
+    /// It stands in the queue of those that have a turn coming.
+    is_queued: bool,
+}
+
+impl Watch {
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.is_some()
+    }
+}
+
+/// What has a place in the slab of a loop: a connection, or its slot.
+pub(crate) trait HasWatch {
+    fn watch(&mut self) -> &mut Watch;
+}
+
+/// Where the connection of this name is, unless it has left.
+#[inline]
+pub(crate) fn slot_of<T: HasWatch>(slots: &mut Slab<T>, name: u64) -> Option<usize> {
+    let at = (name & u64::from(u32::MAX)) as usize;
+    let slot = slots.get_mut(at)?;
+    (slot.watch().name == name).then_some(at)
+}
+
+/// See the [module page](self).
+pub(crate) struct Poller {
+    own: Arc<LoopHandle>,
+    dispatcher: Box<dyn Dispatcher>,
+    pub(crate) is_level: bool,
+    /// What the last wait has reported, and how much of it was heard.
+    reports: Vec<Ready>,
+    heard: usize,
+    timers: Wheel<u64>,
+    /// The names of those whose timer has come, and of those that have a turn coming.
+    expired: VecDeque<u64>,
+    turns: VecDeque<u64>,
+    /// What ticks are counted from.
+    start: Instant,
+    /// How long reports are relied on, and in ticks. `None` is for ever: none can be lost.
+    relies_for: (Option<Duration>, Tick),
+    /// How many connections there have been: the half of a name that tells it from others at the
+    /// same place.
+    serial: u32,
+}
+
+impl Poller {
+    /// # Errors
+    /// What the kernel says to the dispatcher.
+    pub(crate) fn new<O>(engine: &EngineContext<O>, own: Arc<LoopHandle>) -> io::Result<Poller> {
+        let mut dispatcher = engine.open_dispatcher()?;
+        let is_level = match dispatcher.trigger() {
+            Trigger::Level => true,
+            Trigger::Edge => false,
+            // It would cost a call for each report, and has nothing to offer for it.
+            Trigger::OneShot => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        dispatcher.add(own.waker.as_fd(), Token(WAKER), Interest::READ.pinned())?;
+        let shared = &engine.admission.shared;
+        let may_lose = dispatcher.may_lose_reports();
+        let relies_for = may_lose.then_some(shared.limits.recheck);
+        Ok(Poller {
+            own,
+            is_level,
+            dispatcher,
+            reports: Vec::new(),
+            heard: 0,
+            timers: Wheel::new(),
+            expired: VecDeque::new(),
+            turns: VecDeque::new(),
+            start: shared.start,
+            relies_for: (relies_for, ticks(relies_for.unwrap_or(Duration::MAX)) + 1),
+            serial: 0,
+        })
+    }
+
+    /// A connection that comes to this place.
+    pub(crate) fn meet(&mut self, place: usize) -> Watch {
+        self.serial = (self.serial + 1) & (u32::MAX >> 1);
+        Watch {
+            name: u64::from(self.serial) << 32 | place as u64,
+            watched: None,
+            due: 0,
+            timer: None,
+            is_queued: false,
+        }
+    }
+
+    pub(crate) fn dispatcher(&mut self) -> &mut dyn Dispatcher {
+        &mut *self.dispatcher
+    }
+
+    /// Whether a short read has emptied a socket unless it was reported as ending: the report comes
+    /// again for as long as there is something, or says whether the end of the stream has come.
+    pub(crate) fn trusts_short_reads(&self) -> bool {
+        self.is_level || self.dispatcher.tells_end()
+    }
+
+    /// Whether a write has to fail while the socket is watched, or its room may not be reported: so
+    /// it is with real-time signals on Unix sockets, and a connection is watched after that write.
+    pub(crate) fn misses_room(&self) -> bool {
+        !self.is_level && !self.dispatcher.tells_end()
+    }
+
+    /// Wait until something is reported, for at most so long; and no longer than reports are
+    /// relied on, because that of the waker may be lost.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
+        let timeout = [timeout, self.relies_for.0].into_iter().flatten().min();
+        let Poller {
+            own,
+            dispatcher,
+            reports,
+            ..
+        } = self;
+        let waited = (own.waker).wait(timeout, |timeout| dispatcher.wait(reports, timeout));
+        if waited.is_err() {
+            // What was ready is reported by a later wait.
+            self.own.counters.errors.add(1);
+            thread::sleep(ERROR_PAUSE);
+        }
+        self.own.counters.waits.add(1);
+        self.own.counters.reports.add(self.reports.len() as u64);
+        self.heard = 0;
+    }
+
+    /// The next report of the last wait. That of the waker is heard here.
+    #[inline]
+    pub(crate) fn next_report(&mut self) -> Option<Ready> {
+        loop {
+            let report = *self.reports.get(self.heard)?;
+            self.heard += 1;
+            match report.token.0 {
+                WAKER => self.own.waker.is_heard(),
+                _ => return Some(report),
+            }
+        }
+    }
+
+    /// Gives a connection a turn behind the others, unless it has one coming.
+    #[inline]
+    pub(crate) fn queue(&mut self, watch: &mut Watch) {
+        if !mem::replace(&mut watch.is_queued, true) {
+            self.turns.push_back(watch.name);
+        }
+    }
+
+    /// How many turns are coming.
+    #[inline]
+    pub(crate) fn turns(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// Where the connection is that has the next turn, unless it has left.
+    #[inline]
+    pub(crate) fn take_turn<T: HasWatch>(&mut self, slots: &mut Slab<T>) -> Option<usize> {
+        let at = slot_of(slots, self.turns.pop_front()?)?;
+        slots[at].watch().is_queued = false;
+        Some(at)
+    }
+
+    /// Has the dispatcher report what a connection waits for. By edge it is watched for that from
+    /// its first wait on, and for both for good once it has waited for both: no request costs a
+    /// change then.
+    ///
+    /// # Errors
+    /// What the dispatcher says. The connection would never be heard of.
+    pub(crate) fn watch(
+        &mut self,
+        watch: &mut Watch,
+        fd: BorrowedFd<'_>,
+        wanted: Interest,
+    ) -> io::Result<()> {
+        let interest = match watch.watched {
+            Some(watched) if watched == wanted || watched == Interest::BOTH => return Ok(()),
+            Some(_) if !self.is_level => Interest::BOTH,
+            _ => wanted,
+        };
+        self.own.counters.changes.add(1);
+        let token = Token(watch.name);
+        let changed = match watch.watched {
+            None => self.dispatcher.add(fd, token, interest),
+            Some(_) => self.dispatcher.modify(fd, token, interest),
+        };
+        match changed {
+            Ok(()) => watch.watched = Some(interest),
+            Err(_) => self.own.counters.errors.add(1),
+        }
+        changed
+    }
+
+    pub(crate) fn unwatch(&mut self, watch: &mut Watch, fd: BorrowedFd<'_>) {
+        if watch.watched.take().is_some() {
+            self.own.counters.changes.add(1);
+            // It is watched, and that is all that can be wrong.
+            let _ = self.dispatcher.remove(fd);
+        }
+    }
+
+    /// The connection leaves the loop.
+    pub(crate) fn part(&mut self, watch: &mut Watch, fd: BorrowedFd<'_>) {
+        self.disarm(watch);
+        self.unwatch(watch, fd);
+    }
+
+    /// The connection is closed next.
+    pub(crate) fn forget(&mut self, watch: &Watch, fd: BorrowedFd<'_>) {
+        self.disarm(watch);
+        if watch.watched.is_some() {
+            // That it is watched is all that can be wrong.
+            let _ = self.dispatcher.forget(fd);
+        }
+    }
+
+    /// Sees to it that a timer comes when the wait ends, or before: when reports have been relied
+    /// on for as long as they are.
+    pub(crate) fn arm(&mut self, watch: &mut Watch, until: Instant) {
+        let looks_at = self.timers.now() + self.relies_for.1;
+        let due = self.due_at(until).min(looks_at);
+        self.set_timer(watch, due);
+    }
+
+    /// Up: never early.
+    fn due_at(&self, until: Instant) -> Tick {
+        self.tick_of(until) + 1
+    }
+
+    fn set_timer(&mut self, watch: &mut Watch, due: Tick) {
+        watch.due = due;
+        if let Some((timer, set_for)) = watch.timer {
+            if set_for <= due {
+                return;
+            }
+            self.timers.cancel(timer);
+        }
+        watch.timer = Some((self.timers.insert(due, watch.name), due));
+    }
+
+    fn disarm(&mut self, watch: &Watch) {
+        if let Some((timer, _)) = watch.timer {
+            self.timers.cancel(timer);
+        }
+    }
+
+    /// When the timer of a connection comes, if it is watched and has one.
+    pub(crate) fn comes_at(&self, watch: &Watch) -> Option<Instant> {
+        let (_, set_for) = watch.timer.filter(|_| watch.is_watched())?;
+        Some(self.time_of(set_for))
+    }
+
+    /// When the next timer comes.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        let tick = self.timers.next_expiry()?;
+        Some(self.time_of(tick))
+    }
+
+    fn time_of(&self, tick: Tick) -> Instant {
+        self.start + Duration::from_nanos(tick << TICK_SHIFT)
+    }
+
+    /// Finds those whose timer has come.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        let now = self.tick_of(now);
+        let Poller {
+            timers, expired, ..
+        } = self;
+        timers.advance(now, |name| expired.push_back(name));
+    }
+
+    /// Where the next one of them is.
+    #[inline]
+    pub(crate) fn next_expired<T: HasWatch>(&mut self, slots: &mut Slab<T>) -> Option<usize> {
+        iter::from_fn(|| self.expired.pop_front()).find_map(|name| slot_of(slots, name))
+    }
+
+    /// Whether the wait of a connection whose timer has come is over, or has lasted for as long as
+    /// reports are relied on. If not, another timer is set; `None` if it does not wait for a time.
+    pub(crate) fn is_over(&mut self, watch: &mut Watch, until: Option<Instant>) -> bool {
+        watch.timer = None;
+        match until {
+            Some(until) if watch.due > self.timers.now() => {
+                let due = watch.due.min(self.due_at(until));
+                self.set_timer(watch, due);
+                false
+            }
+            until => until.is_some(),
+        }
+    }
+
+    fn tick_of(&self, time: Instant) -> Tick {
+        ticks(time.saturating_duration_since(self.start))
+    }
+}
+
+fn ticks(duration: Duration) -> Tick {
+    u64::try_from(duration.as_nanos() >> TICK_SHIFT).unwrap_or(Tick::MAX >> 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use event::Mechanism;
+    use session::Echo;
+
+    use super::*;
+    use crate::engine::reactor::tests::start_at;
+    use crate::limits::Limits;
+
+    impl HasWatch for Watch {
+        fn watch(&mut self) -> &mut Watch {
+            self
+        }
+    }
+
+    #[test]
+    fn what_was_for_one_that_has_left_is_not_for_the_next_at_its_place() {
+        let (start, _shared, _) = start_at(&[], Limits::default(), || Echo);
+        let (engine, _) = EngineContext::new(start, Box::new(|| Mechanism::Poll.open()), (1, true));
+        let mut poller = Poller::new(&engine, LoopHandle::new().unwrap()).unwrap();
+        let mut slots = Slab::new();
+        let first = slots.insert(poller.meet(0));
+        let name = slots[first].name;
+        poller.queue(&mut slots[first]);
+        poller.queue(&mut slots[first]);
+        assert_eq!(poller.turns(), 1, "one has one turn at a time");
+        poller.arm(&mut slots[first], Instant::now());
+        assert_eq!(slot_of(&mut slots, name), Some(first));
+
+        // Its timer has come, and in the same turn of the loop it leaves.
+        poller.expire(Instant::now() + Duration::from_secs(1));
+        slots.remove(first);
+        let next = slots.insert(poller.meet(first));
+        assert_eq!(next, first);
+        assert_eq!(slot_of(&mut slots, name), None);
+        assert_eq!(poller.take_turn(&mut slots), None);
+        assert_eq!(poller.next_expired(&mut slots), None);
+
+        poller.queue(&mut slots[next]);
+        assert_eq!(poller.take_turn(&mut slots), Some(next));
+        poller.queue(&mut slots[next]);
+        assert_eq!(poller.take_turn(&mut slots), Some(next));
+    }
+}

@@ -1,0 +1,319 @@
+//! The socket of a connection. No call on it waits: one that would have to says what for.
+
+use std::io::{self, IoSlice};
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use bytes::Bytes;
+use event::Readiness;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use session::{Now, Outbox};
+
+use crate::buffers::PIECE_LEN_MAX;
+use crate::connection::{FilePiece, FileProgress, Unacked, UnackedCheck};
+use crate::counters::Closed;
+use crate::file::{self, COPIED_PIECE_LEN, DiskRead};
+use crate::stream::{self, Gathered};
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    /// Input.
+    Input { until: Instant },
+    /// Space in the socket's buffer.
+    Writable { until: Instant },
+    /// The time.
+    Time { until: Instant },
+    /// A thread that works or reads for it.
+    Thread,
+    /// Its next turn.
+    Turn,
+    /// Nothing: this is the end.
+    End(Closed),
+}
+
+impl Wait {
+    /// When the wait ends, if it waits for a time.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        match *self {
+            Wait::Input { until } | Wait::Writable { until } | Wait::Time { until } => Some(until),
+            Wait::Thread | Wait::Turn | Wait::End(_) => None,
+        }
+    }
+
+    /// Whether it has waited for a time that has come.
+    #[inline]
+    pub(crate) fn is_over(&self, now: Now) -> bool {
+        self.until().is_some_and(|until| until <= now.monotonic)
+    }
+}
+
+/// A connected socket with `O_NONBLOCK`, and what is known of it.
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    /// Whether a call may do something: what the dispatcher has reported, until a call says
+    /// otherwise.
+    may_receive: bool,
+    may_send: bool,
+    /// The end of the stream may be behind what was received last.
+    is_ending: bool,
+    /// Whether a short read is the last one until the next report.
+    trusts_short_reads: bool,
+    /// A thread reads for it.
+    is_reading: bool,
+    /// What it has read.
+    fetched: Option<Bytes>,
+    /// When to look whether the peer has taken what was sent, if nothing is reported before.
+    check_at: Option<Instant>,
+}
+
+/// What came of a call, or what it would have to wait for.
+pub(crate) type Attempt<T> = ControlFlow<Wait, io::Result<T>>;
+
+impl Socket {
+    /// The socket of a connection that was accepted just now. `trusts_short_reads` if a report that
+    /// it is readable comes again for as long as it is, or says whether the end of the stream has
+    /// come.
+    pub(crate) fn new(fd: OwnedFd, trusts_short_reads: bool) -> Socket {
+        Socket {
+            fd,
+            // The first request is often there already: asking costs less than being told.
+            may_receive: true,
+            may_send: true,
+            is_ending: false,
+            trusts_short_reads,
+            is_reading: false,
+            fetched: None,
+            check_at: None,
+        }
+    }
+
+    /// The dispatcher has reported this.
+    #[inline]
+    pub(crate) fn is_ready(&mut self, readiness: Readiness) {
+        self.may_receive |= readiness.is_readable();
+        self.may_send |= readiness.is_writable();
+        self.is_ending |= readiness.is_read_closed();
+    }
+
+    /// Whether there may be something to receive.
+    pub(crate) fn may_receive(&self) -> bool {
+        self.may_receive
+    }
+
+    /// Nothing was reported, but what it waits for is tried once more.
+    pub(crate) fn try_again(&mut self) {
+        (self.may_receive, self.may_send) = (true, true);
+    }
+
+    /// A thread has read for it.
+    pub(crate) fn has_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
+        self.is_reading = false;
+        self.fetched = Some(bytes?);
+        Ok(())
+    }
+
+    /// Puts input into `room`; 0 is the end.
+    #[inline]
+    pub(crate) fn receive(&mut self, room: &mut [u8], until: Instant) -> Attempt<usize> {
+        let room_len = room.len();
+        let Socket { fd, .. } = self;
+        let call = || rustix::net::recv(&*fd, &mut *room, RecvFlags::empty());
+        let waits = Wait::Input { until };
+        let received = attempt(&mut self.may_receive, waits, call)?.map(|(len, _)| len);
+        // A short read has emptied the socket's buffer, and the next bytes will be reported. Only
+        // an end that came together with these bytes will not.
+        if let Ok(len) = received {
+            self.may_receive =
+                len > 0 && (len == room_len || self.is_ending || !self.trusts_short_reads);
+        }
+        Continue(received)
+    }
+
+    /// Sends chunks in memory. Says how many bytes were taken, and whether that is all that one
+    /// call carries.
+    #[inline]
+    pub(crate) fn send_out(
+        &mut self,
+        out: &Outbox,
+        until: Instant,
+        is_last: bool,
+    ) -> ControlFlow<Wait, Sent> {
+        let mut gathered = Gathered::new();
+        gathered.gather(out, is_last);
+        let taken = self.send(gathered.slices(), gathered.more_follows, until)?;
+        let is_all = matches!(taken, Ok(len) if len == gathered.len);
+        if gathered.ends && is_all {
+            // The peer may be gone already; that is nothing new to what comes next.
+            let _ = self.finish();
+        }
+        let taken = taken.map(|len| len as u64);
+        Continue(Sent { taken, is_all })
+    }
+
+    fn send(&mut self, slices: &[IoSlice<'_>], more: bool, until: Instant) -> Attempt<usize> {
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        let Socket { fd, .. } = self;
+        let call = || match slices {
+            [slice] => rustix::net::send(&*fd, slice, flags),
+            _ => rustix::net::sendmsg(&*fd, slices, &mut SendAncillaryBuffer::default(), flags),
+        };
+        attempt(&mut self.may_send, Wait::Writable { until }, call)
+    }
+
+    /// Sends what it can of a piece of a file. What is on the disk is read by `slow` first, unless
+    /// that is `None`.
+    pub(crate) fn send_or_read_file(
+        &mut self,
+        piece: &FilePiece<'_>,
+        slow: Option<impl FnOnce(DiskRead)>,
+    ) -> Attempt<FileProgress> {
+        if let Some(bytes) = self.fetched.take() {
+            return Continue(Ok(FileProgress::Read(bytes)));
+        }
+        if self.may_send && !self.is_reading && file::has_changed(piece) {
+            return Continue(Ok(FileProgress::Sent(0)));
+        }
+        self.fetch(piece, slow)?;
+        let (range, waits) = (piece.range, Wait::Writable { until: piece.until });
+        let (fd, mut at) = (&self.fd, range.range.start);
+        let len = piece.len.min(PIECE_LEN_MAX) as usize;
+        let call = || rustix::fs::sendfile(fd, range.file.as_fd(), Some(&mut at), len);
+        let may_send = &mut self.may_send;
+        let send = || attempt(may_send, waits, call);
+        let is_all = |sent: &Attempt<usize>| matches!(sent, Continue(Ok(sent)) if *sent == len);
+        let sent = stream::send_pages(fd.as_fd(), piece, send, is_all)?;
+        Continue(sent.map(|len| FileProgress::Sent(len as u64)))
+    }
+
+    /// Reads the beginning of a piece of a file, as [`send_or_read_file`](Socket::send_or_read_file). Nothing if
+    /// the file ends there.
+    pub(crate) fn read_file(
+        &mut self,
+        piece: &FilePiece<'_>,
+        slow: Option<impl FnOnce(DiskRead)>,
+    ) -> Attempt<Bytes> {
+        if let Some(bytes) = self.fetched.take() {
+            return Continue(Ok(bytes));
+        }
+        self.fetch(piece, slow)?;
+        Continue(file::read_cached(piece, COPIED_PIECE_LEN))
+    }
+
+    /// Sees to it that there is room for the beginning of a piece, and that it is in memory, or not
+    /// being there is no reason to wait.
+    fn fetch(
+        &mut self,
+        piece: &FilePiece<'_>,
+        slow: Option<impl FnOnce(DiskRead)>,
+    ) -> ControlFlow<Wait> {
+        if self.is_reading {
+            return Break(Wait::Thread);
+        }
+        if !self.may_send {
+            return Break(Wait::Writable { until: piece.until });
+        }
+        let Some((slow, read)) = slow.and_then(|slow| Some((slow, file::on_disk(piece)?))) else {
+            return Continue(());
+        };
+        self.is_reading = true;
+        slow(read);
+        Break(Wait::Thread)
+    }
+
+    /// How many of the bytes that were sent the peer's side has not taken, when the look is due.
+    pub(crate) fn unacked(&mut self, check: &UnackedCheck, now: Now) -> Attempt<Unacked> {
+        let until = *self.check_at.get_or_insert(now.monotonic + check.after);
+        match check.all_was_sent {
+            _ if now.monotonic >= until => {}
+            true => return Break(Wait::Time { until }),
+            false if !self.may_send => return Break(Wait::Writable { until }),
+            false => {}
+        }
+        self.check_at = None;
+        let unacked = stream::unacked(self.fd.as_fd(), check);
+        self.may_send = !matches!(&unacked, Ok(unacked) if !unacked.all_is_sent);
+        Continue(unacked)
+    }
+
+    /// Ends our side of the stream.
+    pub(crate) fn finish(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&self.fd, Shutdown::Write)?)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// How much of the chunks in memory was sent.
+pub(crate) struct Sent {
+    pub(crate) taken: io::Result<u64>,
+    /// Whether that is all that one call carries.
+    pub(crate) is_all: bool,
+}
+
+/// Makes a call if it may do something. If it would have to wait, the next one is made when a
+/// report says so.
+#[inline]
+fn attempt<T>(
+    may_call: &mut bool,
+    waits: Wait,
+    mut call: impl FnMut() -> Result<T, Errno>,
+) -> Attempt<T> {
+    if !*may_call {
+        return Break(waits);
+    }
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                *may_call = false;
+                return Break(waits);
+            }
+            result => return Continue(result.map_err(io::Error::from)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::clock;
+    use crate::stream::unacked::tests::{AT_ONCE, WHEN_SENT, drain, full};
+
+    /// As for streams: `a_look_is_due_when_the_socket_has_sent_all`.
+    #[test]
+    fn a_look_waits_for_room_until_the_socket_has_sent_all() {
+        for (near, peer) in full() {
+            let mut socket = Socket::new(near, true);
+            let now = clock::now();
+            let Continue(Ok(found)) = socket.unacked(&AT_ONCE, now) else {
+                panic!("a check that waits");
+            };
+            assert!(found.len > 0 && !found.all_is_sent, "{found:?}");
+            let waits = socket.unacked(&WHEN_SENT, now);
+            assert!(matches!(waits, Break(Wait::Writable { .. })), "{waits:?}");
+            drain(peer);
+            let mut room = [PollFd::new(&socket, PollFlags::OUT)];
+            let patience = Timespec {
+                tv_sec: 30,
+                tv_nsec: 0,
+            };
+            assert_eq!(poll(&mut room, Some(&patience)), Ok(1));
+            socket.try_again();
+            let found = socket.unacked(&WHEN_SENT, now);
+            assert!(
+                matches!(found, Continue(Ok(found)) if found.all_is_sent),
+                "{found:?}"
+            );
+        }
+    }
+}

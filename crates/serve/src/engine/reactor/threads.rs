@@ -1,0 +1,69 @@
+//! The kernel threads of an engine.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use crate::messages;
+
+/// Threads that end with their engine.
+#[derive(Debug, Default)]
+pub(crate) struct LoopThreads(Vec<JoinHandle<()>>);
+
+impl LoopThreads {
+    /// Starts a thread that makes what it runs: a dispatcher may belong to its thread.
+    ///
+    /// # Errors
+    /// What `make` says, or the kernel to a new thread.
+    pub(crate) fn spawn<T>(
+        &mut self,
+        name: String,
+        make: impl FnOnce() -> io::Result<T> + Send + 'static,
+        run: impl FnOnce(T) + Send + 'static,
+    ) -> io::Result<()> {
+        let (made, is_made) = mpsc::channel();
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            let (it, told) = match make() {
+                Ok(it) => (Some(it), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            let _ = made.send(told);
+            if let Some(it) = it {
+                run_or_abort(|| run(it));
+            }
+        })?;
+        self.0.push(thread);
+        is_made.recv().map_err(io::Error::other)?
+    }
+
+    /// Starts a thread that nothing waits for.
+    ///
+    /// # Errors
+    /// What the kernel says to a new thread.
+    pub(crate) fn detach(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let builder = thread::Builder::new().name(name);
+        builder.spawn(move || run_or_abort(run)).map(drop)
+    }
+
+    /// Wait for all of them.
+    pub(crate) fn join(&mut self) {
+        for thread in self.0.drain(..) {
+            // A session may own the last handle on its server.
+            if thread.thread().id() != thread::current().id() {
+                // The hook has reported a panic.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Sessions that panic are caught before. Connections and a listen queue that nothing serves are
+/// worse than no server.
+fn run_or_abort(run: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+        messages::write("an event loop panicked, which is a mistake of the engine's\n");
+        process::abort();
+    }
+}

@@ -1,0 +1,140 @@
+//! What other threads know of a loop: its waker, and what it counts.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use event::Waker;
+
+use super::counters::LoopCounters;
+
+/// What is known elsewhere of one loop, or of the accept thread.
+pub(crate) struct LoopHandle {
+    pub(crate) waker: LoopWaker,
+    /// There is room for a connection, for which it has waited.
+    pub(crate) has_room: AtomicBool,
+    /// Connections that it has, and those on their way to it.
+    pub(crate) open: AtomicUsize,
+    pub(crate) counters: LoopCounters,
+}
+
+impl LoopHandle {
+    pub(crate) fn new() -> io::Result<Arc<LoopHandle>> {
+        Ok(Arc::new(LoopHandle {
+            waker: LoopWaker::new()?,
+            has_room: AtomicBool::new(false),
+            open: AtomicUsize::new(0),
+            counters: LoopCounters::default(),
+        }))
+    }
+}
+
+/// Wakes a loop that may be asleep in its dispatcher. A loop that is awake looks around again
+/// before it sleeps, so only a sleeper costs the system calls of being woken.
+///
+/// ```text
+///            lies down              rung: written to
+///  AWAKE ──────────────▶ ASLEEP ─────────────────────▶ RUNG
+///    │ ▲                    │                            │
+///    │ └────────────────────┴──────── gets up ───────────┤
+///    └───────────────────── rung ────────────────────────┘
+/// ```
+#[derive(Debug)]
+pub(crate) struct LoopWaker {
+    waker: Waker,
+    state: AtomicU8,
+}
+
+const AWAKE: u8 = 0;
+const ASLEEP: u8 = 1;
+/// Since the loop got up for the last time.
+const RUNG: u8 = 2;
+
+impl LoopWaker {
+    pub(crate) fn new() -> io::Result<LoopWaker> {
+        Ok(LoopWaker {
+            waker: Waker::new()?,
+            state: AtomicU8::new(AWAKE),
+        })
+    }
+
+    /// Ends the present wait of the loop, or the next one. From any thread.
+    pub(crate) fn ring(&self) {
+        if self.state.swap(RUNG, Ordering::SeqCst) == ASLEEP {
+            self.waker.wake();
+        }
+    }
+
+    /// Wait for at most `timeout`, or not at all if it has been rung since the last wait. The loop
+    /// looks at what it was rung for **afterwards**: what is rung for later ends the next wait. The
+    /// swap makes seen what was done before the waker was rung.
+    pub(crate) fn wait<R>(
+        &self,
+        timeout: Option<Duration>,
+        wait: impl FnOnce(Option<Duration>) -> R,
+    ) -> R {
+        const NONE: Option<Duration> = Some(Duration::ZERO);
+        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        let may_sleep = timeout != NONE
+            && (self.state)
+                .compare_exchange(AWAKE, ASLEEP, set, fetch)
+                .is_ok();
+        let waited = wait(if may_sleep { timeout } else { NONE });
+        self.state.swap(AWAKE, Ordering::SeqCst);
+        waited
+    }
+
+    /// It was reported: it was written to, now or during an earlier wait that ended for another
+    /// reason.
+    pub(crate) fn is_heard(&self) {
+        self.waker.reset();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_rung(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == RUNG
+    }
+}
+
+impl AsFd for LoopWaker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn is_written_to(waker: &LoopWaker) -> bool {
+        let mut fds = [PollFd::new(waker, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_once_however_often_it_is_rung_for() {
+        let waker = LoopWaker::new().unwrap();
+        waker.wait(None, |timeout| {
+            assert_eq!(timeout, None);
+            waker.ring();
+            waker.ring();
+        });
+        assert!(is_written_to(&waker));
+        waker.is_heard();
+        assert!(!is_written_to(&waker));
+    }
+
+    #[test]
+    fn one_that_is_awake_is_rung_for_without_a_system_call_and_does_not_sleep() {
+        let waker = LoopWaker::new().unwrap();
+        waker.ring();
+        assert!(!is_written_to(&waker));
+        waker.wait(None, |timeout| assert_eq!(timeout, Some(Duration::ZERO)));
+        // It has looked around since.
+        waker.wait(None, |timeout| assert_eq!(timeout, None));
+    }
+}

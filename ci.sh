@@ -50,7 +50,7 @@ cmd_tidy() {
 
 #: build                the release binary
 cmd_build() {
-    run cargo build --release --package weftwork
+    run cargo build --release --package weftwork --package weftwork-programs
 }
 
 #: site [DIR]           examples/site with compressed variants and a large file, in target/site or DIR
@@ -190,7 +190,7 @@ cmd_system() {
     # A misspelled name is found now, and not in the middle of the suite.
     run pyflakes3 tests/system
     # The release binary in all but one thing: see the profile.
-    run cargo build --profile checked --package weftwork
+    run cargo build --profile checked --package weftwork --package weftwork-programs
     # Hosts on the devices of crate netstack; and what docs/your-own-server.md builds, for the netstack.
     run cargo build --profile checked --package weftwork-netstack --package weftwork-serve \
         --example answer --example ask --example line

@@ -1,49 +1,49 @@
-//! Expectations: what should come out, with a margin, and able to fail.
+//! Expectations: statements about figures, with a margin, that can fail.
 
 use serde::Serialize;
 
 use crate::measure::{Better, Measure};
 use crate::numbers::{grouped, show, show_ratio, with_unit};
-use crate::rows::{Ratio, Rows};
+use crate::rows::{Ratio, Row, Rows};
 
 /// Two figures that differ by less are equal: identical programs differ by as much on a virtual
 /// machine.
 pub(crate) const MARGIN: f64 = 0.08;
 
-/// Something that should have come out.
+/// An expectation and its verdict.
 #[derive(Clone, Debug, Serialize)]
 pub struct Expectation {
     /// `yield at 1 processor takes at most 30 ns`.
     pub says: String,
-    /// Whether it did.
+    /// The verdict.
     pub verdict: Judgement,
     /// The figures that decided.
     pub because: String,
     /// The configuration that it is about.
     pub configuration: String,
-    /// The [name](Measure::name) of what decided.
+    /// The [name](Measure::name) of the measure that decided.
     pub measure: &'static str,
 }
 
-/// What an experiment expects; none where a system that it is about takes no part.
+/// Expectations of an experiment; `None` for one whose system takes no part.
 pub type Expectations = Vec<Option<Expectation>>;
 
-/// How an expectation came out.
+/// A verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
-    /// As expected.
+    /// The expectation holds.
     Met,
-    /// Within the margin of it.
+    /// The figure is within the margin of it.
     Equal,
-    /// Not as expected.
+    /// The expectation does not hold.
     Failed,
-    /// The rows for it are missing, or what it is measured by is wrong.
+    /// Its rows are missing, or their measure was not taken.
     NotMeasured,
 }
 
 impl Judgement {
-    /// For people.
+    /// The verdict in words.
     pub fn words(self) -> &'static str {
         match self {
             Judgement::Met => "as expected",
@@ -53,16 +53,17 @@ impl Judgement {
         }
     }
 
-    /// Of two figures of which one should be ahead, by how much worse that one is: what lies
-    /// within the margin on either side is a tie.
+    /// Judges a lead: `worse` is the figure that should be ahead by the other one. Within the
+    /// margin on either side it is a tie.
     fn of_two(worse: f64) -> Judgement {
-        match worse * (1.0 + MARGIN) < 1.0 {
-            true => Judgement::Met,
-            false => Judgement::of(worse.max(1.0 + f64::EPSILON)),
+        if worse * (1.0 + MARGIN) < 1.0 {
+            Judgement::Met
+        } else {
+            Judgement::of(worse.max(1.0 + f64::EPSILON))
         }
     }
 
-    /// Of a quotient that should be 1 at most.
+    /// Judges a quotient that should be 1 at most.
     fn of(quotient: f64) -> Judgement {
         if quotient <= 1.0 {
             Judgement::Met
@@ -74,7 +75,7 @@ impl Judgement {
     }
 }
 
-/// Judges rows by one measure.
+/// Judges rows by one measure. `label` is a configuration's.
 #[derive(Clone, Copy)]
 pub struct Judge<'a> {
     rows: &'a Rows,
@@ -82,7 +83,7 @@ pub struct Judge<'a> {
 }
 
 impl Rows {
-    /// Judges by this measure.
+    /// A judge by this measure.
     pub fn by<'a>(&'a self, measure: &'a Measure) -> Judge<'a> {
         Judge {
             rows: self,
@@ -92,44 +93,41 @@ impl Rows {
 }
 
 impl Judge<'_> {
-    /// That the median is at most `limit`.
-    pub fn at_most(&self, configuration: &str, system: &str, limit: f64) -> Option<Expectation> {
-        self.bounded(configuration, system, "most", limit, |median| {
-            median / limit
-        })
+    /// Expects a median of at most `limit`.
+    pub fn at_most(&self, label: &str, system: &str, limit: f64) -> Option<Expectation> {
+        self.bounded(label, system, "most", limit, |median| median / limit)
     }
 
-    /// That the median is at least `limit`.
-    pub fn at_least(&self, configuration: &str, system: &str, limit: f64) -> Option<Expectation> {
-        self.bounded(configuration, system, "least", limit, |median| {
-            limit / median
-        })
+    /// Expects a median of at least `limit`.
+    pub fn at_least(&self, label: &str, system: &str, limit: f64) -> Option<Expectation> {
+        self.bounded(label, system, "least", limit, |median| limit / median)
     }
 
     fn bounded(
         &self,
-        configuration: &str,
+        label: &str,
         system: &str,
         side: &str,
         limit: f64,
         quotient: impl Fn(f64) -> f64,
     ) -> Option<Expectation> {
-        let (title, unit, limit) = (self.measure.title, self.measure.unit, plain(limit));
-        let median = self.median(configuration, system);
+        let title = self.measure.title;
+        let limit = format!("{} {}", plain(limit), self.measure.unit);
+        let median = self.median(label, system);
         let verdict = median.map_or(Judgement::Failed, |it| Judgement::of(quotient(it)));
         self.expectation(
-            configuration,
-            format!("{system}, {configuration}: {title} of at {side} {limit} {unit}"),
-            self.is_there(configuration, system).then_some(verdict),
-            self.show(configuration, system) + &self.best(configuration, system),
+            label,
+            format!("{system}, {label}: {title} of at {side} {limit}"),
+            self.is_there(label, system).then_some(verdict),
+            self.show(label, system) + &self.best(label, system),
         )
     }
 
-    /// That the system is `times` as good as the best of `others` that take part. None if none of
-    /// them does.
+    /// Expects the system to be `times` better than the best of `others` that take part: to cost so
+    /// many times less, or to do so many times more. `None` if none of them takes part.
     pub fn beats(
         &self,
-        configuration: &str,
+        label: &str,
         system: &str,
         others: &[&str],
         times: f64,
@@ -139,54 +137,59 @@ impl Judge<'_> {
         if asked.is_empty() {
             return None;
         }
-        let ours = self.median(configuration, system);
-        let there = asked
-            .iter()
-            .filter_map(|other| self.reached(configuration, other));
+        let ours = self.median(label, system);
+        let there = asked.iter().filter_map(|other| self.reached(label, other));
         let quotient = |theirs| ours.map(|ours| self.behind(ours, theirs, times));
         let quotients = there.map(|theirs| quotient(theirs).unwrap_or(f64::INFINITY));
         let worst = quotients.reduce(f64::max);
-        let worst = worst.filter(|_| self.is_there(configuration, system));
+        let worst = worst.filter(|_| self.is_there(label, system));
         let figures = asked.iter().map(|other| {
-            let times = show_quotients(self.times_as_good(configuration, system, other), "as good");
-            format!("{other} {}{times}", self.show(configuration, other))
+            let lead = show_factor(self.lead(label, system, other), ["", "×"]);
+            format!("{other} {}{lead}", self.show(label, other))
         });
         let figures = figures.collect::<Vec<_>>().join("; ");
-        let (names, title) = (asked.join(", "), self.measure.title);
-        let closest = asked.iter().filter_map(|other| {
-            let times = self.times_as_good(configuration, system, other)?.medians;
-            (times.is_finite() && times > 0.0).then_some((times, other))
-        });
-        let closest = closest.min_by(|one, other| one.0.total_cmp(&other.0));
-        let says = match closest {
-            _ if times == 1.0 => format!("{system}, {configuration}: ahead of {names} in {title}"),
-            None => {
-                let (how, times) = (better_than(times), plain(times));
-                format!("{system}, {configuration}: {times} × {how} {names} in {title}")
-            }
-            Some((found, other)) => {
-                let (how, found) = (better_than(found), show_times(found));
-                let times = plain(times);
-                format!(
-                    "{system}, {configuration}: {found} × {how} {other} in {title} (target {times} ×)"
-                )
-            }
+        let because = format!("{}; {figures}", self.show(label, system));
+        let says = self.says_lead(label, system, &asked, times);
+        // A lead is more than the margin; a target that is reached is reached.
+        let judged = if times == 1.0 {
+            Judgement::of_two
+        } else {
+            Judgement::of
         };
-        let because = format!("{}; {figures}", self.show(configuration, system));
-        // To be ahead is more than to be within the margin; a goal that is reached is reached.
-        let judged = match times == 1.0 {
-            true => Judgement::of_two,
-            false => Judgement::of,
-        };
-        self.expectation(configuration, says, worst.map(judged), because)
+        self.expectation(label, says, worst.map(judged), because)
     }
 
-    /// How many times as good a system is as another one.
-    fn times_as_good(&self, configuration: &str, system: &str, other: &str) -> Option<Ratio> {
-        let ratio = self
-            .rows
-            .ratio(self.measure, configuration, system, other)?;
-        // Of rates its figure by the other's.
+    /// `a, c: 2.00× less server CPU per request than b (target 2.2×)`: beside the closest rival.
+    fn says_lead(&self, label: &str, system: &str, others: &[&str], times: f64) -> String {
+        let Measure { title, better, .. } = *self.measure;
+        let names = others.join(", ");
+        let (word, factor) = in_words(times, better);
+        if times == 1.0 {
+            return format!("{system}, {label}: {word} {title} than {names}");
+        }
+        let at_most = if times < 1.0 { "at most " } else { "" };
+        let target = format!("{at_most}{}×", plain(factor));
+        let leads = others.iter().filter_map(|other| {
+            let lead = self.lead(label, system, other)?.medians;
+            (lead.is_finite() && lead > 0.0).then_some((lead, other))
+        });
+        let closest = leads.min_by(|one, other| one.0.total_cmp(&other.0));
+        let Some((lead, rival)) = closest else {
+            return format!("{system}, {label}: {target} {word} {title} than {names}");
+        };
+        let (how, factor) = in_words(lead, better);
+        let factor = show_times(factor);
+        let target = if how == word {
+            target
+        } else {
+            format!("{target} {word}")
+        };
+        format!("{system}, {label}: {factor}× {how} {title} than {rival} (target {target})")
+    }
+
+    /// The factor by which a system is better than another one; below 1 it is worse.
+    fn lead(&self, label: &str, system: &str, other: &str) -> Option<Ratio> {
+        let ratio = self.rows.ratio(self.measure, label, system, other)?;
         Some(match self.measure.better {
             Better::More => ratio,
             _ => Ratio {
@@ -196,98 +199,71 @@ impl Judge<'_> {
         })
     }
 
-    /// That two systems are equal: neither is worse by more than the margin. None if one of them
-    /// takes no part.
-    pub fn same(&self, configuration: &str, system: &str, other: &str) -> Option<Expectation> {
+    /// Expects two systems to be equal: neither is worse by more than the margin. `None` if one of
+    /// them takes no part.
+    pub fn same(&self, label: &str, system: &str, other: &str) -> Option<Expectation> {
         if !self.rows.has_system(system) || !self.rows.has_system(other) {
             return None;
         }
-        let both = self
-            .median(configuration, system)
-            .zip(self.median(configuration, other));
+        let both = self.median(label, system).zip(self.median(label, other));
         let verdict = both.map(|(ours, theirs)| {
             if ours == theirs {
                 return Judgement::Met;
             }
             let worse = self.worse_by(ours, theirs);
-            match Judgement::of(worse.max(1.0 / worse)) {
-                Judgement::Failed => Judgement::Failed,
-                _ => Judgement::Met,
-            }
+            within_margin(worse.max(1.0 / worse))
         });
-        let says = format!("{configuration}: {system} and {other} say the same");
-        let because = self.two(" and", (configuration, system), (configuration, other));
-        self.expectation(configuration, says, verdict, because)
+        let says = format!("{label}: {system} and {other} say the same");
+        let because = self.two(" and", (label, system), (label, other));
+        self.expectation(label, says, verdict, because)
     }
 
-    /// That the system is at most `factor` times what another one is. None if that takes no part.
-    pub fn near(
-        &self,
-        configuration: &str,
-        system: &str,
-        factor: f64,
-        other: &str,
-    ) -> Option<Expectation> {
+    /// Expects at most `factor` times the figure of another system. `None` if that takes no part.
+    pub fn near(&self, label: &str, system: &str, factor: f64, other: &str) -> Option<Expectation> {
         if !self.rows.has_system(other) {
             return None;
         }
-        let (most, title) = (times(factor), self.measure.title);
-        let theirs = self
-            .reached(configuration, other)
-            .map(|theirs| factor * theirs);
-        let says = format!("{system}, {configuration}: {title} of at most {most}that of {other}");
-        let verdict = self.limited(configuration, system, theirs);
+        let most = times(factor);
+        let title = self.measure.title;
+        let limit = self.reached(label, other).map(|theirs| factor * theirs);
+        let says = format!("{system}, {label}: {title} of at most {most}that of {other}");
+        let verdict = self.limited(label, system, limit);
         let between = format!("; {other}");
-        let because = self.two(&between, (configuration, system), (configuration, other));
-        self.expectation(configuration, says, verdict, because)
+        let because = self.two(&between, (label, system), (label, other));
+        self.expectation(label, says, verdict, because)
     }
 
-    /// That a configuration's median is at most `factor` times another configuration's.
-    pub fn within(
-        &self,
-        configuration: &str,
-        of: &str,
-        system: &str,
-        factor: f64,
-    ) -> Option<Expectation> {
-        let (most, title) = (times(factor), self.measure.title);
-        let there = self.reached(of, system).map(|there| factor * there);
-        let says = format!("{system}, {configuration}: {title} of at most {most}that at {of}");
-        let verdict = self.limited(configuration, system, there);
-        let because = self.two(" against", (configuration, system), (of, system));
-        self.expectation(configuration, says, verdict, because)
+    /// Expects at most `factor` times the system's own figure in the configuration `of`.
+    pub fn within(&self, label: &str, of: &str, system: &str, factor: f64) -> Option<Expectation> {
+        let most = times(factor);
+        let title = self.measure.title;
+        let limit = self.reached(of, system).map(|there| factor * there);
+        let says = format!("{system}, {label}: {title} of at most {most}that at {of}");
+        let verdict = self.limited(label, system, limit);
+        let because = self.two(" against", (label, system), (of, system));
+        self.expectation(label, says, verdict, because)
     }
 
-    /// That a system's figure is the same in two configurations, within the margin.
-    pub fn alike(&self, configuration: &str, of: &str, system: &str) -> Option<Expectation> {
-        let both = self
-            .median(configuration, system)
-            .zip(self.median(of, system));
+    /// Expects a system's figure to be the same in two configurations, within the margin.
+    pub fn alike(&self, label: &str, of: &str, system: &str) -> Option<Expectation> {
+        let both = self.median(label, system).zip(self.median(of, system));
         let both = both.filter(|(here, there)| here.min(*there) > 0.0);
-        let verdict =
-            both.map(
-                |(here, there)| match Judgement::of((here / there).max(there / here)) {
-                    Judgement::Failed => Judgement::Failed,
-                    _ => Judgement::Met,
-                },
-            );
-        let says = format!(
-            "{system}: the same {} at {configuration} and at {of}",
-            self.measure.title
-        );
-        let because = self.two(" and", (configuration, system), (of, system));
-        self.expectation(configuration, says, verdict, because)
+        let verdict = both.map(|(here, there)| within_margin((here / there).max(there / here)));
+        let title = self.measure.title;
+        let says = format!("{system}: the same {title} at {label} and at {of}");
+        let because = self.two(" and", (label, system), (of, system));
+        self.expectation(label, says, verdict, because)
     }
 
     fn expectation(
         &self,
-        configuration: &str,
+        label: &str,
         says: String,
         verdict: Option<Judgement>,
         because: String,
     ) -> Option<Expectation> {
         Some(Expectation {
-            configuration: configuration.to_owned(),
+            configuration: label.to_owned(),
             says,
             verdict: verdict.unwrap_or(Judgement::NotMeasured),
             because,
@@ -295,18 +271,19 @@ impl Judge<'_> {
         })
     }
 
-    /// How far a figure is from being `times` as good as another: 1 is reached. None has fewer than
-    /// none, nor ten times fewer: beside no cost at all, no cost is a tie.
+    /// The part of a target that is missing: 1 is reached. Nothing cannot be fewer than nothing, so
+    /// no cost beside no cost is a tie.
     fn behind(&self, ours: f64, theirs: f64, times: f64) -> f64 {
         let is_tie = self.measure.better != Better::More && ours <= 0.0 && theirs <= 0.0;
-        match is_tie {
-            true => 1.0 + f64::EPSILON,
-            false => times * self.worse_by(ours, theirs),
+        if is_tie {
+            1.0 + f64::EPSILON
+        } else {
+            times * self.worse_by(ours, theirs)
         }
     }
 
-    /// How much worse one figure is than another. Nothing at all is the worst of rates, also
-    /// beside another nothing, and the best of costs.
+    /// The factor by which one figure is worse than another. Nothing at all is the worst of rates,
+    /// also beside another nothing, and the best of costs.
     fn worse_by(&self, ours: f64, theirs: f64) -> f64 {
         match self.measure.better {
             Better::More if ours <= 0.0 => f64::INFINITY,
@@ -316,17 +293,16 @@ impl Judge<'_> {
         }
     }
 
-    fn is_there(&self, configuration: &str, system: &str) -> bool {
-        let row = self.rows.find(configuration, system);
-        row.is_some_and(|row| {
-            !row.is_absent && (!row.failures.is_empty() || row.tells_of(self.measure))
-        })
+    fn is_there(&self, label: &str, system: &str) -> bool {
+        let is_there =
+            |row: &Row| !row.is_absent && (!row.failures.is_empty() || row.tells_of(self.measure));
+        self.rows.find(label, system).is_some_and(is_there)
     }
 
-    /// That the median is at most the limit, if there is one.
-    fn limited(&self, configuration: &str, system: &str, limit: Option<f64>) -> Option<Judgement> {
-        let limit = limit.filter(|_| self.is_there(configuration, system))?;
-        Some(match self.median(configuration, system) {
+    /// Judges a median by a limit, if there is one.
+    fn limited(&self, label: &str, system: &str, limit: Option<f64>) -> Option<Judgement> {
+        let limit = limit.filter(|_| self.is_there(label, system))?;
+        Some(match self.median(label, system) {
             // Also nothing by nothing, which has no quotient.
             Some(median) if median <= limit => Judgement::Met,
             Some(median) => Judgement::of(median / limit),
@@ -334,10 +310,10 @@ impl Judge<'_> {
         })
     }
 
-    /// What there is to be beaten: the median, or the worst that there is if it never came to an
-    /// end. What failed was not beaten.
-    fn reached(&self, configuration: &str, system: &str) -> Option<f64> {
-        let row = self.rows.find(configuration, system)?;
+    /// The figure to be beaten: the median, or the worst possible of a system that never came to an
+    /// end. A system that failed has none.
+    fn reached(&self, label: &str, system: &str) -> Option<f64> {
+        let row = self.rows.find(label, system)?;
         let is_never = row.failures.is_empty() && row.tells_of(self.measure);
         let worst = match self.measure.better {
             Better::More => 0.0,
@@ -347,26 +323,21 @@ impl Judge<'_> {
         median.or(is_never.then_some(worst))
     }
 
-    fn median(&self, configuration: &str, system: &str) -> Option<f64> {
-        Some(
-            self.rows
-                .spread(self.measure, configuration, system)?
-                .median,
-        )
+    fn median(&self, label: &str, system: &str) -> Option<f64> {
+        Some(self.rows.spread(self.measure, label, system)?.median)
     }
 
-    /// Two rows' figures with words between them, and how many times the second the first is.
+    /// Figures of two rows with words between them, and the first by the second.
     fn two(&self, between: &str, of: (&str, &str), by: (&str, &str)) -> String {
-        let [first, second] =
-            [of, by].map(|(configuration, system)| self.show(configuration, system));
+        let [first, second] = [of, by].map(|(label, system)| self.show(label, system));
         let ratio = self.rows.ratio_of(self.measure, of, by);
-        let times = show_quotients(ratio, "as much");
-        format!("{first}{between} {second}{times}")
+        let ratio = show_factor(ratio, ["ratio ", ""]);
+        format!("{first}{between} {second}{ratio}")
     }
 
-    /// `; best sample: 29.1 ns`, where there are several.
-    fn best(&self, configuration: &str, system: &str) -> String {
-        let spread = self.rows.spread(self.measure, configuration, system);
+    /// `; best sample: 29.1 ns`, of several samples.
+    fn best(&self, label: &str, system: &str) -> String {
+        let spread = self.rows.spread(self.measure, label, system);
         let several = spread.filter(|spread| spread.count > 1);
         several.map_or(String::new(), |spread| {
             let best = spread.best(self.measure.better);
@@ -374,12 +345,9 @@ impl Judge<'_> {
         })
     }
 
-    /// The median, and how many samples have no figure.
-    fn show(&self, configuration: &str, system: &str) -> String {
-        let row = self
-            .rows
-            .find(configuration, system)
-            .filter(|row| !row.is_absent);
+    /// The median, and the number of samples without a figure.
+    fn show(&self, label: &str, system: &str) -> String {
+        let row = self.rows.find(label, system).filter(|row| !row.is_absent);
         let Some(row) = row else {
             return "not measured".to_owned();
         };
@@ -396,48 +364,63 @@ impl Judge<'_> {
     }
 }
 
-/// `: 2.00 times as good (best samples: 4.00)`. Of nothing, or by nothing, there is none.
-fn show_quotients(ratio: Option<Ratio>, as_what: &str) -> String {
+/// A tie within the margin counts as met here.
+fn within_margin(quotient: f64) -> Judgement {
+    match Judgement::of(quotient) {
+        Judgement::Failed => Judgement::Failed,
+        _ => Judgement::Met,
+    }
+}
+
+/// `: 2.00× (best samples 4.00×)`, with these texts around each number. Empty where one of the two
+/// is nothing.
+fn show_factor(ratio: Option<Ratio>, [before, behind]: [&str; 2]) -> String {
     let both = ratio.map(|ratio| [ratio.medians, ratio.best]);
     let both = both.filter(|both| both.iter().all(|it| it.is_finite() && *it > 0.0));
     both.map_or(String::new(), |both| {
         let [medians, best] = both.map(show_times);
-        format!(": {medians} times {as_what} (best samples: {best})")
+        format!(": {before}{medians}{behind} (best samples {best}{behind})")
     })
 }
 
-fn better_than(times: f64) -> &'static str {
-    if times < 1.0 {
-        "as good as"
+/// A lead as a word and a factor of at least 1: a cost 0.5 times as good is `more`, 2.
+pub(crate) fn in_words(lead: f64, better: Better) -> (&'static str, f64) {
+    let [ahead, behind] = match better {
+        Better::More => ["more", "less"],
+        _ => ["less", "more"],
+    };
+    if lead < 1.0 {
+        (behind, 1.0 / lead)
     } else {
-        "better than"
+        (ahead, lead)
     }
 }
 
 /// `0.97`, `194`.
-fn show_times(times: f64) -> String {
-    match times < 10.0 {
-        true => show_ratio(times),
-        false => show(times),
+pub(crate) fn show_times(times: f64) -> String {
+    if times < 10.0 {
+        show_ratio(times)
+    } else {
+        show(times)
     }
 }
 
-/// `0.8 times `, and nothing for 1.
+/// `0.8 times `; empty for 1.
 fn times(factor: f64) -> String {
-    match factor == 1.0 {
-        true => String::new(),
-        false => format!("{} times ", plain(factor)),
+    if factor == 1.0 {
+        String::new()
+    } else {
+        format!("{} times ", plain(factor))
     }
 }
 
-/// A number that a person chose: `0.7`, `30`, `4,403`.
+/// A number as a person would write it: `0.7`, `30`, `4,403`.
 fn plain(number: f64) -> String {
-    match number < 1000.0 {
-        true => {
-            let text = format!("{number:.2}");
-            text.trim_end_matches('0').trim_end_matches('.').to_owned()
-        }
-        false => grouped(number),
+    if number < 1000.0 {
+        let text = format!("{number:.2}");
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        grouped(number)
     }
 }
 
@@ -711,10 +694,10 @@ mod tests {
         ]);
         let judge = rows.by(&Measure::CPU_US);
         let made = judge.beats("c", "a", &["b", "gone"], 1.0).unwrap();
-        assert_eq!(made.says, "a, c: ahead of b in server CPU per request");
+        assert_eq!(made.says, "a, c: less server CPU per request than b");
         assert_eq!(
             made.because,
-            "2.00 µs; b 4.00 µs: 2.00 times as good (best samples: 4.00)"
+            "2.00 µs; b 4.00 µs: 2.00× (best samples 4.00×)"
         );
     }
 
@@ -732,14 +715,14 @@ mod tests {
         let title = Measure::CPU_US.title;
         assert_eq!(
             format!("{}: {}", made.verdict.words(), made.says),
-            format!("target missed: a, c: 2.00 × better than b in {title} (target 2.2 ×)")
+            format!("target missed: a, c: 2.00× less {title} than b (target 2.2×)")
         );
         let made = judge.beats("c", "b", &["a"], 0.4).unwrap();
         assert_eq!(
             (made.verdict, made.says),
             (
                 Judgement::Met,
-                format!("b, c: 0.50 × as good as a in {title} (target 0.4 ×)")
+                format!("b, c: 2.00× more {title} than a (target at most 2.5×)")
             )
         );
     }
@@ -760,13 +743,13 @@ mod tests {
         let because = |made: Option<Expectation>| made.unwrap().because;
         assert_eq!(
             because(judge.near("c", "a", 0.7, "b")),
-            "2.00 µs; b 4.00 µs: 0.50 times as much (best samples: 0.25)"
+            "2.00 µs; b 4.00 µs: ratio 0.50 (best samples 0.25)"
         );
         assert_eq!(
             because(judge.within("far", "c", "a", 2.0)),
-            "4.00 µs against 2.00 µs: 2.00 times as much (best samples: 4.00)"
+            "4.00 µs against 2.00 µs: ratio 2.00 (best samples 4.00)"
         );
-        let and = "4.00 µs and 2.00 µs: 2.00 times as much (best samples: 4.00)";
+        let and = "4.00 µs and 2.00 µs: ratio 2.00 (best samples 4.00)";
         assert_eq!(because(judge.same("c", "b", "a")), and);
         assert_eq!(because(judge.alike("far", "c", "a")), and);
         assert_eq!(

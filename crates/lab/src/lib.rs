@@ -2,7 +2,7 @@
 //! as ours.
 //!
 //! ```text
-//!   experiment = configurations × systems × rounds          sample = one fresh process, one JSON line
+//!   experiment = configurations × systems × rounds     sample = one fresh process, one JSON line
 //!
 //!   catalog/rt/yield_.rs ──┐              ┌── programs: weft's, Go's, tokio's, may's
 //!   catalog/web/rows.rs  ──┼──▶ method ──▶│            each prints what came out
@@ -51,6 +51,7 @@ pub use method::{
     EXIT_ABSENT, Effort, Progress, RunError, Setting, Thoroughness, estimate, run, taking_part,
 };
 pub use numbers::{Spread, show};
+pub use page::fold;
 pub use peers::PeerRuntime;
 pub use report::{Report, html, summary};
 pub use rows::{Ratio, Row, Rows};

@@ -1,16 +1,17 @@
-//! An experiment's page, `docs/experiments/NAME.md`: its words are written there, its lists are
-//! made from the catalogue, and what came out is put below them by `weft lab report`.
+//! The page of an experiment, `docs/experiments/NAME.md`. Its sentences are written there, its
+//! lists come from the catalogue, and its results from `weft lab report`.
 //!
-//! The words are paragraphs without markup, since `weft lab list NAME` and the report show them
+//! The sentences are paragraphs without markup, since `weft lab list NAME` and the report show them
 //! too:
 //!
-//! - Question and method: what a reader should know who has not read the papers, which is the
-//!   question, the papers' set-up, what is scaled here and why, and how to read the figure.
+//! - Question and method: the question, the papers' set-up for a reader who has not read them, what
+//!   is scaled here and why, and how to read the figure.
 //! - What the papers found, or that they did not ask.
-//! - Why not all of it came out: what is known of it, if some of what is expected did not.
-//! - What may be wrong with it: why it may not be so elsewhere.
+//! - Why not all of it came out: known causes of what did not come out as expected.
+//! - What may be wrong with it: reasons why it may not be so elsewhere.
 
-use crate::experiment::Experiment;
+use crate::experiment::{Breadth, Experiment};
+use crate::rows::Rows;
 
 const QUESTION: &str = "Question and method";
 pub(crate) const FOUND: &str = "What the papers found";
@@ -20,11 +21,28 @@ const CAME_OUT: &str = "\n## What came out here";
 const METHOD_OF_ALL: &str = "\n\nWhat goes for every experiment";
 
 impl Experiment {
-    /// Its page but what came out: what it asks, how, what the papers found, what is expected, and
-    /// what may be wrong with it. In Markdown, with lines that fit a terminal.
-    pub fn markdown(&self) -> &'static str {
+    /// The page without its results, and with the expectations. In Markdown.
+    pub fn markdown(&self) -> String {
         let (_, page) = self.page.split_once("-->\n\n").unwrap_or_default();
-        page.split(CAME_OUT).next().unwrap_or_default()
+        let page = page.split(CAME_OUT).next().unwrap_or_default();
+        let expected = self.expected().into_iter();
+        let expected = expected.map(|says| format!("\n- {says}"));
+        format!(
+            "{}\n\n## What is expected\n{}",
+            page.trim_end(),
+            expected.collect::<String>()
+        )
+    }
+
+    /// The expectations of a full run, in words.
+    fn expected(&self) -> Vec<String> {
+        let configurations = (self.configurations)(&Breadth::default());
+        let kinds: Vec<String> = self.systems.iter().map(|&kind| kind.to_owned()).collect();
+        let rows = Rows::new(&configurations, &kinds);
+        let expectations = (self.expectations)(&rows).into_iter().flatten();
+        // A quick run may have configurations of its own, of which the same is expected.
+        let expectations = expectations.filter(|one| rows.has_configuration(&one.configuration));
+        expectations.map(|one| one.says).collect()
     }
 
     /// The question, and how to read the figure, in paragraphs.
@@ -33,12 +51,50 @@ impl Experiment {
         parts.next().unwrap_or_default()
     }
 
-    /// What stands below a heading, up to the next one; nothing if there is no such heading.
+    /// The text below a heading, up to the next one; empty if there is no such heading.
     pub(crate) fn section(&self, heading: &str) -> &'static str {
         let begin = format!("# {heading}\n\n");
         let (_, behind) = self.page.split_once(&*begin).unwrap_or_default();
         behind.split("\n\n#").next().unwrap_or_default()
     }
+}
+
+/// Words in lines of at most `columns` characters: the first behind `begin`, the others behind
+/// `indent`.
+pub fn fold<'t>(
+    columns: usize,
+    begin: String,
+    indent: &str,
+    words: impl Iterator<Item = &'t str>,
+) -> String {
+    let mut text = String::new();
+    let mut line = begin;
+    for word in words {
+        let is_full = line.chars().count() + 1 + word.chars().count() > columns;
+        if is_full && !line.trim().is_empty() {
+            text.push_str(&line);
+            text.push('\n');
+            line = indent.to_owned();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    text + &line
+}
+
+/// Columns of documents.
+const COLUMNS: usize = 100;
+
+/// A paragraph of a document.
+pub(crate) fn paragraph(text: &str) -> String {
+    fold(COLUMNS, String::new(), "", text.split_whitespace())
+}
+
+/// An item of a list in a document.
+pub(crate) fn item(text: &str) -> String {
+    fold(COLUMNS, "-".to_owned(), " ", text.split_whitespace())
 }
 
 #[cfg(test)]
@@ -48,12 +104,10 @@ mod tests {
 
     use super::*;
     use crate::catalog::CATALOG;
-    use crate::experiment::Breadth;
-    use crate::report::file_name;
-    use crate::rows::Rows;
+    use crate::numbers::counted;
 
-    const MADE: &str = "<!-- The lists are made from crates/lab/src/catalog: UPDATE_PAGES=1 cargo \
-                        test -p weftwork-lab pages -->\n\n";
+    const MADE: &str = "<!-- Lists from crates/lab/src/catalog: UPDATE_PAGES=1 cargo test -p \
+                        weftwork-lab pages -->\n\n";
 
     /// Puts `text` between two parts of a page.
     fn put(page: &mut String, from: &str, text: &str, to: &str) {
@@ -64,70 +118,42 @@ mod tests {
         page.replace_range(begin..begin + len, text);
     }
 
-    /// The page with the lists that the catalogue has. Its words and what came out stay.
+    /// The page with the lists that the catalogue has. Its sentences and its results stay.
     fn made(experiment: &Experiment) -> String {
-        let (name, about) = (experiment.name, capital(experiment.about));
-        let configurations = (experiment.configurations)(&Breadth::default());
-        let systems: Vec<String> = experiment
-            .systems
-            .iter()
-            .map(|&kind| kind.to_owned())
-            .collect();
-        let rows = Rows::new(&configurations, &systems);
-        let expectations = (experiment.expectations)(&rows).into_iter().flatten();
-        // What is expected of a quick run's configurations is the same, and is left out.
-        let expectations = expectations.filter(|one| rows.has_configuration(&one.configuration));
-        let expected = list(expectations.map(|one| one.says));
-        let systems = list(systems.iter().map(|kind| in_tables(kind)));
+        let name = experiment.name;
+        let systems = experiment.systems.iter().map(|kind| in_tables(kind));
         let measures = experiment.measures.iter();
-        let measures = list(measures.map(|one| format!("{}, {}", one.title, one.unit)));
-        let configurations = list(
-            configurations
-                .into_iter()
-                .map(|configuration| configuration.label),
-        );
-        let figures = (0..experiment.figures.len()).map(|at| {
-            let (about, file) = (experiment.about, file_name(name, at));
-            let number = at + 1;
-            format!("![{about} {number}](../../results/figures/{file}.svg)\n\n")
-        });
-        let figures: String = figures.collect();
+        let measures = measures.map(|one| format!("{}, {}", one.title, one.unit));
+        let configurations = (experiment.configurations)(&Breadth::default()).into_iter();
+        let configurations = configurations.map(|one| one.label);
 
         let mut page = experiment.page.to_owned();
-        let head = format!("{MADE}# {name}\n\n{about}.");
+        let about = capital(experiment.about);
+        let head = format!("{MADE}# {name}\n\n{}", paragraph(&format!("{about}.")));
         put(&mut page, "", &head, &format!("\n\n## {QUESTION}\n\n"));
         let how = format!(
             " is in [lab.md](../lab.md#how-it-is-measured).\n\n\
              ```console\n$ sudo weft lab run {name}\n```"
         );
-        put(
-            &mut page,
-            METHOD_OF_ALL,
-            &how,
-            &format!("\n\n## {FOUND}\n\n"),
-        );
-        let expected = format!("{expected}\n\nA run says of each whether it came out so.");
-        put(&mut page, "## What is expected\n\n", &expected, "\n\n##");
-        let lists = format!(
-            "Systems:\n\n{systems}\n\nMeasures:\n\n{measures}\n\n\
-             Those that matter most have tables below, and all of them are in\n\
-             [report.html](../../results/report.html).\n\n\
-             Configurations:\n\n{configurations}\n"
-        );
-        put(
-            &mut page,
-            "## Systems, measures, configurations\n\n",
-            &lists,
-            CAME_OUT,
-        );
-        let figures =
-            format!("\n\nFrom the samples in [results](../../results/README.md).\n\n{figures}");
+        let found = format!("\n\n## {FOUND}\n\n");
+        put(&mut page, METHOD_OF_ALL, &how, &found);
+        let lists = [
+            list("Systems", systems),
+            list("Measures", measures),
+            list("Configurations", configurations),
+        ];
+        let lists = lists.join("\n\n") + "\n";
+        let begin = "## Systems, measures, configurations\n\n";
+        put(&mut page, begin, &lists, CAME_OUT);
+        let figures = counted(experiment.figures.len(), "figure");
+        let figures = paragraph(&format!(
+            "From the samples in [results](../../results/README.md); `weft lab report --out results` \
+             draws {figures} of them and has all measures."
+        ));
         let begin = format!("<!-- begin: lab {name} -->");
-        put(&mut page, CAME_OUT, &figures, &begin);
-        assert!(
-            page.ends_with(&format!("<!-- end: lab {name} -->\n")),
-            "{page}"
-        );
+        put(&mut page, CAME_OUT, &format!("\n\n{figures}\n\n"), &begin);
+        let end = format!("<!-- end: lab {name} -->\n");
+        assert!(page.ends_with(&end), "{page}");
         page
     }
 
@@ -143,9 +169,10 @@ mod tests {
         .to_owned()
     }
 
-    fn list(lines: impl Iterator<Item = String>) -> String {
-        let lines = lines.map(|line| format!("- {line}"));
-        lines.collect::<Vec<_>>().join("\n")
+    /// `Systems: a; b.`, since labels have commas.
+    fn list(what: &str, all: impl Iterator<Item = String>) -> String {
+        let all: Vec<String> = all.collect();
+        paragraph(&format!("{what}: {}.", all.join("; ")))
     }
 
     fn capital(text: &str) -> String {
@@ -154,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lists_of_the_pages_are_what_the_catalogue_says() {
+    fn pages_match_the_catalogue() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments");
         for experiment in CATALOG {
             let (name, made) = (experiment.name, made(experiment));

@@ -35,10 +35,6 @@ pub(crate) const LASTED_S: &str = "lasted_s";
 pub struct Sample {
     /// Figures by name.
     pub values: Values,
-    /// Distributions of times in nanoseconds by name: HdrHistogram's V2 encoding, deflated, in
-    /// base64.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub histograms: BTreeMap<String, String>,
     /// Figures over the time of the sample, by the name of their measure.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub courses: BTreeMap<String, Course>,

@@ -1,8 +1,6 @@
 //! What came of asking a server: the generators' outcomes, what the server used meanwhile, and the
 //! sample that is made of both.
 
-use std::collections::BTreeMap;
-
 use load::Outcome;
 
 use super::fault::Fault;
@@ -97,7 +95,6 @@ impl Driven {
             ("lag_p99_us", figures.lag_us.p99),
         ];
         let mut sample = Sample {
-            histograms: histograms(&self.outcomes),
             noise: self.noise,
             ..Sample::of(figures)
         };
@@ -107,20 +104,4 @@ impl Driven {
         }
         sample
     }
-}
-
-/// The distributions of response times, as the generators encoded them: `response_ns` of the first,
-/// `response_ns 2` of the second.
-fn histograms(outcomes: &[Outcome]) -> BTreeMap<String, String> {
-    let encoded = |(at, outcome): (usize, &Outcome)| {
-        let document = outcome.without_intervals().to_json();
-        let class = document.get("total")?.get("classes")?.get(0)?;
-        let encoded = class.get("response_ns")?.as_str()?;
-        let name = match at {
-            0 => "response_ns".to_owned(),
-            _ => format!("response_ns {}", at + 1),
-        };
-        Some((name, encoded.to_owned()))
-    };
-    outcomes.iter().enumerate().filter_map(encoded).collect()
 }

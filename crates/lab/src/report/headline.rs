@@ -1,7 +1,7 @@
 //! What a report opens with: this project's programs beside those that are well known.
 
 use super::Report;
-use crate::measure::Better;
+use crate::measure::{Better, Measure};
 
 /// The program that is known, the experiment that measures it, and ours.
 const PAIRS: [(&str, &str, &str); 7] = [
@@ -14,13 +14,13 @@ const PAIRS: [(&str, &str, &str); 7] = [
     ("wrk", "generator-cpu", "weft load"),
 ];
 
-/// How many times as good one is as the other, over the configurations of an experiment.
+/// Factors by which one system is better than another, over the configurations of an experiment.
 pub(super) struct Headline {
     pub(super) rival: &'static str,
     pub(super) experiment: &'static str,
     pub(super) system: &'static str,
     /// The experiment's first measure.
-    pub(super) measure: &'static str,
+    pub(super) measure: &'static Measure,
     pub(super) configurations: usize,
     pub(super) least: f64,
     pub(super) median: f64,
@@ -62,7 +62,7 @@ fn headline(report: &Report<'_>, rival: &'static str, system: &'static str) -> O
         rival,
         experiment: report.experiment.name,
         system,
-        measure: measure.title,
+        measure,
         configurations: times.len(),
         least: *times.first()?,
         // Of an even number the lesser one: no figure that was not measured.

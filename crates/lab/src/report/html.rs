@@ -7,7 +7,7 @@ use super::Report;
 use super::headline::headlines;
 use super::svg::{self, draw, escape};
 use crate::card::Card;
-use crate::expect::Judgement;
+use crate::expect::{Judgement, in_words, show_times};
 use crate::measure::{Better, Measure};
 use crate::numbers::{show, show_ratio, with_unit};
 use crate::page::{FOUND, REASONS, THREATS};
@@ -127,17 +127,19 @@ fn beside_others(reports: &[Report<'_>]) -> String {
         let of_configurations = match it.configurations {
             1 => String::new(),
             configurations => {
-                let [least, greatest] = [it.least, it.greatest].map(show_ratio);
-                format!("<small>{least} to {greatest}, of {configurations} configurations</small>")
+                let [least, greatest] =
+                    [it.least, it.greatest].map(|lead| words_of(lead, it.measure));
+                format!("<small>{least} to {greatest}; {configurations} configurations</small>")
             }
         };
-        let (name, median) = (it.experiment, show_ratio(it.median));
+        let name = it.experiment;
+        let median = words_of(it.median, it.measure);
         format!(
-            "<tr><td>{} beside {}</td><td>{median} × as good{of_configurations}</td><td>{}</td>\
+            "<tr><td>{} beside {}</td><td>{median}{of_configurations}</td><td>{}</td>\
              <td><a href=\"#{name}\">{name}</a></td></tr>",
             escape(it.system),
             escape(it.rival),
-            escape(it.measure)
+            escape(it.measure.title)
         )
     });
     let lines: String = lines.collect();
@@ -148,6 +150,12 @@ fn beside_others(reports: &[Report<'_>]) -> String {
         "<div class=\"scroll\"><table><thead><tr><th></th><th>the median configuration</th><th>measured by\
          </th><th>page</th></tr></thead><tbody>{lines}</tbody></table></div>\n"
     )
+}
+
+/// `1.50× less`.
+fn words_of(lead: f64, measure: &Measure) -> String {
+    let (word, factor) = in_words(lead, measure.better);
+    format!("{}× {word}", show_times(factor))
 }
 
 fn words() -> String {
@@ -444,8 +452,7 @@ mod tests {
         };
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let page = html(&[Report::new(experiment, &recorded)]);
-        let line =
-            "<td>weft beside tokio</td><td>1.50 × as good<small>1.50 to 3.00, of 2 configurations";
+        let line = "<td>weft beside tokio</td><td>1.50× less<small>1.50× less to 3.00× less; 2 configurations";
         let at = page.find(line).unwrap_or_else(|| panic!("{page}"));
         assert!(at < page.find("expectations came out").unwrap());
     }

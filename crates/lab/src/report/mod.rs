@@ -6,8 +6,6 @@ mod svg;
 mod text;
 
 pub use html::html;
-#[cfg(test)]
-pub(crate) use svg::file_name;
 pub use text::summary;
 
 use crate::expect::{Expectation, Judgement};
@@ -202,12 +200,12 @@ impl<'a> Report<'a> {
         svg::files(self)
     }
 
-    /// The first two measures, those that decide an expectation, and those that are told in any
-    /// case. The others are in the page.
-    fn main_measures(&self) -> impl Iterator<Item = &'static Measure> {
-        let is_main = |(at, measure): &(usize, &Measure)| {
+    /// The first measures, `first` of them; those that decide an expectation; and those that are
+    /// always told. The page of figures has the others.
+    fn main_measures(&self, first: usize) -> impl Iterator<Item = &'static Measure> {
+        let is_main = move |(at, measure): &(usize, &Measure)| {
             let mut decided = self.expectations.iter().map(|one| one.measure);
-            *at < 2 || measure.is_told || decided.any(|name| name == measure.name)
+            *at < first || measure.is_told || decided.any(|name| name == measure.name)
         };
         let measures = self.experiment.measures.iter().enumerate();
         measures.filter(is_main).map(|(_, measure)| measure)

@@ -18,7 +18,7 @@ const WIDTH: f64 = 760.0;
 pub(super) const STYLE: &str = include_str!("figure.css");
 
 /// `web-rows`, `web-rows-2`: the figures of an experiment as files.
-pub(crate) fn file_name(experiment: &str, at: usize) -> String {
+pub(super) fn file_name(experiment: &str, at: usize) -> String {
     match at {
         0 => experiment.to_owned(),
         _ => format!("{experiment}-{}", at + 1),

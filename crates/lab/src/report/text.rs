@@ -5,6 +5,7 @@ use std::fmt;
 use super::Report;
 use crate::expect::Judgement;
 use crate::measure::Measure;
+use crate::page::{item, paragraph};
 use crate::rows::show_row;
 
 impl fmt::Display for Report<'_> {
@@ -12,15 +13,16 @@ impl fmt::Display for Report<'_> {
         let experiment = self.experiment;
         writeln!(f, "{}: {}", experiment.name, experiment.about)?;
         writeln!(f, "{}", self.recorded.header.card.machine)?;
-        for measure in self.main_measures() {
+        for measure in self.main_measures(2) {
             let (title, unit) = (measure.title, self.rows.scale(measure).unit);
             writeln!(f, "\n{title} ({unit}), median (least–greatest):\n")?;
             write_table(f, &self.table(measure))?;
         }
         writeln!(f)?;
         for expectation in &self.expectations {
-            let (verdict, says) = (expectation.verdict.words(), &expectation.says);
-            writeln!(f, "{verdict}: {says} ({})", expectation.because)?;
+            let verdict = expectation.verdict.words();
+            let (says, because) = (&expectation.says, &expectation.because);
+            writeln!(f, "{verdict}: {says} ({because})")?;
         }
         for warning in self.warnings() {
             writeln!(f, "note: {warning}")?;
@@ -32,25 +34,29 @@ impl fmt::Display for Report<'_> {
 impl Report<'_> {
     /// The report as Markdown, for a document.
     pub fn markdown(&self) -> String {
-        let mut parts = vec![self.receipt()];
-        for measure in self.main_measures() {
+        let mut parts = vec![paragraph(&self.receipt())];
+        for measure in self.main_measures(1) {
             let mut table = self.table(measure);
             table[0][0] = format!("{}, {}", measure.title, self.rows.scale(measure).unit);
-            let rule = vec!["---".to_owned(); table[0].len()];
-            table.insert(1, rule);
-            let lines = table.iter().map(|line| format!("| {} |", line.join(" | ")));
-            parts.push(lines.collect::<Vec<_>>().join("\n"));
+            parts.push(markdown_table(&table));
         }
-        let expectations = self.expectations.iter().map(|expectation| {
-            let (verdict, says) = (expectation.verdict.words(), &expectation.says);
-            format!("- {verdict}: {says} ({})", expectation.because)
+        let verdicts = self.expectations.iter().map(|expectation| {
+            let (says, because) = (&expectation.says, &expectation.because);
+            vec![
+                expectation.verdict.words().to_owned(),
+                says.clone(),
+                because.clone(),
+            ]
         });
-        let notes = self
-            .warnings()
-            .into_iter()
-            .map(|warning| format!("- note: {warning}"));
-        let list: Vec<_> = expectations.chain(notes).collect();
-        parts.push(list.join("\n"));
+        if !self.expectations.is_empty() {
+            let head = ["verdict", "expectation", "figures"].map(str::to_owned);
+            parts.push(markdown_table(
+                &[vec![head.to_vec()], verdicts.collect()].concat(),
+            ));
+        }
+        let notes = self.warnings().into_iter();
+        let notes: Vec<_> = notes.map(|note| item(&format!("Note: {note}"))).collect();
+        parts.push(notes.join("\n"));
         parts.retain(|part| !part.is_empty());
         parts.join("\n\n")
     }
@@ -83,6 +89,14 @@ impl Report<'_> {
             false => table(&systems, &labels, &at),
         }
     }
+}
+
+/// A table whose first line is its header.
+fn markdown_table(lines: &[Vec<String>]) -> String {
+    let rule = vec!["---".to_owned(); lines[0].len()];
+    let lines = [&lines[..1], &[rule], &lines[1..]].concat();
+    let lines = lines.iter().map(|line| format!("| {} |", line.join(" | ")));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// A line for each experiment, in Markdown: what came out as expected, and where it is told.
@@ -221,8 +235,8 @@ mod tests {
         let text = Report::new(experiment, &recorded).to_string();
         for line in [
             "| 1 processor, many | 40.0 (20.0–60.0) |       failed |",
-            "not measured: weft, 1 processor, many: ahead of go in time per operation and \
-             processor (40.0 ns; go failed)",
+            "not measured: weft, 1 processor, many: less time per operation and processor than \
+             go (40.0 ns; go failed)",
             "| 1 processor, few  |     not measured | not measured |",
             "target missed: weft, 1 processor, many: time per operation and processor of at most 30 \
              ns (40.0 ns; best sample: 20.0 ns)",
@@ -266,11 +280,16 @@ mod tests {
         let recorded = recorded(0.0);
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = Report::new(experiment, &recorded).markdown();
+        assert!(
+            text.lines()
+                .all(|line| line.starts_with('|') || line.chars().count() <= 100)
+        );
+        let text = text.replace('\n', " ");
         assert!(text.starts_with("Measured 2026-11-22 "), "{text}");
         let how = "; weft 1.0; 2 rounds, systems by turns, each asked for 0.5 s; 1 noisy sample taken again.";
         assert!(text.contains(how), "{text}");
         assert!(text.contains("| time per operation and processor, ns | weft | go |"));
-        assert!(text.contains("\n- target missed: weft, 1 processor, many: time per operation"));
+        assert!(text.contains("| target missed | weft, 1 processor, many: time per operation"));
     }
 
     /// Seen: percents of knees in the page of `web-overload`, and the knees only in the HTML.
@@ -306,7 +325,7 @@ mod tests {
         recorded.turns.truncate(2);
         let configurations = ["CUBIC, 0 % lost", "CUBIC, 1 % lost"];
         let say = |recorded: &Recorded, lasted: &str| {
-            let text = Report::new(experiment, recorded).markdown();
+            let text = Report::new(experiment, recorded).receipt();
             let how = format!("2 rounds, systems by turns{lasted}; 1 noisy sample");
             assert!(text.contains(&how), "{text}");
         };
@@ -334,7 +353,7 @@ mod tests {
             recorded.header.experiment = name.to_owned();
             recorded.turns.truncate(1);
             recorded.turns[0].configuration = configuration.to_owned();
-            let text = Report::new(experiment, &recorded).markdown();
+            let text = Report::new(experiment, &recorded).receipt();
             let how = "2 rounds, systems by turns, each until its work is done; 1 noisy sample";
             assert!(text.contains(how), "{text}");
         }
@@ -355,7 +374,7 @@ mod tests {
                 panic!("{:?}", turn.came);
             };
             sample.noise.run_delay_percent = 19.3;
-            Report::new(experiment, &recorded).markdown()
+            Report::new(experiment, &recorded).receipt()
         };
         let told = receipt("web-rows", "400 B, 64 connections");
         let how = "; waited for a core: 19.3 % of the time";

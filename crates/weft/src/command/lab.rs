@@ -12,7 +12,7 @@ use ::lab::catalog::{self, CATALOG, OTHER_NAMES};
 use ::lab::compare::{Compares, Comparison, NEW, OLD};
 use ::lab::{
     Effort, Experiment, KNOWN, ON_REQUEST, PeerRuntime, Progress, Recorded, Report, RunError,
-    Setting, Start, System, Testbed, Thoroughness, Work, samples_file,
+    Setting, Start, System, Testbed, Thoroughness, Work, fold, samples_file,
 };
 
 use crate::failure::Failure;
@@ -69,26 +69,7 @@ const COLUMNS: usize = 80;
 /// A name and a text, which is folded beside it.
 fn write_entry(out: &mut impl Write, name: &str, width: usize, text: &str) -> io::Result<()> {
     let (name, indent) = (format!("{name:<width$}"), " ".repeat(width));
-    writeln!(out, "{}", fold(name, &indent, text.split(' ')))
-}
-
-/// Words behind a beginning, in lines that a terminal has room for.
-fn fold<'t>(begin: String, indent: &str, words: impl Iterator<Item = &'t str>) -> String {
-    let mut text = String::new();
-    let mut line = begin;
-    for word in words {
-        let is_full = line.chars().count() + 1 + word.chars().count() > COLUMNS;
-        if is_full && !line.trim().is_empty() {
-            text.push_str(&line);
-            text.push('\n');
-            line = indent.to_owned();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    text + &line
+    writeln!(out, "{}", fold(COLUMNS, name, &indent, text.split(' ')))
 }
 
 /// Markdown whose paragraphs and items fit a terminal. Headings, tables and code stay.
@@ -97,8 +78,8 @@ fn folded(markdown: &str) -> String {
     let mut words: Vec<&str> = Vec::new();
     let fold_all = |words: &mut Vec<&str>, blocks: &mut Vec<String>| match words.first() {
         None => {}
-        Some(&"-") => blocks.push(fold("-".to_owned(), " ", words.drain(..).skip(1))),
-        Some(_) => blocks.push(fold(String::new(), "", words.drain(..))),
+        Some(&"-") => blocks.push(fold(COLUMNS, "-".to_owned(), " ", words.drain(..).skip(1))),
+        Some(_) => blocks.push(fold(COLUMNS, String::new(), "", words.drain(..))),
     };
     let mut is_code = false;
     for line in markdown.lines() {
@@ -147,7 +128,7 @@ fn without_links(markdown: &str) -> String {
 /// The page of each experiment: what a reader should know who has not read the papers.
 fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
     for experiment in chosen(names)? {
-        writeln!(out, "{}", folded(&without_links(experiment.markdown())))?;
+        writeln!(out, "{}", folded(&without_links(&experiment.markdown())))?;
     }
     Ok(())
 }
@@ -708,7 +689,7 @@ fn programs_beside(weft: &Path) -> Result<PathBuf, Failure> {
         true => Ok(program),
         false => Err(Failure::Running(format!(
             "no program {}, which these experiments measure: build it with \
-             `cargo build --release --package weftwork`",
+             `cargo build --release --package weftwork-programs`",
             program.display()
         ))),
     }
@@ -837,7 +818,7 @@ mod tests {
         let too_long = text.lines().find(|line| line.chars().count() > COLUMNS);
         assert_eq!(too_long, None);
         for experiment in CATALOG {
-            let page = without_links(experiment.markdown());
+            let page = without_links(&experiment.markdown());
             assert!(!page.contains("]("), "{page}");
             let page = folded(&page);
             let is_long =

@@ -15,7 +15,7 @@
 //!
 //! A round is one run; a sweep has many. An agent that dies closes its connection: rank 0 sees that
 //! at once, stops the round, tells the others, and all fail. A figure that lacks a part of
-//! the load is never shown. Nothing waits for ever: every wait has a patience.
+//! the load is never shown. Nothing waits for ever: every wait has a timeout.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, ToSocketAddrs};
@@ -30,35 +30,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
 
-/// Which agent this is, of how many, and where they meet.
+/// Membership of an agent in its group: rank, size and meeting point.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// From 0, the leader.
+pub struct Membership {
+    /// Rank, from 0; 0 is the leader.
     pub rank: u32,
-    /// How many there are.
+    /// Number of agents.
     pub size: u32,
     /// `HOST:PORT` of the leader.
     pub rendezvous: String,
-    /// A text that only agents of this job know; a stranger at the rendezvous is turned away.
+    /// Text that only agents of this job know; others are refused.
     pub job: String,
 }
 
 // Below the ports that systems hand out by themselves (ip_local_port_range, ip(7)).
 const PORT_FIRST: u32 = 20_000;
 const PORTS: u32 = 10_000;
-/// More agents than this is a typing error.
+/// Maximum number of agents; more is a typing error.
 pub const AGENTS_MAX: u32 = 4_096;
 
-impl Place {
-    /// The place that a launcher gave to this process; `None` if no launcher did, or there is only
+impl Membership {
+    /// Reads the membership from a launcher's environment; `None` without a launcher, or with only
     /// one agent. `variable` reads the environment.
     ///
     /// # Errors
-    /// When the environment contradicts itself, or does not say where agents on many machines meet.
+    /// If the environment contradicts itself, or does not tell where agents on several machines
+    /// meet.
     pub fn of_launcher(
         variable: impl Fn(&str) -> Option<String>,
         rendezvous: Option<String>,
-    ) -> Result<Option<Place>, String> {
+    ) -> Result<Option<Membership>, String> {
         let launcher = LAUNCHERS
             .iter()
             .find(|launcher| variable(launcher.rank).is_some());
@@ -71,7 +72,8 @@ impl Place {
                 format!("the environment variable {name} is '{text}', which is not a number")
             })
         };
-        let (rank, size) = (number(launcher.rank)?, number(launcher.size)?);
+        let rank = number(launcher.rank)?;
+        let size = number(launcher.size)?;
         if size <= 1 {
             return Ok(None);
         }
@@ -84,18 +86,19 @@ impl Place {
         let one_machine = launcher
             .local_size
             .is_some_and(|name| number(name) == Ok(size));
-        let host = match one_machine {
-            true => Some("127.0.0.1".to_owned()),
-            false => launcher
+        let host = if one_machine {
+            Some("127.0.0.1".to_owned())
+        } else {
+            launcher
                 .host
-                .and_then(|name| first_address(&variable(name)?)),
+                .and_then(|name| first_address(&variable(name)?))
         };
         let derived = || {
             let host = host.ok_or("agents run on several machines; say where they meet: --rendezvous HOST:PORT, HOST being that of rank 0")?;
             Ok::<_, String>(format!("{host}:{port}"))
         };
         let rendezvous = rendezvous.map_or_else(derived, Ok)?;
-        Place {
+        Membership {
             rank,
             size,
             rendezvous,
@@ -105,12 +108,12 @@ impl Place {
         .map(Some)
     }
 
-    /// The place that a person gave to this process.
+    /// Membership from the command line.
     ///
     /// # Errors
-    /// When rank and size do not go together.
-    pub fn by_hand(rank: u32, size: u32, rendezvous: String) -> Result<Place, String> {
-        Place {
+    /// If rank and size contradict each other.
+    pub fn by_hand(rank: u32, size: u32, rendezvous: String) -> Result<Membership, String> {
+        Membership {
             rank,
             size,
             job: format!("by hand, {size} agents"),
@@ -119,7 +122,7 @@ impl Place {
         .checked()
     }
 
-    fn checked(self) -> Result<Place, String> {
+    fn checked(self) -> Result<Membership, String> {
         port_of(&self.rendezvous)?;
         match (self.rank < self.size, self.size <= AGENTS_MAX) {
             (true, true) => Ok(self),
@@ -133,13 +136,13 @@ impl Place {
         }
     }
 
-    /// This agent's part of a number for all agents together, such as their connections.
+    /// This agent's share of a number for all agents together, such as connections.
     pub fn part_of(&self, whole: u32) -> u32 {
         whole / self.size + u32::from(self.rank < whole % self.size)
     }
 }
 
-/// The variables in which a launcher gives this process its rank.
+/// Environment variables of a launcher.
 struct Launcher {
     rank: &'static str,
     size: &'static str,
@@ -167,10 +170,10 @@ const LAUNCHERS: [Launcher; 2] = [
 ];
 
 fn port_of(rendezvous: &str) -> Result<u16, String> {
-    let place = rendezvous
+    let membership = rendezvous
         .rsplit_once(':')
         .filter(|(host, _)| !host.is_empty());
-    place
+    membership
         .and_then(|(_, port)| port.parse().ok())
         .ok_or_else(|| format!("'{rendezvous}' is not a rendezvous; write HOST:PORT"))
 }
@@ -184,7 +187,7 @@ fn first_address(text: &str) -> Option<String> {
 
 /// The order for one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Order {
+pub struct RoundOrder {
     /// The rate of all agents together, if it is not that of the command line: a step of a sweep.
     pub rate_per_s: Option<f64>,
 }
@@ -200,7 +203,7 @@ struct Hello {
 #[derive(Serialize, Deserialize)]
 enum FromLeader {
     Welcome,
-    Go(Order),
+    Go(RoundOrder),
     End,
     Abort(String),
 }
@@ -213,7 +216,7 @@ enum FromMember {
 
 /// An agent's role after the meeting.
 #[derive(Debug)]
-pub enum Part {
+pub enum Role {
     /// Rank 0.
     Leader(Leader),
     /// Any other.
@@ -223,12 +226,12 @@ pub enum Part {
 /// Meets the others.
 ///
 /// # Errors
-/// When not all have come within `patience`, with the ranks that are missing.
-pub fn meet(place: &Place, patience: Duration) -> Result<Part, String> {
-    if place.rank > 0 {
-        return Member::join(place, patience).map(Part::Member);
+/// When not all have come within `timeout`, with the ranks that are missing.
+pub fn meet(membership: &Membership, timeout: Duration) -> Result<Role, String> {
+    if membership.rank > 0 {
+        return Member::join(membership, timeout).map(Role::Member);
     }
-    let at = &place.rendezvous;
+    let at = &membership.rendezvous;
     let port = port_of(at)?;
     // Only this machine if they meet on it; else every interface, as HOST may be known to us by
     // another name.
@@ -240,7 +243,7 @@ pub fn meet(place: &Place, patience: Duration) -> Result<Part, String> {
     };
     let listener = TcpListener::bind((interface, port))
         .map_err(|error| format!("rank 0 cannot listen at port {port}: {error}; choose another with --rendezvous HOST:PORT"))?;
-    Leader::gather(&listener, place, patience).map(Part::Leader)
+    Leader::gather(&listener, membership, timeout).map(Role::Leader)
 }
 
 /// Rank 0: says when a round begins, and merges.
@@ -260,21 +263,25 @@ struct Link {
 }
 
 impl Leader {
-    fn gather(listener: &TcpListener, place: &Place, patience: Duration) -> Result<Leader, String> {
+    fn gather(
+        listener: &TcpListener,
+        membership: &Membership,
+        timeout: Duration,
+    ) -> Result<Leader, String> {
         let (outbox, inbox) = channel();
         let mut leader = Leader {
             members: Vec::new(),
             inbox,
             stop: Arc::default(),
         };
-        let deadline = Instant::now() + patience;
-        let system = |error: io::Error| format!("rank 0 at {}: {error}", place.rendezvous);
+        let deadline = Instant::now() + timeout;
+        let system = |error: io::Error| format!("rank 0 at {}: {error}", membership.rendezvous);
         listener.set_nonblocking(true).map_err(system)?;
-        while leader.members.len() + 1 < place.size as usize {
+        while leader.members.len() + 1 < membership.size as usize {
             match listener.accept() {
-                Ok((stream, _)) => leader.admit(stream, place, deadline)?,
+                Ok((stream, _)) => leader.admit(stream, membership, deadline)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    leader.wait_for_more(place, deadline)?
+                    leader.wait_for_more(membership, deadline)?
                 }
                 Err(error) => return Err(system(error)),
             }
@@ -294,7 +301,7 @@ impl Leader {
         Ok(leader)
     }
 
-    fn wait_for_more(&self, place: &Place, deadline: Instant) -> Result<(), String> {
+    fn wait_for_more(&self, membership: &Membership, deadline: Instant) -> Result<(), String> {
         if Instant::now() < deadline {
             // No agent connects at the moment; agents on other machines may start later.
             thread::sleep(Duration::from_millis(2));
@@ -302,48 +309,48 @@ impl Leader {
         }
         let here =
             |rank: &u32| *rank == 0 || self.members.iter().any(|member| member.rank == *rank);
-        let missing: Vec<String> = (0..place.size)
+        let missing: Vec<String> = (0..membership.size)
             .filter(|rank| !here(rank))
             .map(|rank| rank.to_string())
             .collect();
         Err(format!(
             "{} of {} agents have come to {}; missing: rank {}",
             self.members.len() + 1,
-            place.size,
-            place.rendezvous,
+            membership.size,
+            membership.rendezvous,
             missing.join(", ")
         ))
     }
 
-    /// Admits an agent. A stranger is turned away, which is no error; a second agent of the same
-    /// rank is one.
+    /// Admits an agent. A stranger is refused, which is no error; a second agent of the same rank
+    /// is one.
     fn admit(
         &mut self,
         mut stream: TcpStream,
-        place: &Place,
+        membership: &Membership,
         deadline: Instant,
     ) -> Result<(), String> {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .max(Duration::from_millis(1));
-        // A stranger that is silent, or says a byte now and then, must not keep the others waiting.
-        let mut reader = Until {
+        // A stranger that is silent or slow must not keep the others waiting.
+        let mut reader = DeadlineStream {
             stream: &stream,
-            deadline: Instant::now() + left.min(HELLO_PATIENCE),
+            deadline: Instant::now() + left.min(HELLO_TIMEOUT),
         };
         let ready = stream.set_nonblocking(false);
         let hello: Hello = match ready.and_then(|()| receive(&mut reader, HELLO_BYTES_MAX)) {
             Ok(hello) => hello,
             Err(_) => return Ok(()),
         };
-        if hello.job != place.job {
+        if hello.job != membership.job {
             let _ = send(
                 &mut stream,
                 &FromLeader::Abort("this rendezvous is another job's".to_owned()),
             );
             return Ok(());
         }
-        let refusal = self.refusal(&hello, place);
+        let refusal = self.refusal(&hello, membership);
         if let Some(what) = refusal {
             let _ = send(&mut stream, &FromLeader::Abort(what.clone()));
             return Err(what);
@@ -360,7 +367,7 @@ impl Leader {
         Ok(())
     }
 
-    fn refusal(&self, hello: &Hello, place: &Place) -> Option<String> {
+    fn refusal(&self, hello: &Hello, membership: &Membership) -> Option<String> {
         let rank = hello.rank;
         if hello.version != VERSION {
             return Some(format!(
@@ -368,39 +375,40 @@ impl Leader {
                 hello.version
             ));
         }
-        if hello.size != place.size {
+        if hello.size != membership.size {
             return Some(format!(
                 "agent {rank} counts {} agents, rank 0 counts {}",
-                hello.size, place.size
+                hello.size, membership.size
             ));
         }
         let twice = rank == 0 || self.members.iter().any(|member| member.rank == rank);
         twice.then(|| format!("there are two agents of rank {rank}"))
     }
 
-    /// One round: all begin, this agent's part is `run`, and the outcomes of all are merged. `run`
-    /// gets a flag that is set when it should stop because an agent was lost. `patience` is how
-    /// long the others may take after this agent has finished.
+    /// Runs one round: all agents begin, `run` does this agent's share, and all outcomes are
+    /// merged. `run` gets a flag that is set if it must stop because an agent was lost. `timeout`
+    /// limits how much longer the others may take than this agent.
     ///
     /// # Errors
-    /// Which agent failed and why. The others have been told; the agents cannot be used any more.
+    /// Names the agent that failed, and the reason. The others have been notified; the group cannot
+    /// be used any more.
     pub fn round(
         &mut self,
-        order: Order,
-        patience: Duration,
+        order: RoundOrder,
+        timeout: Duration,
         run: impl FnOnce(Arc<AtomicBool>) -> Result<Outcome, String>,
     ) -> Result<Outcome, String> {
-        let result = self.try_round(order, patience, run);
+        let result = self.try_round(order, timeout, run);
         if let Err(what) = &result {
-            self.tell_all(&FromLeader::Abort(what.clone()));
+            self.send_all(&FromLeader::Abort(what.clone()));
         }
         result
     }
 
     fn try_round(
         &mut self,
-        order: Order,
-        patience: Duration,
+        order: RoundOrder,
+        timeout: Duration,
         run: impl FnOnce(Arc<AtomicBool>) -> Result<Outcome, String>,
     ) -> Result<Outcome, String> {
         for member in &mut self.members {
@@ -410,10 +418,10 @@ impl Leader {
         let own = run(Arc::clone(&self.stop));
         // A lost agent is also the cause if this run was stopped.
         if self.stop.load(Ordering::Acquire) {
-            self.collect(patience)?;
+            self.collect(timeout)?;
         }
         let mut merged = own.map_err(|what| format!("agent 0: {what}"))?;
-        for (rank, outcome) in self.collect(patience)? {
+        for (rank, outcome) in self.collect(timeout)? {
             merged
                 .merge(&outcome)
                 .map_err(|what| format!("agent {rank}: {what}"))?;
@@ -421,9 +429,9 @@ impl Leader {
         Ok(merged)
     }
 
-    /// The outcomes of all members, by rank, so that merging does not depend on which was first.
-    fn collect(&mut self, patience: Duration) -> Result<Vec<(u32, Outcome)>, String> {
-        let deadline = Instant::now() + patience;
+    /// Outcomes of all members, by rank, so that the order of arrival does not matter.
+    fn collect(&mut self, timeout: Duration) -> Result<Vec<(u32, Outcome)>, String> {
+        let deadline = Instant::now() + timeout;
         let mut outcomes: Vec<(u32, Outcome)> = Vec::new();
         while outcomes.len() < self.members.len() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -443,7 +451,7 @@ impl Leader {
                     return Err(format!(
                         "no outcome came from agent {} within {} s",
                         silent.join(", "),
-                        patience.as_secs()
+                        timeout.as_secs()
                     ));
                 }
             }
@@ -459,17 +467,17 @@ impl Leader {
             .map_or("?", |member| &member.host)
     }
 
-    /// Dismisses all members: with success, or with what went wrong.
+    /// Dismisses all members with the result.
     pub fn end(mut self, result: &Result<(), String>) {
         match result {
-            Ok(()) => self.tell_all(&FromLeader::End),
-            Err(what) => self.tell_all(&FromLeader::Abort(what.clone())),
+            Ok(()) => self.send_all(&FromLeader::End),
+            Err(what) => self.send_all(&FromLeader::Abort(what.clone())),
         }
     }
 
-    fn tell_all(&mut self, message: &FromLeader) {
+    fn send_all(&mut self, message: &FromLeader) {
         for member in &mut self.members {
-            // A lost agent cannot be told.
+            // A lost agent cannot be notified.
             let _ = send(&mut member.stream, message);
         }
     }
@@ -477,7 +485,7 @@ impl Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        // The listening threads hold the sockets, too. Without this no agent would notice that rank
+        // The listening threads hold the sockets too; without this no agent would notice that rank
         // 0 has left.
         for member in &self.members {
             let _ = member.stream.shutdown(Shutdown::Both);
@@ -503,22 +511,22 @@ fn listen_to_member(
     });
 }
 
-/// Any other rank: obeys the leader.
+/// Any other rank, which follows the leader.
 #[derive(Debug)]
 pub struct Member {
     stream: TcpStream,
 }
 
 impl Member {
-    fn join(place: &Place, patience: Duration) -> Result<Member, String> {
-        let deadline = Instant::now() + patience;
+    fn join(membership: &Membership, timeout: Duration) -> Result<Member, String> {
+        let deadline = Instant::now() + timeout;
         let mut stream = loop {
-            match connect(&place.rendezvous) {
+            match connect(&membership.rendezvous) {
                 Ok(stream) => break stream,
                 Err(error) if Instant::now() >= deadline => {
                     return Err(format!(
-                        "agent {} does not reach rank 0 at {}: {error}; is it there? --rendezvous HOST:PORT names another place",
-                        place.rank, place.rendezvous
+                        "agent {} does not reach rank 0 at {}: {error}; is it there? --rendezvous HOST:PORT names another membership",
+                        membership.rank, membership.rendezvous
                     ));
                 }
                 // Rank 0 may not be up yet.
@@ -527,20 +535,23 @@ impl Member {
         };
         let hello = Hello {
             version: VERSION.to_owned(),
-            job: place.job.clone(),
-            rank: place.rank,
-            size: place.size,
+            job: membership.job.clone(),
+            rank: membership.rank,
+            size: membership.size,
         };
-        let gone = |error: io::Error| format!("agent {}: rank 0 refused it: {error}", place.rank);
+        let gone =
+            |error: io::Error| format!("agent {}: rank 0 refused it: {error}", membership.rank);
         stream
             .set_nodelay(true)
             .and_then(|()| send(&mut stream, &hello))
             .map_err(gone)?;
         stream
-            .set_read_timeout(Some(patience + Duration::from_secs(5)))
+            .set_read_timeout(Some(timeout + Duration::from_secs(5)))
             .map_err(gone)?;
         match receive(&mut stream, ORDER_BYTES_MAX).map_err(gone)? {
-            FromLeader::Abort(what) => Err(format!("agent {} was turned away: {what}", place.rank)),
+            FromLeader::Abort(what) => {
+                Err(format!("agent {} was turned away: {what}", membership.rank))
+            }
             _ => {
                 stream.set_read_timeout(None).map_err(gone)?;
                 Ok(Member { stream })
@@ -548,14 +559,14 @@ impl Member {
         }
     }
 
-    /// Runs a part of every round until the leader dismisses this agent. `run` gets a flag that is
-    /// set when it should stop because the round is void.
+    /// Runs a share of every round until the leader dismisses this agent. `run` gets a flag that is
+    /// set if it must stop because the round is void.
     ///
     /// # Errors
-    /// What went wrong, here or elsewhere: all agents fail together.
+    /// Failure here or elsewhere: all agents fail together.
     pub fn work(
         mut self,
-        mut run: impl FnMut(Order, Arc<AtomicBool>) -> Result<Outcome, String>,
+        mut run: impl FnMut(RoundOrder, Arc<AtomicBool>) -> Result<Outcome, String>,
     ) -> Result<(), String> {
         let gone = |error: io::Error| format!("rank 0 is gone: {error}");
         let stop = Arc::<AtomicBool>::default();
@@ -567,7 +578,7 @@ impl Member {
                         Ok(outcome) => FromMember::Done(Box::new(outcome)),
                         Err(what) => FromMember::Failed(what),
                     };
-                    // If the leader is gone, the next order says so.
+                    // If the leader is gone, the next receive reports it.
                     let _ = send(&mut self.stream, &answer);
                 }
                 Ok(Ok(FromLeader::End)) => return Ok(()),
@@ -617,13 +628,13 @@ fn connect(rendezvous: &str) -> io::Result<TcpStream> {
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const HELLO_BYTES_MAX: u32 = 4 << 10;
-/// How long a hello may take, from the accept to its last byte.
-const HELLO_PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit of a hello, from the accept to its last byte.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 const ORDER_BYTES_MAX: u32 = 64 << 10;
-/// An hour of intervals of a second has about 20 KB each.
+/// Limit of an outcome. An hour of one-second intervals has about 20 KB each.
 const OUTCOME_BYTES_MAX: u32 = 256 << 20;
 
-/// A message: its length in four bytes, then JSON.
+/// Sends a message: its length in four bytes, then JSON.
 fn send(stream: &mut TcpStream, message: &impl Serialize) -> io::Result<()> {
     let body = serde_json::to_vec(message)?;
     let length = u32::try_from(body.len()).map_err(io::Error::other)?;
@@ -632,13 +643,13 @@ fn send(stream: &mut TcpStream, message: &impl Serialize) -> io::Result<()> {
     stream.write_all(&framed)
 }
 
-/// A stream that is read until a deadline, however its bytes are spread.
-struct Until<'a> {
+/// Stream that is read until a deadline, however slowly its bytes arrive.
+struct DeadlineStream<'a> {
     stream: &'a TcpStream,
     deadline: Instant,
 }
 
-impl Read for Until<'_> {
+impl Read for DeadlineStream<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

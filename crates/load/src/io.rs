@@ -1,9 +1,10 @@
-//! The back end that carries the bytes: io_uring or epoll over the kernel's TCP, or our own TCP,
-//! under one interface of completions.
+//! I/O back ends behind one interface of completions: io_uring or epoll over kernel TCP, or our own
+//! TCP.
 //!
-//! A worker numbers its connections; each number is a *port* of the backend. Operations are begun
-//! by number, and a turn says which of them ended. At most one receive is under way on a port.
-//! Sends are gathered: what is appended to [`Backend::output`] between two turns goes out as one.
+//! A worker numbers its connections; each number is a *slot* of the back end. Operations are begun
+//! by slot, and [`Backend::submit_and_wait`] reports those that ended. A slot has at most one
+//! receive in progress. Sends are gathered: bytes appended to [`Backend::output`] between two calls
+//! leave as one.
 
 mod epoll;
 pub(crate) mod netstack;
@@ -25,7 +26,7 @@ use crate::LoadError;
 use crate::io::epoll::Poll;
 use crate::io::netstack::UserTcp;
 use crate::io::operation::{Completion, Route};
-use crate::io::slots::Want;
+use crate::io::slots::Receive;
 use crate::io::socket::socket_for;
 use crate::io::uring::Ring;
 use crate::plan::Io;
@@ -38,7 +39,7 @@ pub(crate) enum Backend {
     Memory(Box<UserTcp<netstack::tests::Wire>>),
 }
 
-/// A connection that blocks.
+/// Blocking connection.
 pub(crate) trait ReadWrite: Read + Write {}
 
 impl<S: Read + Write> ReadWrite for S {}
@@ -59,21 +60,22 @@ macro_rules! either {
 }
 
 impl Backend {
-    /// Begins to connect. Ends as [`What::Connected`], unless there is an error now.
-    pub(crate) fn open(&mut self, port: u32, route: &Route) -> Result<(), Errno> {
+    /// Begins to connect. Completes as [`CompletionKind::Connected`](operation::CompletionKind),
+    /// unless it fails at once.
+    pub(crate) fn open(&mut self, slot: u32, route: &Route) -> Result<(), Errno> {
         let to = SocketAddrAny::from(route.to);
         match self {
-            Backend::Ring(ring) => ring.open(port, socket_for(route, false)?, to),
-            Backend::Poll(poll) => poll.open(port, socket_for(route, true)?, to),
-            Backend::UserTcp(tcp) => tcp.open(port, route)?,
+            Backend::Ring(ring) => ring.open(slot, socket_for(route, false)?, to),
+            Backend::Poll(poll) => poll.open(slot, socket_for(route, true)?, to),
+            Backend::UserTcp(tcp) => tcp.open(slot, route)?,
             #[cfg(test)]
-            Backend::Memory(tcp) => tcp.open(port, route)?,
+            Backend::Memory(tcp) => tcp.open(slot, route)?,
         }
         Ok(())
     }
 
-    /// Opens a connection that blocks, for what is done before the run: on the first port, which is
-    /// closed. A read or a write of it fails after `wait`, and may be repeated.
+    /// Opens a blocking connection for work before the run. It uses the first slot, which must be
+    /// closed. A read or write fails after `wait`, and may be repeated.
     pub(crate) fn stream(
         &mut self,
         to: SocketAddr,
@@ -93,67 +95,66 @@ impl Backend {
         })
     }
 
-    /// Where to append what the next turn sends.
-    pub(crate) fn output(&mut self, port: u32) -> &mut Vec<u8> {
-        either!(self, ring => ring.output(port), it => it.ports.output(port))
+    /// Buffer for bytes that the next call sends.
+    pub(crate) fn output(&mut self, slot: u32) -> &mut Vec<u8> {
+        either!(self, ring => ring.output(slot), it => it.slots.output(slot))
     }
 
-    /// Begins to receive. Ends as [`What::Received`]; the bytes are in [`Backend::input`].
-    pub(crate) fn receive(&mut self, port: u32) {
-        either!(self, ring => ring.receive(port), it => it.ports.want(port, Want::Look));
+    /// Begins to receive. Completes as `Received`; the bytes are in [`Backend::input`].
+    pub(crate) fn receive(&mut self, slot: u32) {
+        either!(self, ring => ring.receive(slot), it => it.slots.begin_receive(slot, Receive::Read));
     }
 
-    /// Begins to receive up to `bytes` bytes that are dropped unread. Ends as [`What::Received`].
-    pub(crate) fn discard(&mut self, port: u32, bytes: u64) {
-        let want = Want::Discard(bytes);
-        either!(self, ring => ring.discard(port, bytes), it => it.ports.want(port, want));
+    /// Begins to receive and discard up to `bytes` bytes. Completes as `Received`.
+    pub(crate) fn discard(&mut self, slot: u32, bytes: u64) {
+        let want = Receive::Discard(bytes);
+        either!(self, ring => ring.discard(slot, bytes), it => it.slots.begin_receive(slot, want));
     }
 
-    /// What the last receive brought; valid until the next one is begun.
-    pub(crate) fn input(&mut self, port: u32, length: usize) -> &[u8] {
-        either!(self, it => it.input(port, length))
+    /// Bytes of the last receive; valid until the next one begins.
+    pub(crate) fn input(&mut self, slot: u32, length: usize) -> &[u8] {
+        either!(self, it => it.input(slot, length))
     }
 
-    /// Whether the kernel has an operation of it. Only a ring leaves one with the kernel.
-    pub(crate) fn is_busy(&self, port: u32) -> bool {
-        matches!(self, Backend::Ring(ring) if ring.is_busy(port))
+    /// True if the kernel has an operation of the slot. Only a ring leaves one with the kernel.
+    pub(crate) fn is_busy(&self, slot: u32) -> bool {
+        matches!(self, Backend::Ring(ring) if ring.is_busy(slot))
     }
 
-    /// Ends all that is under way soon, each as a completion.
-    pub(crate) fn cancel(&mut self, port: u32) {
-        either!(self, ring => ring.cancel(port), it => it.ports.cancel(port));
+    /// Cancels all operations of the slot; each still completes.
+    pub(crate) fn cancel(&mut self, slot: u32) {
+        either!(self, ring => ring.cancel(slot), it => it.slots.cancel(slot));
     }
 
-    /// Closes the socket. Nothing may be under way.
-    pub(crate) fn close(&mut self, port: u32) {
-        either!(self, it => it.close(port));
+    /// Closes the socket. No operation may be in progress.
+    pub(crate) fn close(&mut self, slot: u32) {
+        either!(self, it => it.close(slot));
     }
 
-    /// Submits everything to the kernel and collects completions. Waits for one, but no longer than
-    /// `wait`.
-    pub(crate) fn turn(
+    /// Submits all operations and collects completions. Waits for one, at most `wait`.
+    pub(crate) fn submit_and_wait(
         &mut self,
         wait: Duration,
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
-        either!(self, it => it.turn(wait, completions))
+        either!(self, it => it.submit_and_wait(wait, completions))
     }
 }
 
-/// The back ends of a run over the kernel's TCP.
+/// Back ends of a run over kernel TCP.
 pub(crate) struct Kernel {
     asked: Io,
     io: Io,
-    /// What was taken, for people.
+    /// Choice and reason, for people.
     reason: String,
     input_bytes: usize,
-    /// Of each thread whose ring failed although a small one had not: why.
+    /// Reasons of the threads whose ring failed although the small one had not.
     without_ring: Mutex<Vec<&'static str>>,
 }
 
 impl Kernel {
-    /// Decides by a small ring, which leaves the memory and the descriptors to those of the
-    /// threads: the kernel gives what a closed ring had back only later.
+    /// Chooses by trying a small ring. A larger one would take memory and descriptors that the
+    /// kernel returns only some time after it is closed.
     pub(crate) fn choose(asked: Io, input_bytes: usize) -> Result<Kernel, LoadError> {
         let tried = match asked {
             Io::Epoll => Ok(()),
@@ -175,28 +176,28 @@ impl Kernel {
         })
     }
 
-    /// A back end for this thread, which alone may use it.
-    pub(crate) fn open(&self, ports: u32) -> Result<Backend, LoadError> {
+    /// Opens a back end, for use by this thread alone.
+    pub(crate) fn open(&self, slots: u32) -> Result<Backend, LoadError> {
         match self.io {
-            Io::Epoll => self.poll(ports),
-            Io::Auto | Io::Uring => self.take(Ring::new(ports, self.input_bytes), ports),
+            Io::Epoll => self.poll(slots),
+            Io::Auto | Io::Uring => self.take(Ring::new(slots, self.input_bytes), slots),
         }
     }
 
-    fn take(&self, ring: io::Result<Ring>, ports: u32) -> Result<Backend, LoadError> {
+    fn take(&self, ring: io::Result<Ring>, slots: u32) -> Result<Backend, LoadError> {
         match (ring, self.asked) {
             (Ok(ring), _) => Ok(Backend::Ring(Box::new(ring))),
-            // Each ring takes memory and descriptors: a later one may find none.
+            // Each ring takes memory and descriptors, so a later one may fail.
             (Err(error), Io::Auto) => {
                 self.failures().push(why_no_ring(&error));
-                self.poll(ports)
+                self.poll(slots)
             }
             (Err(error), Io::Epoll | Io::Uring) => Err(no_ring(error)),
         }
     }
 
-    fn poll(&self, ports: u32) -> Result<Backend, LoadError> {
-        let poll = Poll::new(ports, self.input_bytes).map_err(|error| LoadError::System {
+    fn poll(&self, slots: u32) -> Result<Backend, LoadError> {
+        let poll = Poll::new(slots, self.input_bytes).map_err(|error| LoadError::System {
             doing: "cannot set up the back end of a thread".to_owned(),
             error,
         })?;
@@ -209,7 +210,7 @@ impl Kernel {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was taken in the end, for people.
+    /// Back ends in use, for people.
     pub(crate) fn reason(&self, threads: u32) -> String {
         let failures = self.failures();
         match failures.first() {
@@ -236,7 +237,7 @@ fn why_no_ring(error: &io::Error) -> &'static str {
     why_no_ring_of(error, setting.as_deref().map(str::trim))
 }
 
-/// `setting` is `kernel.io_uring_disabled`, which kernels from 6.6 on have.
+/// Explains the error. `setting` is `kernel.io_uring_disabled`, which exists since Linux 6.6.
 fn why_no_ring_of(error: &io::Error, setting: Option<&str>) -> &'static str {
     match (error.raw_os_error(), setting) {
         (Some(libc::EPERM | libc::EACCES), Some("0")) => "a seccomp filter forbids io_uring",

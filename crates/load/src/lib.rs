@@ -1,9 +1,9 @@
-//! Load generators that tell the truth: the ruler of the project.
+//! Load generators: open and closed loop, HTTP and memcached, with a verdict on each run.
 //!
-//! A [`Plan`] says what to send, when and where; [`run`] does it on kernel threads and returns an
-//! [`Outcome`]. Nothing here is made of what it measures: no fibers, no sessions, no driver. Over
-//! [`Network::Netstack`](plan::Network::Netstack) it has our own TCP in it, so a server on that TCP
-//! is not measured with it.
+//! A [`Plan`] says what to send, when and where; [`run`] carries it out on kernel threads and
+//! returns an [`Outcome`]. The generator shares no code with what it measures: no fibers, no
+//! sessions, no driver. Over [`Network::Netstack`](plan::Network::Netstack) it uses our own TCP, so
+//! a server on that TCP is never measured with it.
 //!
 //! ```text
 //!            Plan                       one Worker per kernel thread
@@ -15,21 +15,22 @@
 //! ```
 //!
 //! **Open loop.** Arrival times are computed ahead, from the rate alone. Each request has an
-//! *intended* time, and its response time is counted from there, whether or not a connection was
-//! free and whether or not this thread was late. If all connections are busy, requests wait in a
-//! backlog, with their intended times; the backlog is bounded, and what does not fit is counted as
-//! missed. So a slow server does not slow its own examination down ("coordinated omission"). The
-//! *service* time, from sending to the last byte of the reply, is kept beside it.
+//! *intended* time. Its response time counts from there, even if no connection was free or this
+//! thread was late. If all connections are busy, requests wait in a backlog and keep their intended
+//! times. The backlog is bounded; requests beyond it are counted as missed. A slow server therefore
+//! cannot slow its own examination down ("coordinated omission"). The *service* time, from sending
+//! to the last byte of the reply, is kept beside it.
 //!
-//! **Closed loop.** Every connection sends its next request when it has its reply, as wrk does.
-//! There the two times are the same. Its last replies are awaited too, and are no part of the rate.
+//! **Closed loop.** Each connection sends its next request when it has its reply, as in wrk.
+//! Response and service time are the same. The last replies are awaited, but are not part of the
+//! rate.
 //!
-//! **Sessions.** Partly open, as httperf's: sessions arrive by a rate; the requests inside follow
-//! each other with think times.
+//! **Sessions.** Partly open, as in httperf: sessions arrive at a rate; the requests inside a
+//! session follow each other with think times.
 //!
-//! **The generator examines itself.** Its threads' CPU time, the time that they waited for a
-//! processor, and how late they sent are part of the outcome. [`verdict`] is the table that says
-//! what a run shows, and of what: the server, the generator, or what was asked.
+//! **The generator measures itself.** The outcome includes its threads' CPU time, their waits for a
+//! processor, and their lateness. The table in [`verdict`] tells whether the server, the generator
+//! or the demand limited the run.
 
 #![deny(unsafe_code)]
 
@@ -54,12 +55,12 @@ pub use outcome::{Class, Errors, IntervalRecord, Outcome, Progress, Tally};
 pub use plan::Plan;
 pub use run::run;
 
-/// Why a run could not begin, or was given up as a whole. Failures of single requests and
-/// connections are counted in [`Outcome`] and are no error here.
+/// Reason why a run did not begin, or was aborted as a whole. Failures of single requests and
+/// connections are counted in [`Outcome`]; they are no errors here.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The plan contradicts itself, or this machine has no room for it; the sentence says where.
+    /// The plan contradicts itself, or needs more descriptors or ports than this machine has.
     Plan(String),
     /// No server answers at a target.
     Unreachable {
@@ -68,7 +69,7 @@ pub enum LoadError {
         /// The error of the first connection.
         error: std::io::Error,
     },
-    /// A system call of the generator's own failed.
+    /// A system call of the generator failed.
     System {
         /// The step that failed, and the remedy.
         doing: String,

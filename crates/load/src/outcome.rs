@@ -14,33 +14,33 @@ use json::{class_name, histogram_text};
 /// A whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// When measuring began.
+    /// Start of the measurement.
     pub began: SystemTime,
-    /// How long it was measured: shorter than planned if the run was stopped.
+    /// Length of the measurement; shorter than planned if the run was stopped.
     pub elapsed: Duration,
-    /// The demand on it.
+    /// Demand on the server.
     pub asked: Demand,
-    /// The arrivals of that time; `None` in a closed loop.
+    /// Requests per second that the arrivals called for; `None` in a closed loop.
     pub offered_rate_per_s: Option<f64>,
     /// All counts.
     pub total: Tally,
-    /// The same, interval by interval. Warm-up intervals are not among them.
+    /// Counts of each interval, without the warm-up.
     pub intervals: Vec<IntervalRecord>,
-    /// What the generator itself used, and whether it was the limit.
+    /// Resources that the generator used.
     pub generator: Generator,
-    /// Whether the run was stopped before its time.
+    /// True if the run was stopped early.
     pub stopped_early: bool,
 }
 
 impl Outcome {
-    /// Good replies per second: those that came in the time to measure.
+    /// Good replies per second within the measured time.
     pub fn achieved_rate_per_s(&self) -> f64 {
         let replies = self.total.replies() - self.total.drained + self.total.carried;
         replies as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 }
 
-/// The demand on a run, as far as its [verdict](crate::verdict) needs it.
+/// Demand on a run, as far as its [verdict](crate::verdict) needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
     /// The event that made a connection send.
@@ -51,7 +51,7 @@ pub struct Demand {
     pub idle_connections: u64,
     /// The number of requests that ends the run.
     pub requests_max: Option<u64>,
-    /// Whether every body is compared with what it should be.
+    /// True if every body is compared with the expected one.
     pub verify: bool,
 }
 
@@ -70,23 +70,23 @@ pub enum Kind {
     Sessions,
 }
 
-/// What the generator itself used.
+/// Resources that the generator used.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Generator {
-    /// What carried the bytes, and why: "io_uring", "epoll (io_uring is denied: …)".
+    /// Back end and the reason for it: "io_uring", "epoll (io_uring is denied: …)".
     pub io: String,
     /// Its threads.
     pub threads: Vec<ThreadUse>,
 }
 
-/// What one thread of the generator used while it measured.
+/// Resources that one thread used during the measurement.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ThreadUse {
     /// CPU time.
     pub cpu: Duration,
-    /// Of that, time it spun for the sake of punctuality, with nothing to do.
+    /// Part of it spent spinning, to send on time.
     pub spun: Duration,
-    /// Time it was ready to run and did not get a processor (schedstat, proc(5)).
+    /// Time ready to run, but waiting for a processor (schedstat, proc(5)).
     pub run_delay: Duration,
     /// Wall-clock time.
     pub elapsed: Duration,
@@ -95,11 +95,11 @@ pub struct ThreadUse {
 /// One interval of the interval log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct IntervalRecord {
-    /// When it began, from the beginning of measuring.
+    /// Start, from the start of the measurement.
     pub begins: Duration,
-    /// How long it was.
+    /// Length.
     pub lasts: Duration,
-    /// What was counted.
+    /// Counts of the interval.
     pub tally: Tally,
 }
 
@@ -108,51 +108,51 @@ pub struct IntervalRecord {
 pub struct Progress<'a> {
     /// The time since the start, warm-up included.
     pub elapsed: Duration,
-    /// How long the whole run takes, warm-up included.
+    /// Planned length of the run, warm-up included.
     pub planned: Duration,
-    /// Whether this is still warm-up.
+    /// True during the warm-up.
     pub is_warm_up: bool,
     /// The last interval, over all threads.
     pub interval: &'a IntervalRecord,
 }
 
-/// The counts of some stretch of time, by one thread or by many.
+/// Counts of a period, by one thread or by several.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tally {
     /// Per class of requests, in the order of [`Plan::classes`](crate::Plan::classes).
     pub classes: Vec<Class>,
-    /// What went wrong.
+    /// Failed requests and connections.
     pub errors: Errors,
-    /// How long opening a connection took, in nanoseconds.
+    /// Times to open a connection, in nanoseconds.
     #[serde(with = "histogram_text")]
     pub connect_ns: Histogram<u64>,
-    /// How late the generator was: from the intended time to the time when it looked for a
-    /// connection. What it then waited for one is the server's. In nanoseconds; open loop only.
+    /// Lateness of the generator in nanoseconds: from the intended time until it looked for a free
+    /// connection. Waiting for one after that is due to the server. Open loop only.
     #[serde(with = "histogram_text")]
     pub lag_ns: Histogram<u64>,
     /// Requests that the arrivals called for.
     pub intended: u64,
-    /// Of those, requests that were never sent because the backlog was full.
+    /// Intended requests dropped because the backlog was full.
     pub missed: u64,
-    /// Of those, requests that found no free connection.
+    /// Intended requests that found no free connection.
     pub waited: u64,
     /// Sessions that began before the run's time was over.
     pub begun: u64,
     /// Requests that were sent.
     pub sent: u64,
-    /// Replies that came after the time to measure was over: awaited, so that the slowest are not
-    /// left out, but not part of the achieved rate.
+    /// Replies after the end of the measurement. They are awaited, so that the slowest are not left
+    /// out, but they do not count in the achieved rate.
     #[serde(default)]
     pub drained: u64,
-    /// Good replies in the time to measure to requests of the warm-up: part of the achieved rate,
-    /// and of nothing else.
+    /// Good replies within the measured time to requests of the warm-up. They count in the achieved
+    /// rate only.
     #[serde(default)]
     pub carried: u64,
-    /// The longest that the backlog was, over the threads added up.
+    /// Largest backlog, summed over the threads.
     pub backlog_max: u64,
     /// Connections that were opened.
     pub opened: u64,
-    /// Idle connections that are open at the end of the stretch.
+    /// Idle connections open at the end of the period.
     pub idle_open: u64,
     /// Idle connections that the server closed.
     pub idle_closed: u64,
@@ -160,7 +160,7 @@ pub struct Tally {
     pub hits: u64,
     /// Keys that were not found.
     pub misses: u64,
-    /// Replies (of a cache: values) that were compared with what they should be.
+    /// Replies (of a cache: values) compared with the expected ones.
     pub compared: u64,
     /// Sessions that ended.
     pub sessions: u64,
@@ -170,7 +170,7 @@ pub struct Tally {
     pub sent_bytes: u64,
 }
 
-/// The name of a class. (Under a name of its own, serde does not take it for a borrowed text.)
+/// Name of a class. (A type alias, because serde would take `&'static str` for borrowed text.)
 pub type ClassName = &'static str;
 
 /// One class of requests.
@@ -179,19 +179,18 @@ pub struct Class {
     /// Its name.
     #[serde(deserialize_with = "class_name")]
     pub name: ClassName,
-    /// From the intended time to the last byte of the reply, in nanoseconds.
+    /// Times from the intended time to the last byte of the reply, in nanoseconds.
     #[serde(with = "histogram_text")]
     pub response_ns: Histogram<u64>,
-    /// From the sending to the last byte of the reply, in nanoseconds.
+    /// Times from sending to the last byte of the reply, in nanoseconds.
     #[serde(with = "histogram_text")]
     pub service_ns: Histogram<u64>,
-    /// Whole replies, right or wrong. Of HTTP: by the first digit of their status (index 1 to 5).
-    /// Of the cache: index 2 if good, 4 for `CLIENT_ERROR` and `ERROR`, 5 for `SERVER_ERROR`.
+    /// Complete replies, right or wrong. HTTP: by the first digit of the status (index 1 to 5).
+    /// Cache: index 2 if good, 4 for `CLIENT_ERROR` and `ERROR`, 5 for `SERVER_ERROR`.
     pub replies_by_status: [u64; 6],
 }
 
-/// What went wrong, by httperf's classes, and five more. Each failed request or connection is
-/// counted once.
+/// Errors in httperf's classes, and five more. Each failed request or connection is counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errors {
     /// No reply, or no connection, within the plan's time-out.
@@ -208,23 +207,22 @@ pub struct Errors {
     pub address_unavailable: u64,
     /// Anything else.
     pub other: u64,
-    /// The connection was closed in the middle of a reply or instead of one.
+    /// Connection closed in the middle of a reply, or in place of one.
     pub short_reply: u64,
-    /// What arrived is not a reply by the protocol.
+    /// Bytes that are no reply of the protocol, or a reply that nobody asked for.
     pub bad_reply: u64,
-    /// A whole reply of another status than [`Plan::expect`](crate::Plan::expect); of a cache: an
-    /// error.
+    /// Reply with a status outside [`Plan::expect`](crate::Plan::expect); of a cache: an error.
     pub unexpected_status: u64,
-    /// The body is wrong (only with [`Plan::verify`](crate::Plan::verify)), or a cache's value came
-    /// under another key than the one that was asked for.
+    /// Wrong body (only with [`Plan::verify`](crate::Plan::verify)), or a cache value under another
+    /// key than requested.
     pub wrong_bytes: u64,
-    /// A key that was stored before the run was not found (only with
+    /// Miss of a key that was stored before the run (only with
     /// [`Plan::verify`](crate::Plan::verify)).
     pub missing_value: u64,
 }
 
 impl Errors {
-    /// Their names, as JSON and CSV have them, and their counts.
+    /// Names, as in JSON and CSV, and counts.
     pub fn named(&self) -> [(&'static str, u64); 12] {
         [
             ("client_timeout", self.client_timeout),
@@ -242,12 +240,12 @@ impl Errors {
         ]
     }
 
-    /// Replies that came and are wrong.
+    /// Replies that arrived and are wrong.
     pub(crate) fn wrong_replies(&self) -> u64 {
         self.bad_reply + self.unexpected_status + self.wrong_bytes + self.missing_value
     }
 
-    /// The most frequent of [`Errors::wrong_replies`], with advice.
+    /// Most frequent of [`Errors::wrong_replies`], with advice.
     pub(crate) fn wrong_sentence(&self) -> String {
         let wrong = Errors {
             bad_reply: self.bad_reply,
@@ -259,7 +257,7 @@ impl Errors {
         wrong.sentence()
     }
 
-    /// The most frequent of them, with advice.
+    /// Most frequent class, with advice.
     pub(crate) fn sentence(&self) -> String {
         let most = self.named().into_iter().max_by_key(|(_, count)| *count);
         let (name, count) = most.expect("there are some");
@@ -286,16 +284,17 @@ impl Errors {
             "missing_value" => "the cache lost what --populate stored; has it room for all keys?",
             _ => "the network or the system failed",
         };
-        let (count, name) = (count_of(count), name.replace('_', " "));
+        let count = count_of(count);
+        let name = name.replace('_', " ");
         format!("{count} × {name}; {hint}")
     }
 
-    /// All together.
+    /// Sum of all classes.
     pub fn total(&self) -> u64 {
         self.named().iter().map(|(_, count)| count).sum()
     }
 
-    /// Adds another stretch's.
+    /// Adds the errors of another period.
     pub fn add(&mut self, other: &Errors) {
         self.client_timeout += other.client_timeout;
         self.socket_timeout += other.socket_timeout;
@@ -312,21 +311,21 @@ impl Errors {
     }
 }
 
-/// The longest time that is told apart from longer ones.
+/// Longest recorded time; longer ones count as this.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// An empty histogram: 0.1 µs to an hour, three digits.
+/// Creates an empty histogram: 0.1 µs to an hour, three digits.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(100, LONGEST_NS, 3).expect("the bounds are right")
 }
 
-/// Counts a time in a histogram of [`histogram`]'s bounds, capped at an hour.
+/// Records a time in a histogram of [`histogram`]'s bounds, capped at an hour.
 pub fn record(histogram: &mut Histogram<u64>, ns: u64) {
     histogram.saturating_record(ns.min(LONGEST_NS));
 }
 
 impl Tally {
-    /// Nothing counted yet.
+    /// Creates an empty tally.
     pub fn new(classes: &[&'static str]) -> Tally {
         Tally {
             classes: classes.iter().map(|&name| Class::new(name)).collect(),
@@ -353,7 +352,7 @@ impl Tally {
         }
     }
 
-    /// Replies that were whole and right.
+    /// Number of complete and correct replies.
     pub fn replies(&self) -> u64 {
         self.classes
             .iter()
@@ -361,12 +360,13 @@ impl Tally {
             .sum()
     }
 
-    /// Whole replies, right or wrong, by the first digit of their status; a cache's by its words.
+    /// Complete replies, right or wrong, by the first digit of the status; a cache's by its words.
     pub fn replies_by_status(&self) -> [(&'static str, u64); 5] {
         let is_cache = self.classes.iter().any(|class| class.name == "get");
-        let names = match is_cache {
-            false => ["1xx", "2xx", "3xx", "4xx", "5xx"],
-            true => ["1xx", "good", "3xx", "CLIENT_ERROR", "SERVER_ERROR"],
+        let names = if is_cache {
+            ["1xx", "good", "3xx", "CLIENT_ERROR", "SERVER_ERROR"]
+        } else {
+            ["1xx", "2xx", "3xx", "4xx", "5xx"]
         };
         let count = |digit: usize| {
             let classes = self.classes.iter();
@@ -375,17 +375,17 @@ impl Tally {
         std::array::from_fn(|at| (names[at], count(at + 1)))
     }
 
-    /// Response times over all classes.
+    /// Response times of all classes.
     pub fn response_ns(&self) -> Histogram<u64> {
         sum(self.classes.iter().map(|class| &class.response_ns))
     }
 
-    /// Service times over all classes.
+    /// Service times of all classes.
     pub fn service_ns(&self) -> Histogram<u64> {
         sum(self.classes.iter().map(|class| &class.service_ns))
     }
 
-    /// Adds what another thread counted in the same stretch.
+    /// Adds the counts of another thread in the same period.
     pub fn add_thread(&mut self, other: &Tally) {
         let idle_open = self.idle_open + other.idle_open;
         let backlog_max = self.backlog_max + other.backlog_max;
@@ -394,7 +394,7 @@ impl Tally {
         self.backlog_max = backlog_max;
     }
 
-    /// Adds what was counted in a later stretch.
+    /// Adds the counts of a later period.
     pub fn add_later(&mut self, other: &Tally) {
         for (class, theirs) in self.classes.iter_mut().zip(&other.classes) {
             class.add(theirs);

@@ -1,4 +1,4 @@
-//! What to send, when, and where.
+//! Plan of a run: requests, arrivals, targets and limits.
 
 mod check;
 pub(crate) mod schedule;
@@ -16,50 +16,50 @@ pub use statuses::Statuses;
 /// A whole run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The servers. Connections are dealt to them in turn.
+    /// Servers. Connections are distributed over them in turn.
     pub targets: Vec<SocketAddr>,
-    /// The addresses to connect from, in turn; empty: what the system picks. Each gives one more
-    /// range of ports (ip_local_port_range, ip(7)).
+    /// Source addresses, used in turn; empty: the system picks. Each adds one range of ports
+    /// (ip_local_port_range, ip(7)).
     pub sources: Vec<IpAddr>,
-    /// What to send.
+    /// Requests.
     pub workload: Workload,
-    /// When to send it.
+    /// Arrival times.
     pub arrivals: Arrivals,
-    /// Connections that are open at the same time, over all threads. In open loop: at most.
+    /// Open connections, over all threads. In open loop: the maximum.
     pub connections: u32,
-    /// Requests under way on one connection.
+    /// Maximum of in-flight requests per connection.
     pub depth: u32,
-    /// How many connections are begun per second while the first ones are opened; `None`: all at
-    /// once.
+    /// Connections begun per second while the first ones are opened; `None`: all at once.
     pub connect_rate_per_s: Option<f64>,
-    /// Additional connections that are open and send no requests.
+    /// Additional connections that send no requests.
     pub idle: Idle,
     /// Kernel threads.
     pub threads: u32,
-    /// Time before measuring begins, under the same load.
+    /// Time before the measurement, under the same load.
     pub warm_up: Duration,
-    /// Time that is measured.
+    /// Length of the measurement.
     pub duration: Duration,
-    /// The run ends earlier when so many requests were made, over all threads, and answered or
-    /// failed.
+    /// Number of requests, over all threads, after which the run ends early, once they are answered
+    /// or failed.
     pub requests_max: Option<u64>,
-    /// How long one interval of the interval log is.
+    /// Length of an interval.
     pub interval: Duration,
-    /// How long a connection may take to open.
+    /// Time limit for opening a connection.
     pub connect_timeout: Duration,
-    /// How long a reply may take, from its sending.
+    /// Time limit for a reply, from sending.
     pub request_timeout: Duration,
-    /// Requests that may wait for a free connection, over all threads; more are counted as missed.
+    /// Maximum of requests that wait for a free connection, over all threads; more are counted as
+    /// missed.
     pub backlog_max: u32,
-    /// Where the connections go.
+    /// Network stack.
     pub network: Network,
-    /// What carries the bytes over [`Network::Kernel`].
+    /// I/O back end of [`Network::Kernel`].
     pub io: Io,
-    /// Which statuses of HTTP are right; another one is an error.
+    /// Expected HTTP statuses; others are errors.
     pub expect: Statuses,
-    /// Whether every body is compared with the expected one.
+    /// True if every body is compared with the expected one.
     pub verify: bool,
-    /// Every random choice follows from it.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
@@ -93,7 +93,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The names of the classes of requests that the outcome tells apart.
+    /// Names of the classes of requests that the outcome distinguishes.
     pub fn classes(&self) -> Vec<&'static str> {
         match self.workload {
             Workload::Http(_) | Workload::Sessions(_) => vec!["request"],
@@ -103,19 +103,19 @@ impl Plan {
     }
 }
 
-/// Where the connections go.
+/// Network stack of the connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Through the kernel's TCP/IP, by sockets.
+    /// Kernel TCP/IP, by sockets.
     Kernel,
-    /// Through our own, as a host that this is on a link. [`Plan::sources`] are addresses of it.
+    /// Own TCP/IP: the generator is a host on a link. [`Plan::sources`] are its addresses.
     Netstack(InterfaceConfig),
 }
 
-/// What carries the bytes of sockets.
+/// I/O back end for sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Io {
-    /// io_uring where the kernel allows it, else epoll.
+    /// io_uring if the kernel allows it, else epoll.
     Auto,
     /// io_uring, or fail.
     Uring,
@@ -123,42 +123,42 @@ pub enum Io {
     Epoll,
 }
 
-/// When requests (in [`Workload::Sessions`]: sessions) begin.
+/// Arrivals of requests (in [`Workload::Sessions`]: of sessions).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
     /// Each connection sends the next request when it has its reply.
     Closed,
-    /// At equal distances.
+    /// At equal intervals.
     Fixed {
-        /// How many per second, over all threads.
+        /// Rate per second, over all threads.
         rate_per_s: f64,
     },
     /// Independent of each other: a Poisson process.
     Poisson {
-        /// How many per second in the mean, over all threads.
+        /// Mean rate per second, over all threads.
         rate_per_s: f64,
     },
-    /// The rate follows a course; distances are equal or exponential.
+    /// At a rate that changes over time, with equal or exponential intervals.
     Course {
-        /// The stages, one after the other; the last one goes on.
+        /// Stages in order; the last one continues.
         stages: Vec<Stage>,
-        /// Whether the distances are exponential.
+        /// True if the intervals are exponential.
         poisson: bool,
     },
 }
 
-/// A part of a course: the rate goes in a straight line from one value to the other.
+/// Part of a course, in which the rate changes linearly.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stage {
-    /// How long it takes.
+    /// Length.
     pub lasts: Duration,
-    /// The rate at its beginning.
+    /// Rate at its start.
     pub from_per_s: f64,
-    /// The rate at its end. A step has the same as at its beginning.
+    /// Rate at its end. Equal to the first for a step.
     pub to_per_s: f64,
 }
 
-/// What to send.
+/// Kind of requests.
 #[derive(Clone, Debug)]
 pub enum Workload {
     /// HTTP requests.
@@ -167,7 +167,7 @@ pub enum Workload {
     Sessions(Sessions),
     /// The memcached protocols.
     Cache(Cache),
-    /// Nothing: only [`Plan::idle`].
+    /// No requests, only [`Plan::idle`].
     Idle,
 }
 
@@ -184,42 +184,42 @@ impl Workload {
 /// HTTP requests.
 #[derive(Clone, Debug)]
 pub struct Http {
-    /// What is sent as `Host`.
+    /// Value of `Host`.
     pub authority: String,
     /// `GET` and so on.
     pub method: String,
-    /// The pages to request.
+    /// Pages to request.
     pub pages: Arc<[Page]>,
-    /// Which of the pages, in their order.
+    /// Order of the pages.
     pub choice: Choice,
     /// Further header fields.
     pub headers: Vec<(String, String)>,
-    /// The body of every request.
+    /// Body of every request.
     pub body: Arc<[u8]>,
-    /// After how many requests a connection is closed, on average; `None`: the generator never
-    /// closes it. One is "a connection for every request", asked for with `Connection: close`. Of
-    /// more, each connection ends after any of its requests by the same chance, so that those which
-    /// began together do not end together.
+    /// Mean number of requests after which a connection is closed; `None`: the generator never
+    /// closes it. With 1, each request asks for `Connection: close`. With more, a connection ends
+    /// after each request with the same probability, so that connections opened together do not end
+    /// together.
     pub requests_per_connection: Option<u32>,
 }
 
-/// A page to request.
+/// Page to request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
-    /// The request target: path and query.
+    /// Request target: path and query.
     pub path: String,
-    /// How often, compared with the others, under [`Choice::Weighted`].
+    /// Relative frequency under [`Choice::Weighted`].
     pub weight: f64,
-    /// The expected body, where it is known beforehand.
+    /// Expected body, if known beforehand.
     pub expected: Option<Expected>,
-    /// The method, where it is not [`Http::method`].
+    /// Method, if not [`Http::method`].
     pub method: Option<String>,
-    /// The request's body, where it is not [`Http::body`].
+    /// Body, if not [`Http::body`].
     pub body: Option<Arc<[u8]>>,
 }
 
 impl Page {
-    /// A page with only its path known.
+    /// Creates a page of which only the path is known.
     pub fn new(path: impl Into<String>) -> Page {
         Page {
             path: path.into(),
@@ -231,49 +231,49 @@ impl Page {
     }
 }
 
-/// An expected body.
+/// Expected body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Its length.
     pub bytes: u64,
-    /// Its CRC-32 (ISO-HDLC, as in zip).
+    /// CRC-32 (ISO-HDLC, as in zip).
     pub crc32: u32,
 }
 
-/// How pages are picked.
+/// Order of pages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Choice {
-    /// One after the other, over and over.
+    /// In order, repeatedly.
     InTurn,
     /// By their weights.
     Weighted,
-    /// The first is the most popular.
+    /// By rank; the first is the most popular.
     ByRank(Popularity),
 }
 
 /// Sessions, each on a connection of its own, closed when it ends.
 #[derive(Clone, Debug)]
 pub struct Sessions {
-    /// Method, header fields, pages. `choice` and `requests_per_connection` are not used.
+    /// Method, header fields and pages. `choice` and `requests_per_connection` are ignored.
     pub http: Http,
-    /// The sessions, begun one after the other, over and over.
+    /// Sessions, begun in this order, repeatedly.
     pub scripts: Arc<[SessionPlan]>,
 }
 
-/// What one session does.
+/// Script of one session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionPlan {
-    /// One after the other.
+    /// Bursts in order.
     pub bursts: Vec<Burst>,
 }
 
-/// Requests that follow each other without a pause: the first alone, and the others, all at once,
-/// when its reply is there (httperf's `--wsesslog`: a page, then what is embedded in it).
+/// Requests without a pause between them. The first goes alone; the others follow together when its
+/// reply is there (httperf's `--wsesslog`: a page, then its embedded files).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Burst {
     /// Indices of [`Http::pages`].
     pub pages: Vec<u32>,
-    /// The pause after the last reply.
+    /// Pause after the last reply.
     pub think: Duration,
 }
 
@@ -282,23 +282,23 @@ pub struct Burst {
 pub struct Cache {
     /// Text or meta.
     pub protocol: CacheProtocol,
-    /// How many of a hundred commands are `set`.
+    /// Percentage of commands that are `set`.
     pub set_percent: f64,
-    /// How many different keys there are.
+    /// Number of different keys.
     pub keys: u64,
     /// Prefix of every key.
     pub key_prefix: String,
-    /// How long keys are, the prefix included.
+    /// Length of keys, including the prefix.
     pub key_bytes: Distribution,
-    /// How long values are. A key's value has always the same length and content.
+    /// Length of values. Length and content of a key's value never change.
     pub value_bytes: Distribution,
-    /// Which keys are asked for.
+    /// Distribution of requests over the keys.
     pub popularity: Popularity,
     /// Keys in one `get`.
     pub keys_per_get: u32,
-    /// The expiry time of what is set, in seconds; 0: never.
+    /// Expiry time of stored items, in seconds; 0: never.
     pub exptime_s: u32,
-    /// Whether every key is set once before the run.
+    /// True if every key is set once before the run.
     pub populate: bool,
 }
 
@@ -318,11 +318,11 @@ pub enum CacheProtocol {
     Meta,
 }
 
-/// Connections that are held open and send no requests.
+/// Idle connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
-    /// How many, over all threads.
+    /// Number, over all threads.
     pub connections: u32,
-    /// How often each sends a single byte; `None`: never.
+    /// Interval at which each sends a single byte; `None`: never.
     pub byte_every: Option<Duration>,
 }

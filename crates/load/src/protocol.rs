@@ -1,4 +1,4 @@
-//! Either protocol, as the worker uses it: requests to write, replies to read.
+//! HTTP or memcached, as the worker uses it: writes requests, reads and checks replies.
 
 mod http;
 pub(crate) mod memcached;
@@ -7,8 +7,8 @@ use crate::outcome::Errors;
 use crate::plan::{Expected, Plan, Statuses, Workload};
 use crate::random::Random;
 
-/// Writes requests.
-pub(crate) enum Speaker {
+/// Writer of requests and checker of replies.
+pub(crate) enum Protocol {
     Http {
         requests: Box<http::Requests>,
         expect: Statuses,
@@ -18,23 +18,23 @@ pub(crate) enum Speaker {
         commands: Box<memcached::Commands>,
         keys_per_get: u32,
         verify: bool,
-        /// Every key was stored for good, so that one that is not found is an error.
+        /// True if every key was stored for good, so that a miss is an error.
         has_all: bool,
     },
-    /// Only idle connections.
+    /// Idle connections only.
     Silent,
 }
 
-/// The request that was written.
+/// Identity of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestTag {
-    /// HTTP: the page. Cache: the key, if it is one.
+    /// HTTP: the page. Cache: the key, if there is one.
     pub(crate) what: u32,
-    /// The class, by its place in [`Plan::classes`].
+    /// Class, as an index into [`Plan::classes`].
     pub(crate) class: u8,
 }
 
-/// Reads replies.
+/// Reader of replies.
 pub(crate) enum Reader {
     Http(http::Reader),
     Cache(memcached::Reader),
@@ -42,42 +42,42 @@ pub(crate) enum Reader {
 }
 
 pub(crate) enum ParseStep {
-    /// Not a whole reply yet.
+    /// Incomplete reply.
     Nothing,
-    /// Not a reply of this protocol.
+    /// No reply of this protocol.
     Broken,
     Reply(Reply),
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct Reply {
-    /// Of the cache: 200, 400 or 500, for well, `CLIENT_ERROR` and `SERVER_ERROR`.
+    /// Status. Cache: 200 for success, 400 for `CLIENT_ERROR`, 500 for `SERVER_ERROR`.
     pub(crate) status: u16,
-    /// Whether the connection ends with it.
+    /// True if the connection ends with it.
     pub(crate) closes: bool,
-    /// Cache: values found, and how many of them are wrong.
+    /// Cache: number of values, and of wrong ones.
     pub(crate) found: u32,
     pub(crate) wrong: u32,
-    /// Cache: whether it answers a set; else a get. `None` if it says neither.
+    /// Cache: true if it answers a set, false for a get; `None` if it tells neither.
     pub(crate) answers_set: Option<bool>,
-    /// HTTP: the body.
+    /// HTTP: body.
     pub(crate) body: Expected,
 }
 
-/// The verdict on a complete reply.
+/// Result of checking a complete reply.
 #[derive(Default)]
-pub(crate) struct Judged {
-    /// Why it is wrong.
+pub(crate) struct ReplyCheck {
+    /// Error, if the reply is wrong.
     pub(crate) fault: Option<Fault>,
-    /// How many of the keys asked for were not there.
+    /// Number of requested keys that were not found.
     pub(crate) missing: u32,
-    /// How many bodies or values were compared.
+    /// Number of bodies or values compared.
     pub(crate) compared: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It answers something else.
+    /// Reply to another kind of request.
     BadReply,
     UnexpectedStatus,
     WrongBytes,
@@ -95,109 +95,116 @@ impl Fault {
     }
 }
 
-impl Speaker {
-    pub(crate) fn new(plan: &Plan, thread: u32) -> Speaker {
+impl Protocol {
+    pub(crate) fn new(plan: &Plan, thread: u32) -> Protocol {
         let http = match &plan.workload {
             Workload::Http(http) => http,
             Workload::Sessions(sessions) => &sessions.http,
             Workload::Cache(cache) => {
-                return Speaker::Cache {
+                return Protocol::Cache {
                     commands: Box::new(memcached::Commands::new(cache, plan.seed, thread)),
                     keys_per_get: cache.keys_per_get,
                     verify: plan.verify,
                     has_all: plan.verify && cache.populate && cache.exptime_s == 0,
                 };
             }
-            Workload::Idle => return Speaker::Silent,
+            Workload::Idle => return Protocol::Silent,
         };
-        // The threads go through the pages from different places.
+        // Each thread starts at another page.
         let first = http.pages.len() * thread as usize / plan.threads as usize;
         let requests = Box::new(http::Requests::new(http, first));
-        Speaker::Http {
+        Protocol::Http {
             requests,
             expect: plan.expect.clone(),
             verify: plan.verify,
         }
     }
 
-    /// Appends a request: for this page, or for what comes next.
+    /// Appends a request for `page`, or for the next one by the plan.
     #[inline]
-    pub(crate) fn say(
+    pub(crate) fn write_request(
         &mut self,
         page: Option<u32>,
         random: &mut Random,
         out: &mut Vec<u8>,
     ) -> RequestTag {
         match self {
-            Speaker::Http { requests, .. } => {
+            Protocol::Http { requests, .. } => {
                 let what = page.unwrap_or_else(|| requests.pick(random));
                 out.extend_from_slice(requests.bytes(what));
                 RequestTag { what, class: 0 }
             }
-            Speaker::Cache { commands, .. } => {
+            Protocol::Cache { commands, .. } => {
                 let is_set = commands.next_is_set();
-                let key = match is_set {
-                    true => commands.set(out),
-                    false => commands.get(out),
+                let key = if is_set {
+                    commands.set(out)
+                } else {
+                    commands.get(out)
                 };
                 RequestTag {
                     what: key as u32,
                     class: u8::from(is_set),
                 }
             }
-            Speaker::Silent => unreachable!("a plan of idle connections has no requests"),
+            Protocol::Silent => unreachable!("a plan of idle connections has no requests"),
         }
     }
 
-    /// Whether a reply is right, as far as it was compared.
+    /// Checks a reply, as far as the plan demands it.
     #[inline]
-    pub(crate) fn judge(&mut self, what: u32, class: u8, reply: &Reply) -> Judged {
+    pub(crate) fn check_reply(&mut self, what: u32, class: u8, reply: &Reply) -> ReplyCheck {
         match self {
-            Speaker::Http { expect, .. } if !expect.has(reply.status) => Judged {
+            Protocol::Http { expect, .. } if !expect.has(reply.status) => ReplyCheck {
                 fault: Some(Fault::UnexpectedStatus),
-                ..Judged::default()
+                ..ReplyCheck::default()
             },
-            // Replies of other statuses have no body, or one that is not the page's.
-            Speaker::Http {
+            // Replies of other statuses have no body, or another one.
+            Protocol::Http {
                 requests,
                 verify: true,
                 ..
-            } if reply.status / 100 == 2 => Judged {
-                fault: (!requests.is_right(what, reply.body)).then_some(Fault::WrongBytes),
+            } if reply.status / 100 == 2 => ReplyCheck {
+                fault: (!requests.matches_expected(what, reply.body)).then_some(Fault::WrongBytes),
                 compared: 1,
-                ..Judged::default()
+                ..ReplyCheck::default()
             },
-            Speaker::Cache {
+            Protocol::Cache {
                 keys_per_get,
                 verify,
                 has_all,
                 ..
             } => {
                 let keys = if class == 0 { *keys_per_get } else { 0 };
-                judge_of_cache(reply, class == 1, keys, *verify, *has_all)
+                check_cache_reply(reply, class == 1, keys, *verify, *has_all)
             }
-            Speaker::Http { .. } | Speaker::Silent => Judged::default(),
+            Protocol::Http { .. } | Protocol::Silent => ReplyCheck::default(),
         }
     }
 
-    /// The byte that an idle connection sends after `sent` others.
+    /// Next byte of an idle connection that has sent `sent` bytes.
     pub(crate) fn trickle(&self, sent: usize) -> u8 {
         match self {
-            Speaker::Http { requests, .. } => {
+            Protocol::Http { requests, .. } => {
                 let request = requests.bytes(0);
                 request[sent % request.len()]
             }
-            Speaker::Cache { .. } => b"version\r\n"[sent % 9],
-            Speaker::Silent => b'\n',
+            Protocol::Cache { .. } => b"version\r\n"[sent % 9],
+            Protocol::Silent => b'\n',
         }
     }
 }
 
-fn judge_of_cache(reply: &Reply, is_set: bool, keys: u32, verify: bool, has_all: bool) -> Judged {
+fn check_cache_reply(
+    reply: &Reply,
+    is_set: bool,
+    keys: u32,
+    verify: bool,
+    has_all: bool,
+) -> ReplyCheck {
     if reply.status != 200 {
-        return Judged {
+        return ReplyCheck {
             fault: Some(Fault::UnexpectedStatus),
-            ..Judged::default()
+            ..ReplyCheck::default()
         };
     }
     let is_an_answer =
@@ -209,7 +216,7 @@ fn judge_of_cache(reply: &Reply, is_set: bool, keys: u32, verify: bool, has_all:
         (_, _, 1..) if has_all => Some(Fault::MissingValue),
         _ => None,
     };
-    Judged {
+    ReplyCheck {
         fault,
         missing,
         compared: if verify { reply.found } else { 0 },
@@ -225,28 +232,29 @@ impl Reader {
         }
     }
 
-    /// Notes what was asked last, as far as its reply is compared with it.
+    /// Notes the keys of the last request, if its reply is compared with them.
     #[inline]
-    pub(crate) fn note(&mut self, class: u8, speaker: &Speaker) {
-        if let (Reader::Cache(reader), Speaker::Cache { commands, .. }, 0) = (self, speaker, class)
+    pub(crate) fn note(&mut self, class: u8, protocol: &Protocol) {
+        if let (Reader::Cache(reader), Protocol::Cache { commands, .. }, 0) =
+            (self, protocol, class)
         {
             reader.note(commands.listed());
         }
     }
 
-    /// Reads from `input`, and moves its beginning behind what it used. `oldest` is the oldest
-    /// request without a reply.
+    /// Reads from `input` and advances it past the used bytes. `oldest` is the oldest unanswered
+    /// request.
     #[inline]
     pub(crate) fn read(
         &mut self,
         input: &mut &[u8],
         oldest: RequestTag,
-        speaker: &mut Speaker,
+        protocol: &mut Protocol,
     ) -> ParseStep {
-        match (self, speaker) {
+        match (self, protocol) {
             (
                 Reader::Http(reader),
-                Speaker::Http {
+                Protocol::Http {
                     requests, verify, ..
                 },
             ) => {
@@ -259,7 +267,7 @@ impl Reader {
             }
             (
                 Reader::Cache(reader),
-                Speaker::Cache {
+                Protocol::Cache {
                     commands, verify, ..
                 },
             ) => {
@@ -279,7 +287,7 @@ impl Reader {
         }
     }
 
-    /// How many of the next bytes need not be read.
+    /// Number of next bytes that need not be read.
     pub(crate) fn skippable(&self) -> u64 {
         match self {
             Reader::Http(reader) => reader.skippable(),
@@ -288,12 +296,12 @@ impl Reader {
         }
     }
 
-    /// Notes that so many of them were dropped unread.
+    /// Notes that `bytes` bytes were discarded.
     pub(crate) fn skipped(
         &mut self,
         bytes: u64,
         oldest: RequestTag,
-        speaker: &mut Speaker,
+        protocol: &mut Protocol,
     ) -> ParseStep {
         match self {
             Reader::Http(reader) => match reader.skipped(bytes) {
@@ -302,13 +310,13 @@ impl Reader {
             },
             Reader::Cache(reader) => {
                 reader.skipped(bytes);
-                self.read(&mut &[][..], oldest, speaker)
+                self.read(&mut &[][..], oldest, protocol)
             }
             Reader::Silent => ParseStep::Nothing,
         }
     }
 
-    /// The peer closed. If the close ends the reply, the reply is complete.
+    /// Handles a close by the peer; returns the reply that the close completes, if any.
     pub(crate) fn closed(&mut self) -> Option<Reply> {
         match self {
             Reader::Http(reader) => reader.closed().map(Reply::from),
@@ -316,7 +324,7 @@ impl Reader {
         }
     }
 
-    /// Starts afresh, for a new connection.
+    /// Resets the reader for a new connection.
     pub(crate) fn reset(&mut self) {
         match self {
             Reader::Http(reader) => reader.reset(),

@@ -1,8 +1,8 @@
-//! Random numbers that a seed replays, on every machine and in every version.
+//! Random numbers, reproducible from a seed on every machine and in every version.
 //!
 //! The generator is xoshiro256++ (Blackman and Vigna, "Scrambled linear pseudorandom number
-//! generators", 2021): its output is defined by its paper, so that a file set made today and one
-//! made in five years from the same seed have the same bytes. Not for secrets.
+//! generators", 2021). Its paper defines its output, so a file set made from the same seed years
+//! later has the same bytes. Not for secrets.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -12,38 +12,38 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
-    /// The stream of this seed.
+    /// Creates the stream of this seed.
     pub fn new(seed: u64) -> Random {
         Random(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
-    /// Stream number `stream` of this seed: independent of the others, whatever they draw. For one
-    /// stream per file, thread or agent.
+    /// Creates stream number `stream` of this seed, independent of the others. One stream per file,
+    /// thread or agent.
     pub fn stream(seed: u64, stream: u64) -> Random {
         // Neighbouring seeds are spread by the seeding itself (SplitMix64); the odd factor keeps
         // stream 1 of seed 0 away from stream 0 of seed 1.
         Random::new(seed ^ (stream.wrapping_add(1)).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
-    /// Any 64 bits.
+    /// Returns 64 random bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number in `[0, 1)`, in steps of 2⁻⁵³.
+    /// Returns a number in `[0, 1)`, in steps of 2⁻⁵³.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
-    /// A number in `(0, 1]`: one whose logarithm exists.
+    /// Returns a number in `(0, 1]`, whose logarithm exists.
     #[inline]
     pub fn unit_above_zero(&mut self) -> f64 {
         1.0 - self.unit()
     }
 
-    /// A whole number in `0..bound`; 0 if `bound` is 0.
+    /// Returns a whole number in `0..bound`; 0 if `bound` is 0.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         // Lemire, "Fast random integer generation in an interval" (2019), without the rejection
@@ -51,16 +51,15 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// How many tries it takes until one succeeds of which one in `mean` does, so that `mean` of
-    /// them are needed on average. A geometric distribution: whatever was tried before, the next
-    /// one succeeds as likely as the first.
+    /// Draws the number of tries until one succeeds, if one in `mean` does: a geometric
+    /// distribution, without memory.
     pub fn tries(&mut self, mean: u32) -> u32 {
         // By inversion. `ln_1p(-1)` is minus infinity, so that a mean of 1 gives 1; `as` saturates.
         let fails_ln = (-1.0 / f64::from(mean.max(1))).ln_1p();
         ((self.unit_above_zero().ln() / fails_ln).floor() + 1.0) as u32
     }
 
-    /// Puts `items` into a random order (Fisher and Yates).
+    /// Shuffles `items` (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.below(last as u64 + 1) as usize;
@@ -68,7 +67,7 @@ impl Random {
         }
     }
 
-    /// Fills `bytes`.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         self.0.fill_bytes(bytes);
     }

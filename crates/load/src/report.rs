@@ -1,4 +1,4 @@
-//! An outcome for people, for programs, and for other tools.
+//! Reports of an outcome for people, programs and other tools.
 //!
 //! | what | for |
 //! |---|---|
@@ -9,9 +9,9 @@
 //! | [`interval_log`] | HdrHistogram's log tools: a histogram per interval and class |
 //! | [`Threshold`] | scripts: `p99>5ms` decides the exit code |
 //!
-//! Two latencies stand side by side everywhere. *Intended* counts from the time at which a request
-//! should have been sent; *raw* counts from the time at which it was. A server that stops for a
-//! while shows in the first: the requests that could not be sent meanwhile waited as well.
+//! Two latencies are shown side by side. *Intended* counts from the time at which a request should
+//! have been sent; *raw* from the time at which it was. A server that pauses shows in the first:
+//! requests that could not be sent meanwhile waited as well.
 
 mod figures;
 mod files;

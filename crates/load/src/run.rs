@@ -1,4 +1,4 @@
-//! A whole run: its threads, its intervals, its outcome.
+//! A run: its threads, intervals and outcome.
 
 mod capacity;
 mod thread_meters;
@@ -18,24 +18,24 @@ use crate::outcome::{
     Demand, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse,
 };
 use crate::plan::{Arrivals, Network, Plan, Workload};
-use crate::worker::{Overseer, Share, Times, Worker};
+use crate::worker::{Overseer, RunTimes, Share, Worker};
 use crate::{LoadError, plan::schedule};
 use thread_meters::Meters;
 
-/// Room for one receive. A reply's head and a small body come at once, and so do the replies to the
-/// requests of one send. Longer bodies are dropped without a copy, or, if every byte is compared,
-/// come in pieces of the largest size.
+/// Size of a receive. A reply's head and a small body arrive together, and so do the replies to the
+/// requests of one send. Longer bodies are discarded without a copy, or, if every byte is compared,
+/// arrive in pieces of the largest size.
 const INPUT_BYTES: usize = 8 * 1024;
 const INPUT_DEEP_BYTES: usize = 16 * 1024;
 const INPUT_VERIFY_BYTES: usize = 32 * 1024;
 
-/// Carries out the plan. Returns when it is over, at the latest one request time-out after its end,
-/// or soon after `stop` became true, then with what was measured until then. `observer` is told of
-/// every interval.
+/// Carries out the plan. Returns at the latest one request time-out after its end, or soon after
+/// `stop` becomes true, with the measurements until then. `observer` is called after every
+/// interval.
 ///
 /// # Errors
-/// If the plan contradicts itself, no server answers at a target, or a system call of the
-/// generator's own fails. Failures of single requests are counted in the outcome.
+/// If the plan contradicts itself, no server answers at a target, or a system call of the generator
+/// fails. Failures of single requests are counted in the outcome.
 pub fn run(
     plan: &Plan,
     stop: &AtomicBool,
@@ -47,13 +47,13 @@ pub fn run(
         Network::Kernel => {
             let kernel = Kernel::choose(plan.io, input_bytes(plan))?;
             probe(plan)?;
-            let open = |ports| kernel.open(ports);
+            let open = |slots| kernel.open(slots);
             let io = || kernel.reason(plan.threads);
             run_over(plan, stop, observer, io, open)
         }
         Network::Netstack(interface) => {
-            let open = |ports| {
-                let tcp = UserTcp::of_interface(interface, plan, ports)?;
+            let open = |slots| {
+                let tcp = UserTcp::of_interface(interface, plan, slots)?;
                 Ok(Backend::UserTcp(Box::new(tcp)))
             };
             let io = || format!("netstack on {}", interface.device);
@@ -62,8 +62,8 @@ pub fn run(
     }
 }
 
-/// Carries the plan out over a back end for each thread, which `open` opens with so many ports.
-/// `io` says at the end what was opened.
+/// Carries the plan out over one back end per thread, which `open` creates with a number of slots.
+/// `io` describes them at the end.
 pub(crate) fn run_over(
     plan: &Plan,
     stop: &AtomicBool,
@@ -72,7 +72,7 @@ pub(crate) fn run_over(
     open: impl Fn(u32) -> Result<Backend, LoadError> + Sync,
 ) -> Result<Outcome, LoadError> {
     let times = times(plan);
-    let stage = Stage {
+    let context = RunContext {
         plan,
         times,
         open,
@@ -86,14 +86,15 @@ pub(crate) fn run_over(
     let (results, mut intervals) = thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.threads)
             .map(|thread| {
-                let (stage, sender) = (&stage, sender.clone());
-                let body = move || stage.work(thread, sender);
+                let context = &context;
+                let sender = sender.clone();
+                let body = move || context.work(thread, sender);
                 thread::Builder::new()
                     .name(format!("load-{thread}"))
                     .spawn_scoped(scope, body)
             })
             .collect();
-        let _ = stage.is_whole.set(threads.iter().all(Result::is_ok));
+        let _ = context.is_whole.set(threads.iter().all(Result::is_ok));
         drop(sender);
         let intervals = collect(plan, &times, &receiver, observer);
         let results: Vec<_> = threads.into_iter().map(joined).collect();
@@ -101,7 +102,7 @@ pub(crate) fn run_over(
     });
     let threads = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     // Keys are stored and connections opened before the clock starts.
-    let lasted = stage.started.get().map(Instant::elapsed);
+    let lasted = context.started.get().map(Instant::elapsed);
     let began = SystemTime::now() - lasted.unwrap_or_default();
     let warm_up = Duration::from_nanos(times.warm_up_ns);
     intervals.retain(|record| record.begins >= warm_up);
@@ -120,11 +121,11 @@ fn joined(
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// When things happen. The warm-up is rounded up to whole intervals.
-fn times(plan: &Plan) -> Times {
+/// Times of the run. The warm-up is rounded up to whole intervals.
+fn times(plan: &Plan) -> RunTimes {
     let interval_ns = plan.interval.min(plan.duration).as_nanos() as u64;
     let warm_up_ns = (plan.warm_up.as_nanos() as u64).div_ceil(interval_ns) * interval_ns;
-    Times {
+    RunTimes {
         warm_up_ns,
         end_ns: warm_up_ns + plan.duration.as_nanos() as u64,
         interval_ns,
@@ -139,8 +140,8 @@ fn input_bytes(plan: &Plan) -> usize {
     }
 }
 
-/// One connection to each target, so that a run without a server ends with a sentence, not with
-/// counters.
+/// Opens one connection to each target, so that a run without a server ends with an error and not
+/// with counters.
 fn probe(plan: &Plan) -> Result<(), LoadError> {
     for &target in &plan.targets {
         TcpStream::connect_timeout(&target, plan.connect_timeout)
@@ -149,41 +150,41 @@ fn probe(plan: &Plan) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// What the threads of a run share.
-struct Stage<'a, Open> {
+/// Data shared by the threads of a run.
+struct RunContext<'a, Open> {
     plan: &'a Plan,
-    times: Times,
+    times: RunTimes,
     open: Open,
     stop: &'a AtomicBool,
-    /// Whether all threads are there. A barrier would wait for those that are not.
+    /// True if all threads were started. A barrier would wait for missing ones.
     is_whole: OnceLock<bool>,
-    /// Set when a thread could not begin; then none begins.
+    /// Set if a thread could not begin; then none does.
     failed: AtomicBool,
     ready: Barrier,
     started: OnceLock<Instant>,
 }
 
-/// An interval of one thread.
-struct Report {
+/// Interval of one thread.
+struct ThreadInterval {
     index: u64,
     tally: Tally,
     ended: Duration,
 }
 
-/// The report of a thread at its end.
+/// Result of a thread.
 struct Worked {
     used: ThreadUse,
     measured: Duration,
 }
 
-impl<Open: Fn(u32) -> Result<Backend, LoadError>> Stage<'_, Open> {
-    fn work(&self, thread: u32, reports: Sender<Report>) -> Result<Worked, LoadError> {
+impl<Open: Fn(u32) -> Result<Backend, LoadError>> RunContext<'_, Open> {
+    fn work(&self, thread: u32, reports: Sender<ThreadInterval>) -> Result<Worked, LoadError> {
         let share = Share {
             thread,
             threads: self.plan.threads,
         };
         let mut overseer = ThreadOverseer {
-            stage: self,
+            context: self,
             reports,
             began: Meters::read(),
             ended: None,
@@ -216,7 +217,7 @@ impl<Open: Fn(u32) -> Result<Backend, LoadError>> Stage<'_, Open> {
         share: &Share,
         overseer: &ThreadOverseer<'_, Open>,
     ) -> Result<Worker<'_>, LoadError> {
-        let backend = (self.open)(Worker::ports(self.plan, share))?;
+        let backend = (self.open)(Worker::slots(self.plan, share))?;
         let mut worker = Worker::new(self.plan, share, self.times, backend);
         worker
             .populate(share, overseer)
@@ -235,8 +236,8 @@ impl<Open: Fn(u32) -> Result<Backend, LoadError>> Stage<'_, Open> {
 }
 
 struct ThreadOverseer<'a, Open> {
-    stage: &'a Stage<'a, Open>,
-    reports: Sender<Report>,
+    context: &'a RunContext<'a, Open>,
+    reports: Sender<ThreadInterval>,
     began: Meters,
     ended: Option<Meters>,
     spun: Duration,
@@ -245,8 +246,8 @@ struct ThreadOverseer<'a, Open> {
 impl<Open> ThreadOverseer<'_, Open> {
     fn worked(&self, started: Instant) -> Worked {
         let ended = self.ended.unwrap_or_else(Meters::read);
-        let end = Duration::from_nanos(self.stage.times.end_ns);
-        let warm_up = Duration::from_nanos(self.stage.times.warm_up_ns);
+        let end = Duration::from_nanos(self.context.times.end_ns);
+        let warm_up = Duration::from_nanos(self.context.times.warm_up_ns);
         Worked {
             used: ended.since(&self.began, self.spun),
             measured: started.elapsed().min(end).saturating_sub(warm_up),
@@ -256,25 +257,25 @@ impl<Open> ThreadOverseer<'_, Open> {
 
 impl<Open> Overseer for ThreadOverseer<'_, Open> {
     fn is_stopped(&self) -> bool {
-        self.stage.stop.load(Ordering::Relaxed) || self.stage.failed.load(Ordering::Relaxed)
+        self.context.stop.load(Ordering::Relaxed) || self.context.failed.load(Ordering::Relaxed)
     }
 
     fn interval(&mut self, index: u64, tally: &mut Tally, spun: Duration) {
         self.spun += spun;
-        let times = &self.stage.times;
+        let times = &self.context.times;
         if (index + 1) * times.interval_ns == times.warm_up_ns {
             self.began = Meters::read();
             self.spun = Duration::ZERO;
         }
         let ended = self
-            .stage
+            .context
             .started
             .get()
             .map_or(Duration::ZERO, Instant::elapsed);
-        // A new one costs less than emptying the old one: its zeros are the kernel's.
-        let tally = std::mem::replace(tally, Tally::new(&self.stage.plan.classes()));
-        // The receiver is gone only if the run is over.
-        let _ = self.reports.send(Report {
+        // A new one costs less than emptying the old one: the kernel provides its zeros.
+        let tally = std::mem::replace(tally, Tally::new(&self.context.plan.classes()));
+        // The receiver is gone only after the run.
+        let _ = self.reports.send(ThreadInterval {
             index,
             tally,
             ended,
@@ -287,11 +288,11 @@ impl<Open> Overseer for ThreadOverseer<'_, Open> {
     }
 }
 
-/// Adds the threads' intervals up as they come, and tells the observer.
+/// Sums the threads' intervals as they arrive, and calls the observer.
 fn collect(
     plan: &Plan,
-    times: &Times,
-    reports: &Receiver<Report>,
+    times: &RunTimes,
+    reports: &Receiver<ThreadInterval>,
     observer: &mut dyn FnMut(&Progress<'_>),
 ) -> Vec<IntervalRecord> {
     const PATIENCE: Duration = Duration::from_millis(200);
@@ -328,10 +329,10 @@ fn collect(
             }
             let (_, mut record) = first.remove();
             if !is_over {
-                // The last one has the drain in it; the others are as long as the plan says.
+                // The last one includes the drain; the others are as long as planned.
                 record.lasts = record.lasts.min(interval);
             }
-            tell(times, &record, observer);
+            notify(times, &record, observer);
             records.push(record);
         }
         if is_over {
@@ -340,7 +341,7 @@ fn collect(
     }
 }
 
-fn tell(times: &Times, record: &IntervalRecord, observer: &mut dyn FnMut(&Progress<'_>)) {
+fn notify(times: &RunTimes, record: &IntervalRecord, observer: &mut dyn FnMut(&Progress<'_>)) {
     let elapsed = record.begins + record.lasts;
     observer(&Progress {
         elapsed,
@@ -352,7 +353,7 @@ fn tell(times: &Times, record: &IntervalRecord, observer: &mut dyn FnMut(&Progre
 
 fn finish(
     plan: &Plan,
-    times: &Times,
+    times: &RunTimes,
     began: SystemTime,
     io: String,
     threads: &[Worked],

@@ -1,12 +1,11 @@
-//! Many runs: a rate after the other, and the search for the knee.
+//! Sweeps: runs at several rates, and the search for the knee.
 //!
-//! The knee is the largest rate at which the server still keeps up: at least 99 % of what was asked
-//! is achieved and the latency is within a bound. Before it, latency says how good a server is;
-//! behind it, how it fails. `Sweep::knee` doubles the rate until the server does not keep up and
-//! then halves the gap. `Sweep::overload` asks for twice the knee: does the server degrade
-//! gracefully?
+//! The knee is the largest rate at which the server keeps up: at least 99 % of the demand is
+//! achieved, and the latency is within a bound. `Sweep::knee` doubles the rate until the server
+//! does not keep up, and then halves the gap. `Sweep::overload` runs at twice the knee, to show how
+//! the server degrades.
 //!
-//! What runs is a closure, so that a sweep is the same for one generator and for many
+//! A run is made by a [`Runner`], so that a sweep is the same for one generator and for many
 //! [`agents`](crate::agents).
 
 use std::fmt::Write as _;
@@ -19,14 +18,14 @@ use crate::outcome::Outcome;
 use crate::report::{Figures, figures};
 use crate::units::{count_of, ns_of, rate_of};
 
-/// The rates of a sweep: `10k..70k:5k`, or a list, `1k,2k,5k`.
+/// Rates of a sweep: `10k..70k:5k`, or a list, `1k,2k,5k`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rates {
-    /// In the order in which they are run.
+    /// Rates in order.
     pub per_s: Vec<f64>,
 }
 
-/// More steps are a typing error.
+/// Maximum number of steps; more is a typing error.
 const STEPS_MAX: usize = 10_000;
 
 impl FromStr for Rates {
@@ -77,47 +76,47 @@ pub fn rate(text: &str) -> Result<f64, String> {
     })
 }
 
-/// One run of a sweep.
+/// Run of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
-    /// The offered rate.
+    /// Offered rate.
     pub rate_per_s: f64,
-    /// Which repetition of this rate, from 1.
+    /// Repetition of this rate, from 1.
     pub repetition: u32,
-    /// Whether the server kept up.
+    /// True if the server kept up.
     pub kept_up: bool,
-    /// Why it was run: `sweep`, `knee` or `overload`.
+    /// Purpose: `sweep`, `knee` or `overload`.
     pub purpose: &'static str,
-    /// The outcome.
+    /// Figures of the outcome.
     pub figures: Figures,
 }
 
-/// All runs of a sweep, and the knee if it was searched for.
+/// Runs of a sweep, and the knee if it was searched for.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sweep {
-    /// In the order in which they were run.
+    /// Runs in order.
     pub steps: Vec<Step>,
-    /// The largest rate at which the server kept up.
+    /// Largest rate at which the server kept up.
     pub knee_per_s: Option<f64>,
-    /// Whether a search for the knee went to its end.
+    /// True if a search for the knee was completed.
     pub is_searched: bool,
 }
 
-/// The options of a sweep.
+/// Options of a sweep.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Manner {
-    /// How often each rate is run.
+pub struct SweepOptions {
+    /// Number of runs at each rate.
     pub repetitions: u32,
-    /// Rest before each run but the first: connections in TIME-WAIT go away, queues empty.
+    /// Pause before each run but the first, in which connections leave TIME-WAIT and queues empty.
     pub pause: Duration,
-    /// What the 99th percentile from the intended time is at most when a server keeps up.
+    /// Largest 99th percentile, from the intended time, at which a server keeps up.
     pub p99_max: Duration,
 }
 
-/// The part of the offered rate that a server which keeps up achieves at least.
+/// Share of the offered rate that a server achieves if it keeps up.
 const ACHIEVED_SHARE_MIN: f64 = 0.99;
 
-impl Manner {
+impl SweepOptions {
     fn keeps_up(&self, seen: &Figures) -> bool {
         let errors = seen.errors.get("total").copied().unwrap_or(0) as f64;
         let failed_share = errors / (seen.replies as f64 + errors).max(1.0);
@@ -127,45 +126,44 @@ impl Manner {
     }
 }
 
-/// The runner of a sweep.
+/// Runner of a sweep.
 pub trait Runner {
     /// Runs at this rate for the plan's duration.
     ///
     /// # Errors
-    /// When the run could not be made; the sweep ends there.
+    /// If the run could not be made; the sweep ends there.
     fn run(&mut self, rate_per_s: f64) -> Result<Outcome, String>;
 
-    /// Rests between two runs.
+    /// Pauses between two runs.
     fn pause(&mut self, pause: Duration);
 
-    /// Is told of each step that is done: for a table that grows, and an estimate of the time left.
+    /// Takes each finished step, for a growing table and an estimate of the time left.
     fn done(&mut self, step: &Step);
 }
 
 impl Sweep {
-    /// Runs each of the rates, in rounds, so that a slow drift of the machine does not fall on one
-    /// rate.
+    /// Runs all rates in rounds, so that a slow drift of the machine does not affect one rate only.
     ///
     /// # Errors
     /// Those of the runner.
     pub fn over(
         &mut self,
         rates: &Rates,
-        manner: &Manner,
+        options: &SweepOptions,
         runner: &mut impl Runner,
     ) -> Result<(), String> {
-        for repetition in 1..=manner.repetitions {
+        for repetition in 1..=options.repetitions {
             for &rate_per_s in &rates.per_s {
-                self.step(rate_per_s, repetition, "sweep", manner, runner)?;
+                self.step(rate_per_s, repetition, "sweep", options, runner)?;
             }
         }
         Ok(())
     }
 
-    /// Searches the largest rate at which the server keeps up, from `first_per_s` on, until the gap
-    /// is below `precision` of the rate; `None` if it does not keep up even at a thousandth of the
-    /// first rate. A run in which the generator was the limit ends the search: what is above was
-    /// not seen.
+    /// Searches for the largest rate at which the server keeps up, from `first_per_s` on, until the
+    /// gap is below `precision` of the rate; `None` if it does not keep up even at a thousandth of
+    /// the first rate. A run limited by the generator ends the search: higher rates were not
+    /// measured.
     ///
     /// # Errors
     /// Those of the runner.
@@ -173,14 +171,15 @@ impl Sweep {
         &mut self,
         first_per_s: f64,
         precision: f64,
-        manner: &Manner,
+        options: &SweepOptions,
         runner: &mut impl Runner,
     ) -> Result<Option<f64>, String> {
         const DOUBLINGS_MAX: u32 = 24;
-        let (mut good, mut bad) = (None, None);
+        let mut good = None;
+        let mut bad = None;
         let mut rate_per_s = first_per_s;
         for _ in 0..DOUBLINGS_MAX {
-            let kept_up = self.keeps_up(rate_per_s, manner, runner)?;
+            let kept_up = self.keeps_up(rate_per_s, options, runner)?;
             if kept_up {
                 good = Some(rate_per_s);
                 self.knee_per_s = good;
@@ -202,13 +201,13 @@ impl Sweep {
         Ok(good)
     }
 
-    /// Whether a search for the knee went to its end and found none.
+    /// True if a completed search found no knee.
     pub fn has_no_knee(&self) -> bool {
         self.is_searched && self.knee_per_s.is_none()
     }
 
-    /// Whether the knee is only known to be at least what was found: the generator was the limit in
-    /// a run of the search.
+    /// True if the knee is only a lower bound: the generator was the bottleneck in a run of the
+    /// search.
     fn knee_is_a_bound(&self) -> bool {
         let mut searched = self.steps.iter().filter(|step| step.purpose == "knee");
         searched.any(|step| step.figures.generator_limited)
@@ -220,12 +219,16 @@ impl Sweep {
             .is_some_and(|step| step.figures.generator_limited)
     }
 
-    /// Asks for twice the knee, if there is one.
+    /// Runs at twice the knee, if there is one.
     ///
     /// # Errors
-    /// Those of the runner; and when the knee is the generator's: twice of it would say nothing of
+    /// Those of the runner; and if the knee is the generator's: twice that would tell nothing about
     /// the server.
-    pub fn overload(&mut self, manner: &Manner, runner: &mut impl Runner) -> Result<(), String> {
+    pub fn overload(
+        &mut self,
+        options: &SweepOptions,
+        runner: &mut impl Runner,
+    ) -> Result<(), String> {
         let Some(knee_per_s) = self.knee_per_s else {
             return Ok(());
         };
@@ -236,22 +239,22 @@ impl Sweep {
                 rate_of(knee_per_s)
             ));
         }
-        self.step(2.0 * knee_per_s, 1, "overload", manner, runner)
+        self.step(2.0 * knee_per_s, 1, "overload", options, runner)
             .map(drop)
     }
 
-    /// Whether most of the repetitions kept up.
+    /// Runs all repetitions; returns true if most of them kept up.
     fn keeps_up(
         &mut self,
         rate_per_s: f64,
-        manner: &Manner,
+        options: &SweepOptions,
         runner: &mut impl Runner,
     ) -> Result<bool, String> {
         let mut kept_up = 0;
-        for repetition in 1..=manner.repetitions {
-            kept_up += u32::from(self.step(rate_per_s, repetition, "knee", manner, runner)?);
+        for repetition in 1..=options.repetitions {
+            kept_up += u32::from(self.step(rate_per_s, repetition, "knee", options, runner)?);
         }
-        Ok(2 * kept_up > manner.repetitions)
+        Ok(2 * kept_up > options.repetitions)
     }
 
     fn step(
@@ -259,14 +262,14 @@ impl Sweep {
         rate_per_s: f64,
         repetition: u32,
         purpose: &'static str,
-        manner: &Manner,
+        options: &SweepOptions,
         runner: &mut impl Runner,
     ) -> Result<bool, String> {
-        if !self.steps.is_empty() && !manner.pause.is_zero() {
-            runner.pause(manner.pause);
+        if !self.steps.is_empty() && !options.pause.is_zero() {
+            runner.pause(options.pause);
         }
         let figures = figures(&runner.run(rate_per_s)?);
-        let kept_up = manner.keeps_up(&figures);
+        let kept_up = options.keeps_up(&figures);
         let step = Step {
             rate_per_s,
             repetition,
@@ -279,14 +282,15 @@ impl Sweep {
         Ok(kept_up)
     }
 
-    /// A line per step, with a head line.
+    /// Formats a line per step, with a head line.
     pub fn csv(&self) -> String {
         let mut text = String::from(
             "purpose,repetition,offered_per_s,achieved_per_s,p50_us,p99_us,p999_us,max_us,raw_p99_us,errors,missed,kept_up,generator_limited\n",
         );
         for step in &self.steps {
             let seen = &step.figures;
-            let (intended, raw) = (&seen.latency_us.intended, &seen.latency_us.raw);
+            let intended = &seen.latency_us.intended;
+            let raw = &seen.latency_us.raw;
             let _ = writeln!(
                 text,
                 "{},{},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{},{},{},{}",
@@ -308,7 +312,7 @@ impl Sweep {
         text
     }
 
-    /// The result of the search for the knee; empty if there was none.
+    /// Result of the search for the knee; empty if there was none.
     pub fn knee_line(&self) -> String {
         let at_least = match (self.knee_is_a_bound(), self.is_searched) {
             (true, _) => " at least: the generator was the limit in some runs",
@@ -329,7 +333,7 @@ impl Sweep {
 }
 
 impl Step {
-    /// The head of the table, in so many columns of a terminal.
+    /// Head of the table, for a terminal of `width` columns.
     pub fn head(width: usize) -> String {
         let names = [
             "asked/s", "achieved", "p50", "p99", "p99.9", "raw p99", "errors", "kept up",
@@ -337,12 +341,13 @@ impl Step {
         cells(names.map(str::to_owned), width)
     }
 
-    /// This step's line of the table.
+    /// Line of this step in the table.
     pub fn row(&self, width: usize) -> String {
         let seen = &self.figures;
         let us = |us: f64| ns_of(us * 1e3);
         let rate = |per_s: f64| rate_of(per_s).trim_end_matches("/s").to_owned();
-        let (intended, raw) = (&seen.latency_us.intended, &seen.latency_us.raw);
+        let intended = &seen.latency_us.intended;
+        let raw = &seen.latency_us.raw;
         let mark = match (seen.generator_limited, self.kept_up) {
             (true, _) => "generator",
             (false, true) => "yes",
@@ -363,7 +368,7 @@ impl Step {
 }
 
 const CELL_COLUMNS: [usize; 8] = [11, 11, 8, 8, 8, 8, 8, 10];
-/// The columns that a narrow terminal leaves out, first to last: p99.9, the raw p99, p50, errors.
+/// Columns that a narrow terminal omits, first to last: p99.9, raw p99, p50, errors.
 const DISPENSABLE: [usize; 4] = [4, 5, 2, 6];
 
 fn cells(row: [String; 8], width: usize) -> String {
@@ -381,10 +386,10 @@ fn cells(row: [String; 8], width: usize) -> String {
     cells.collect::<Vec<_>>().join(" ")
 }
 
-/// How long a sweep over these rates takes at least: the runs and the pauses between them.
-pub fn planned(rates: &Rates, manner: &Manner, run: Duration) -> Duration {
-    let runs = (rates.per_s.len() as u32).saturating_mul(manner.repetitions);
-    let pauses = manner.pause.saturating_mul(runs.saturating_sub(1));
+/// Shortest time of a sweep over these rates: the runs and the pauses between them.
+pub fn planned(rates: &Rates, options: &SweepOptions, run: Duration) -> Duration {
+    let runs = (rates.per_s.len() as u32).saturating_mul(options.repetitions);
+    let pauses = options.pause.saturating_mul(runs.saturating_sub(1));
     run.saturating_mul(runs).saturating_add(pauses)
 }
 
@@ -396,7 +401,7 @@ mod tests {
     use crate::outcome::record;
     use crate::report::tests::sample;
 
-    const MANNER: Manner = Manner {
+    const OPTIONS: SweepOptions = SweepOptions {
         repetitions: 1,
         pause: Duration::from_secs(1),
         p99_max: Duration::from_millis(10),
@@ -490,12 +495,12 @@ mod tests {
     fn each_rate_is_run_in_rounds_with_pauses_between() {
         let mut server = Server::new(50e3);
         let mut sweep = Sweep::default();
-        let manner = Manner {
+        let options = SweepOptions {
             repetitions: 2,
-            ..MANNER
+            ..OPTIONS
         };
         sweep
-            .over(&"20k..60k:20k".parse().unwrap(), &manner, &mut server)
+            .over(&"20k..60k:20k".parse().unwrap(), &options, &mut server)
             .unwrap();
         assert_eq!(server.asked, [20e3, 40e3, 60e3, 20e3, 40e3, 60e3]);
         assert_eq!((server.pauses, server.told), (5, 6));
@@ -512,7 +517,7 @@ mod tests {
             let mut server = Server::new(57_500.0);
             let mut sweep = Sweep::default();
             let knee = sweep
-                .knee(first, 0.02, &MANNER, &mut server)
+                .knee(first, 0.02, &OPTIONS, &mut server)
                 .unwrap()
                 .unwrap();
             // Where 99 % of the offered rate is achieved but late, the bound of the latency
@@ -522,7 +527,7 @@ mod tests {
                 "{first}: {knee}"
             );
             assert!(sweep.knee_line().contains("the server keeps up to"));
-            sweep.overload(&MANNER, &mut server).unwrap();
+            sweep.overload(&OPTIONS, &mut server).unwrap();
             assert_eq!(server.asked.last(), Some(&(2.0 * knee)));
             assert_eq!(sweep.steps.last().unwrap().purpose, "overload");
         }
@@ -531,7 +536,7 @@ mod tests {
     #[test]
     fn a_server_that_never_keeps_up_has_no_knee() {
         let mut server = Server::new(0.0);
-        let knee = Sweep::default().knee(10e3, 0.02, &MANNER, &mut server);
+        let knee = Sweep::default().knee(10e3, 0.02, &OPTIONS, &mut server);
         assert_eq!(knee, Ok(None));
         assert!(server.asked.len() < 20, "{:?}", server.asked);
     }
@@ -543,11 +548,11 @@ mod tests {
             ..Server::new(1e12)
         };
         let mut sweep = Sweep::default();
-        let knee = sweep.knee(10e3, 0.02, &MANNER, &mut server).unwrap();
+        let knee = sweep.knee(10e3, 0.02, &OPTIONS, &mut server).unwrap();
         assert_eq!(knee, Some(160e3));
         let runs = sweep.steps.len();
         let refused = sweep
-            .overload(&MANNER, &mut server)
+            .overload(&OPTIONS, &mut server)
             .expect_err("twice the generator's own limit");
         assert!(refused.contains("above 160,000/s"), "{refused}");
         assert_eq!(sweep.steps.len(), runs, "and nothing was run");
@@ -563,7 +568,7 @@ mod tests {
         let mut server = Server::new(50e6);
         let mut sweep = Sweep::default();
         let rates = "1M,100M".parse().unwrap();
-        sweep.over(&rates, &MANNER, &mut server).unwrap();
+        sweep.over(&rates, &OPTIONS, &mut server).unwrap();
         let longest = |text: &str| text.lines().map(|line| line.chars().count()).max();
         for width in [43, 50, 60, 69, 70, 78, 79, 200] {
             let rows = sweep.steps.iter().map(|step| step.row(width));
@@ -582,35 +587,35 @@ mod tests {
         let mut outcome = Server::new(1e6).run(10e3).unwrap();
         outcome.asked.kind = crate::outcome::Kind::Sessions;
         (outcome.total.intended, outcome.total.begun) = (10_000, 5_000);
-        assert!(!MANNER.keeps_up(&figures(&outcome)));
+        assert!(!OPTIONS.keeps_up(&figures(&outcome)));
         outcome.total.begun = 9_900;
-        assert!(MANNER.keeps_up(&figures(&outcome)));
+        assert!(OPTIONS.keeps_up(&figures(&outcome)));
     }
 
     #[test]
     fn errors_are_not_keeping_up() {
         let mut outcome = Server::new(1e6).run(10e3).unwrap();
-        assert!(MANNER.keeps_up(&figures(&outcome)));
+        assert!(OPTIONS.keeps_up(&figures(&outcome)));
         outcome.total.errors.reset = outcome.total.replies() / 10;
-        assert!(!MANNER.keeps_up(&figures(&outcome)));
+        assert!(!OPTIONS.keeps_up(&figures(&outcome)));
     }
 
     #[test]
     fn the_time_that_a_sweep_takes_is_known_beforehand() {
-        let manner = Manner {
+        let options = SweepOptions {
             repetitions: 2,
             pause: Duration::from_secs(20),
-            ..MANNER
+            ..OPTIONS
         };
         let rates = "10k..70k:10k".parse().unwrap();
         assert_eq!(
-            planned(&rates, &manner, Duration::from_secs(300)),
+            planned(&rates, &options, Duration::from_secs(300)),
             Duration::from_secs(14 * 300 + 13 * 20)
         );
-        let endless = Manner {
+        let endless = SweepOptions {
             repetitions: u32::MAX,
             pause: Duration::MAX,
-            ..manner
+            ..options
         };
         assert_eq!(planned(&rates, &endless, Duration::MAX), Duration::MAX);
     }

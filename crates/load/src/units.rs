@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Numbers with units, for people.
 
-/// A time with three digits and its unit.
+/// Formats a time with three digits and its unit.
 pub fn ns_of(ns: f64) -> String {
     let (value, unit) = match ns {
         _ if ns < 1.0 => return "0".to_owned(),
@@ -17,15 +17,16 @@ pub fn ns_of(ns: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A rate: `9,998/s`.
+/// Formats a rate: `9,998/s`.
 pub fn rate_of(per_s: f64) -> String {
-    match per_s < 10.0 {
-        true => format!("{per_s:.2}/s"),
-        false => format!("{}/s", count_of(per_s.round() as u64)),
+    if per_s < 10.0 {
+        format!("{per_s:.2}/s")
+    } else {
+        format!("{}/s", count_of(per_s.round() as u64))
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with thousands separators.
 pub fn count_of(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -38,7 +39,7 @@ pub fn count_of(count: u64) -> String {
     text
 }
 
-/// A size: `1.2 MB`.
+/// Formats a size: `1.2 MB`.
 pub(crate) fn bytes_of(bytes: u64) -> String {
     let (value, unit) = match bytes as f64 {
         b if b < 1e3 => return format!("{bytes} B"),

@@ -1,4 +1,4 @@
-//! What a run says, and of what.
+//! Verdict on a run: what limited it, and whether it failed.
 //!
 //! | row | applies when | speaks of | exit code |
 //! |---|---|---|---|
@@ -15,9 +15,9 @@
 //! | undecided | closed loop: a thread waited for a processor more than a third of the time | both | 0 |
 //! | held, kept up, server's limit | else | server | 0 |
 //!
-//! The first row that applies is the verdict. Rows that fail a run do so behind another one as
-//! well. That a thread waited for a processor does not make the generator the limit: what was late
-//! because of it is in the lag. It is a warning beside a verdict that does not say it.
+//! The first row that applies is the verdict. Rows with exit code 1 fail the run even behind
+//! another verdict. A wait for a processor alone does not make the generator the bottleneck: its
+//! effect is in the lag. It is a warning beside verdicts that do not mention it.
 
 use std::time::Duration;
 
@@ -26,46 +26,46 @@ use serde::Serialize;
 use crate::outcome::{Kind, Outcome, ThreadUse};
 use crate::units::{count_of, ns_of};
 
-/// Requests sent later than this are no longer at their intended times.
+/// Lag above which requests are no longer sent at their intended times.
 const LAG_P99_MAX: Duration = Duration::from_millis(1);
-/// A lag that is a smaller part of the intended p99 than this does not explain it.
+/// Share of the intended p99, as a divisor, below which a lag does not explain it.
 const LAG_PART_OF_P99: u64 = 10;
-/// A thread of a closed loop that is busy for a larger part of the time than this has no reserve.
+/// Busy share of a thread of a closed loop above which it has no reserve.
 const BUSY_SHARE_MAX: f64 = 0.95;
-/// From this share of the time on, waiting for a processor is worth a warning.
+/// Share of time waiting for a processor above which a warning is given.
 const DELAY_SHARE_WARNS: f64 = 0.10;
-/// From this share of the time on, the server is not surely the limit of a closed loop: while a
-/// thread waits for a processor, replies wait for the thread.
+/// Share of time waiting for a processor above which a closed loop is undecided: while a thread
+/// waits, replies wait for it.
 const DELAY_SHARE_UNDECIDED: f64 = 1.0 / 3.0;
-/// A server that achieves less than this part of the demand does not keep up.
+/// Share of the demand below which a server does not keep up.
 pub(crate) const KEPT_UP_SHARE: f64 = 0.99;
-/// More failed requests than this are not a measurement any more.
+/// Share of failed requests above which a run is no measurement.
 const FAILED_SHARE_MAX: f64 = 0.01;
-/// A cache that finds a smaller share of the keys mostly says that it has nothing.
+/// Share of keys found below which the figures are mostly those of misses.
 const FOUND_SHARE_WARNS: f64 = 0.10;
-/// Fewer replies have no p99.
+/// Fewest replies that have a p99.
 const REPLIES_MIN: u64 = 100;
 
-/// What a run says.
+/// Verdict on a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The row of the table that applies.
+    /// Row of the table that applies.
     pub row: VerdictRow,
-    /// The evidence.
+    /// Evidence.
     pub sentence: String,
     /// Further doubts about the figures.
     pub warnings: Vec<String>,
 }
 
-/// A row of the table; see [the page of this file](self).
+/// Row of the table; see [the page of this file](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum VerdictRow {
-    NothingCame,
+    NoReplies,
     WrongReplies,
     NothingCompared,
-    NoRoom,
+    Exhausted,
     Late,
     Busy,
     Failing,
@@ -75,25 +75,25 @@ pub enum VerdictRow {
     Undecided,
     IdleHeld,
     KeptUp,
-    ServersLimit,
+    ServerLimited,
 }
 
-/// How a verdict is meant.
+/// Tone of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// The figures are the server's, and it met the demand.
+    /// Figures of the server, which met the demand.
     Good,
-    /// The figures are true, and below the demand.
+    /// Figures of the server, below the demand.
     Warning,
-    /// The figures are not the server's, or it did something other than what was requested.
+    /// Figures not of the server, or of wrong replies.
     Bad,
 }
 
 impl VerdictRow {
-    /// How it is meant.
+    /// Tone of the row.
     pub(crate) fn tone(self) -> Tone {
         match self {
-            VerdictRow::IdleHeld | VerdictRow::KeptUp | VerdictRow::ServersLimit => Tone::Good,
+            VerdictRow::IdleHeld | VerdictRow::KeptUp | VerdictRow::ServerLimited => Tone::Good,
             VerdictRow::IdleLost
             | VerdictRow::SessionsWaited
             | VerdictRow::Behind
@@ -103,14 +103,14 @@ impl VerdictRow {
     }
 }
 
-type Test = fn(&Outcome) -> Option<String>;
+type RowTest = fn(&Outcome) -> Option<String>;
 
-/// The table, in its order.
-const TABLE: [(VerdictRow, Test); 11] = [
-    (VerdictRow::NothingCame, nothing_came),
+/// The table, in order.
+const TABLE: [(VerdictRow, RowTest); 11] = [
+    (VerdictRow::NoReplies, no_replies),
     (VerdictRow::WrongReplies, wrong_replies),
     (VerdictRow::NothingCompared, nothing_compared),
-    (VerdictRow::NoRoom, no_room),
+    (VerdictRow::Exhausted, exhausted),
     (VerdictRow::Late, late),
     (VerdictRow::Busy, busy),
     (VerdictRow::Failing, failing),
@@ -121,10 +121,10 @@ const TABLE: [(VerdictRow, Test); 11] = [
 ];
 
 impl Outcome {
-    /// What the run says.
+    /// Verdict on the run.
     pub fn verdict(&self) -> Verdict {
         let applies =
-            |(row, test): &(VerdictRow, Test)| test(self).map(|sentence| (*row, sentence));
+            |(row, test): &(VerdictRow, RowTest)| test(self).map(|sentence| (*row, sentence));
         let (row, sentence) = TABLE.iter().find_map(applies).unwrap_or_else(|| well(self));
         Verdict {
             row,
@@ -133,14 +133,14 @@ impl Outcome {
         }
     }
 
-    /// Why the run has failed: the rows that are failures.
+    /// Rows that fail the run, with their sentences.
     pub fn faults(&self) -> Vec<(VerdictRow, String)> {
         let applies =
-            |(row, test): &(VerdictRow, Test)| test(self).map(|sentence| (*row, sentence));
-        match nothing_came(self) {
-            Some(sentence) => vec![(VerdictRow::NothingCame, sentence)],
+            |(row, test): &(VerdictRow, RowTest)| test(self).map(|sentence| (*row, sentence));
+        match no_replies(self) {
+            Some(sentence) => vec![(VerdictRow::NoReplies, sentence)],
             None => [
-                (VerdictRow::WrongReplies, wrong_replies as Test),
+                (VerdictRow::WrongReplies, wrong_replies as RowTest),
                 (VerdictRow::NothingCompared, nothing_compared),
                 (VerdictRow::Failing, failing),
             ]
@@ -150,21 +150,20 @@ impl Outcome {
         }
     }
 
-    /// Whether the generator, not the server, was the limit; the sentence says how one can tell.
+    /// Evidence that the generator was the bottleneck, if it was.
     pub fn generator_limited(&self) -> Option<String> {
-        [no_room, late, busy].iter().find_map(|test| test(self))
+        [exhausted, late, busy].iter().find_map(|test| test(self))
     }
 
-    /// Why this run says nothing of the server, if not a single good reply came. Of idle
-    /// connections no replies are expected: then, if not a single one was opened.
+    /// Reason why this run tells nothing about the server: no good reply arrived. With idle
+    /// connections: none was opened.
     pub fn without_replies(&self) -> Option<String> {
-        nothing_came(self)
+        no_replies(self)
     }
 
-    /// Which part of what was asked was achieved: of the sessions, those that began in time; else
-    /// of the requests, those that were answered in time. No reply can come sooner than the
-    /// fastest: that much of the run is not held against the server. `None` in a closed loop, and
-    /// if nothing was asked.
+    /// Share of the demand that was achieved. Sessions: those that began in time; otherwise
+    /// requests answered in time. No reply can come sooner than the fastest one, so that much of
+    /// the run is not counted. `None` in a closed loop, and without demand.
     pub fn achieved_share(&self) -> Option<f64> {
         let total = &self.total;
         let (got, time_share) = match self.asked.kind {
@@ -182,7 +181,7 @@ impl Outcome {
     }
 }
 
-fn nothing_came(outcome: &Outcome) -> Option<String> {
+fn no_replies(outcome: &Outcome) -> Option<String> {
     let (total, errors) = (&outcome.total, &outcome.total.errors);
     if outcome.asked.kind == Kind::Idle {
         let opened = total.opened + total.idle_open + total.idle_closed;
@@ -225,7 +224,7 @@ fn wrong_replies(outcome: &Outcome) -> Option<String> {
     })
 }
 
-/// By which statuses replies were unexpected.
+/// Statuses of unexpected replies, for a sentence.
 fn statuses(outcome: &Outcome) -> String {
     if outcome.total.errors.unexpected_status == 0 {
         return String::new();
@@ -246,7 +245,7 @@ fn nothing_compared(outcome: &Outcome) -> Option<String> {
     })
 }
 
-fn no_room(outcome: &Outcome) -> Option<String> {
+fn exhausted(outcome: &Outcome) -> Option<String> {
     let errors = &outcome.total.errors;
     match (errors.fd_unavailable, errors.address_unavailable) {
         (0, 0) => None,
@@ -274,19 +273,20 @@ fn late(outcome: &Outcome) -> Option<String> {
         let busy = threads.map(busy_share).fold(0.0, f64::max);
         // More threads would wait for the same processors.
         let has_waited = delay >= DELAY_SHARE_WARNS || delay > busy;
-        let advice = match has_waited {
-            true => format!(
+        let advice = if has_waited {
+            format!(
                 "it waited for a processor {:.0} % of the time; give it one of its own",
                 delay * 100.0
-            ),
-            false => "use more --threads or machines".to_owned(),
+            )
+        } else {
+            "use more --threads or machines".to_owned()
         };
         let late = ns_of(lag_ns as f64);
         format!("one request in a hundred was sent {late} late or more; {advice}")
     })
 }
 
-/// The thread that waited longest for a processor, and its number.
+/// Thread that waited longest for a processor, and its number.
 fn most_delayed(outcome: &Outcome) -> (usize, ThreadUse) {
     let threads = outcome.generator.threads.iter().copied().enumerate();
     threads
@@ -296,7 +296,7 @@ fn most_delayed(outcome: &Outcome) -> (usize, ThreadUse) {
 
 fn busy(outcome: &Outcome) -> Option<String> {
     if outcome.asked.kind != Kind::Closed {
-        // In an open loop the lag shows whether a busy thread was late.
+        // In an open loop the lag shows if a busy thread was late.
         return None;
     }
     let threads = outcome.generator.threads.iter().enumerate();
@@ -304,16 +304,17 @@ fn busy(outcome: &Outcome) -> Option<String> {
     let (index, busy, _) = tired
         .into_iter()
         .find(|(_, busy, delay)| busy + delay >= BUSY_SHARE_MAX)?;
-    Some(match busy >= BUSY_SHARE_MAX {
-        true => format!(
+    Some(if busy >= BUSY_SHARE_MAX {
+        format!(
             "its thread {index} was busy {:.0} % of the time; use more --threads or machines",
             busy * 100.0
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "its thread {index} never rested: it worked {:.0} % of the time and waited for a processor \
              the rest; give it one of its own",
             busy * 100.0
-        ),
+        )
     })
 }
 
@@ -344,7 +345,8 @@ fn failing(outcome: &Outcome) -> Option<String> {
 }
 
 fn idle_lost(outcome: &Outcome) -> Option<String> {
-    let (open, asked) = (outcome.total.idle_open, outcome.asked.idle_connections);
+    let open = outcome.total.idle_open;
+    let asked = outcome.asked.idle_connections;
     (outcome.asked.kind == Kind::Idle && open < asked).then(|| idle_sentence(outcome))
 }
 
@@ -375,12 +377,13 @@ fn behind(outcome: &Outcome) -> Option<String> {
         return None;
     }
     let waited = outcome.total.waited as f64 / outcome.total.intended.max(1) as f64;
-    let how = match waited > 1.0 - KEPT_UP_SHARE {
-        true => format!(
+    let how = if waited > 1.0 - KEPT_UP_SHARE {
+        format!(
             "; all {} were busy: if it can serve more at a time, use more --connections",
             counted(outcome.asked.connections, "connection")
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     };
     Some(format!(
         "the server did not keep up: {:.1} % of what was asked{how}",
@@ -412,7 +415,7 @@ fn well(outcome: &Outcome) -> (VerdictRow, String) {
         Kind::Closed => {
             let connections = counted(outcome.asked.connections, "connection");
             let what = format!("the server was the limit at {connections}, not the generator");
-            (VerdictRow::ServersLimit, what)
+            (VerdictRow::ServerLimited, what)
         }
         Kind::Open | Kind::Sessions => {
             let what = "the server kept up, and the generator was punctual";

@@ -1,4 +1,4 @@
-//! One kernel thread of the generator: its connections, what it asks on them, and what it counts.
+//! One kernel thread of the generator: its connections, requests and counts.
 //!
 //! ```text
 //!           ┌──── connect ────┐   ┌──────── reply, more to ask ───┐
@@ -7,8 +7,8 @@
 //!   └──── nothing is under way ◀── Closing
 //! ```
 //!
-//! A turn: open what is due, admit the arrivals whose time has come, hand everything to the kernel
-//! with one system call, wait, and read what came.
+//! One iteration opens the connections that are due, admits the arrivals whose time has come,
+//! submits everything to the kernel with one system call, waits, and reads the replies.
 
 mod admission;
 mod connection;
@@ -27,74 +27,76 @@ use crate::io::operation::Completion;
 use crate::outcome::Tally;
 use crate::plan::schedule::Schedule;
 use crate::plan::{Arrivals, Plan, Workload};
-use crate::protocol::{Reader, RequestTag, Speaker};
+use crate::protocol::{Protocol, Reader, RequestTag};
 use crate::random::Random;
-use crate::worker::populate::{LOOK_EVERY, set_all};
+use crate::worker::populate::{STOP_CHECK_EVERY, set_all};
 
-/// A connection that failed in a closed loop is tried again after this: a server that refuses is
-/// not asked a million times per second.
+/// Pause before a failed connection of a closed loop is opened again, so that a server that refuses
+/// is not asked a million times per second.
 const RETRY_PAUSE_NS: u64 = 10_000_000;
-/// The longest that a turn waits, so that a stop is noticed.
+/// Longest wait of an iteration, so that a stop is noticed.
 const WAIT_MAX_NS: u64 = 50_000_000;
-/// How long before an arrival a thread stops sleeping and spins: as long as recent sleeps
+/// Time before an arrival at which a thread stops sleeping and spins: as long as recent sleeps
 /// overslept, within these bounds. A sleeping processor wakes late, and a virtual one very late.
 const SPIN_MIN_NS: u64 = 60_000;
 const SPIN_MAX_NS: u64 = 250_000;
-/// How often connections are looked over for time-outs, as a part of the time-out.
+/// Number of scans for time-outs within one time-out.
 const SCANS_PER_TIMEOUT: u64 = 16;
 
-/// When things happen, in nanoseconds from the beginning of the run.
+/// Times of the run, in nanoseconds from its start.
 #[derive(Clone, Copy)]
-pub(crate) struct Times {
+pub(crate) struct RunTimes {
     pub(crate) warm_up_ns: u64,
     pub(crate) end_ns: u64,
     pub(crate) interval_ns: u64,
 }
 
-/// The world of a worker: orders to stop, and the receiver of its counts.
+/// Supervisor of a worker: requests stops and receives its counts.
 pub(crate) trait Overseer {
-    /// Whether to end now.
+    /// True if the run must stop now.
     fn is_stopped(&self) -> bool;
-    /// Takes the count of an interval and leaves an empty one; `index` counts from the beginning of
-    /// the run, `spun` is the time spent spinning with nothing to do.
+    /// Takes the counts of an interval and leaves empty ones. `index` counts from the start of the
+    /// run; `spun` is the time spent spinning without work.
     fn interval(&mut self, index: u64, tally: &mut Tally, spun: Duration);
-    /// The time to measure is over; what follows is only waiting for the last replies.
+    /// Notes the end of the measurement; afterwards only the last replies are awaited.
     fn end(&mut self, spun: Duration);
 }
 
 pub(crate) struct Worker<'p> {
     plan: &'p Plan,
-    times: Times,
+    times: RunTimes,
     backend: Backend,
-    speaker: Speaker,
+    protocol: Protocol,
     schedule: Option<Schedule>,
     next_arrival_ns: u64,
-    /// The completions of a turn; empty between turns.
+    /// Completions of an iteration; empty between iterations.
     completions: Vec<Completion>,
-    slots: Vec<Slot>,
-    /// How many of the slots send requests; the others are idle.
-    asking: u32,
-    /// Slots that may take a request, each once.
+    connections: Vec<Connection>,
+    /// Number of connections that send requests; the others are idle.
+    active: u32,
+    /// Connections that may take a request, each once.
     free: VecDeque<u32>,
     /// Intended times of requests that wait for a connection.
     backlog: VecDeque<u64>,
     backlog_max: usize,
-    /// What is due later: think times, retries, idle bytes. Stale if the slot's `wake_ns` differs.
+    /// Think times, retries and idle bytes that are due later. An entry is stale if the
+    /// connection's `wake_ns` differs.
     timers: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Slots on their way to being closed.
-    leaving: Vec<u32>,
-    /// Slots that are opened one by one before the run: the next one, and when.
+    /// Connections being closed.
+    closing: Vec<u32>,
+    /// Connections to open before the run, one by one, and the time of the next one.
     opening: std::ops::Range<u32>,
     opening_ns: u64,
     opening_gap_ns: u64,
     connecting: u32,
-    in_flight: u64,
-    /// How many requests may still be begun.
+    in_flight_total: u64,
+    /// Number of requests that may still be begun.
     left: u64,
     next_script: usize,
     random: Random,
-    /// Of how long connections live: when they open does not change what is asked.
-    lives: Random,
+    /// Random numbers for the lifetimes of connections: apart, so that the time of opening does not
+    /// change the requests.
+    lifetimes: Random,
     tally: Tally,
     interval: u64,
     next_scan_ns: u64,
@@ -102,36 +104,36 @@ pub(crate) struct Worker<'p> {
     started: Instant,
     now_ns: u64,
     is_ending: bool,
-    /// Bytes or connections were handed over since the last turn.
+    /// True if bytes or connects were submitted since the last iteration.
     did_send: bool,
     spun: Duration,
     spin_ns: u64,
 }
 
-struct Slot {
-    state: State,
-    /// When the state began.
+struct Connection {
+    state: ConnectionState,
+    /// Start of the state.
     since_ns: u64,
     target: SocketAddr,
     source: Option<IpAddr>,
-    flights: VecDeque<Flight>,
-    /// The intended time of what is asked when the connection is open.
-    wanted: Option<u64>,
+    in_flight: VecDeque<InFlight>,
+    /// Intended time of the request to send when the connection opens.
+    queued_ns: Option<u64>,
     reading: Reading,
     reader: Reader,
     served: u32,
-    /// How many requests its connection is for.
-    life: u32,
-    is_listed: bool,
+    /// Number of requests after which the connection is closed.
+    requests_max: u32,
+    is_free_listed: bool,
     has_failed: bool,
     wake_ns: u64,
-    session: Option<Session>,
-    /// Bytes that an idle connection sent.
+    session: Option<SessionProgress>,
+    /// Bytes sent by an idle connection.
     trickled: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
+enum ConnectionState {
     Closed,
     Connecting,
     Open,
@@ -140,31 +142,31 @@ enum State {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Reading {
-    Nothing,
-    Look,
+    None,
+    Read,
     Discard,
 }
 
-/// A request under way.
+/// In-flight request.
 #[derive(Clone, Copy)]
-struct Flight {
+struct InFlight {
     intended_ns: u64,
     sent_ns: u64,
     tag: RequestTag,
 }
 
-/// Where a session is.
+/// Position in a session.
 #[derive(Clone, Copy)]
-struct Session {
+struct SessionProgress {
     script: usize,
     burst: usize,
     /// Requests of the burst that were sent.
     sent: usize,
-    /// When what comes next was due, however long the connection for it takes.
+    /// Due time of the next request, even if its connection is still being opened.
     due_ns: u64,
 }
 
-/// Whether a connection is opened when a request asks for it, and not before.
+/// True if a connection is opened only when a request needs it.
 pub(crate) fn opens_on_demand(plan: &Plan) -> bool {
     match &plan.workload {
         Workload::Sessions(_) => true,
@@ -175,20 +177,21 @@ pub(crate) fn opens_on_demand(plan: &Plan) -> bool {
     }
 }
 
-/// A thread's part of the plan.
+/// A thread's share of the plan.
 pub(crate) struct Share {
     pub(crate) thread: u32,
     pub(crate) threads: u32,
 }
 
 impl Share {
-    /// How many of `all` fall to this thread.
+    /// Share of `all` of this thread.
     pub(crate) fn of(&self, all: u32) -> u32 {
         all / self.threads + u32::from(self.thread < all % self.threads)
     }
 
     fn of_many(&self, all: u64) -> u64 {
-        let (thread, threads) = (u64::from(self.thread), u64::from(self.threads));
+        let thread = u64::from(self.thread);
+        let threads = u64::from(self.threads);
         all / threads + u64::from(thread < all % threads)
     }
 
@@ -198,8 +201,13 @@ impl Share {
 }
 
 impl<'p> Worker<'p> {
-    pub(crate) fn new(plan: &'p Plan, share: &Share, times: Times, backend: Backend) -> Worker<'p> {
-        let asking = match plan.workload {
+    pub(crate) fn new(
+        plan: &'p Plan,
+        share: &Share,
+        times: RunTimes,
+        backend: Backend,
+    ) -> Worker<'p> {
+        let active = match plan.workload {
             Workload::Idle => 0,
             _ => share.of(plan.connections),
         };
@@ -208,8 +216,10 @@ impl<'p> Worker<'p> {
             share.first(plan.connections),
             share.first(plan.idle.connections),
         );
-        let numbers = (first..first + asking).chain(first_idle..first_idle + idle);
-        let slots: Vec<Slot> = numbers.map(|number| Slot::new(plan, number)).collect();
+        let numbers = (first..first + active).chain(first_idle..first_idle + idle);
+        let connections: Vec<Connection> = numbers
+            .map(|number| Connection::new(plan, number))
+            .collect();
         let mut schedule = Schedule::new(&plan.arrivals, share.thread, share.threads, plan.seed);
         let timeout = plan.request_timeout.min(plan.connect_timeout);
         let rate = plan
@@ -219,29 +229,29 @@ impl<'p> Worker<'p> {
             plan,
             times,
             backend,
-            speaker: Speaker::new(plan, share.thread),
+            protocol: Protocol::new(plan, share.thread),
             next_arrival_ns: schedule
                 .as_mut()
                 .and_then(Schedule::next_ns)
                 .unwrap_or(u64::MAX),
             schedule,
-            opening: 0..slots.len() as u32,
+            opening: 0..connections.len() as u32,
             completions: Vec::new(),
-            slots,
-            asking,
+            connections,
+            active,
             free: VecDeque::new(),
             backlog: VecDeque::new(),
             backlog_max: share.of(plan.backlog_max).max(1) as usize,
             timers: BinaryHeap::new(),
-            leaving: Vec::new(),
+            closing: Vec::new(),
             opening_ns: 0,
             opening_gap_ns: rate.map_or(0, |rate| (1e9 / rate) as u64),
             connecting: 0,
-            in_flight: 0,
+            in_flight_total: 0,
             left: plan.requests_max.map_or(u64::MAX, |max| share.of_many(max)),
             next_script: share.thread as usize,
             random: Random::stream(plan.seed, u64::from(share.thread) + 2_000),
-            lives: Random::stream(plan.seed, u64::from(share.thread) + 3_000),
+            lifetimes: Random::stream(plan.seed, u64::from(share.thread) + 3_000),
             tally: Tally::new(&plan.classes()),
             interval: 0,
             next_scan_ns: 0,
@@ -256,33 +266,33 @@ impl<'p> Worker<'p> {
         }
     }
 
-    /// How many ports the backend must have.
-    pub(crate) fn ports(plan: &Plan, share: &Share) -> u32 {
+    /// Number of slots that the back end needs.
+    pub(crate) fn slots(plan: &Plan, share: &Share) -> u32 {
         share.of(plan.connections) + share.of(plan.idle.connections)
     }
 
-    /// Opens the connections that the run begins with, before its clock starts.
+    /// Opens the connections that exist from the start, before the clock starts.
     pub(crate) fn open_all(&mut self, overseer: &impl Overseer) -> io::Result<()> {
         if self.opens_on_demand() {
-            self.free.extend(0..self.asking);
-            (0..self.asking).for_each(|slot| self.slots[slot as usize].is_listed = true);
-            self.opening.start = self.asking;
+            self.free.extend(0..self.active);
+            (0..self.active).for_each(|slot| self.connections[slot as usize].is_free_listed = true);
+            self.opening.start = self.active;
         }
         self.is_ending = true; // Nothing is asked yet.
         while (!self.opening.is_empty() || self.connecting > 0) && !overseer.is_stopped() {
-            self.tick();
+            self.update_clock();
             self.open_due();
-            self.turn()?;
+            self.run_once()?;
         }
         self.is_ending = false;
         Ok(())
     }
 
-    /// Begins the run: from now on, times count from `started`.
+    /// Runs the load; times count from `started`.
     pub(crate) fn run(&mut self, started: Instant, overseer: &mut impl Overseer) -> io::Result<()> {
         self.start_clock(started);
         loop {
-            self.tick();
+            self.update_clock();
             self.end_intervals(overseer);
             if overseer.is_stopped() || self.is_over() {
                 break;
@@ -293,16 +303,16 @@ impl<'p> Worker<'p> {
             }
             self.wake_due();
             self.admit();
-            self.turn()?;
+            self.run_once()?;
         }
         if !overseer.is_stopped() {
-            // What was not answered within a whole time-out after the end.
+            // Unanswered one whole time-out after the end.
             let connecting = self
-                .slots
+                .connections
                 .iter()
-                .filter(|slot| slot.wanted.is_some())
+                .filter(|slot| slot.queued_ns.is_some())
                 .count() as u64;
-            let unanswered = self.in_flight + self.backlog.len() as u64 + connecting;
+            let unanswered = self.in_flight_total + self.backlog.len() as u64 + connecting;
             self.tally.errors.client_timeout += unanswered;
         }
         self.count_idle();
@@ -317,21 +327,21 @@ impl<'p> Worker<'p> {
     fn start_clock(&mut self, started: Instant) {
         self.started = started;
         self.next_scan_ns = 0;
-        self.tick();
-        for slot in 0..self.slots.len() as u32 {
-            let is_open = self.slots[slot as usize].state == State::Open;
-            self.slots[slot as usize].since_ns = self.now_ns;
-            if slot >= self.asking {
+        self.update_clock();
+        for slot in 0..self.connections.len() as u32 {
+            let is_open = self.connections[slot as usize].state == ConnectionState::Open;
+            self.connections[slot as usize].since_ns = self.now_ns;
+            if slot >= self.active {
                 self.plan_trickle(slot);
             } else if is_open {
-                self.pump(slot);
+                self.send_due(slot);
             } else if !self.opens_on_demand() {
                 self.retry_later(slot);
             }
         }
     }
 
-    fn tick(&mut self) {
+    fn update_clock(&mut self) {
         self.now_ns = self.started.elapsed().as_nanos() as u64;
     }
 
@@ -345,15 +355,16 @@ impl<'p> Worker<'p> {
 
     fn is_over(&self) -> bool {
         let timeout_ns = self.plan.request_timeout.as_nanos() as u64;
-        let is_idle = self.in_flight == 0 && self.backlog.is_empty() && self.connecting == 0;
+        let is_idle = self.in_flight_total == 0 && self.backlog.is_empty() && self.connecting == 0;
         if self.left == 0 && is_idle {
             return true;
         }
-        // A closed loop waits for its last replies too: one that never comes would else be in no
-        // figure.
-        let is_done = match self.is_open_loop() {
-            true => is_idle && self.next_arrival_ns >= self.times.end_ns,
-            false => self.in_flight == 0,
+        // A closed loop waits for its last replies too; one that never comes would be in no figure
+        // otherwise.
+        let is_done = if self.is_open_loop() {
+            is_idle && self.next_arrival_ns >= self.times.end_ns
+        } else {
+            self.in_flight_total == 0
         };
         (self.now_ns >= self.times.end_ns && is_done)
             || self.now_ns >= self.times.end_ns.saturating_add(timeout_ns)
@@ -377,17 +388,20 @@ impl<'p> Worker<'p> {
     }
 
     fn count_idle(&mut self) {
-        let idle = &self.slots[self.asking as usize..];
-        self.tally.idle_open = idle.iter().filter(|slot| slot.state == State::Open).count() as u64;
+        let idle = &self.connections[self.active as usize..];
+        self.tally.idle_open = idle
+            .iter()
+            .filter(|slot| slot.state == ConnectionState::Open)
+            .count() as u64;
     }
 
-    fn turn(&mut self) -> io::Result<()> {
+    fn run_once(&mut self) -> io::Result<()> {
         let wait_ns = self.wait_ns();
         let mut completions = std::mem::take(&mut self.completions);
         self.backend
-            .turn(Duration::from_nanos(wait_ns), &mut completions)?;
+            .submit_and_wait(Duration::from_nanos(wait_ns), &mut completions)?;
         let began_ns = self.now_ns;
-        self.tick();
+        self.update_clock();
         if wait_ns == 0 && completions.is_empty() && !self.did_send {
             self.spun += Duration::from_nanos(self.now_ns - began_ns);
         } else if wait_ns > 0 && completions.is_empty() {
@@ -399,12 +413,12 @@ impl<'p> Worker<'p> {
         }
         self.completions = completions;
         self.scan();
-        self.leave();
+        self.finish_closes();
         Ok(())
     }
 
-    /// Notes how late a sleep ended. One late sleep raises the margin at once; many punctual ones
-    /// lower it again.
+    /// Adapts the spin margin to the lateness of a sleep. One late sleep raises it at once; many
+    /// punctual ones lower it.
     fn slept(&mut self, late_ns: u64) {
         let faded_ns = self.spin_ns - self.spin_ns / 16;
         self.spin_ns = faded_ns
@@ -417,18 +431,20 @@ impl<'p> Worker<'p> {
             .timers
             .peek()
             .map_or(u64::MAX, |Reverse((due_ns, _))| *due_ns);
-        let opening_ns = match self.opening.is_empty() {
-            true => u64::MAX,
-            false => self.opening_ns,
+        let opening_ns = if self.opening.is_empty() {
+            u64::MAX
+        } else {
+            self.opening_ns
         };
-        // The last interval ends with the run, and after it nothing is due but replies.
-        let [interval_ns, end_ns, arrival_ns] = match self.is_ending {
-            true => [u64::MAX; 3],
-            false => [
+        // The last interval ends with the run; after that only replies are due.
+        let [interval_ns, end_ns, arrival_ns] = if self.is_ending {
+            [u64::MAX; 3]
+        } else {
+            [
                 (self.interval + 1) * self.times.interval_ns,
                 self.times.end_ns,
                 self.next_arrival_ns,
-            ],
+            ]
         };
         let others_ns = interval_ns
             .max(self.now_ns + 1)
@@ -445,30 +461,30 @@ impl<'p> Worker<'p> {
                 return;
             }
             self.timers.pop();
-            if self.slots[slot as usize].wake_ns == due_ns {
-                self.slots[slot as usize].wake_ns = 0;
+            if self.connections[slot as usize].wake_ns == due_ns {
+                self.connections[slot as usize].wake_ns = 0;
                 self.wake(slot, due_ns);
             }
         }
     }
 
     fn wake_at(&mut self, slot: u32, due_ns: u64) {
-        self.slots[slot as usize].wake_ns = due_ns;
+        self.connections[slot as usize].wake_ns = due_ns;
         self.timers.push(Reverse((due_ns, slot)));
     }
 
     fn wake(&mut self, slot: u32, due_ns: u64) {
-        if slot >= self.asking {
+        if slot >= self.active {
             return self.trickle(slot);
         }
-        let place = &mut self.slots[slot as usize];
-        if let Some(session) = &mut place.session {
+        let connection = &mut self.connections[slot as usize];
+        if let Some(session) = &mut connection.session {
             session.due_ns = due_ns;
         }
-        let is_in_session = place.session.is_some();
-        match place.state {
-            State::Closed if is_in_session || !self.is_ending => self.connect(slot),
-            State::Open if is_in_session => self.go_on(slot, due_ns),
+        let is_in_session = connection.session.is_some();
+        match connection.state {
+            ConnectionState::Closed if is_in_session || !self.is_ending => self.connect(slot),
+            ConnectionState::Open if is_in_session => self.continue_session(slot, due_ns),
             _ => {}
         }
     }
@@ -477,7 +493,7 @@ impl<'p> Worker<'p> {
         self.wake_at(slot, self.now_ns + RETRY_PAUSE_NS);
     }
 
-    /// Finds connections and replies that take too long.
+    /// Fails connections and requests that exceed their time-outs.
     fn scan(&mut self) {
         if self.now_ns < self.next_scan_ns {
             return;
@@ -485,12 +501,14 @@ impl<'p> Worker<'p> {
         self.next_scan_ns = self.now_ns + self.scan_every_ns;
         let connect_ns = self.plan.connect_timeout.as_nanos() as u64;
         let request_ns = self.plan.request_timeout.as_nanos() as u64;
-        for number in 0..self.slots.len() as u32 {
-            let slot = &self.slots[number as usize];
-            let is_late = match (slot.state, slot.flights.front()) {
-                (State::Connecting, _) => self.now_ns >= slot.since_ns.saturating_add(connect_ns),
-                (State::Open, Some(flight)) => {
-                    self.now_ns >= flight.sent_ns.saturating_add(request_ns)
+        for number in 0..self.connections.len() as u32 {
+            let slot = &self.connections[number as usize];
+            let is_late = match (slot.state, slot.in_flight.front()) {
+                (ConnectionState::Connecting, _) => {
+                    self.now_ns >= slot.since_ns.saturating_add(connect_ns)
+                }
+                (ConnectionState::Open, Some(request)) => {
+                    self.now_ns >= request.sent_ns.saturating_add(request_ns)
                 }
                 _ => false,
             };
@@ -500,12 +518,12 @@ impl<'p> Worker<'p> {
         }
     }
 
-    /// Sets every key of this thread's part once at every target, if the plan says so.
+    /// Sets every key of this thread's share once at every target, if the plan says so.
     pub(crate) fn populate(&mut self, share: &Share, overseer: &impl Overseer) -> io::Result<()> {
         let Workload::Cache(cache) = &self.plan.workload else {
             return Ok(());
         };
-        let Speaker::Cache { commands, .. } = &self.speaker else {
+        let Protocol::Cache { commands, .. } = &self.protocol else {
             return Ok(());
         };
         if !cache.populate {
@@ -513,9 +531,12 @@ impl<'p> Worker<'p> {
         }
         let threads = u64::from(share.threads);
         let keys = (u64::from(share.thread)..cache.keys).step_by(threads as usize);
-        let (connect_timeout, timeout) = (self.plan.connect_timeout, self.plan.request_timeout);
+        let connect_timeout = self.plan.connect_timeout;
+        let timeout = self.plan.request_timeout;
         for &target in &self.plan.targets {
-            let stream = self.backend.stream(target, connect_timeout, LOOK_EVERY)?;
+            let stream = self
+                .backend
+                .stream(target, connect_timeout, STOP_CHECK_EVERY)?;
             let is_stopped = || overseer.is_stopped();
             set_all(commands, keys.clone(), stream, timeout, is_stopped)?;
         }
@@ -523,21 +544,21 @@ impl<'p> Worker<'p> {
     }
 }
 
-impl Slot {
-    fn new(plan: &Plan, number: u32) -> Slot {
+impl Connection {
+    fn new(plan: &Plan, number: u32) -> Connection {
         let pick = |count: usize| number as usize % count;
-        Slot {
-            state: State::Closed,
+        Connection {
+            state: ConnectionState::Closed,
             since_ns: 0,
             target: plan.targets[pick(plan.targets.len())],
             source: (!plan.sources.is_empty()).then(|| plan.sources[pick(plan.sources.len())]),
-            flights: VecDeque::new(),
-            wanted: None,
-            reading: Reading::Nothing,
+            in_flight: VecDeque::new(),
+            queued_ns: None,
+            reading: Reading::None,
             reader: Reader::new(plan),
             served: 0,
-            life: u32::MAX,
-            is_listed: false,
+            requests_max: u32::MAX,
+            is_free_listed: false,
             has_failed: false,
             wake_ns: 0,
             session: None,

@@ -11,7 +11,7 @@ use load::verdict::VerdictRow;
 use load::{Errors, Plan};
 use world::{cache_of, cache_plan, cache_server, expect_no_error, over_both};
 
-/// As many requests as chance needs for some of each kind, however long they take.
+/// Number of requests that yields some of each kind.
 fn some_hundred(plan: Plan) -> Plan {
     Plan {
         requests_max: Some(400),
@@ -184,7 +184,7 @@ fn what_is_no_answer_to_a_get_is_an_error_of_its_class() {
             );
             assert_eq!(
                 (total.replies(), outcome.verdict().row),
-                (0, VerdictRow::NothingCame),
+                (0, VerdictRow::NoReplies),
                 "{said}"
             );
         });
@@ -260,7 +260,7 @@ fn values_of_other_keys_than_those_of_the_list_are_wrong() {
     }
 }
 
-/// What a cache says of the first key that the plan stores.
+/// Reply of a cache to the first key that the plan stores.
 fn key_and_value(server: &world::Server, plan: &Plan) -> Vec<u8> {
     use std::io::{BufRead, BufReader, Read, Write};
     let mut stored = Plan {

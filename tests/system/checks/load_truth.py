@@ -185,7 +185,7 @@ def a_closed_loop_finds_the_rate_that_wrk_finds(world):
             if len(ratios) >= PAIRS_MIN and apart <= APART_MAX:
                 break
         world.note = f"weft load / wrk: {statistics.median(ratios):.3f} of {len(ratios)} pairs"
-        disturbed = [report for report in reports if report["verdict"]["row"] != "servers_limit" or report["verdict"]["warnings"]]
+        disturbed = [report for report in reports if report["verdict"]["row"] != "server_limited" or report["verdict"]["warnings"]]
         # Others on the machine: then the reports say so.
         if disturbed:
             world.note += f", {len(disturbed)} reports say that they were disturbed"

@@ -8,9 +8,9 @@ use crate::report::tests::sample;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn place(rank: u32, size: u32, at: &TcpListener) -> Place {
+fn membership(rank: u32, size: u32, at: &TcpListener) -> Membership {
     let rendezvous = at.local_addr().unwrap().to_string();
-    Place {
+    Membership {
         rank,
         size,
         rendezvous,
@@ -22,14 +22,14 @@ fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()
 }
 
-type Run = fn(u32, Order, Arc<AtomicBool>) -> Result<Outcome, String>;
+type Run = fn(u32, RoundOrder, Arc<AtomicBool>) -> Result<Outcome, String>;
 
 /// Members 1 … size-1, each with `run` as its part of a round.
 fn members(size: u32, at: &TcpListener, run: Run) -> Vec<JoinHandle<Result<(), String>>> {
     let start = |rank| {
-        let place = place(rank, size, at);
+        let membership = membership(rank, size, at);
         thread::spawn(move || {
-            Member::join(&place, PATIENCE)?.work(|order, stop| run(rank, order, stop))
+            Member::join(&membership, PATIENCE)?.work(|order, stop| run(rank, order, stop))
         })
     };
     (1..size).map(start).collect()
@@ -51,12 +51,12 @@ fn errors_of(members: Vec<JoinHandle<Result<(), String>>>) -> Vec<String> {
 fn outcomes_of_all_agents_are_merged_exactly_round_after_round() {
     let listener = listener();
     let agents = members(4, &listener, |rank, _, _| Ok(part(rank)));
-    let mut leader = Leader::gather(&listener, &place(0, 4, &listener), PATIENCE).unwrap();
+    let mut leader = Leader::gather(&listener, &membership(0, 4, &listener), PATIENCE).unwrap();
     let mut expected = part(0);
     (1..4).for_each(|rank| expected.merge(&part(rank)).unwrap());
     for _ in 0..3 {
         let merged = leader
-            .round(Order::default(), PATIENCE, |_| Ok(part(0)))
+            .round(RoundOrder::default(), PATIENCE, |_| Ok(part(0)))
             .unwrap();
         assert_eq!(merged.to_json(), expected.to_json());
     }
@@ -71,10 +71,10 @@ fn the_order_reaches_every_agent() {
         assert_eq!(order.rate_per_s, Some(30_000.0));
         Ok(part(0))
     });
-    let mut leader = Leader::gather(&listener, &place(0, 3, &listener), PATIENCE).unwrap();
+    let mut leader = Leader::gather(&listener, &membership(0, 3, &listener), PATIENCE).unwrap();
     leader
         .round(
-            Order {
+            RoundOrder {
                 rate_per_s: Some(30_000.0),
             },
             PATIENCE,
@@ -88,9 +88,9 @@ fn the_order_reaches_every_agent() {
 #[test]
 fn an_agent_that_dies_fails_the_round_for_all_and_is_named() {
     let listener = listener();
-    let at = place(0, 3, &listener);
+    let at = membership(0, 3, &listener);
     // Rank 1 works on until it is told to stop.
-    let second = place(1, 3, &listener);
+    let second = membership(1, 3, &listener);
     let living = thread::spawn(move || {
         Member::join(&second, PATIENCE)?.work(|_, stop| {
             while !stop.load(Ordering::Acquire) {
@@ -100,14 +100,14 @@ fn an_agent_that_dies_fails_the_round_for_all_and_is_named() {
         })
     });
     // Rank 2 is killed: its socket closes in the middle of the round.
-    let third = place(2, 3, &listener);
+    let third = membership(2, 3, &listener);
     let dying = thread::spawn(move || {
         let mut member = Member::join(&third, PATIENCE).unwrap();
         let order: FromLeader = receive(&mut member.stream, ORDER_BYTES_MAX).unwrap();
         assert!(matches!(order, FromLeader::Go(_)));
     });
     let mut leader = Leader::gather(&listener, &at, PATIENCE).unwrap();
-    let error = leader.round(Order::default(), PATIENCE, |stop| {
+    let error = leader.round(RoundOrder::default(), PATIENCE, |stop| {
         while !stop.load(Ordering::Acquire) {
             thread::yield_now();
         }
@@ -127,9 +127,9 @@ fn an_agent_that_fails_says_why_and_all_fail() {
         2 => Err("no more descriptors".to_owned()),
         _ => Ok(part(rank)),
     });
-    let mut leader = Leader::gather(&listener, &place(0, 3, &listener), PATIENCE).unwrap();
+    let mut leader = Leader::gather(&listener, &membership(0, 3, &listener), PATIENCE).unwrap();
     let error = leader
-        .round(Order::default(), PATIENCE, |_| Ok(part(0)))
+        .round(RoundOrder::default(), PATIENCE, |_| Ok(part(0)))
         .unwrap_err();
     assert!(
         error.contains("agent 2 on 127.0.0.1: no more descriptors"),
@@ -144,7 +144,7 @@ fn an_agent_that_fails_says_why_and_all_fail() {
 fn a_leader_that_dies_fails_all() {
     let listener = listener();
     let agents = members(3, &listener, |rank, _, _| Ok(part(rank)));
-    let leader = Leader::gather(&listener, &place(0, 3, &listener), PATIENCE).unwrap();
+    let leader = Leader::gather(&listener, &membership(0, 3, &listener), PATIENCE).unwrap();
     for member in &leader.members {
         member.stream.shutdown(Shutdown::Both).unwrap();
     }
@@ -160,10 +160,10 @@ fn a_leader_that_dies_fails_all() {
 fn who_is_missing_is_named() {
     let listener = listener();
     let agents = members(2, &listener, |_, _, _| Ok(part(0)));
-    drop(Leader::gather(&listener, &place(0, 2, &listener), PATIENCE).unwrap());
+    drop(Leader::gather(&listener, &membership(0, 2, &listener), PATIENCE).unwrap());
     assert_eq!(errors_of(agents).len(), 1);
-    let place = place(0, 4, &listener);
-    let error = Leader::gather(&listener, &place, Duration::from_millis(1)).unwrap_err();
+    let membership = membership(0, 4, &listener);
+    let error = Leader::gather(&listener, &membership, Duration::from_millis(1)).unwrap_err();
     assert!(error.contains("1 of 4 agents have come"), "{error}");
     assert!(error.contains("missing: rank 1, 2, 3"), "{error}");
 }
@@ -171,14 +171,14 @@ fn who_is_missing_is_named() {
 #[test]
 fn strangers_are_turned_away_and_do_not_disturb() {
     let listener = listener();
-    let at = place(0, 2, &listener);
-    let stranger = Place {
+    let at = membership(0, 2, &listener);
+    let stranger = Membership {
         rank: 1,
         job: "another".to_owned(),
         ..at.clone()
     };
     let stranger = thread::spawn(move || Member::join(&stranger, PATIENCE).unwrap_err());
-    let member = place(1, 2, &listener);
+    let member = membership(1, 2, &listener);
     let mut scanner = TcpStream::connect(&at.rendezvous).unwrap();
     scanner.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let gathering = thread::spawn(move || {
@@ -203,12 +203,12 @@ fn a_stranger_that_says_a_byte_now_and_then_keeps_nobody_waiting() {
             thread::sleep(Duration::from_millis(20));
         }
     });
-    let place_of_1 = place(1, 2, &listener);
+    let place_of_1 = membership(1, 2, &listener);
     let member = thread::spawn(move || {
         // It waits for five seconds more.
         Member::join(&place_of_1, Duration::from_secs(5))?.work(|_, _| Ok(part(1)))
     });
-    let leader = Leader::gather(&listener, &place(0, 2, &listener), PATIENCE).unwrap();
+    let leader = Leader::gather(&listener, &membership(0, 2, &listener), PATIENCE).unwrap();
     leader.end(&Ok(()));
     assert_eq!(member.join().unwrap(), Ok(()));
     drips.join().unwrap();
@@ -227,50 +227,50 @@ fn open_mpis_environment_is_understood() {
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
         ("PMIX_NAMESPACE", "3141592653"),
     ];
-    let place = Place::of_launcher(launcher(&one_machine), None)
+    let membership = Membership::of_launcher(launcher(&one_machine), None)
         .unwrap()
         .unwrap();
-    assert_eq!((place.rank, place.size), (3, 4));
+    assert_eq!((membership.rank, membership.size), (3, 4));
     assert!(
-        place.rendezvous.starts_with("127.0.0.1:2"),
+        membership.rendezvous.starts_with("127.0.0.1:2"),
         "{}",
-        place.rendezvous
+        membership.rendezvous
     );
     let mut machines = one_machine.to_vec();
     machines[2].1 = "2";
-    let error = Place::of_launcher(launcher(&machines), None).unwrap_err();
+    let error = Membership::of_launcher(launcher(&machines), None).unwrap_err();
     assert!(error.contains("--rendezvous HOST:PORT"), "{error}");
     machines.push((
         "OMPI_MCA_orte_hnp_uri",
         "99.0;tcp://10.0.0.7,192.168.1.5:41235",
     ));
-    let place = Place::of_launcher(launcher(&machines), None)
+    let membership = Membership::of_launcher(launcher(&machines), None)
         .unwrap()
         .unwrap();
     assert!(
-        place.rendezvous.starts_with("10.0.0.7:2"),
+        membership.rendezvous.starts_with("10.0.0.7:2"),
         "{}",
-        place.rendezvous
+        membership.rendezvous
     );
-    let place = Place::of_launcher(launcher(&machines), Some("h:7000".to_owned()))
+    let membership = Membership::of_launcher(launcher(&machines), Some("h:7000".to_owned()))
         .unwrap()
         .unwrap();
-    assert_eq!(place.rendezvous, "h:7000");
+    assert_eq!(membership.rendezvous, "h:7000");
 }
 
 #[test]
 fn without_a_launcher_or_with_one_agent_it_just_runs() {
-    assert_eq!(Place::of_launcher(launcher(&[]), None), Ok(None));
+    assert_eq!(Membership::of_launcher(launcher(&[]), None), Ok(None));
     let alone = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")];
-    assert_eq!(Place::of_launcher(launcher(&alone), None), Ok(None));
+    assert_eq!(Membership::of_launcher(launcher(&alone), None), Ok(None));
     let broken = [("OMPI_COMM_WORLD_RANK", "x"), ("OMPI_COMM_WORLD_SIZE", "1")];
     assert!(
-        Place::of_launcher(launcher(&broken), None)
+        Membership::of_launcher(launcher(&broken), None)
             .unwrap_err()
             .contains("is 'x'")
     );
     assert!(
-        Place::by_hand(4, 4, "h:1".to_owned())
+        Membership::by_hand(4, 4, "h:1".to_owned())
             .unwrap_err()
             .contains("from 0 to 3")
     );
@@ -280,7 +280,7 @@ fn without_a_launcher_or_with_one_agent_it_just_runs() {
 fn parts_add_up_to_the_whole() {
     for whole in [0, 1, 15_360, 100_003] {
         let part = |rank| {
-            Place::by_hand(rank, 16, "h:1".to_owned())
+            Membership::by_hand(rank, 16, "h:1".to_owned())
                 .unwrap()
                 .part_of(whole)
         };

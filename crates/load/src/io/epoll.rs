@@ -1,7 +1,7 @@
-//! The epoll back end, for kernels without io_uring: readiness made into completions.
+//! epoll back end, for kernels without io_uring. Turns readiness into completions.
 //!
-//! Sockets are registered once, edge-triggered. A receive is tried when the port is known to be
-//! readable; a short read means that the socket is empty and the next edge will tell (epoll(7)).
+//! Sockets are registered once, edge-triggered. A receive is tried when the slot is known to be
+//! readable; after a short read the socket is empty and the next edge announces more (epoll(7)).
 
 use std::io;
 use std::num::NonZeroU64;
@@ -13,16 +13,16 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, connect, recv, send, sockopt};
 use rustix::thread::set_current_timer_slack;
 
-use crate::io::operation::{Completion, DISCARD_BYTES, What};
-use crate::io::slots::{Ports, Want};
+use crate::io::operation::{Completion, CompletionKind, DISCARD_BYTES};
+use crate::io::slots::{Receive, Slots};
 
 const EVENTS_PER_WAIT: usize = 512;
-/// A wait shorter than this ends to the nanosecond, for one more system call.
+/// Shorter waits end to the nanosecond, for one more system call.
 const FINE_BELOW: Duration = Duration::from_millis(5);
 
 pub(crate) struct Poll {
     epoll: OwnedFd,
-    pub(crate) ports: Ports<Line>,
+    pub(crate) slots: Slots<EpollState>,
     input_bytes: usize,
     discarded: Box<[u8]>,
     events: Vec<epoll::Event>,
@@ -35,78 +35,81 @@ fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-/// A connection.
+/// Connection.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct EpollState {
     socket: Option<OwnedFd>,
     input: Box<[u8]>,
     is_writable: bool,
-    /// The peer has closed, or the connection is broken: no edge will follow.
+    /// True if the peer has closed or the connection is broken; no edge follows.
     has_ended: bool,
 }
 
 impl Poll {
-    pub(crate) fn new(ports: u32, input_bytes: usize) -> io::Result<Poll> {
-        // Sleeps of this thread are not drawn out to save wake-ups: PR_SET_TIMERSLACK(2const).
+    pub(crate) fn new(slots: u32, input_bytes: usize) -> io::Result<Poll> {
+        // Sleep precisely: by default the kernel delays wake-ups to batch them.
+        // PR_SET_TIMERSLACK(2const)
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         Ok(Poll {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            ports: Ports::new(ports),
+            slots: Slots::new(slots),
             input_bytes,
             discarded: vec![0; DISCARD_BYTES].into(),
             events: Vec::with_capacity(EVENTS_PER_WAIT),
         })
     }
 
-    pub(crate) fn open(&mut self, port: u32, socket: OwnedFd, to: SocketAddrAny) {
-        let place = &mut self.ports[port];
-        assert!(place.line.socket.is_none(), "port {port} is in use");
-        if place.line.input.is_empty() {
-            place.line.input = vec![0; self.input_bytes].into();
+    pub(crate) fn open(&mut self, slot: u32, socket: OwnedFd, to: SocketAddrAny) {
+        let entry = &mut self.slots[slot];
+        assert!(entry.state.socket.is_none(), "slot {slot} is in use");
+        if entry.state.input.is_empty() {
+            entry.state.input = vec![0; self.input_bytes].into();
         }
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT
             | epoll::EventFlags::RDHUP
             | epoll::EventFlags::ET;
-        let data = epoll::EventData::new_u64(u64::from(port));
+        let data = epoll::EventData::new_u64(u64::from(slot));
         let result = match connect(&socket, &to) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {
                 epoll::add(&self.epoll, &socket, data, flags)
             }
             Err(error) => Err(error),
         };
-        place.line.socket = Some(socket);
-        place.is_connecting = result.is_ok();
+        entry.state.socket = Some(socket);
+        entry.is_connecting = result.is_ok();
         if let Err(error) = result {
-            self.ports.end(port, What::Connected, -error.raw_os_error());
+            self.slots
+                .end(slot, CompletionKind::Connected, -error.raw_os_error());
         }
     }
 
-    pub(crate) fn input(&self, port: u32, length: usize) -> &[u8] {
-        &self.ports[port].line.input[..length]
+    pub(crate) fn input(&self, slot: u32, length: usize) -> &[u8] {
+        &self.slots[slot].state.input[..length]
     }
 
-    pub(crate) fn close(&mut self, port: u32) {
-        // Closing takes it out of the interest list: the socket has no duplicate (epoll(7)).
-        let closed = self.ports.close(port);
-        self.ports[port].line.input = closed.input;
+    pub(crate) fn close(&mut self, slot: u32) {
+        // Closing removes the socket from the interest list: it has no duplicate. epoll(7)
+        let closed = self.slots.close(slot);
+        self.slots[slot].state.input = closed.input;
     }
 
-    pub(crate) fn turn(
+    pub(crate) fn submit_and_wait(
         &mut self,
         wait: Duration,
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
         self.send_dirty();
         self.receive_ready();
-        let wait = match self.ports.has_ended() {
-            true => Duration::ZERO,
-            false => wait,
+        let wait = if self.slots.has_ended() {
+            Duration::ZERO
+        } else {
+            wait
         };
         self.collect(wait)?;
         self.send_dirty();
         self.receive_ready();
-        self.ports.take_ended(completions);
+        self.slots.take_ended(completions);
         Ok(())
     }
 
@@ -114,7 +117,7 @@ impl Poll {
         let wait = match wait {
             Duration::ZERO => wait,
             _ if wait < FINE_BELOW => self.sleep(wait)?,
-            // Rounded down: a thread that wakes early sleeps again.
+            // Round down: a thread that wakes early sleeps again.
             _ => Duration::from_millis(wait.as_millis() as u64),
         };
         let timeout = timespec(wait);
@@ -132,8 +135,8 @@ impl Poll {
         }
     }
 
-    /// Sleeps until there is an event or the time is over, to the nanosecond; epoll_wait(2) counts
-    /// milliseconds, and epoll_pwait2(2) is younger than the kernels that this back end is for.
+    /// Sleeps until an event or the timeout, to the nanosecond. epoll_wait(2) counts milliseconds;
+    /// epoll_pwait2(2) is newer than the kernels that need this back end.
     fn sleep(&self, wait: Duration) -> io::Result<Duration> {
         let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
         match poll(&mut fds, Some(&timespec(wait))) {
@@ -142,50 +145,51 @@ impl Poll {
         }
     }
 
-    fn note(&mut self, port: u32, flags: epoll::EventFlags) {
+    fn note(&mut self, slot: u32, flags: epoll::EventFlags) {
         use epoll::EventFlags as F;
-        let place = &mut self.ports[port];
-        let Some(socket) = &place.line.socket else {
+        let entry = &mut self.slots[slot];
+        let Some(socket) = &entry.state.socket else {
             return;
         };
         let is_over = flags.intersects(F::ERR | F::HUP);
         let may_write = flags.contains(F::OUT) || is_over;
-        let connected = (place.is_connecting && may_write).then(|| sockopt::socket_error(socket));
-        place.line.is_writable |= may_write;
-        place.line.has_ended |= is_over || flags.contains(F::RDHUP);
+        let connected = (entry.is_connecting && may_write).then(|| sockopt::socket_error(socket));
+        entry.state.is_writable |= may_write;
+        entry.state.has_ended |= is_over || flags.contains(F::RDHUP);
         if let Some(connected) = connected {
-            place.is_connecting = false;
+            entry.is_connecting = false;
             let result = match connected {
                 Ok(Ok(())) => 0,
                 Ok(Err(error)) | Err(error) => -error.raw_os_error(),
             };
-            self.ports.end(port, What::Connected, result);
+            self.slots.end(slot, CompletionKind::Connected, result);
         }
         if may_write {
-            self.ports.is_writable(port);
+            self.slots.set_writable(slot);
         }
         if flags.intersects(F::IN | F::RDHUP) || is_over {
-            self.ports.is_readable(port);
+            self.slots.set_readable(slot);
         }
     }
 
     fn send_dirty(&mut self) {
-        while let Some(port) = self.ports.next_dirty() {
-            if let Err(error) = self.send(port) {
-                self.ports.end(port, What::Sent, -error.raw_os_error());
+        while let Some(slot) = self.slots.next_dirty() {
+            if let Err(error) = self.send(slot) {
+                self.slots
+                    .end(slot, CompletionKind::Sent, -error.raw_os_error());
             }
         }
     }
 
-    fn send(&mut self, port: u32) -> Result<(), Errno> {
-        let place = &mut self.ports[port];
-        while place.line.is_writable && !place.is_connecting && !place.unsent().is_empty() {
-            let Some(socket) = &place.line.socket else {
+    fn send(&mut self, slot: u32) -> Result<(), Errno> {
+        let entry = &mut self.slots[slot];
+        while entry.state.is_writable && !entry.is_connecting && !entry.unsent().is_empty() {
+            let Some(socket) = &entry.state.socket else {
                 break;
             };
-            match send(socket, place.unsent(), SendFlags::NOSIGNAL) {
-                Ok(sent_bytes) => place.has_sent(sent_bytes),
-                Err(Errno::AGAIN) => place.line.is_writable = false,
+            match send(socket, entry.unsent(), SendFlags::NOSIGNAL) {
+                Ok(sent_bytes) => entry.advance(sent_bytes),
+                Err(Errno::AGAIN) => entry.state.is_writable = false,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
             }
@@ -194,17 +198,17 @@ impl Poll {
     }
 
     fn receive_ready(&mut self) {
-        while let Some(port) = self.ports.next_ready() {
-            let place = &mut self.ports[port];
-            let Line { socket, input, .. } = &mut place.line;
+        while let Some(slot) = self.slots.next_ready() {
+            let entry = &mut self.slots[slot];
+            let EpollState { socket, input, .. } = &mut entry.state;
             let Some(socket) = socket else { continue };
-            let received = match place.want {
-                Want::Nothing => continue,
-                Want::Look => {
+            let received = match entry.receive {
+                Receive::None => continue,
+                Receive::Read => {
                     let room = input.len();
                     recv(socket, &mut **input, RecvFlags::DONTWAIT).map(|(n, _)| (n, room))
                 }
-                Want::Discard(bytes) => {
+                Receive::Discard(bytes) => {
                     let room = bytes.min(DISCARD_BYTES as u64) as usize;
                     let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
                     // With MSG_TRUNC the second number is the true length.
@@ -213,18 +217,18 @@ impl Poll {
             };
             let result = match received {
                 Err(Errno::AGAIN) => {
-                    place.is_readable = false;
+                    entry.is_readable = false;
                     continue;
                 }
                 Err(error) => -error.raw_os_error(),
                 Ok((n, room)) => {
-                    // Less than asked for: it is empty, and the next edge tells.
-                    place.is_readable = n == room || place.line.has_ended;
+                    // A short read: the socket is empty, and the next edge announces more.
+                    entry.is_readable = n == room || entry.state.has_ended;
                     n as i32
                 }
             };
-            place.want = Want::Nothing;
-            self.ports.end(port, What::Received, result);
+            entry.receive = Receive::None;
+            self.slots.end(slot, CompletionKind::Received, result);
         }
     }
 }

@@ -1,19 +1,18 @@
-//! The back end over our own TCP: a shard of crate `netstack`, on a device that it alone has.
+//! Back end over our own TCP: a shard of crate `netstack` on a device of its own.
 //!
 //! ```text
-//!   output(port) ─▶ out ─▶ send ring ───▶┐           ┌─▶ device: TAP, packet socket, AF_XDP
+//!   output(slot) ─▶ out ─▶ send ring ───▶┐           ┌─▶ device: TAP, packet socket, AF_XDP
 //!                                        │ Netstack  │
-//!   input(port)  ◀──────── receive ring ◀┘           └──
+//!   input(slot)  ◀──────── receive ring ◀┘           └──
 //! ```
 //!
-//! A turn: what the last one has shown is dropped, what is to be sent leaves, and frames are taken
-//! in, after a sleep if there are none. So an acknowledgement travels with the next request if
-//! there is one.
+//! One iteration frees the input of the last one, sends, and receives frames, after a sleep if
+//! there are none. An acknowledgement therefore travels with the next request, if there is one.
 //!
-//! **Names that come again.** The server may still have a connection of an earlier run in
-//! TIME-WAIT. It takes a new one of that name if sequence numbers and timestamps have gone on since
-//! (RFC 6191), so the clock is the system's, and the key is the same until the system is booted.
-//! For the same reason names are needed no longer than late segments on a test's link.
+//! **Reused port pairs.** The server may still have a connection of an earlier run in TIME-WAIT. It
+//! accepts a new one with the same addresses and ports if sequence numbers and timestamps have
+//! advanced (RFC 6191). So the clock is the system's, and the key stays the same until reboot. For
+//! the same reason TIME-WAIT lasts no longer than late segments on a test's link.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -34,39 +33,40 @@ use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::LoadError;
-use crate::io::operation::{Completion, DISCARD_BYTES, Route, What};
-use crate::io::slots::{Ports, Want};
+use crate::io::operation::{Completion, CompletionKind, DISCARD_BYTES, Route};
+use crate::io::slots::{Receive, Slots};
 use crate::plan::Plan;
 
-/// The ports of an address: all but those of servers.
+/// Ports of an address: all but those of servers.
 const PORTS: RangeInclusive<u16> = 1_024..=u16::MAX;
-/// Names in TIME-WAIT: beyond it the oldest goes early. Fewer than an address has ports.
+/// Maximum of connections in TIME-WAIT; beyond it the oldest goes early. Fewer than an address has
+/// ports.
 const TIME_WAIT_MAX: usize = 1 << 15;
 const TIME_WAIT: Duration = Duration::from_secs(1);
-/// A request is short; what does not fit is written as the rest is acknowledged.
+/// Requests are short; the rest of a long one is written as the first part is acknowledged.
 const SEND_CAPACITY: usize = 16 << 10;
-/// How long the end of a run waits for the server to close its side of the connections; those that
-/// it has not closed by then are reset.
+/// Maximum wait, at the end of a run, for the server to close its side of the connections; the rest
+/// are reset.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many connections from one address to one target are open at the same time, at most.
+/// Maximum of open connections from one address to one target.
 pub(crate) const CONNECTIONS_PER_PAIR: u64 =
     (*PORTS.end() - *PORTS.start()) as u64 + 1 - TIME_WAIT_MAX as u64;
 
 pub(crate) struct UserTcp<D: Device> {
     netstack: Netstack<D>,
-    pub(crate) ports: Ports<Line>,
-    /// The port of each connection, by [`FlowId::index`].
+    pub(crate) slots: Slots<NetstackState>,
+    /// Slot of each connection, by [`FlowId::index`].
     owners: Vec<u32>,
-    /// Ports whose bytes are shown until the next turn.
+    /// Slots whose input is in use until the next iteration.
     shown: Vec<u32>,
 }
 
-/// A connection.
+/// Connection.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct NetstackState {
     flow: Option<FlowId>,
-    /// Of the bytes that have come, so many are shown.
+    /// Length of the input in use.
     shown_bytes: usize,
 }
 
@@ -75,18 +75,18 @@ impl UserTcp<DeviceQueue> {
     pub(crate) fn of_interface(
         interface: &InterfaceConfig,
         plan: &Plan,
-        ports: u32,
+        slots: u32,
     ) -> Result<UserTcp<DeviceQueue>, LoadError> {
         let opened = interface.open_keyed(1, tcp(), limits(), || Ok(key()));
         let netstacks = opened.map_err(|error| LoadError::Plan(error.to_string()))?;
         let netstack = netstacks.into_iter().next().expect("one was asked for");
-        let mut tcp = UserTcp::new(netstack, ports);
+        let mut tcp = UserTcp::new(netstack, slots);
         tcp.probe(plan)?;
         Ok(tcp)
     }
 }
 
-/// What its connections are started with.
+/// TCP settings of the connections.
 pub(crate) fn tcp() -> TcpConfig {
     TcpConfig {
         time_wait: TIME_WAIT,
@@ -103,7 +103,7 @@ pub(crate) fn limits() -> ShardLimits {
     }
 }
 
-/// The identity of this boot, which no other host knows. random(4)
+/// Secret of this boot, unknown to other hosts. random(4)
 pub(crate) fn key() -> [u8; 16] {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits = text.chars().filter_map(|digit| digit.to_digit(16));
@@ -112,22 +112,22 @@ pub(crate) fn key() -> [u8; 16] {
 }
 
 impl<D: Device> UserTcp<D> {
-    pub(crate) fn new(mut netstack: Netstack<D>, ports: u32) -> UserTcp<D> {
-        // As for epoll: sleeps of this thread are not drawn out. PR_SET_TIMERSLACK(2const)
+    pub(crate) fn new(mut netstack: Netstack<D>, slots: u32) -> UserTcp<D> {
+        // Sleep precisely, as for epoll. PR_SET_TIMERSLACK(2const)
         let _ = set_current_timer_slack(NonZeroU64::new(1));
-        // Its timers are counted from now.
+        // Start its timers now.
         netstack.shard().expire(now());
         UserTcp {
             netstack,
-            ports: Ports::new(ports),
+            slots: Slots::new(slots),
             owners: Vec::new(),
             shown: Vec::new(),
         }
     }
 
-    pub(crate) fn open(&mut self, port: u32, route: &Route) -> Result<(), Errno> {
-        let place = &mut self.ports[port];
-        assert!(place.line.flow.is_none(), "port {port} is in use");
+    pub(crate) fn open(&mut self, slot: u32, route: &Route) -> Result<(), Errno> {
+        let entry = &mut self.slots[slot];
+        assert!(entry.state.flow.is_none(), "slot {slot} is in use");
         let flow = match route.from {
             Some(from) => self.netstack.connect_from_address(now(), from, route.to),
             None => self.netstack.connect(now(), route.to),
@@ -137,68 +137,67 @@ impl<D: Device> UserTcp<D> {
         if self.owners.len() <= flow.index() {
             self.owners.resize(flow.index() + 1, 0);
         }
-        self.owners[flow.index()] = port;
-        place.line.flow = Some(flow);
-        place.is_connecting = true;
+        self.owners[flow.index()] = slot;
+        entry.state.flow = Some(flow);
+        entry.is_connecting = true;
         Ok(())
     }
 
-    pub(crate) fn input(&mut self, port: u32, length: usize) -> &[u8] {
-        let flow = self.ports[port].line.flow;
+    pub(crate) fn input(&mut self, slot: u32, length: usize) -> &[u8] {
+        let flow = self.slots[slot].state.flow;
         let (front, _) = flow.map_or((&[][..], &[][..]), |flow| self.netstack.shard().peek(flow));
         &front[..length]
     }
 
-    /// As the kernel closes: what was sent still arrives; what came and was not read makes it a
-    /// reset.
-    pub(crate) fn close(&mut self, port: u32) {
-        self.drop_shown(port);
-        if let Some(flow) = self.ports.close(port).flow {
+    /// Closes as the kernel does: sent bytes still arrive; unread input makes it a reset.
+    pub(crate) fn close(&mut self, slot: u32) {
+        self.drop_shown(slot);
+        if let Some(flow) = self.slots.close(slot).flow {
             self.netstack.shard().close(now(), flow);
         }
     }
 
-    pub(crate) fn turn(
+    pub(crate) fn submit_and_wait(
         &mut self,
         wait: Duration,
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
-        while let Some(port) = self.shown.pop() {
-            self.drop_shown(port);
+        while let Some(slot) = self.shown.pop() {
+            self.drop_shown(slot);
         }
         self.write_dirty();
         self.netstack.transmit(now(), &())?;
         self.receive_ready();
         let frames = self.netstack.receive(now())?;
-        if frames == 0 && !self.ports.has_ended() && !wait.is_zero() {
+        if frames == 0 && !self.slots.has_ended() && !wait.is_zero() {
             self.sleep(wait)?;
             self.netstack.receive(now())?;
         }
         self.note_events();
         self.receive_ready();
-        self.ports.take_ended(completions);
+        self.slots.take_ended(completions);
         Ok(())
     }
 
-    fn drop_shown(&mut self, port: u32) {
-        let line = &mut self.ports[port].line;
-        let bytes = std::mem::take(&mut line.shown_bytes);
-        if let (Some(flow), 1..) = (line.flow, bytes) {
+    fn drop_shown(&mut self, slot: u32) {
+        let state = &mut self.slots[slot].state;
+        let bytes = std::mem::take(&mut state.shown_bytes);
+        if let (Some(flow), 1..) = (state.flow, bytes) {
             self.netstack.shard().consume(flow, bytes);
         }
     }
 
     fn write_dirty(&mut self) {
-        while let Some(port) = self.ports.next_dirty() {
-            let place = &mut self.ports[port];
-            if let Some(flow) = place.line.flow {
-                let taken = self.netstack.shard().write(flow, place.unsent());
-                place.has_sent(taken);
+        while let Some(slot) = self.slots.next_dirty() {
+            let entry = &mut self.slots[slot];
+            if let Some(flow) = entry.state.flow {
+                let taken = self.netstack.shard().write(flow, entry.unsent());
+                entry.advance(taken);
             }
         }
     }
 
-    /// Sleeps until there is a frame or something to do, or the time is over.
+    /// Sleeps until a frame, a timer or the timeout.
     fn sleep(&mut self, wait: Duration) -> io::Result<()> {
         let wait = wait.min(self.netstack.wakes_at().since(now()));
         let timeout = Timespec {
@@ -217,56 +216,57 @@ impl<D: Device> UserTcp<D> {
 
     fn note_events(&mut self) {
         while let Some((flow, happened)) = self.netstack.shard().next_event() {
-            let port = self.owners[flow.index()];
+            let slot = self.owners[flow.index()];
             let is_open = happened.contains(Happened::CONNECTED);
             let has_begun = is_open || happened.contains(Happened::ENDED);
-            if has_begun && std::mem::take(&mut self.ports[port].is_connecting) {
+            if has_begun && std::mem::take(&mut self.slots[slot].is_connecting) {
                 let end = self.netstack.shard().end(flow).filter(|_| !is_open);
                 let result = end.map_or(0, result_of_end);
-                self.ports.end(port, What::Connected, result);
+                self.slots.end(slot, CompletionKind::Connected, result);
             }
-            self.ports.is_writable(port);
-            self.ports.is_readable(port);
+            self.slots.set_writable(slot);
+            self.slots.set_readable(slot);
         }
     }
 
     fn receive_ready(&mut self) {
-        while let Some(port) = self.ports.next_ready() {
-            let place = &mut self.ports[port];
-            let Some(flow) = place.line.flow else {
+        while let Some(slot) = self.slots.next_ready() {
+            let entry = &mut self.slots[slot];
+            let Some(flow) = entry.state.flow else {
                 continue;
             };
             let shard = self.netstack.shard();
             let (front, back) = shard.peek(flow);
-            let (front, back) = (front.len(), back.len());
-            let result = match place.want {
-                Want::Nothing => continue,
+            let front = front.len();
+            let back = back.len();
+            let result = match entry.receive {
+                Receive::None => continue,
                 _ if front == 0 => match result_at_end(shard, flow) {
                     Some(result) => result,
                     None => {
-                        place.is_readable = false;
+                        entry.is_readable = false;
                         continue;
                     }
                 },
-                Want::Look => {
-                    place.line.shown_bytes = front;
-                    self.shown.push(port);
+                Receive::Read => {
+                    entry.state.shown_bytes = front;
+                    self.shown.push(slot);
                     front as i32
                 }
-                Want::Discard(bytes) => {
+                Receive::Discard(bytes) => {
                     let here = (front + back).min(DISCARD_BYTES);
                     let dropped = bytes.min(here as u64) as usize;
                     shard.consume(flow, dropped);
                     dropped as i32
                 }
             };
-            place.want = Want::Nothing;
-            self.ports.end(port, What::Received, result);
+            entry.receive = Receive::None;
+            self.slots.end(slot, CompletionKind::Received, result);
         }
     }
 
-    /// One connection to each target, so that a run without a server ends with a sentence, not with
-    /// counters.
+    /// Opens one connection to each target, so that a run without a server ends with an error and
+    /// not with counters.
     pub(crate) fn probe(&mut self, plan: &Plan) -> Result<(), LoadError> {
         for &target in &plan.targets {
             let timeout = plan.connect_timeout;
@@ -282,8 +282,8 @@ impl<D: Device> UserTcp<D> {
         Ok(())
     }
 
-    /// Opens a connection that blocks, for what is done before the run. It has the first port. A
-    /// read or a write of it fails after `wait`.
+    /// Opens a blocking connection in the first slot, for work before the run. A read or write
+    /// fails after `wait`.
     pub(crate) fn stream(
         &mut self,
         to: SocketAddr,
@@ -295,7 +295,7 @@ impl<D: Device> UserTcp<D> {
             from: None,
             is_chatty: true,
         };
-        self.open(STREAM_PORT, &route)?;
+        self.open(STREAM_SLOT, &route)?;
         let mut stream = Stream {
             tcp: self,
             timeout: connect_timeout,
@@ -313,25 +313,28 @@ impl<D: Device> UserTcp<D> {
 }
 
 impl<D: Device> Drop for UserTcp<D> {
-    /// No kernel closes the connections later.
+    /// Closes the connections, since no kernel does it later.
     fn drop(&mut self) {
-        let ports = self.ports.iter();
-        let open: Vec<_> = ports
-            .filter_map(|(port, it)| Some((port, it.line.flow?)))
+        let slots = self.slots.iter();
+        let open: Vec<_> = slots
+            .filter_map(|(slot, it)| Some((slot, it.state.flow?)))
             .collect();
-        for &(port, _) in &open {
-            self.close(port);
+        for &(slot, _) in &open {
+            self.close(slot);
         }
         let until = now() + FAREWELL_TIMEOUT;
         while self.netstack.shard().flows_len() > 0 && now() < until {
-            if self.turn(until.since(now()), &mut Vec::new()).is_err() {
+            if self
+                .submit_and_wait(until.since(now()), &mut Vec::new())
+                .is_err()
+            {
                 return;
             }
         }
         for (_, flow) in open {
             self.netstack.shard().abort(flow);
         }
-        // The device may be gone; then nothing can be told.
+        // The device may be gone; then nothing can be sent.
         let _ = self.netstack.transmit(now(), &());
     }
 }
@@ -342,15 +345,15 @@ pub(crate) struct Stream<'s, D: Device> {
     timeout: Duration,
 }
 
-const STREAM_PORT: u32 = 0;
+const STREAM_SLOT: u32 = 0;
 
 impl<D: Device> Stream<'_, D> {
-    /// Makes turns until there is a result.
+    /// Iterates until there is a result.
     fn until<T>(
         &mut self,
         mut result: impl FnMut(&mut stack::Shard, FlowId) -> Option<io::Result<T>>,
     ) -> io::Result<T> {
-        let flow = self.tcp.ports[STREAM_PORT].line.flow;
+        let flow = self.tcp.slots[STREAM_SLOT].state.flow;
         let flow = flow.expect("it is open as long as the stream");
         let until = now() + self.timeout;
         loop {
@@ -361,7 +364,7 @@ impl<D: Device> Stream<'_, D> {
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            self.tcp.turn(left, &mut Vec::new())?;
+            self.tcp.submit_and_wait(left, &mut Vec::new())?;
         }
     }
 }
@@ -394,12 +397,12 @@ impl<D: Device> Write for Stream<'_, D> {
 
 impl<D: Device> Drop for Stream<'_, D> {
     fn drop(&mut self) {
-        self.tcp.close(STREAM_PORT);
+        self.tcp.close(STREAM_SLOT);
     }
 }
 
-/// What a receive says when there are no more bytes: 0 if the peer has closed, or an error; `None`
-/// if there may be more.
+/// Result of a receive without bytes: 0 if the peer has closed, or an error; `None` if more may
+/// come.
 fn result_at_end(shard: &stack::Shard, flow: FlowId) -> Option<i32> {
     let machine = shard.connection(flow)?;
     match machine.end() {
@@ -408,7 +411,7 @@ fn result_at_end(shard: &stack::Shard, flow: FlowId) -> Option<i32> {
     }
 }
 
-/// As a system call's in the kernel.
+/// Result of the system call in the kernel.
 fn result_of_end(end: End) -> i32 {
     match end {
         End::Closed => 0,

@@ -1,124 +1,124 @@
-//! The ports of a back end that makes its completions itself: what each has to send and waits to
-//! receive, and which of them the next turn looks at.
+//! Slots of a back end that makes its completions itself: for each connection what is left to send
+//! and the receive in progress, and the queues of slots that can progress.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use crate::io::operation::{Completion, What};
+use crate::io::operation::{Completion, CompletionKind};
 
-/// See the [module page](self).
-pub(crate) struct Ports<L> {
-    ports: Vec<Port<L>>,
-    /// Ports with bytes to send, each once.
+/// See the [module page](self). `S` is the back end's own state of a connection.
+pub(crate) struct Slots<S> {
+    slots: Vec<Slot<S>>,
+    /// Slots with bytes to send, each once.
     dirty: VecDeque<u32>,
-    /// Ports with a receive under way that may have something.
+    /// Slots that are readable and have a receive in progress.
     ready: VecDeque<u32>,
     ended: Vec<Completion>,
 }
 
 #[derive(Default)]
-pub(crate) struct Port<L> {
-    /// What the back end has of the connection.
-    pub(crate) line: L,
+pub(crate) struct Slot<S> {
+    pub(crate) state: S,
     out: Vec<u8>,
     sent_bytes: usize,
-    pub(crate) want: Want,
+    pub(crate) receive: Receive,
     pub(crate) is_connecting: bool,
-    /// There may be bytes, or an end, that no event will tell of again.
+    /// True if there may be bytes, or an end, that no further event announces.
     pub(crate) is_readable: bool,
     is_dirty: bool,
 }
 
-/// The receive that is under way.
+/// The receive in progress.
 #[derive(Clone, Copy, Default, PartialEq)]
-pub(crate) enum Want {
+pub(crate) enum Receive {
     #[default]
-    Nothing,
-    Look,
+    None,
+    Read,
     Discard(u64),
 }
 
-impl<L: Default> Ports<L> {
-    pub(crate) fn new(count: u32) -> Ports<L> {
-        Ports {
-            ports: (0..count).map(|_| Port::default()).collect(),
+impl<S: Default> Slots<S> {
+    pub(crate) fn new(count: u32) -> Slots<S> {
+        Slots {
+            slots: (0..count).map(|_| Slot::default()).collect(),
             dirty: VecDeque::new(),
             ready: VecDeque::new(),
             ended: Vec::new(),
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Port<L>)> {
-        (0..).zip(&self.ports)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Slot<S>)> {
+        (0..).zip(&self.slots)
     }
 
-    pub(crate) fn output(&mut self, port: u32) -> &mut Vec<u8> {
-        self.is_dirty(port);
-        &mut self[port].out
+    pub(crate) fn output(&mut self, slot: u32) -> &mut Vec<u8> {
+        self.set_dirty(slot);
+        &mut self[slot].out
     }
 
-    /// What has to be sent may be sent now.
-    pub(crate) fn is_writable(&mut self, port: u32) {
-        if !self[port].out.is_empty() {
-            self.is_dirty(port);
+    /// Queues the slot for sending if it has unsent bytes.
+    pub(crate) fn set_writable(&mut self, slot: u32) {
+        if !self[slot].out.is_empty() {
+            self.set_dirty(slot);
         }
     }
 
-    fn is_dirty(&mut self, port: u32) {
-        if !std::mem::replace(&mut self[port].is_dirty, true) {
-            self.dirty.push_back(port);
+    fn set_dirty(&mut self, slot: u32) {
+        if !std::mem::replace(&mut self[slot].is_dirty, true) {
+            self.dirty.push_back(slot);
         }
     }
 
-    pub(crate) fn want(&mut self, port: u32, want: Want) {
-        self[port].want = want;
-        if self[port].is_readable {
-            self.ready.push_back(port);
+    pub(crate) fn begin_receive(&mut self, slot: u32, receive: Receive) {
+        self[slot].receive = receive;
+        if self[slot].is_readable {
+            self.ready.push_back(slot);
         }
     }
 
-    /// There are bytes, or an end.
-    pub(crate) fn is_readable(&mut self, port: u32) {
-        let was_readable = std::mem::replace(&mut self[port].is_readable, true);
-        if !was_readable && self[port].want != Want::Nothing {
-            self.ready.push_back(port);
+    /// Notes that there are bytes, or an end.
+    pub(crate) fn set_readable(&mut self, slot: u32) {
+        let was_readable = std::mem::replace(&mut self[slot].is_readable, true);
+        if !was_readable && self[slot].receive != Receive::None {
+            self.ready.push_back(slot);
         }
     }
 
-    pub(crate) fn cancel(&mut self, port: u32) {
-        let place = &mut self[port];
-        place.want = Want::Nothing;
-        place.is_connecting = false;
-        place.out.clear();
-        place.sent_bytes = 0;
+    pub(crate) fn cancel(&mut self, slot: u32) {
+        let entry = &mut self[slot];
+        entry.receive = Receive::None;
+        entry.is_connecting = false;
+        entry.out.clear();
+        entry.sent_bytes = 0;
     }
 
-    /// Makes the port as new. Returns what the back end had of the connection.
-    pub(crate) fn close(&mut self, port: u32) -> L {
-        self.cancel(port);
-        let place = &mut self[port];
-        let closed = std::mem::take(place);
-        (place.out, place.is_dirty) = (closed.out, closed.is_dirty);
-        self.ended.retain(|completion| completion.port != port);
-        closed.line
+    /// Resets the slot and returns the back end's state of its connection.
+    pub(crate) fn close(&mut self, slot: u32) -> S {
+        self.cancel(slot);
+        let entry = &mut self[slot];
+        let closed = std::mem::take(entry);
+        entry.out = closed.out;
+        entry.is_dirty = closed.is_dirty;
+        self.ended.retain(|completion| completion.slot != slot);
+        closed.state
     }
 
-    /// The next one with bytes to send.
+    /// Takes the next slot with bytes to send.
     pub(crate) fn next_dirty(&mut self) -> Option<u32> {
-        let port = self.dirty.pop_front()?;
-        self[port].is_dirty = false;
-        Some(port)
+        let slot = self.dirty.pop_front()?;
+        self[slot].is_dirty = false;
+        Some(slot)
     }
 
-    /// The next one with a receive under way. It may come twice, or for a receive that was
-    /// cancelled; then it wants nothing.
+    /// Takes the next slot with a receive in progress. A slot may come twice, or after its receive
+    /// was cancelled; then its receive is [`Receive::None`].
     pub(crate) fn next_ready(&mut self) -> Option<u32> {
         self.ready.pop_front()
     }
 
-    /// An operation has ended.
-    pub(crate) fn end(&mut self, port: u32, what: What, result: i32) {
-        self.ended.push(Completion { port, what, result });
+    /// Queues the completion of an operation.
+    pub(crate) fn end(&mut self, slot: u32, kind: CompletionKind, result: i32) {
+        self.ended.push(Completion { slot, kind, result });
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -130,13 +130,14 @@ impl<L: Default> Ports<L> {
     }
 }
 
-impl<L> Port<L> {
-    /// What is to be sent next.
+impl<S> Slot<S> {
+    /// Bytes to send next.
     pub(crate) fn unsent(&self) -> &[u8] {
         &self.out[self.sent_bytes..]
     }
 
-    pub(crate) fn has_sent(&mut self, bytes: usize) {
+    /// Notes that `bytes` bytes were sent.
+    pub(crate) fn advance(&mut self, bytes: usize) {
         self.sent_bytes += bytes;
         if self.sent_bytes == self.out.len() {
             self.out.clear();
@@ -145,16 +146,16 @@ impl<L> Port<L> {
     }
 }
 
-impl<L> Index<u32> for Ports<L> {
-    type Output = Port<L>;
+impl<S> Index<u32> for Slots<S> {
+    type Output = Slot<S>;
 
-    fn index(&self, port: u32) -> &Port<L> {
-        &self.ports[port as usize]
+    fn index(&self, slot: u32) -> &Slot<S> {
+        &self.slots[slot as usize]
     }
 }
 
-impl<L> IndexMut<u32> for Ports<L> {
-    fn index_mut(&mut self, port: u32) -> &mut Port<L> {
-        &mut self.ports[port as usize]
+impl<S> IndexMut<u32> for Slots<S> {
+    fn index_mut(&mut self, slot: u32) -> &mut Slot<S> {
+        &mut self.slots[slot as usize]
     }
 }

@@ -1,4 +1,4 @@
-//! Sockets that connect, and what goes wrong with them, by httperf's classes.
+//! Sockets for connections, and their errors in httperf's classes.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 use crate::io::operation::Route;
 use crate::outcome::Errors;
 
-/// Makes a socket for a connection.
+/// Creates a socket for a connection.
 pub(crate) fn socket_for(route: &Route, is_nonblocking: bool) -> Result<OwnedFd, Errno> {
     let family = if route.to.is_ipv4() {
         AddressFamily::INET
@@ -20,13 +20,13 @@ pub(crate) fn socket_for(route: &Route, is_nonblocking: bool) -> Result<OwnedFd,
     flags.set(SocketFlags::NONBLOCK, is_nonblocking);
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     if route.is_chatty {
-        // Nagle would hold the second of two small requests until the first is acknowledged. One
-        // request per connection needs no such call.
+        // Nagle would hold the second of two small requests until the first is acknowledged. A
+        // connection with a single request needs no such call.
         sockopt::set_tcp_nodelay(&socket, true)?;
     }
     if let Some(source) = route.from {
-        // The port is picked at connect, by the whole 4-tuple, so that every source address has its
-        // whole range for every target (IP_BIND_ADDRESS_NO_PORT, ip(7)).
+        // Pick the port at connect, by the whole 4-tuple, so that each source address has its whole
+        // range for each target (IP_BIND_ADDRESS_NO_PORT, ip(7)).
         bind_without_port(&socket)?;
         bind(&socket, &SocketAddr::new(source, 0))?;
     }
@@ -54,7 +54,7 @@ fn bind_without_port(socket: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Counts what the system said when a connection could not be made or broke.
+/// Counts a connection error by its class.
 pub(crate) fn count(errors: &mut Errors, error: Errno) {
     let counter = match error {
         Errno::TIMEDOUT => &mut errors.socket_timeout,

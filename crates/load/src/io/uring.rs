@@ -1,17 +1,17 @@
-//! The io_uring back end, and the only unsafe code of this crate.
+//! io_uring back end.
 //!
-//! A *port* is one connection's place: its socket and what it sends. All memory that the kernel is
-//! told of belongs to a port, or is a shared [buffer](Buffers); ports lie in one box that is never
-//! moved, and are given back only when the kernel has nothing of them any more.
+//! A slot holds one connection: its socket and its output. All memory that the kernel may access
+//! belongs to a slot or is a shared [buffer](Buffers). The slots lie in a box that never moves, and
+//! are freed only when the kernel has no operation on them.
 //!
 //! ```text
-//! Port ┌ socket ┬ out ─── sent next; untouched while the kernel has it ┐
+//! RingSlot ┌ socket ┬ out ─── sent next; untouched while the kernel has it ┐
 //!      │        ├ staged ─ what came while the kernel had `out`         │
 //!      └        └ held ── the buffer that its last receive filled       ┘
 //! ```
 //!
-//! One `io_uring_enter` per turn submits everything and waits. What keeps it cheap, each measured
-//! (docs/performance.md):
+//! One `io_uring_enter` per iteration submits everything and waits. Three optimisations, each
+//! measured (docs/performance.md):
 //!
 //! - Bytes that need no look are received with `MSG_TRUNC`, which for TCP means that the kernel
 //!   drops them without copying (tcp(7)).
@@ -34,55 +34,55 @@ use rustix::net::SocketAddrAny;
 
 use buffers::{Buffers, GROUP};
 
-use crate::io::operation::{Completion, DISCARD_BYTES, What};
+use crate::io::operation::{Completion, CompletionKind, DISCARD_BYTES};
 
 const SUBMISSIONS_MIN: u32 = 64;
 const SUBMISSIONS_MAX: u32 = 4096;
 const COMPLETIONS_MAX: u32 = 65_536;
-/// How many buffers the kernel has at first: few stay in the cache. If a turn's receives find none,
-/// it gets twice as many, up to one for each connection; those receives are begun again.
+/// Number of buffers that the kernel gets at first; few stay in the cache. If receives find none,
+/// the number doubles, up to one per connection, and those receives are begun again.
 const BUFFERS_FIRST: u16 = 64;
 const BUFFERS_MAX: u16 = 4096;
-/// After so many receives a connection is worth a call that registers it, and one that ends that.
+/// Receives after which a connection is worth the two calls that register and unregister it.
 const REGISTER_AFTER: u32 = 4;
-/// A send that is longer is made in parts: the kernel takes at most 2 GiB at a time. send(2)
+/// Longest send; longer ones are split. The kernel takes at most 2 GiB at a time. send(2)
 const SEND_BYTES_MAX: usize = if cfg!(test) { 1 << 24 } else { 1 << 30 };
 /// io_uring_prep_recv(3).
 const RECVSEND_POLL_FIRST: u16 = 1;
 
-/// How long the end of a run waits for the kernel to give buffers back. Longer than any operation
-/// takes that is cancelled; after it the buffers are left to the kernel for good.
+/// Maximum wait, at the end of a run, for the kernel to return its buffers. Longer than a cancelled
+/// operation takes; afterwards the buffers are leaked.
 const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Ring {
     ring: IoUring,
-    ports: Box<[Port]>,
+    slots: Box<[RingSlot]>,
     buffers: Option<Buffers>,
-    /// Whether the ring has a table of descriptors, with a place for each port.
+    /// True if the ring has a table of descriptors, with an entry for each slot.
     has_table: bool,
-    /// Ports with bytes to send, each once.
+    /// Slots with bytes to send, each once.
     dirty: Vec<u32>,
-    /// Sends that the next turn submits: they nearly always complete at once.
+    /// Sends of the next submission; they nearly always complete at once.
     sends_queued: usize,
-    /// Operations that the kernel has, or will have at the next turn.
+    /// Operations that the kernel has, or will get with the next submission.
     under_way: usize,
     input_bytes: usize,
-    /// Receives that found no buffer.
+    /// Slots whose receive found no buffer.
     starved: Vec<u32>,
     discarded: Box<[u8]>,
 }
 
 #[derive(Default)]
-struct Port {
+struct RingSlot {
     socket: Option<OwnedFd>,
-    /// Of its connect; apart, so that what every request touches lies together.
+    /// Address of the connect. Boxed, so that the fields that every request touches lie together.
     address: Option<Box<SocketAddrAny>>,
     out: Vec<u8>,
     staged: Vec<u8>,
     held: Option<u16>,
     receives: u32,
     is_registered: bool,
-    /// The last receive left bytes in the socket.
+    /// True if the last receive left bytes in the socket.
     has_more: bool,
     under_way: u8,
     is_sending: bool,
@@ -90,11 +90,11 @@ struct Port {
     is_cancelled: bool,
 }
 
-/// Builds an operation on a port's socket: a registered one goes by the port's number in the table.
+/// Builds an operation on a slot's socket; a registered one is named by its number in the table.
 macro_rules! of_socket {
-    ($place:expr, $socket:expr, $port:expr, $fd:ident => $operation:expr) => {
-        if $place.is_registered {
-            let $fd = Fixed($port);
+    ($entry:expr, $socket:expr, $slot:expr, $fd:ident => $operation:expr) => {
+        if $entry.is_registered {
+            let $fd = Fixed($slot);
             $operation.build()
         } else {
             let $fd = Fd($socket.as_raw_fd());
@@ -103,8 +103,8 @@ macro_rules! of_socket {
     };
 }
 
-impl Port {
-    /// A receive on an empty socket waits at once, without the attempt.
+impl RingSlot {
+    /// Flag that makes a receive on an empty socket wait at once, without an attempt.
     fn when_to_try(&self) -> u16 {
         if self.has_more {
             0
@@ -113,19 +113,19 @@ impl Port {
         }
     }
 
-    /// Notes how a send ended. Says whether that is news for the worker.
+    /// Notes the end of a send; returns true if the worker must be told.
     fn sent(&mut self, result: i32) -> bool {
         let is_over = result < 0 || self.is_cancelled;
         let sent = result.max(0) as usize;
         self.is_sending = false;
         if is_over || sent == self.out.len() {
             self.out.clear();
-            // Else it keeps its buffer: most connections never need a second one.
+            // Keep the buffer otherwise: most connections never need a second one.
             if !self.staged.is_empty() {
                 std::mem::swap(&mut self.out, &mut self.staged);
             }
         } else {
-            // The kernel gets so much in parts, or took less than it could.
+            // The send was split, or the kernel took less than it could.
             self.out.drain(..sent);
             self.out.append(&mut self.staged);
         }
@@ -134,27 +134,27 @@ impl Port {
 }
 
 impl Ring {
-    pub(crate) fn new(ports: u32, input_bytes: usize) -> io::Result<Ring> {
-        let most = ports.next_power_of_two().min(BUFFERS_MAX.into()) as u16;
-        Ring::with_buffers(ports, input_bytes, BUFFERS_FIRST.min(most), most)
+    pub(crate) fn new(slots: u32, input_bytes: usize) -> io::Result<Ring> {
+        let most = slots.next_power_of_two().min(BUFFERS_MAX.into()) as u16;
+        Ring::with_buffers(slots, input_bytes, BUFFERS_FIRST.min(most), most)
     }
 
-    fn with_buffers(ports: u32, input_bytes: usize, first: u16, most: u16) -> io::Result<Ring> {
-        let submissions = (2 * ports).clamp(SUBMISSIONS_MIN, SUBMISSIONS_MAX);
-        let completions = (4 * ports).clamp(4 * SUBMISSIONS_MIN, COMPLETIONS_MAX);
+    fn with_buffers(slots: u32, input_bytes: usize, first: u16, most: u16) -> io::Result<Ring> {
+        let submissions = (2 * slots).clamp(SUBMISSIONS_MIN, SUBMISSIONS_MAX);
+        let completions = (4 * slots).clamp(4 * SUBMISSIONS_MIN, COMPLETIONS_MAX);
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_cqsize(completions.next_power_of_two())
             .build(submissions.next_power_of_two())?;
         let buffers = Buffers::new(&ring.submitter(), first, most, input_bytes)?;
-        // Refused if there are more ports than descriptors (ulimit -n): it goes without.
-        let has_table = ring.submitter().register_files_sparse(ports).is_ok();
+        // Fails with more slots than descriptors (ulimit -n); works without.
+        let has_table = ring.submitter().register_files_sparse(slots).is_ok();
         Ok(Ring {
             ring,
             buffers: Some(buffers),
             has_table,
-            ports: (0..ports).map(|_| Port::default()).collect(),
+            slots: (0..slots).map(|_| RingSlot::default()).collect(),
             dirty: Vec::new(),
             sends_queued: 0,
             under_way: 0,
@@ -165,141 +165,143 @@ impl Ring {
         })
     }
 
-    pub(crate) fn open(&mut self, port: u32, socket: OwnedFd, to: SocketAddrAny) {
-        let place = &mut self.ports[port as usize];
+    pub(crate) fn open(&mut self, slot: u32, socket: OwnedFd, to: SocketAddrAny) {
+        let entry = &mut self.slots[slot as usize];
         assert!(
-            place.socket.is_none() && place.under_way == 0,
-            "port {port} is in use"
+            entry.socket.is_none() && entry.under_way == 0,
+            "slot {slot} is in use"
         );
         let fd = Fd(socket.as_raw_fd());
-        place.socket = Some(socket);
-        let address = place.address.insert(Box::new(to));
-        let (at, length) = (address.as_ptr(), address.addr_len());
+        entry.socket = Some(socket);
+        let address = entry.address.insert(Box::new(to));
+        let at = address.as_ptr();
+        let length = address.addr_len();
         self.push(
-            port,
-            What::Connected,
+            slot,
+            CompletionKind::Connected,
             opcode::Connect::new(fd, at.cast(), length).build(),
         );
     }
 
-    pub(crate) fn output(&mut self, port: u32) -> &mut Vec<u8> {
-        let place = &mut self.ports[port as usize];
-        if !place.is_dirty {
-            place.is_dirty = true;
-            self.dirty.push(port);
+    pub(crate) fn output(&mut self, slot: u32) -> &mut Vec<u8> {
+        let entry = &mut self.slots[slot as usize];
+        if !entry.is_dirty {
+            entry.is_dirty = true;
+            self.dirty.push(slot);
         }
-        match place.is_sending {
-            true => &mut place.staged,
-            false => &mut place.out,
+        if entry.is_sending {
+            &mut entry.staged
+        } else {
+            &mut entry.out
         }
     }
 
-    pub(crate) fn receive(&mut self, port: u32) {
-        self.give_back(port);
-        self.register(port);
-        let place = &mut self.ports[port as usize];
-        let Some(socket) = &place.socket else { return };
+    pub(crate) fn receive(&mut self, slot: u32) {
+        self.give_back(slot);
+        self.register(slot);
+        let entry = &mut self.slots[slot as usize];
+        let Some(socket) = &entry.socket else { return };
         let length = self.input_bytes as u32;
-        let entry = of_socket!(place, socket, port, fd => {
+        let entry = of_socket!(entry, socket, slot, fd => {
             opcode::Recv::new(fd, std::ptr::null_mut(), length)
                 .buf_group(GROUP)
-                .ioprio(place.when_to_try())
+                .ioprio(entry.when_to_try())
         });
         let entry = entry.flags(squeue::Flags::BUFFER_SELECT);
-        self.push(port, What::Received, entry);
+        self.push(slot, CompletionKind::Received, entry);
     }
 
-    pub(crate) fn discard(&mut self, port: u32, bytes: u64) {
-        self.give_back(port);
-        let place = &mut self.ports[port as usize];
-        let Some(socket) = &place.socket else { return };
+    pub(crate) fn discard(&mut self, slot: u32, bytes: u64) {
+        self.give_back(slot);
+        let entry = &mut self.slots[slot as usize];
+        let Some(socket) = &entry.socket else { return };
         let length = bytes.min(DISCARD_BYTES as u64) as u32;
         let at = self.discarded.as_mut_ptr();
-        let entry = of_socket!(place, socket, port, fd => {
+        let entry = of_socket!(entry, socket, slot, fd => {
             opcode::Recv::new(fd, at, length)
                 .flags(libc::MSG_TRUNC)
-                .ioprio(place.when_to_try())
+                .ioprio(entry.when_to_try())
         });
-        self.push(port, What::Received, entry);
+        self.push(slot, CompletionKind::Received, entry);
     }
 
-    pub(crate) fn input(&self, port: u32, length: usize) -> &[u8] {
-        match (self.ports[port as usize].held, &self.buffers) {
+    pub(crate) fn input(&self, slot: u32, length: usize) -> &[u8] {
+        match (self.slots[slot as usize].held, &self.buffers) {
             (Some(id), Some(buffers)) => buffers.bytes(id, length),
             _ => &[],
         }
     }
 
-    fn give_back(&mut self, port: u32) {
+    fn give_back(&mut self, slot: u32) {
         if let (Some(id), Some(buffers)) =
-            (self.ports[port as usize].held.take(), &mut self.buffers)
+            (self.slots[slot as usize].held.take(), &mut self.buffers)
         {
             buffers.give(id);
         }
     }
 
-    /// Gives a connection that lasts a place in the ring's table.
-    fn register(&mut self, port: u32) {
-        let place = &mut self.ports[port as usize];
-        place.receives = place.receives.saturating_add(1);
-        if place.receives == REGISTER_AFTER
+    /// Registers a long-lived connection in the ring's table.
+    fn register(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        entry.receives = entry.receives.saturating_add(1);
+        if entry.receives == REGISTER_AFTER
             && self.has_table
-            && let Some(socket) = &place.socket
+            && let Some(socket) = &entry.socket
         {
             let result = self
                 .ring
                 .submitter()
-                .register_files_update(port, &[socket.as_raw_fd()]);
-            place.is_registered = result.is_ok();
+                .register_files_update(slot, &[socket.as_raw_fd()]);
+            entry.is_registered = result.is_ok();
         }
     }
 
-    pub(crate) fn is_busy(&self, port: u32) -> bool {
-        self.ports[port as usize].under_way > 0
+    pub(crate) fn is_busy(&self, slot: u32) -> bool {
+        self.slots[slot as usize].under_way > 0
     }
 
-    pub(crate) fn cancel(&mut self, port: u32) {
-        let place = &mut self.ports[port as usize];
-        place.staged.clear();
-        if !place.is_sending {
-            place.out.clear();
+    pub(crate) fn cancel(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        entry.staged.clear();
+        if !entry.is_sending {
+            entry.out.clear();
         }
-        place.is_cancelled = true;
-        if let (Some(socket), true) = (&place.socket, place.under_way > 0) {
+        entry.is_cancelled = true;
+        if let (Some(socket), true) = (&entry.socket, entry.under_way > 0) {
             let all = CancelBuilder::fd(Fd(socket.as_raw_fd())).all();
             self.push(
-                port,
-                What::Cancelled,
+                slot,
+                CompletionKind::Cancelled,
                 opcode::AsyncCancel2::new(all).build(),
             );
         }
     }
 
-    pub(crate) fn close(&mut self, port: u32) {
-        let place = &mut self.ports[port as usize];
+    pub(crate) fn close(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
         assert!(
-            place.under_way == 0,
-            "port {port} has {} operations",
-            place.under_way
+            entry.under_way == 0,
+            "slot {slot} has {} operations",
+            entry.under_way
         );
-        if place.is_registered {
-            // Else the table would keep the connection open. It was accepted once, so this is as
-            // well.
+        if entry.is_registered {
+            // The table would keep the connection open. Its registration succeeded, so this does
+            // too.
             self.ring
                 .submitter()
-                .register_files_update(port, &[-1])
+                .register_files_update(slot, &[-1])
                 .expect("a place of the table can be emptied");
         }
-        place.socket = None;
-        place.out.clear();
-        place.staged.clear();
-        place.receives = 0;
-        (place.is_registered, place.has_more) = (false, false);
-        place.is_cancelled = false;
-        self.give_back(port);
+        entry.socket = None;
+        entry.out.clear();
+        entry.staged.clear();
+        entry.receives = 0;
+        (entry.is_registered, entry.has_more) = (false, false);
+        entry.is_cancelled = false;
+        self.give_back(slot);
     }
 
-    pub(crate) fn turn(
+    pub(crate) fn submit_and_wait(
         &mut self,
         wait: Duration,
         completions: &mut Vec<Completion>,
@@ -315,31 +317,31 @@ impl Ring {
 
     fn send_dirty(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
-        for port in dirty.drain(..) {
-            let place = &mut self.ports[port as usize];
-            place.is_dirty = false;
-            // What is staged behind a send that is under way goes out after its completion.
-            if !place.is_sending && !place.out.is_empty() {
-                self.send(port);
+        for slot in dirty.drain(..) {
+            let entry = &mut self.slots[slot as usize];
+            entry.is_dirty = false;
+            // Bytes staged behind a send in progress leave after its completion.
+            if !entry.is_sending && !entry.out.is_empty() {
+                self.send(slot);
             }
         }
         self.dirty = dirty;
     }
 
-    fn send(&mut self, port: u32) {
-        let place = &mut self.ports[port as usize];
-        let Some(socket) = &place.socket else { return };
-        place.is_sending = true;
-        let length = place.out.len().min(SEND_BYTES_MAX) as u32;
-        let entry = of_socket!(place, socket, port, fd => {
-            opcode::Send::new(fd, place.out.as_ptr(), length)
+    fn send(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        let Some(socket) = &entry.socket else { return };
+        entry.is_sending = true;
+        let length = entry.out.len().min(SEND_BYTES_MAX) as u32;
+        let entry = of_socket!(entry, socket, slot, fd => {
+            opcode::Send::new(fd, entry.out.as_ptr(), length)
                 .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
         });
         self.sends_queued += 1;
-        self.push(port, What::Sent, entry);
+        self.push(slot, CompletionKind::Sent, entry);
     }
 
-    /// Enters the ring, with nothing to do: a filter may forbid that by itself.
+    /// Enters the ring without work: a filter may forbid just that.
     pub(crate) fn try_enter(&mut self) -> io::Result<()> {
         self.enter(0, Duration::ZERO)
     }
@@ -362,7 +364,7 @@ impl Ring {
         };
         match result {
             Ok(_) => Ok(()),
-            // The time is over; a signal came; the completion queue must be emptied first.
+            // Timeout, signal, or a completion queue that must be emptied first.
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
                 _ => Err(error),
@@ -371,56 +373,56 @@ impl Ring {
     }
 
     fn reap(&mut self, completions: &mut Vec<Completion>) {
-        for entry in self.ring.completion() {
-            let port = (entry.user_data() >> 3) as u32;
-            let what = What::from_bits(entry.user_data() & 7);
-            let place = &mut self.ports[port as usize];
-            place.under_way -= 1;
+        for cqe in self.ring.completion() {
+            let slot = (cqe.user_data() >> 3) as u32;
+            let kind = CompletionKind::from_bits(cqe.user_data() & 7);
+            let entry = &mut self.slots[slot as usize];
+            entry.under_way -= 1;
             self.under_way -= 1;
             let mut is_news = true;
-            if what == What::Received {
-                place.held = cqueue::buffer_select(entry.flags());
-                place.has_more = cqueue::sock_nonempty(entry.flags());
-                if entry.result() == -libc::ENOBUFS && !place.is_cancelled {
+            if kind == CompletionKind::Received {
+                entry.held = cqueue::buffer_select(cqe.flags());
+                entry.has_more = cqueue::sock_nonempty(cqe.flags());
+                if cqe.result() == -libc::ENOBUFS && !entry.is_cancelled {
                     is_news = false;
-                    self.starved.push(port);
+                    self.starved.push(slot);
                 }
-            } else if what == What::Sent {
-                is_news = place.sent(entry.result());
-                if !place.out.is_empty() && !place.is_dirty {
-                    place.is_dirty = true;
-                    self.dirty.push(port);
+            } else if kind == CompletionKind::Sent {
+                is_news = entry.sent(cqe.result());
+                if !entry.out.is_empty() && !entry.is_dirty {
+                    entry.is_dirty = true;
+                    self.dirty.push(slot);
                 }
             }
             if is_news {
                 completions.push(Completion {
-                    port,
-                    what,
-                    result: entry.result(),
+                    slot,
+                    kind,
+                    result: cqe.result(),
                 });
             }
         }
         if let (false, Some(buffers)) = (self.starved.is_empty(), &mut self.buffers) {
             buffers.grow();
         }
-        // Begun now, so that the port stays busy; submitted by the next turn.
-        for port in std::mem::take(&mut self.starved) {
-            self.receive(port);
+        // Begin now, so that the slot stays busy; the next call submits it.
+        for slot in std::mem::take(&mut self.starved) {
+            self.receive(slot);
         }
     }
 
-    fn push(&mut self, port: u32, what: What, entry: squeue::Entry) {
-        let entry = entry.user_data(u64::from(port) << 3 | what as u64);
-        self.ports[port as usize].under_way += 1;
+    fn push(&mut self, slot: u32, kind: CompletionKind, entry: squeue::Entry) {
+        let entry = entry.user_data(u64::from(slot) << 3 | kind as u64);
+        self.slots[slot as usize].under_way += 1;
         self.under_way += 1;
         loop {
-            // SAFETY: the entry points to a port's memory or to `discarded`. Both live in boxes of
+            // SAFETY: the entry points to a slot's memory or to `discarded`. Both live in boxes of
             // this ring that are freed only when nothing is under way (see `drop`), and so do the
             // buffers that a receive is given; `out` is not touched while `is_sending`.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
-            // Full: hand over what is there. If that fails now, the next turn says why.
+            // The queue is full: submit it. If that fails, the next call returns the error.
             if self.ring.submit().is_err() {
                 std::thread::yield_now();
             }
@@ -429,10 +431,10 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// Cancels what is under way and waits until the kernel has given every buffer back.
+    /// Cancels all operations and waits until the kernel has returned every buffer.
     fn drop(&mut self) {
-        for port in 0..self.ports.len() as u32 {
-            self.cancel(port);
+        for slot in 0..self.slots.len() as u32 {
+            self.cancel(slot);
         }
         let until = Instant::now() + GIVE_BACK_TIMEOUT;
         let mut completions = Vec::new();
@@ -441,8 +443,8 @@ impl Drop for Ring {
             self.reap(&mut completions);
         }
         if self.under_way > 0 {
-            // The kernel may still read and write there: the memory must stay.
-            std::mem::forget(std::mem::take(&mut self.ports));
+            // The kernel may still access this memory, so leak it.
+            std::mem::forget(std::mem::take(&mut self.slots));
             std::mem::forget(std::mem::take(&mut self.discarded));
             std::mem::forget(self.buffers.take());
         } else if let Some(buffers) = &self.buffers

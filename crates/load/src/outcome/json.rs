@@ -1,5 +1,5 @@
-//! An outcome travels as JSON; a histogram in it is HdrHistogram's V2 encoding, deflated and in
-//! base64, as its other tools write it.
+//! Outcome as JSON. A histogram in it is HdrHistogram's V2 encoding, deflated and in base64, as its
+//! other tools write it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer as Read};
 
-/// A histogram as text.
+/// Histogram as text.
 pub(super) mod histogram_text {
     use super::*;
 
@@ -37,7 +37,7 @@ pub(super) mod histogram_text {
     }
 }
 
-/// The known classes: names are static texts.
+/// Known classes: their names are static.
 const CLASSES: [&str; 3] = ["request", "get", "set"];
 
 pub(super) fn class_name<'de, D: Read<'de>>(from: D) -> Result<&'static str, D::Error> {

@@ -1,10 +1,10 @@
-//! Outcomes of several generators become one, exactly: counts are added, and so are histograms,
-//! bucket by bucket. (A mean of percentiles is the percentile of nothing.)
+//! Merge of the outcomes of several generators. It is exact: counts are added, and histograms
+//! bucket by bucket. (A mean of percentiles is no percentile.)
 
 use crate::outcome::{Demand, IntervalRecord, Kind, Outcome};
 
 impl Outcome {
-    /// Adds the outcome of another generator that ran at the same time for the same plan.
+    /// Adds the outcome of another generator that ran at the same time with the same plan.
     ///
     /// # Errors
     /// When the two did not measure the same classes of requests.
@@ -49,7 +49,7 @@ impl Outcome {
         }
     }
 
-    /// The same without its intervals.
+    /// Copy without the intervals.
     pub fn without_intervals(&self) -> Outcome {
         Outcome {
             intervals: Vec::new(),
@@ -57,13 +57,12 @@ impl Outcome {
         }
     }
 
-    /// The whole outcome as JSON, from which [`Outcome::from_json`] makes it again.
+    /// Whole outcome as JSON, readable by [`Outcome::from_json`].
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).expect("numbers and texts")
     }
 
-    /// Reads what [`Outcome::to_json`] wrote, or the document of
-    /// [`report::json`](crate::report::json).
+    /// Reads the output of [`Outcome::to_json`] or of [`report::json`](crate::report::json).
     ///
     /// # Errors
     /// When it is neither.
@@ -78,7 +77,7 @@ impl Outcome {
 }
 
 impl Demand {
-    /// Adds the demand on another generator.
+    /// Adds the demand of another generator.
     fn add(&mut self, other: &Demand) {
         self.connections += other.connections;
         self.idle_connections += other.idle_connections;
@@ -107,10 +106,8 @@ mod tests {
     #[test]
     fn merging_gives_the_percentiles_of_all_requests_together() {
         // One generator saw only fast replies, the other only slow ones.
-        let (mut all, slow) = (
-            sample(&["request"], 1, 10_000),
-            sample(&["request"], 1000, 10_000),
-        );
+        let mut all = sample(&["request"], 1, 10_000);
+        let slow = sample(&["request"], 1000, 10_000);
         let mut expected = all.total.response_ns();
         expected.add(slow.total.response_ns()).unwrap();
         all.merge(&Outcome::from_json(slow.to_json()).unwrap())

@@ -1,4 +1,4 @@
-//! Whether a plan can be carried out, before anything is sent.
+//! Validation of a plan, before anything is sent.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::workload::distribution::Distribution;
 
 const THREADS_MAX: u32 = 1_024;
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
-/// Each thread counts every arrival, even one that it cannot send. At a higher rate it would do
+/// Each thread counts every arrival, even if it cannot send it. At a higher rate it could do
 /// nothing else.
 const RATE_PER_THREAD_MAX: f64 = 10e6;
-/// Requests on one connection are written into one buffer.
+/// Limit because all requests on one connection share a buffer.
 const DEPTH_MAX: u32 = 65_536;
-/// Each interval keeps its histograms.
+/// Limit because each interval keeps its histograms.
 const INTERVALS_MAX: u128 = 100_000;
-/// memcached reads no longer line than 64 KiB (proto_text.c); more keys do not fit into one.
+/// memcached reads lines of at most 64 KiB (proto_text.c).
 const KEYS_PER_GET_MAX: u32 = 10_000;
 
 impl Plan {
-    /// Finds contradictions in the plan.
+    /// Checks the plan for contradictions.
     ///
     /// # Errors
     /// [`LoadError::Plan`].

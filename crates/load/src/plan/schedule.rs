@@ -1,22 +1,21 @@
-//! When requests begin: times that are computed ahead, from the rate alone.
+//! Arrival times, computed ahead from the rate alone.
 
 use std::time::Duration;
 
 use crate::plan::{Arrivals, Stage};
 use crate::random::Random;
 
-/// Times in nanoseconds from the beginning of the run, in rising order, without an end.
+/// Endless sequence of times in nanoseconds from the start of the run, in rising order.
 ///
-/// Times are the inverse of the integrated rate: the n-th arrival is when the integral reaches the
-/// n-th mark. Marks are one apart, or exponentially distributed gaps apart, which makes a Poisson
-/// process also where the rate changes. Nothing here reads a clock, so a late request does not
-/// delay the next ones.
+/// The times are the inverse of the integrated rate: arrival n is when the integral reaches mark n.
+/// Marks are one apart, or exponential gaps apart; the latter makes a Poisson process even if the
+/// rate changes. No clock is read, so a late request does not delay the next ones.
 pub(crate) struct Schedule {
     stages: Vec<Stage>,
     random: Option<Random>,
     /// This thread's share of all arrivals.
     share: f64,
-    /// The mark, in arrivals of this thread, and the arrivals of the stages before.
+    /// Next mark, in arrivals of this thread, counted from the start of the run.
     mark: f64,
     stage: usize,
     stage_begins_s: f64,
@@ -24,7 +23,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The part of one thread of several. `None` for a closed loop.
+    /// Creates the schedule of one of several threads; `None` for a closed loop.
     pub(crate) fn new(
         arrivals: &Arrivals,
         thread: u32,
@@ -54,7 +53,7 @@ impl Schedule {
         })
     }
 
-    /// The next time; `None` if the rate has gone to 0 for good.
+    /// Returns the next time; `None` if the rate has reached 0 for good.
     pub(crate) fn next_ns(&mut self) -> Option<u64> {
         loop {
             let stage = self.stages.get(self.stage)?;
@@ -75,7 +74,7 @@ impl Schedule {
     }
 }
 
-/// How many arrivals there are in the mean between two times, over all threads.
+/// Mean number of arrivals between two times, over all threads.
 pub(crate) fn expected(arrivals: &Arrivals, from: Duration, to: Duration) -> Option<f64> {
     let stages = match arrivals {
         Arrivals::Closed => return None,
@@ -115,8 +114,8 @@ fn integral(stage: &Stage) -> f64 {
     (stage.from_per_s + stage.to_per_s) / 2.0 * stage.lasts.as_secs_f64()
 }
 
-/// When, after the beginning of its stage, the integral of the rate reaches `ahead`. The stage is
-/// thought to go on with its last rate after its end.
+/// Time after the start of a stage at which the integral of the rate reaches `ahead`. The stage is
+/// extended at its last rate.
 fn time_of(stage: &Stage, ahead: f64) -> Option<f64> {
     let (from, to, lasts_s) = (stage.from_per_s, stage.to_per_s, stage.lasts.as_secs_f64());
     let whole = integral(stage);
@@ -126,9 +125,10 @@ fn time_of(stage: &Stage, ahead: f64) -> Option<f64> {
     // from·t + slope/2·t² = ahead, written so that it is exact for small slopes.
     let slope = (to - from) / lasts_s;
     let root = (from * from + 2.0 * slope * ahead).max(0.0).sqrt();
-    match from + root > 0.0 {
-        true => Some(2.0 * ahead / (from + root)),
-        false => Some(0.0),
+    if from + root > 0.0 {
+        Some(2.0 * ahead / (from + root))
+    } else {
+        Some(0.0)
     }
 }
 

@@ -1,19 +1,19 @@
-//! Which statuses a reply may have.
+//! Expected statuses of replies.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Statuses of HTTP that are right: `2xx,404`, `200-299`, `200`.
+/// Set of HTTP statuses: `2xx,404`, `200-299`, `200`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statuses(Vec<RangeInclusive<u16>>);
 
 impl Statuses {
-    /// 2xx: the reply has what was asked for.
+    /// 2xx: the reply has the requested content.
     pub fn content() -> Statuses {
         Statuses(vec![200..=299])
     }
 
-    /// Whether a reply may have this status.
+    /// True if the set contains this status.
     #[inline]
     pub fn has(&self, status: u16) -> bool {
         self.0.iter().any(|range| range.contains(&status))

@@ -1,4 +1,4 @@
-//! HTTP/1.1 as a client speaks it: requests rendered once, replies read as they come.
+//! HTTP/1.1 client: requests are rendered once, replies are parsed as they arrive.
 
 use memchr::{memchr, memchr_iter, memchr2, memmem};
 
@@ -6,27 +6,27 @@ use crate::plan::{Choice, Expected, Http, Page};
 use crate::random::Random;
 use crate::workload::distribution::{Chooser, Weighted};
 
-/// A head that is longer is not a reply; nor one with so much of interim replies or of a trailer.
+/// Longest head, and longest sum of interim replies and trailer; more is no reply.
 const HEAD_BYTES_MAX: usize = 256 * 1024;
-/// What a connection keeps of the memory for a part of a head.
+/// Memory for partial heads that a connection keeps.
 const CARRY_BYTES_KEPT: usize = 8 * 1024;
 
-/// The requests of a plan, as bytes, and which comes next.
+/// Requests of a plan as bytes, and their order.
 pub(crate) struct Requests {
     rendered: Vec<Box<[u8]>>,
-    /// The expected body of each page: given by the plan, or learned from its first reply.
+    /// Expected body of each page: given by the plan, or taken from its first reply.
     pub(crate) expected: Vec<Option<Expected>>,
-    /// Which of them are HEAD requests; empty if none is.
+    /// HEAD requests; empty if there is none.
     heads: Box<[bool]>,
     pub(crate) last_head: LastHead,
     picker: Picker,
 }
 
-/// The last head and its meaning: a server repeats the same head until its clock ticks.
+/// Last head and its parsed fields. A server repeats the same head until its clock ticks.
 #[derive(Default)]
 pub(crate) struct LastHead {
     bytes: Vec<u8>,
-    facts: Facts,
+    fields: HeadFields,
 }
 
 enum Picker {
@@ -48,9 +48,10 @@ impl Requests {
             Choice::ByRank(popularity) => Picker::ByRank(popularity.chooser(count as u64)),
         };
         let is_head = |page: &Page| method_of(http, page) == "HEAD";
-        let heads = match http.pages.iter().any(is_head) {
-            true => http.pages.iter().map(is_head).collect(),
-            false => Box::default(),
+        let heads = if http.pages.iter().any(is_head) {
+            http.pages.iter().map(is_head).collect()
+        } else {
+            Box::default()
         };
         Requests {
             rendered: http.pages.iter().map(|page| render(http, page)).collect(),
@@ -82,8 +83,9 @@ impl Requests {
         &self.rendered[page as usize]
     }
 
-    /// Whether a body is as expected. The first body of a page is the model for the others.
-    pub(crate) fn is_right(&mut self, page: u32, found: Expected) -> bool {
+    /// Compares a body with the expected one. The first body of a page becomes the expected one of
+    /// the others.
+    pub(crate) fn matches_expected(&mut self, page: u32, found: Expected) -> bool {
         *self.expected[page as usize].get_or_insert(found) == found
     }
 }
@@ -108,7 +110,7 @@ fn render(http: &Http, page: &Page) -> Box<[u8]> {
         head += &format!("{name}: {value}\r\n");
     }
     let takes_body = matches!(method, "POST" | "PUT" | "PATCH");
-    // Beside a transfer coding a length is forbidden (RFC 9112 6.2).
+    // A length is forbidden beside a transfer coding (RFC 9112 6.2).
     let is_framed = has("content-length") || has("transfer-encoding");
     if (takes_body || !body.is_empty()) && !is_framed {
         head += &format!("Content-Length: {}\r\n", body.len());
@@ -120,11 +122,11 @@ fn render(http: &Http, page: &Page) -> Box<[u8]> {
     [head.as_bytes(), body].concat().into()
 }
 
-/// Reads the replies of one connection.
+/// Parser of the replies of one connection.
 #[derive(Default)]
 pub(crate) struct Reader {
-    state: State,
-    /// The beginning of a head or of a chunk's line that is not whole yet.
+    state: ReadState,
+    /// Start of an incomplete head or chunk line.
     carry: Vec<u8>,
     status: u16,
     closes: bool,
@@ -135,25 +137,25 @@ pub(crate) struct Reader {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum State {
+enum ReadState {
     #[default]
     Head,
-    /// A body of known length: what is left of it.
+    /// Rest of a body of known length.
     Body(u64),
-    /// A body that ends with the connection.
+    /// Body that ends with the connection.
     UntilClose,
     ChunkSize,
-    /// A chunk's content and the CRLF behind it: what is left of both.
+    /// Rest of a chunk and its CRLF.
     Chunk(u64),
     Trailer,
 }
 
-/// The outcome of reading.
+/// Result of reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Read {
-    /// All input was used, and the reply is incomplete.
+    /// All input was used; the reply is incomplete.
     More,
-    /// A reply is whole; what lies behind it was not used.
+    /// A reply is complete; the input behind it was not used.
     Reply(Reply),
     /// This is no reply; the connection cannot be used any more.
     Broken,
@@ -162,15 +164,15 @@ pub(crate) enum Read {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// Whether the connection ends with this reply.
+    /// True if the connection ends with this reply.
     pub(crate) closes: bool,
-    /// Length of the body, and its checksum if it was looked at.
+    /// Length of the body, and its checksum if it was computed.
     pub(crate) body: Expected,
 }
 
 impl Reader {
-    /// Reads from `input`, and moves its beginning behind what it used. `hashes`: look at the body;
-    /// `is_head`: the reply to a HEAD request has no body, whatever it says (RFC 9112 6.3).
+    /// Reads from `input` and advances it past the used bytes. `hashes`: compute the checksum of
+    /// the body. `is_head`: the reply to a HEAD request has no body (RFC 9112 6.3).
     pub(crate) fn read(
         &mut self,
         input: &mut &[u8],
@@ -180,16 +182,17 @@ impl Reader {
     ) -> Read {
         loop {
             match self.state {
-                State::Head if self.carry.is_empty() && last.begins(input) => {
+                ReadState::Head if self.carry.is_empty() && last.begins(input) => {
                     *input = &input[last.bytes.len()..];
                     self.begin(last, hashes, is_head);
                     if self.beside_bytes > HEAD_BYTES_MAX {
                         return Read::Broken;
                     }
                 }
-                State::Head => match self.line_end(input, b"\r\n\r\n") {
+                ReadState::Head => match self.line_end(input, b"\r\n\r\n") {
                     None if self.carry.len() > HEAD_BYTES_MAX => return Read::Broken,
-                    // It would be waited for until the time-out, as if the server were silent.
+                    // Otherwise it would be awaited until the time-out, as if the server were
+                    // silent.
                     None if !may_become_head(&self.carry) => return Read::Broken,
                     None => return Read::More,
                     Some(held) => {
@@ -207,16 +210,16 @@ impl Reader {
                         }
                     }
                 },
-                State::Body(0) => return Read::Reply(self.finish()),
-                State::Body(left) => match self.take(input, left, true) {
+                ReadState::Body(0) => return Read::Reply(self.finish()),
+                ReadState::Body(left) => match self.take(input, left, true) {
                     0 => return Read::More,
-                    used => self.state = State::Body(left - used),
+                    used => self.state = ReadState::Body(left - used),
                 },
-                State::UntilClose => {
+                ReadState::UntilClose => {
                     self.take(input, u64::MAX, true);
                     return Read::More;
                 }
-                State::Chunk(left) => {
+                ReadState::Chunk(left) => {
                     // The last two bytes are the CRLF.
                     let content = left.saturating_sub(2);
                     let before = *input;
@@ -230,15 +233,16 @@ impl Reader {
                     }
                     match (used, left - used) {
                         (0, _) => return Read::More,
-                        (_, 0) => self.state = State::ChunkSize,
-                        (_, left) => self.state = State::Chunk(left),
+                        (_, 0) => self.state = ReadState::ChunkSize,
+                        (_, left) => self.state = ReadState::Chunk(left),
                     }
                 }
-                State::ChunkSize | State::Trailer => {
+                ReadState::ChunkSize | ReadState::Trailer => {
                     let Some(held) = self.line_end(input, b"\n") else {
-                        return match self.carry.len() > HEAD_BYTES_MAX {
-                            true => Read::Broken,
-                            false => Read::More,
+                        return if self.carry.len() > HEAD_BYTES_MAX {
+                            Read::Broken
+                        } else {
+                            Read::More
                         };
                     };
                     let (next, bytes) = match held {
@@ -250,7 +254,7 @@ impl Reader {
                             (next, bytes)
                         }
                     };
-                    if self.state == State::Trailer {
+                    if self.state == ReadState::Trailer {
                         self.beside_bytes += bytes;
                     }
                     match next {
@@ -263,32 +267,32 @@ impl Reader {
         }
     }
 
-    /// How many of the next bytes are body that need not be looked at.
+    /// Number of next bytes that are body and need no checksum.
     pub(crate) fn skippable(&self) -> u64 {
         match (&self.hash, self.state) {
-            (None, State::Body(left)) => left,
-            (None, State::Chunk(left)) => left.saturating_sub(2),
-            (None, State::UntilClose) => u64::MAX,
+            (None, ReadState::Body(left)) => left,
+            (None, ReadState::Chunk(left)) => left.saturating_sub(2),
+            (None, ReadState::UntilClose) => u64::MAX,
             _ => 0,
         }
     }
 
-    /// Notes that so many of them were dropped unread. Returns whether the reply ends there.
+    /// Notes that `bytes` bytes were discarded; returns the reply if it ends there.
     pub(crate) fn skipped(&mut self, bytes: u64) -> Option<Reply> {
         self.body_bytes += bytes;
         match &mut self.state {
-            State::Body(left) | State::Chunk(left) => *left -= bytes,
+            ReadState::Body(left) | ReadState::Chunk(left) => *left -= bytes,
             _ => {}
         }
-        (self.state == State::Body(0)).then(|| self.finish())
+        (self.state == ReadState::Body(0)).then(|| self.finish())
     }
 
-    /// The peer closed. If the close ends the reply, the reply is complete.
+    /// Handles a close by the peer; returns the reply that the close completes, if any.
     pub(crate) fn closed(&mut self) -> Option<Reply> {
-        (self.state == State::UntilClose).then(|| self.finish())
+        (self.state == ReadState::UntilClose).then(|| self.finish())
     }
 
-    /// Starts afresh, for a new connection.
+    /// Resets the parser for a new connection.
     pub(crate) fn reset(&mut self) {
         self.carry.clear();
         self.carry.shrink_to(CARRY_BYTES_KEPT);
@@ -299,7 +303,7 @@ impl Reader {
     }
 
     fn finish(&mut self) -> Reply {
-        self.state = State::Head;
+        self.state = ReadState::Head;
         self.beside_bytes = 0;
         let crc32 = self.hash.take().map_or(0, crc32fast::Hasher::finalize);
         let body = Expected {
@@ -335,7 +339,7 @@ impl Reader {
             *input = rest;
             return Some(Held::Whole(line));
         }
-        // The end may lie across the border: look again from a little before it.
+        // The end may lie across the border: search again from a little before it.
         let from = self.carry.len().saturating_sub(end.len() - 1);
         let before = self.carry.len();
         self.carry.extend_from_slice(input);
@@ -353,45 +357,45 @@ impl Reader {
         }
     }
 
-    /// A head was read: what follows it?
+    /// Starts the body that follows a head.
     fn begin(&mut self, last: &LastHead, hashes: bool, is_head: bool) {
-        let facts = last.facts;
-        if (100..200).contains(&facts.status) && facts.status != 101 {
-            // An interim reply: the real one follows (RFC 9110 15.2).
+        let fields = last.fields;
+        if (100..200).contains(&fields.status) && fields.status != 101 {
+            // An interim reply; the final one follows (RFC 9110 15.2).
             self.beside_bytes += last.bytes.len();
             return;
         }
-        self.status = facts.status;
-        self.closes = facts.closes;
+        self.status = fields.status;
+        self.closes = fields.closes;
         self.body_bytes = 0;
         self.hash = hashes.then(crc32fast::Hasher::new);
         // RFC 9112 6.3, in its order.
-        self.state = match (facts.coding, facts.length) {
-            _ if is_head || matches!(facts.status, 204 | 304) => State::Body(0),
+        self.state = match (fields.coding, fields.length) {
+            _ if is_head || matches!(fields.status, 204 | 304) => ReadState::Body(0),
             // What follows is not HTTP any more.
-            _ if facts.status == 101 => {
+            _ if fields.status == 101 => {
                 self.closes = true;
-                State::Body(0)
+                ReadState::Body(0)
             }
-            (Coding::Chunked, _) => State::ChunkSize,
-            (Coding::None, Some(length)) => State::Body(length),
+            (Coding::Chunked, _) => ReadState::ChunkSize,
+            (Coding::None, Some(length)) => ReadState::Body(length),
             _ => {
                 self.closes = true;
-                State::UntilClose
+                ReadState::UntilClose
             }
         };
     }
 }
 
 impl LastHead {
-    /// Whether the input begins with exactly this head.
+    /// True if the input begins with exactly this head.
     fn begins(&self, input: &[u8]) -> bool {
         !self.bytes.is_empty() && input.starts_with(&self.bytes)
     }
 
-    /// Reads another head; `None` if it is none.
+    /// Parses another head; `None` if it is none.
     fn read(&mut self, head: &[u8]) -> Option<()> {
-        self.facts = Facts::of(head)?;
+        self.fields = HeadFields::of(head)?;
         self.bytes.clear();
         self.bytes.extend_from_slice(head);
         Some(())
@@ -404,9 +408,9 @@ enum Held<'a> {
     Carried,
 }
 
-/// The framing that a head describes.
+/// Framing described by a head.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Facts {
+struct HeadFields {
     status: u16,
     length: Option<u64>,
     coding: Coding,
@@ -414,53 +418,52 @@ struct Facts {
     says_close: bool,
 }
 
-/// The last of the transfer codings.
+/// Last of the transfer codings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Coding {
     #[default]
     None,
     Chunked,
-    /// It ends with the connection.
+    /// Body that ends with the connection.
     Other,
 }
 
-impl Facts {
-    fn of(head: &[u8]) -> Option<Facts> {
+impl HeadFields {
+    fn of(head: &[u8]) -> Option<HeadFields> {
         let minor = match head.get(..9)? {
             b"HTTP/1.1 " => 1,
             b"HTTP/1.0 " => 0,
             _ => return None,
         };
         let status = number(head.get(9..12)?)? as u16;
-        // Three digits (RFC 9112 4), whatever follows.
+        // Three digits (RFC 9112 4).
         if !matches!(head.get(12)?, b' ' | b'\r') {
             return None;
         }
-        let mut facts = Facts {
+        let mut fields = HeadFields {
             status,
             closes: minor == 0,
-            ..Facts::default()
+            ..HeadFields::default()
         };
         let mut rest = head;
         while let Some(end) = memchr(b'\n', rest) {
             rest = &rest[end + 1..];
             if let Some(b'C' | b'c' | b'T' | b't') = rest.first() {
-                facts.field(rest)?;
+                fields.field(rest)?;
             }
         }
-        facts.closes |= facts.says_close;
-        (status >= 100).then_some(facts)
+        fields.closes |= fields.says_close;
+        (status >= 100).then_some(fields)
     }
 
     fn field(&mut self, line: &[u8]) -> Option<()> {
-        // No name ends with a space (RFC 9112 5.1): what it means is anyone's guess.
+        // A name must not end with a space (RFC 9112 5.1).
         let colon = memchr2(b':', b'\n', line)?;
         if line[colon] == b':' && matches!(line[..colon].last(), Some(b' ' | b'\t')) {
             return None;
         }
         if let Some(value) = value_of(line, b"content-length:") {
-            // Two that differ are no framing at all, and a list of equal ones is one (RFC 9112
-            // 6.3).
+            // Two different lengths are no framing; a list of equal ones is one (RFC 9112 6.3).
             for value in value.split(|&byte| byte == b',') {
                 let length = number(value.trim_ascii())?;
                 if *self.length.get_or_insert(length) != length {
@@ -468,7 +471,7 @@ impl Facts {
                 }
             }
         } else if let Some(value) = value_of(line, b"connection:") {
-            // A list (RFC 9110 7.6.1); whatever else it says, close is meant (RFC 9112 9.3).
+            // A list (RFC 9110 7.6.1); close overrides the rest (RFC 9112 9.3).
             for option in value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
                 self.says_close |= option.eq_ignore_ascii_case(b"close");
                 self.closes &= !option.eq_ignore_ascii_case(b"keep-alive");
@@ -476,17 +479,18 @@ impl Facts {
         } else if let Some(value) = value_of(line, b"transfer-encoding:") {
             let last = value.rsplit(|&byte| byte == b',').next();
             let last = last.unwrap_or_default().trim_ascii();
-            self.coding = match last.eq_ignore_ascii_case(b"chunked") {
-                true => Coding::Chunked,
-                false => Coding::Other,
+            self.coding = if last.eq_ignore_ascii_case(b"chunked") {
+                Coding::Chunked
+            } else {
+                Coding::Other
             };
         }
         Some(())
     }
 }
 
-/// The value of the field at the beginning of `head`, if it has this name. Lines that begin with a
-/// space go on with it (RFC 9112 5.2).
+/// Value of the field at the start of `head`, if it has this name. Lines that begin with a space
+/// continue it (RFC 9112 5.2).
 fn value_of<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     if head.len() <= name.len() || !head[..name.len()].eq_ignore_ascii_case(name) {
         return None;
@@ -496,8 +500,8 @@ fn value_of<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     Some(head[name.len()..end.unwrap_or(head.len())].trim_ascii())
 }
 
-/// Whether this is the beginning of a head. Lines end with CRLF: RFC 9112 2.2 allows a reader to
-/// take LF alone for it as well, and a server that sends that meets readers that do not.
+/// True if this may be the start of a head. Lines must end with CRLF: RFC 9112 2.2 allows a reader
+/// to accept LF alone, but not every reader does.
 fn may_become_head(bytes: &[u8]) -> bool {
     const BEGINS: &[u8] = b"HTTP/1.";
     let len = bytes.len().min(BEGINS.len());
@@ -513,14 +517,14 @@ fn number(digits: &[u8]) -> Option<u64> {
         .ok()
 }
 
-/// What follows a chunk's size line or a line of the trailer (RFC 9112 7.1).
-fn after_line(state: State, line: &[u8]) -> Option<State> {
+/// State after a chunk's size line or a line of the trailer (RFC 9112 7.1).
+fn after_line(state: ReadState, line: &[u8]) -> Option<ReadState> {
     let line = line.trim_ascii();
-    if state == State::Trailer {
+    if state == ReadState::Trailer {
         return Some(if line.is_empty() {
-            State::Body(0)
+            ReadState::Body(0)
         } else {
-            State::Trailer
+            ReadState::Trailer
         });
     }
     let digits = line
@@ -532,8 +536,8 @@ fn after_line(state: State, line: &[u8]) -> Option<State> {
         .ok()
         .filter(|text| !text.starts_with('+'))?;
     match u64::from_str_radix(text, 16).ok()? {
-        0 => Some(State::Trailer),
-        size => Some(State::Chunk(size.checked_add(2)?)),
+        0 => Some(ReadState::Trailer),
+        size => Some(ReadState::Chunk(size.checked_add(2)?)),
     }
 }
 
@@ -682,7 +686,8 @@ mod tests {
                 ";x=yyyyyyyyy",
             ),
         ] {
-            let (mut reader, mut last) = (Reader::default(), LastHead::default());
+            let mut reader = Reader::default();
+            let mut last = LastHead::default();
             let mut says = |said: &[u8]| reader.read(&mut &said[..], &mut last, false, false);
             assert_eq!(says(begins.as_bytes()), Read::More);
             let many = again.repeat(1000);
@@ -771,7 +776,8 @@ mod tests {
 
     #[test]
     fn an_endless_head_is_broken() {
-        let (mut reader, mut last) = (Reader::default(), LastHead::default());
+        let mut reader = Reader::default();
+        let mut last = LastHead::default();
         let line = b"X: y\r\n".repeat(1000);
         let broken =
             (0..100).any(|_| reader.read(&mut &line[..], &mut last, false, false) == Read::Broken);

@@ -1,8 +1,7 @@
-//! The memcached protocols as a client speaks them: the classic text protocol and the meta
-//! commands.
+//! memcached client: the classic text protocol and the meta commands.
 //!
 //! A key's length, and its value's length and content, follow from the key's number and the seed
-//! alone. So every value that comes back can be compared, whatever stored it, and when.
+//! alone. So every returned value can be compared, no matter when it was stored and by which run.
 
 use std::collections::VecDeque;
 
@@ -12,13 +11,13 @@ use crate::plan::{Cache, CacheProtocol, KEY_BYTES_MAX, KEY_DIGITS, VALUE_BYTES_M
 use crate::random::Random;
 use crate::workload::distribution::{Chooser, Distribution};
 
-/// Values are cut from a block of this size, at a place that follows from the key.
+/// Size of the block that values are cut from, at an offset that follows from the key.
 const BLOCK_BYTES: usize = 64 * 1024;
 const LINE_BYTES_MAX: usize = 8192;
-/// A reply with so many more values than keys were asked for never comes to an end.
+/// Surplus values after which a reply is taken as endless.
 const VALUES_TOO_MANY_MAX: u32 = 1000;
 
-/// Writes commands.
+/// Writer of commands.
 pub(crate) struct Commands {
     plan: Cache,
     chooser: Chooser,
@@ -34,7 +33,7 @@ impl Commands {
     pub(crate) fn new(plan: &Cache, seed: u64, thread: u32) -> Commands {
         let mut block = vec![0; BLOCK_BYTES];
         Random::new(seed).fill(&mut block);
-        // Printable, so that a person can look at what is stored.
+        // Printable, so that a person can read the stored values.
         block.iter_mut().for_each(|byte| *byte = b'a' + *byte % 26);
         Commands {
             chooser: plan.popularity.chooser(plan.keys),
@@ -47,13 +46,13 @@ impl Commands {
         }
     }
 
-    /// Whether the next command is a `set`.
+    /// Draws the next command; true for a `set`.
     pub(crate) fn next_is_set(&mut self) -> bool {
         self.set_share > 0.0 && self.random.unit() < self.set_share
     }
 
-    /// Appends a get of the plan's number of keys. Returns the last of them; if there are several,
-    /// [`Commands::listed`] has all.
+    /// Appends a get of the plan's number of keys. Returns the last key; [`Commands::listed`] has
+    /// all, if there are several.
     pub(crate) fn get(&mut self, out: &mut Vec<u8>) -> u64 {
         let keys = self.plan.keys_per_get;
         let mut key = 0;
@@ -73,7 +72,7 @@ impl Commands {
                     out.extend_from_slice(b"mg ");
                     key = self.choose(keys);
                     self.key(key, out);
-                    // k: the key comes back; q: a miss says nothing, as in a multi-get.
+                    // k: return the key; q: no reply for a miss, as in a multi-get.
                     out.extend_from_slice(if keys == 1 {
                         b" k v\r\n"
                     } else {
@@ -101,7 +100,7 @@ impl Commands {
         &self.listed
     }
 
-    /// Appends a set of a key by its popularity, and returns the key.
+    /// Appends a set of a key drawn by popularity, and returns the key.
     pub(crate) fn set(&mut self, out: &mut Vec<u8>) -> u64 {
         let key = self.chooser.choose(&mut self.random);
         self.set_key(key, out);
@@ -143,10 +142,11 @@ impl Commands {
         let at_least = out.len() - begins;
         let length = match self.plan.key_bytes {
             Distribution::Fixed(bytes) => bytes as usize,
-            _ => self
-                .plan
-                .key_bytes
-                .draw_size(&mut self.dice_of(key, 1), at_least, KEY_BYTES_MAX),
+            _ => {
+                self.plan
+                    .key_bytes
+                    .draw_size(&mut self.random_of(key, 1), at_least, KEY_BYTES_MAX)
+            }
         };
         out.resize(begins + length.clamp(at_least, KEY_BYTES_MAX), b'x');
     }
@@ -157,15 +157,15 @@ impl Commands {
             _ => self
                 .plan
                 .value_bytes
-                .draw_size(&mut self.dice_of(key, 2), 0, VALUE_BYTES_MAX),
+                .draw_size(&mut self.random_of(key, 2), 0, VALUE_BYTES_MAX),
         }
     }
 
-    fn dice_of(&self, key: u64, use_number: u64) -> Random {
+    fn random_of(&self, key: u64, use_number: u64) -> Random {
         Random::stream(self.seed ^ use_number << 56, key)
     }
 
-    /// The content of a key's value, in pieces.
+    /// Content of a key's value, in pieces.
     fn value(&self, key: u64, length: usize) -> impl Iterator<Item = &[u8]> {
         let mut at = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as usize % BLOCK_BYTES;
         let mut left = length;
@@ -177,14 +177,14 @@ impl Commands {
         })
     }
 
-    /// The number of a key that is one of ours.
+    /// Number of a key, if it is one of this run.
     fn number(&self, key: &[u8]) -> Option<u64> {
         let rest = key.strip_prefix(self.plan.key_prefix.as_bytes())?;
         let digits = std::str::from_utf8(rest.get(..KEY_DIGITS)?).ok()?;
         digits.parse().ok()
     }
 
-    /// Whether this is the value of the key of this number.
+    /// True if this is the value of key number `key`.
     fn is_value(&self, key: u64, value: &[u8]) -> bool {
         let mut rest = value;
         self.value_length(key) == value.len()
@@ -196,67 +196,67 @@ impl Commands {
     }
 }
 
-/// The request that a reply is compared with: its keys in any case.
+/// Request that a reply is compared with.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) commands: &'a Commands,
-    /// The key, if it was one.
+    /// Key, if there is one.
     pub(crate) key: u32,
-    /// Whether it was a get.
+    /// True for a get.
     pub(crate) is_get: bool,
-    /// Whether values are compared as well.
+    /// True if values are compared.
     pub(crate) verify: bool,
 }
 
-/// Reads the replies of one connection.
+/// Parser of the replies of one connection.
 #[derive(Default)]
 pub(crate) struct Reader {
-    /// The incomplete part: a line, or (with `verify`) a line and its value.
+    /// Incomplete part: a line, or (with `verify`) a line and its value.
     carry: Vec<u8>,
-    /// The length of the rest of a value that is not compared, the CRLF included.
+    /// Rest of a value that is not compared, with its CRLF.
     skip: u64,
-    /// Whether a `VA` is a whole reply: nothing ends the reply to a single `mg`.
+    /// True if a `VA` is a complete reply: the reply to a single `mg` has no end marker.
     is_single_meta: bool,
-    /// Whether the reply ends with the value under way.
+    /// True if the reply ends with the current value.
     ends: bool,
     found: u32,
     wrong: u32,
-    /// How many of them were not in the list.
-    strange: u32,
+    /// Number of values that were not requested.
+    unasked: u32,
     keys_per_get: u32,
-    /// The keys of the gets of several keys that are under way, in their order; each is [`TAKEN`]
-    /// once its value has come.
+    /// Keys of the multi-gets in flight, in order; each becomes [`ANSWERED`] when its value
+    /// arrives.
     listed: VecDeque<u64>,
-    /// Where in the oldest of these gets the next value is looked for first.
+    /// Index in the oldest multi-get at which the search for the next value begins.
     next: usize,
 }
 
-/// After so many values that were not asked for, the others of a reply are not looked for.
-const STRANGE_MAX: u32 = 100;
+/// Number of unrequested values after which the rest of a reply is not searched for.
+const UNASKED_MAX: u32 = 100;
 
-/// Not the number of a key: those have [`KEY_DIGITS`] digits.
-const TAKEN: u64 = u64::MAX;
+/// Marker that is no key number: those have [`KEY_DIGITS`] digits.
+const ANSWERED: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Read {
     /// All input was used, and the reply is incomplete.
     More,
-    /// A reply is whole.
+    /// A reply is complete.
     Reply(Reply),
     /// This is no reply; the connection cannot be used any more.
     Broken,
 }
 
-/// A reply to a `get` or a `set`.
+/// Reply to a `get` or a `set`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Reply {
     /// 2: good; 4: `ERROR` or `CLIENT_ERROR`; 5: `SERVER_ERROR`; as in HTTP.
     pub(crate) status_class: u8,
-    /// How many values came.
+    /// Number of values.
     pub(crate) found: u32,
-    /// How many of them are wrong.
+    /// Number of wrong values.
     pub(crate) wrong: u32,
-    /// Whether it answers a set, or a get; `None` for an error.
+    /// True if it answers a set, false for a get; `None` for an error.
     pub(crate) answers_set: Option<bool>,
 }
 
@@ -270,12 +270,12 @@ impl Reader {
         }
     }
 
-    /// Notes the keys of a get of several that was asked.
+    /// Notes the keys of a multi-get.
     pub(crate) fn note(&mut self, listed: &[u64]) {
         self.listed.extend(listed);
     }
 
-    /// Reads from `input`, and moves its beginning behind what it used.
+    /// Reads from `input` and advances it past the used bytes.
     pub(crate) fn read(&mut self, input: &mut &[u8], request: Request<'_>) -> Read {
         if self.carry.is_empty() {
             let read = self.read_from(input, request);
@@ -322,22 +322,23 @@ impl Reader {
                 return self.end(request, self.reply(2, Some(false)));
             }
             let Some(end) = memchr(b'\n', input) else {
-                return match input.len() > LINE_BYTES_MAX {
-                    true => Read::Broken,
-                    false => Read::More,
+                return if input.len() > LINE_BYTES_MAX {
+                    Read::Broken
+                } else {
+                    Read::More
                 };
             };
             let (line, rest) = input.split_at(end + 1);
             match line_of(line.trim_ascii_end()) {
-                Line::Reply(status_class, answers_set) => {
+                ReplyLine::Reply(status_class, answers_set) => {
                     *input = rest;
                     return self.end(request, self.reply(status_class, answers_set));
                 }
-                Line::Value(_) if self.found >= self.keys_per_get + VALUES_TOO_MANY_MAX => {
+                ReplyLine::Value(_) if self.found >= self.keys_per_get + VALUES_TOO_MANY_MAX => {
                     return Read::Broken;
                 }
-                Line::Broken => return Read::Broken,
-                Line::Value(value) => {
+                ReplyLine::Broken => return Read::Broken,
+                ReplyLine::Value(value) => {
                     let found = self.find(&value, request);
                     let expected = found.map(|(key, _)| key).filter(|key| {
                         request.commands.value_length(*key) == value.length && value.has_no_flags
@@ -352,7 +353,7 @@ impl Reader {
                             let content = content.strip_suffix(b"\r\n");
                             content.is_some_and(|content| request.commands.is_value(key, content))
                         }
-                        // What is wrong for its length alone is not kept until it is whole.
+                        // A value of the wrong length is not buffered.
                         (verify, _) => {
                             self.skip = value.length as u64 + 2;
                             *input = rest;
@@ -360,10 +361,10 @@ impl Reader {
                         }
                     };
                     if let Some((_, Some(at))) = found {
-                        self.listed[at] = TAKEN;
+                        self.listed[at] = ANSWERED;
                         self.next = at + 1;
                     }
-                    self.strange += u32::from(found.is_none());
+                    self.unasked += u32::from(found.is_none());
                     self.found += 1;
                     self.wrong += u32::from(!is_right);
                     self.ends = self.is_single_meta;
@@ -372,25 +373,26 @@ impl Reader {
         }
     }
 
-    /// The key of a value, if it was asked for and has not come yet, and its place in the list.
+    /// Key of a value and its index in the list, if it was requested and has not arrived yet.
     fn find(&self, value: &Value<'_>, request: Request<'_>) -> Option<(u64, Option<usize>)> {
         let key = request.commands.number(value.key)?;
         if self.keys_per_get == 1 {
             return (key as u32 == request.key).then_some((key, None));
         }
-        // Values come in the order of the keys, as a rule; a proxy may bring them in another.
-        let all = match request.is_get && self.strange < STRANGE_MAX {
-            true => self.listed.len().min(self.keys_per_get as usize),
-            false => 0,
+        // Values come in the order of the keys; a proxy may change it.
+        let all = if request.is_get && self.unasked < UNASKED_MAX {
+            self.listed.len().min(self.keys_per_get as usize)
+        } else {
+            0
         };
         let mut places = (self.next.min(all)..all).chain(0..self.next.min(all));
         let at = places.find(|at| self.listed[*at] == key)?;
         Some((key, Some(at)))
     }
 
-    /// A reply is whole: so much for the keys that it answers.
+    /// Ends a reply and forgets its keys.
     fn end(&mut self, request: Request<'_>, reply: Reply) -> Read {
-        (self.found, self.wrong, self.strange, self.next) = (0, 0, 0, 0);
+        (self.found, self.wrong, self.unasked, self.next) = (0, 0, 0, 0);
         if request.is_get && self.keys_per_get > 1 {
             let answered = self.listed.len().min(self.keys_per_get as usize);
             self.listed.drain(..answered);
@@ -398,24 +400,24 @@ impl Reader {
         Read::Reply(reply)
     }
 
-    /// How many of the next bytes need not be read.
+    /// Number of next bytes that need not be read.
     pub(crate) fn skippable(&self) -> u64 {
         self.skip
     }
 
-    /// Notes that so many of them were dropped unread.
+    /// Notes that `bytes` bytes were discarded.
     pub(crate) fn skipped(&mut self, bytes: u64) {
         self.skip -= bytes;
     }
 
-    /// Starts afresh, for a new connection.
+    /// Resets the parser for a new connection.
     pub(crate) fn reset(&mut self) {
         self.carry.clear();
-        // What a bad reply has made long is not kept for each connection.
+        // A buffer grown by a bad reply is not kept.
         self.carry.shrink_to(LINE_BYTES_MAX);
         self.listed.clear();
         (self.skip, self.ends) = (0, false);
-        (self.found, self.wrong, self.strange, self.next) = (0, 0, 0, 0);
+        (self.found, self.wrong, self.unasked, self.next) = (0, 0, 0, 0);
     }
 
     fn reply(&self, status_class: u8, answers_set: Option<bool>) -> Reply {
@@ -428,22 +430,22 @@ impl Reader {
     }
 }
 
-enum Line<'a> {
+enum ReplyLine<'a> {
     Value(Value<'a>),
-    /// The end of a reply: its class, and whether it answers a set.
+    /// End of a reply: its class, and true if it answers a set.
     Reply(u8, Option<bool>),
     Broken,
 }
 
-/// The line before a value.
+/// Header line of a value.
 struct Value<'a> {
     key: &'a [u8],
     length: usize,
-    /// Our sets store none.
+    /// This client stores none.
     has_no_flags: bool,
 }
 
-fn line_of(line: &[u8]) -> Line<'_> {
+fn line_of(line: &[u8]) -> ReplyLine<'_> {
     let mut words = line.split(|&byte| byte == b' ');
     match words.next().unwrap_or_default() {
         b"VALUE" => {
@@ -455,27 +457,27 @@ fn line_of(line: &[u8]) -> Line<'_> {
             let key = words.find_map(|word| word.strip_prefix(b"k"));
             value(key.unwrap_or_default(), true, length)
         }
-        b"END" | b"EN" | b"MN" => Line::Reply(2, Some(false)),
-        b"STORED" | b"HD" => Line::Reply(2, Some(true)),
-        b"ERROR" | b"CLIENT_ERROR" => Line::Reply(4, None),
+        b"END" | b"EN" | b"MN" => ReplyLine::Reply(2, Some(false)),
+        b"STORED" | b"HD" => ReplyLine::Reply(2, Some(true)),
+        b"ERROR" | b"CLIENT_ERROR" => ReplyLine::Reply(4, None),
         // A plain set is stored, or the server could not.
-        b"SERVER_ERROR" | b"NS" | b"NOT_STORED" => Line::Reply(5, None),
-        _ => Line::Broken,
+        b"SERVER_ERROR" | b"NS" | b"NOT_STORED" => ReplyLine::Reply(5, None),
+        _ => ReplyLine::Broken,
     }
 }
 
-fn value<'a>(key: &'a [u8], has_no_flags: bool, length: Option<&[u8]>) -> Line<'a> {
+fn value<'a>(key: &'a [u8], has_no_flags: bool, length: Option<&[u8]>) -> ReplyLine<'a> {
     let length = length
         .and_then(|digits| std::str::from_utf8(digits).ok())
         .and_then(|digits| digits.parse().ok())
         .filter(|&length: &usize| length <= 1 << 30);
     match length {
-        Some(length) => Line::Value(Value {
+        Some(length) => ReplyLine::Value(Value {
             key,
             length,
             has_no_flags,
         }),
-        None => Line::Broken,
+        None => ReplyLine::Broken,
     }
 }
 
@@ -504,7 +506,7 @@ mod tests {
         replies_to(plan, said, key, &[], verify)
     }
 
-    /// As [`replies`], to gets of the keys of this list.
+    /// Replies to multi-gets of the keys of this list; see [`replies`].
     fn replies_to(
         plan: &Cache,
         said: &[u8],
@@ -664,11 +666,11 @@ mod tests {
         let listed: Vec<u64> = (0..400).collect();
         let value = |key: u64| format!("VALUE k-{key:010} 0 1\r\nx\r\n");
         // Some that were not asked for, and one that was.
-        let said = |strange: u64, key| {
-            let values: String = (500..500 + strange).map(value).collect();
+        let said = |unasked: u64, key| {
+            let values: String = (500..500 + unasked).map(value).collect();
             values + &value(key) + "END\r\n"
         };
-        let most = u64::from(STRANGE_MAX);
+        let most = u64::from(UNASKED_MAX);
         // The next reply is looked at again.
         let said = said(most, 3) + &said(most - 1, 203);
         let mut reader = Reader::new(&plan);

@@ -1,4 +1,4 @@
-//! The figures of an outcome, under the names that programs read.
+//! Figures of an outcome, under the names that programs read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,72 +12,72 @@ use crate::verdict::Verdict;
 /// All figures of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// What the arrivals asked for; null in a closed loop.
+    /// Requests (or sessions) per second that the arrivals called for; null in a closed loop.
     pub offered_rate_per_s: Option<f64>,
-    /// Whole and right replies per second.
+    /// Good replies per second.
     pub achieved_rate_per_s: f64,
-    /// Which part of what was asked was achieved: see
+    /// Share of the demand that was achieved: see
     /// [`Outcome::achieved_share`](crate::Outcome::achieved_share). Null in a closed loop.
     pub achieved_share: Option<f64>,
-    /// How long it was measured.
+    /// Length of the measurement.
     pub elapsed_s: f64,
     /// Requests that the arrivals called for.
     pub intended: u64,
     /// Requests that were sent.
     pub sent: u64,
-    /// Requests that were never sent, because too many waited already.
+    /// Requests dropped because the backlog was full.
     pub missed: u64,
     /// Requests that found no free connection.
     pub waited: u64,
     /// Whole and right replies.
     pub replies: u64,
-    /// Over all classes of requests, in µs.
+    /// Latency over all classes, in µs.
     pub latency_us: Pair,
     /// Class by class.
     pub classes: BTreeMap<&'static str, ClassFigures>,
-    /// Whole replies, right or wrong, by the first digit of their status.
+    /// Complete replies, right or wrong, by the first digit of the status.
     pub replies_by_status: BTreeMap<String, u64>,
-    /// What went wrong, by httperf's classes and some more, and `total`.
+    /// Errors in httperf's classes and some more, and `total`.
     pub errors: BTreeMap<&'static str, u64>,
-    /// How late requests were sent for reasons of the generator's own, in µs.
+    /// Lateness of the generator itself, in µs.
     pub lag_us: Latency,
-    /// How long connections took to open, in µs.
+    /// Times to open a connection, in µs.
     pub connect_us: Latency,
     /// Connections that were opened.
     pub opened: u64,
-    /// The longest queue of requests that waited for a connection.
+    /// Largest backlog.
     pub backlog_max: u64,
-    /// Idle connections that are open at the end, and those that the server closed.
+    /// Idle connections open at the end, and those closed by the server.
     pub idle_open: u64,
     /// See `idle_open`.
     pub idle_closed: u64,
-    /// Keys that were found in a cache, and those that were not.
+    /// Keys found in a cache, and keys not found.
     pub hits: u64,
     /// See `hits`.
     pub misses: u64,
-    /// Replies (of a cache: values) that were compared with what they should be.
+    /// Replies (of a cache: values) compared with the expected ones.
     pub compared: u64,
-    /// Sessions that came to their end.
+    /// Sessions that ended.
     pub sessions: u64,
-    /// Sessions that began before the time was over.
+    /// Sessions that began in time.
     pub sessions_begun: u64,
     /// Bytes received, heads included.
     pub received_bytes: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
-    /// What the generator itself used.
+    /// Resources that the generator used.
     pub generator: GeneratorFigures,
-    /// Whether the generator, not the server, was the limit.
+    /// True if the generator was the bottleneck.
     pub generator_limited: bool,
-    /// How one can tell.
+    /// Evidence for it.
     pub generator_verdict: Option<String>,
-    /// Why the run says nothing of the server, if no good reply came.
+    /// Reason why the run tells nothing about the server, if no good reply arrived.
     pub without_replies: Option<String>,
-    /// What the run says, and of what.
+    /// Verdict on the run.
     pub verdict: Verdict,
-    /// Why the run has failed; empty if it has not.
+    /// Reasons why the run failed; empty if it did not.
     pub faults: Vec<String>,
-    /// Whether the run was stopped before its time.
+    /// True if the run was stopped early.
     pub stopped_early: bool,
     /// Interval by interval.
     pub intervals: Vec<IntervalFigures>,
@@ -86,9 +86,9 @@ pub struct Figures {
 /// Both latencies.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Pair {
-    /// From the intended time.
+    /// Latency from the intended time.
     pub intended: Latency,
-    /// From the sending.
+    /// Latency from sending.
     pub raw: Latency,
 }
 
@@ -97,7 +97,7 @@ pub struct Pair {
 pub struct Latency {
     /// The median.
     pub p50: f64,
-    /// Three quarters were not longer, and so on.
+    /// 75th percentile, and so on.
     pub p75: f64,
     #[allow(missing_docs)]
     pub p90: f64,
@@ -122,53 +122,53 @@ pub struct Latency {
 pub struct ClassFigures {
     /// Whole and right replies.
     pub replies: u64,
-    /// In µs.
+    /// Latency in µs.
     pub latency_us: Pair,
 }
 
-/// What the generator itself used.
+/// Resources that the generator used.
 #[derive(Clone, Debug, Serialize)]
 pub struct GeneratorFigures {
-    /// What carried the bytes.
+    /// I/O back end.
     pub io: String,
-    /// How many threads it had.
+    /// Number of threads.
     pub threads: usize,
-    /// CPU time of all threads, without what they spun for punctuality.
+    /// CPU time of all threads, without spinning.
     pub cpu_s: f64,
-    /// CPU time that was spun away for punctuality.
+    /// CPU time spent spinning, to send on time.
     pub spun_s: f64,
-    /// Time that threads were ready and did not get a processor.
+    /// Time that threads waited for a processor.
     pub run_delay_s: f64,
-    /// CPU time per reply in µs, spinning left out.
+    /// CPU time per reply in µs, without spinning.
     pub cpu_us_per_reply: f64,
 }
 
 /// One interval.
 #[derive(Clone, Debug, Serialize)]
 pub struct IntervalFigures {
-    /// When it began, from the beginning of measuring.
+    /// Start, from the start of the measurement.
     pub begins_s: f64,
-    /// How long it was.
+    /// Length.
     pub lasts_s: f64,
-    /// What the arrivals asked for in it, per second.
+    /// Requests per second that the arrivals called for.
     pub intended_per_s: f64,
-    /// Whole and right replies in it, per second.
+    /// Good replies per second.
     pub achieved_per_s: f64,
-    /// What went wrong in it.
+    /// Errors.
     pub errors: u64,
-    /// What was missed in it.
+    /// Missed requests.
     pub missed: u64,
-    /// In µs, from the intended time.
+    /// Median latency in µs, from the intended time.
     pub p50_us: f64,
     #[allow(missing_docs)]
     pub p99_us: f64,
     #[allow(missing_docs)]
     pub max_us: f64,
-    /// The 99th percentile in µs, from the sending.
+    /// 99th percentile in µs, from sending.
     pub raw_p99_us: f64,
 }
 
-/// The figures of an outcome.
+/// Computes the figures of an outcome.
 pub fn figures(outcome: &Outcome) -> Figures {
     let total = &outcome.total;
     let named = outcome.total.errors.named();
@@ -221,7 +221,7 @@ pub fn figures(outcome: &Outcome) -> Figures {
     }
 }
 
-/// The figures as JSON; under `mergeable` the whole outcome but its intervals, for
+/// Figures as JSON; `mergeable` holds the outcome without its intervals, for
 /// [`Outcome::from_json`](crate::Outcome::from_json).
 pub fn json(outcome: &Outcome) -> serde_json::Value {
     let mut document = serde_json::to_value(figures(outcome)).expect("numbers and texts");
@@ -248,7 +248,7 @@ fn by_status(total: &Tally) -> BTreeMap<String, u64> {
 }
 
 impl Latency {
-    /// The distribution in a histogram of nanoseconds.
+    /// Distribution in a histogram of nanoseconds.
     pub fn of(histogram: &Histogram<u64>) -> Latency {
         let at = |percentile: f64| histogram.value_at_quantile(percentile / 100.0) as f64 / 1e3;
         Latency {
@@ -289,7 +289,8 @@ impl IntervalFigures {
         let tally = &interval.tally;
         let lasts_s = interval.lasts.as_secs_f64();
         let per_s = |count: u64| count as f64 / lasts_s.max(1e-9);
-        let (response, service) = (tally.response_ns(), tally.service_ns());
+        let response = tally.response_ns();
+        let service = tally.service_ns();
         IntervalFigures {
             begins_s: interval.begins.as_secs_f64(),
             lasts_s,

@@ -8,7 +8,7 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use super::figures::figures;
 use crate::outcome::Outcome;
 
-/// A line per interval, with a head line.
+/// Writes a line per interval, with a head line.
 ///
 /// # Errors
 /// Those of `out`.
@@ -39,7 +39,7 @@ pub fn csv(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
 // Steps per halving of the distance to 100 %: what HdrHistogram's own tools use.
 const TICKS_PER_HALF: u32 = 5;
 
-/// The percentile distribution of the intended latency in ms: what HdrHistogram's plotter draws.
+/// Writes the percentile distribution of the intended latency in ms, for HdrHistogram's plotter.
 ///
 /// # Errors
 /// Those of `out`.
@@ -53,20 +53,20 @@ pub fn hgrm(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
     let mut total = 0;
     for step in histogram.iter_quantiles(TICKS_PER_HALF) {
         total += step.count_since_last_iteration();
-        let (value_ms, quantile) = (
-            step.value_iterated_to() as f64 / 1e6,
-            step.quantile_iterated_to(),
-        );
-        match quantile < 1.0 {
-            true => writeln!(
+        let value_ms = step.value_iterated_to() as f64 / 1e6;
+        let quantile = step.quantile_iterated_to();
+        if quantile < 1.0 {
+            writeln!(
                 out,
                 "{value_ms:12.3} {quantile:2.12} {total:10} {:14.2}",
                 1.0 / (1.0 - quantile)
-            )?,
-            false => writeln!(out, "{value_ms:12.3} {quantile:2.12} {total:10}")?,
+            )?
+        } else {
+            writeln!(out, "{value_ms:12.3} {quantile:2.12} {total:10}")?
         }
     }
-    let (mean, deviation) = (histogram.mean() / 1e6, histogram.stdev() / 1e6);
+    let mean = histogram.mean() / 1e6;
+    let deviation = histogram.stdev() / 1e6;
     writeln!(
         out,
         "#[Mean    = {mean:12.3}, StdDeviation   = {deviation:12.3}]"
@@ -77,7 +77,8 @@ pub fn hgrm(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
         "#[Max     = {max:12.3}, Total count    = {:12}]",
         histogram.len()
     )?;
-    let (buckets, sub) = (bucket_count(&histogram), 2048);
+    let buckets = bucket_count(&histogram);
+    let sub = 2048;
     writeln!(out, "#[Buckets = {buckets:12}, SubBuckets     = {sub:12}]")
 }
 
@@ -92,9 +93,9 @@ fn bucket_count(histogram: &hdrhistogram::Histogram<u64>) -> u32 {
     buckets
 }
 
-/// HdrHistogram's interval log (version 1.3): per interval, a histogram of the intended latency in
-/// nanoseconds of each class, tagged with its name, and one of the raw latency, tagged `NAME.raw`.
-/// The maximum that stands beside each in clear is in milliseconds, as the format asks.
+/// Writes HdrHistogram's interval log (version 1.3): per interval, a histogram of the intended
+/// latency in nanoseconds of each class, tagged with its name, and one of the raw latency, tagged
+/// `NAME.raw`. The maximum beside each is in milliseconds, as the format demands.
 ///
 /// # Errors
 /// Those of `out`.

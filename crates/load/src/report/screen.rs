@@ -1,4 +1,4 @@
-//! An outcome on one screen.
+//! Report of an outcome for people, on one screen.
 
 use std::fmt::Write;
 
@@ -7,39 +7,39 @@ use crate::outcome::{Kind, Outcome};
 use crate::units::{bytes_of, count_of, ns_of, rate_of};
 use crate::verdict::{KEPT_UP_SHARE, Tone, Verdict, VerdictRow};
 
-/// What the screen says above the figures.
+/// Heading of the report.
 #[derive(Clone, Debug, Default)]
 pub struct Heading {
-    /// What was asked, and of which server: `GET http://127.0.0.1:8080/`.
+    /// Request and server: `GET http://127.0.0.1:8080/`.
     pub target: String,
-    /// How: `open loop, 10k/s for 10 s over 64 connections, 1 thread`.
+    /// Load: `open loop, 10k/s for 10 s over 64 connections, 1 thread`.
     pub how: String,
 }
 
-/// How a screen looks.
+/// Format of the report.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// Whether escape sequences may be used.
+    /// True if escape sequences may be used.
     pub colored: bool,
-    /// Columns of the terminal; what does not fit goes on in the next line.
+    /// Columns of the terminal; longer lines are wrapped.
     pub width: usize,
 }
 
-/// What stands in front of each line: its name.
+/// Width of the names in front of the lines.
 const NAME_COLUMNS: usize = 13;
-/// Narrower than this, lines are longer than the terminal.
+/// Narrowest terminal that lines are wrapped for.
 const WIDTH_MIN: usize = 40;
 
-/// The outcome for people.
+/// Formats the outcome for people.
 pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
     let seen = figures(outcome);
     let paint = Paint {
         colored: look.colored,
     };
-    let room = look.width.max(WIDTH_MIN) - NAME_COLUMNS;
+    let columns = look.width.max(WIDTH_MIN) - NAME_COLUMNS;
     let mut text = String::new();
     let mut line = |name: &str, what: &str| {
-        for (at, row) in wrapped(what, room).iter().enumerate() {
+        for (at, row) in wrapped(what, columns).iter().enumerate() {
             let name = if at == 0 { name } else { "" };
             let _ = writeln!(text, "  {} {row}", paint.dim(&format!("{name:<10}")));
         }
@@ -49,10 +49,10 @@ pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
     line("how", &heading.how);
     if kind != Kind::Idle {
         line("rate", &rate_line(&seen, kind, paint));
-        // Of no reply there is no latency: a table of zeros would be one.
+        // Without replies there is no latency, and a table of zeros would claim one.
         let rows = match seen.replies {
             0 => Vec::new(),
-            _ => latency_rows(&seen, kind, room),
+            _ => latency_rows(&seen, kind, columns),
         };
         for (at, row) in rows.iter().enumerate() {
             line(if at == 0 { "latency" } else { "" }, row);
@@ -74,7 +74,7 @@ pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
         line("sending", &sending_line(&seen));
     }
     if kind != Kind::Idle && seen.intervals.len() > 1 {
-        let width = room.saturating_sub(RANGE_COLUMNS).min(SPARK_WIDTH);
+        let width = columns.saturating_sub(RANGE_COLUMNS).min(SPARK_WIDTH);
         let rate = course(&seen, width, |i| i.achieved_per_s, rate_of);
         line("replies/s", &rate);
         let p99 = course(&seen, width, |i| i.p99_us, |us| ns_of(us * 1e3));
@@ -87,15 +87,15 @@ pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
     text
 }
 
-/// Lines of at most so many columns, cut between words; colours take no room.
-fn wrapped(text: &str, room: usize) -> Vec<String> {
-    if columns_of(text) <= room {
+/// Wraps text between words; colours take no columns.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    if columns_of(text) <= columns {
         return vec![text.to_owned()];
     }
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let line = lines.last_mut().expect("there is one from the start");
-        if line.is_empty() || columns_of(line) + 1 + columns_of(word) <= room {
+        if line.is_empty() || columns_of(line) + 1 + columns_of(word) <= columns {
             if !line.is_empty() {
                 line.push(' ');
             }
@@ -144,7 +144,7 @@ fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {
 
 const BAR_COLUMNS: usize = 24;
 
-fn latency_rows(seen: &Figures, kind: Kind, room: usize) -> Vec<String> {
+fn latency_rows(seen: &Figures, kind: Kind, columns: usize) -> Vec<String> {
     type Of = fn(&Latency) -> f64;
     let rows: [(&str, Of); 9] = [
         ("p50", |l| l.p50),
@@ -157,15 +157,16 @@ fn latency_rows(seen: &Figures, kind: Kind, room: usize) -> Vec<String> {
         ("max", |l| l.max),
         ("mean", |l| l.mean),
     ];
-    let (intended, raw) = (&seen.latency_us.intended, &seen.latency_us.raw);
-    // A closed loop has no intended times: there the two are the same.
+    let intended = &seen.latency_us.intended;
+    let raw = &seen.latency_us.raw;
+    // A closed loop has no intended times: the two are the same.
     let has_both = kind != Kind::Closed;
     let longest = intended.max.max(1e-9);
     let row = |(name, of): (&str, Of)| {
         let shown = |latency: &Latency| format!(" {:>9}", ns_of(of(latency) * 1e3));
         let raw = if has_both { shown(raw) } else { String::new() };
         let figures = format!("{name:>6}{}{raw}  ", shown(intended));
-        let bar = room
+        let bar = columns
             .saturating_sub(figures.chars().count())
             .min(BAR_COLUMNS) as f64;
         let bar = "▆".repeat((bar * of(intended) / longest).ceil() as usize);
@@ -199,9 +200,10 @@ fn replies_line(seen: &Figures, outcome: &Outcome) -> String {
     if seen.sessions > 0 {
         parts.push(format!("{} sessions ended", count_of(seen.sessions)));
     }
-    match parts.is_empty() {
-        true => "none".to_owned(),
-        false => parts.join(" · "),
+    if parts.is_empty() {
+        "none".to_owned()
+    } else {
+        parts.join(" · ")
     }
 }
 
@@ -243,7 +245,8 @@ fn network_line(seen: &Figures) -> String {
             ns_of(seen.connect_us.p99 * 1e3)
         ),
     };
-    let (received, sent) = (bytes_of(seen.received_bytes), bytes_of(seen.sent_bytes));
+    let received = bytes_of(seen.received_bytes);
+    let sent = bytes_of(seen.sent_bytes);
     let per_s = bytes_of((seen.received_bytes as f64 / seen.elapsed_s.max(1e-9)) as u64);
     format!("{received} received ({per_s}/s), {sent} sent{connect}")
 }
@@ -252,7 +255,8 @@ fn generator_line(seen: &Figures) -> String {
     let made = &seen.generator;
     let percent = 100.0 * made.cpu_s / seen.elapsed_s.max(1e-9);
     let plural = if made.threads == 1 { "" } else { "s" };
-    let (io, threads) = (&made.io, made.threads);
+    let io = &made.io;
+    let threads = made.threads;
     let each = match seen.replies {
         0 => String::new(),
         _ => format!(", {:.2} µs per reply", made.cpu_us_per_reply),
@@ -272,7 +276,7 @@ fn sending_line(seen: &Figures) -> String {
 
 fn verdict_line(verdict: &Verdict, paint: Paint) -> String {
     let sentence = match verdict.row {
-        VerdictRow::NoRoom | VerdictRow::Late | VerdictRow::Busy => format!(
+        VerdictRow::Exhausted | VerdictRow::Late | VerdictRow::Busy => format!(
             "the generator was the limit, these figures are its own: {}",
             verdict.sentence
         ),
@@ -286,7 +290,7 @@ fn verdict_line(verdict: &Verdict, paint: Paint) -> String {
 }
 
 const SPARK_WIDTH: usize = 48;
-/// ` 100,000/s … 100,000/s` beside a row of blocks.
+/// Width of ` 100,000/s … 100,000/s` beside a row of blocks.
 const RANGE_COLUMNS: usize = 25;
 
 fn course(
@@ -302,7 +306,7 @@ fn course(
     format!("{} {} … {}", spark(&values, width), show(low), show(high))
 }
 
-/// A row of blocks, as high as the values; at most `width` of them, each the mean of its part.
+/// Row of blocks, as high as the values; at most `width`, each the mean of its part.
 pub(crate) fn spark(values: &[f64], width: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let high = values.iter().copied().fold(0.0, f64::max).max(1e-9);
@@ -322,9 +326,10 @@ struct Paint {
 
 impl Paint {
     fn with(self, code: &str, text: &str) -> String {
-        match self.colored {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_owned(),
+        if self.colored {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
         }
     }
 
@@ -345,9 +350,10 @@ impl Paint {
     }
 
     fn warn_if(self, warn: bool, text: &str) -> String {
-        match warn {
-            true => self.with("33", text),
-            false => text.to_owned(),
+        if warn {
+            self.with("33", text)
+        } else {
+            text.to_owned()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Conditions under which a run has failed: `p99>5ms`, `errors>0.1%`, `achieved<99%`.
+//! Conditions that fail a run: `p99>5ms`, `errors>0.1%`, `achieved<99%`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use crate::outcome::{Outcome, Tally};
 use crate::units::ns_of;
 
-/// A condition on an outcome: a metric, a comparison, a value.
+/// Condition on an outcome: a metric, a comparison, a value.
 ///
 /// | metric | value |
 /// |---|---|
@@ -32,7 +32,7 @@ pub struct Threshold {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Metric {
-    Time(Times, Statistic),
+    Time(LatencyKind, Statistic),
     Errors(Option<String>),
     Missed,
     Achieved,
@@ -41,9 +41,9 @@ enum Metric {
     GeneratorLimited,
 }
 
-/// Which times.
+/// Kind of latency.
 #[derive(Clone, Debug, PartialEq)]
-enum Times {
+enum LatencyKind {
     Response(Option<String>),
     Service(Option<String>),
     Connect,
@@ -64,7 +64,7 @@ enum Value {
     Share(f64),
 }
 
-/// The first of the conditions that hold, as sentences: which, and what was seen.
+/// Sentences of the conditions that hold, with the measured values.
 pub fn failed(thresholds: &[Threshold], outcome: &Outcome) -> Vec<String> {
     thresholds
         .iter()
@@ -73,25 +73,26 @@ pub fn failed(thresholds: &[Threshold], outcome: &Outcome) -> Vec<String> {
 }
 
 impl Threshold {
-    /// Whether it says how many errors are too many.
+    /// True if the condition is about errors.
     pub fn is_about_errors(&self) -> bool {
         matches!(self.metric, Metric::Errors(_))
     }
 
-    /// A sentence if the condition holds, which means failure.
+    /// Sentence if the condition holds, which means failure.
     pub fn failure(&self, outcome: &Outcome) -> Option<String> {
         let (seen, limit) = match self.value {
             Value::Ns(limit) | Value::Number(limit) => (self.metric.number(outcome), limit),
             Value::Share(limit) => (self.metric.share(outcome), limit),
         };
-        // Without a single request there is no latency; a run that must be below 5 ms did not show
-        // it.
+        // Without a single request there is no latency, so a run that must be below 5 ms has not
+        // shown it.
         let Some(seen) = seen else {
             return Some(format!("{}: there is nothing to compare with", self.text));
         };
-        let holds = match self.above {
-            true => seen > limit,
-            false => seen < limit,
+        let holds = if self.above {
+            seen > limit
+        } else {
+            seen < limit
         };
         let holds = holds || (self.or_equal && seen == limit);
         if !holds {
@@ -149,16 +150,16 @@ impl Metric {
     }
 }
 
-impl Times {
+impl LatencyKind {
     fn histogram(&self, total: &Tally) -> Option<Histogram<u64>> {
         let class = |name: &String| total.classes.iter().find(|class| class.name == *name);
         Some(match self {
-            Times::Response(None) => total.response_ns(),
-            Times::Service(None) => total.service_ns(),
-            Times::Response(Some(name)) => class(name)?.response_ns.clone(),
-            Times::Service(Some(name)) => class(name)?.service_ns.clone(),
-            Times::Connect => total.connect_ns.clone(),
-            Times::Lag => total.lag_ns.clone(),
+            LatencyKind::Response(None) => total.response_ns(),
+            LatencyKind::Service(None) => total.service_ns(),
+            LatencyKind::Response(Some(name)) => class(name)?.response_ns.clone(),
+            LatencyKind::Service(Some(name)) => class(name)?.service_ns.clone(),
+            LatencyKind::Connect => total.connect_ns.clone(),
+            LatencyKind::Lag => total.lag_ns.clone(),
         })
     }
 }
@@ -238,12 +239,13 @@ fn metric_of(name: &str) -> Result<Metric, String> {
 
 fn error_class(name: &str) -> Result<String, String> {
     let names = crate::Errors::default().named().map(|(name, _)| name);
-    match names.contains(&name) {
-        true => Ok(name.to_owned()),
-        false => Err(format!(
+    if names.contains(&name) {
+        Ok(name.to_owned())
+    } else {
+        Err(format!(
             "there is no class of errors '{name}'; there are {}",
             names.join(", ")
-        )),
+        ))
     }
 }
 
@@ -264,16 +266,16 @@ fn time_metric(name: &str) -> Option<Metric> {
         }
     };
     let times = match of.strip_suffix('.').unwrap_or(of) {
-        "" => Times::Response(None),
-        "raw" => Times::Service(None),
-        "connect" => Times::Connect,
-        "lag" => Times::Lag,
+        "" => LatencyKind::Response(None),
+        "raw" => LatencyKind::Service(None),
+        "connect" => LatencyKind::Connect,
+        "lag" => LatencyKind::Lag,
         class => match class.split_once('.') {
             None if ["request", "get", "set"].contains(&class) => {
-                Times::Response(Some(class.to_owned()))
+                LatencyKind::Response(Some(class.to_owned()))
             }
             Some((class @ ("request" | "get" | "set"), "raw")) => {
-                Times::Service(Some(class.to_owned()))
+                LatencyKind::Service(Some(class.to_owned()))
             }
             _ => return None,
         },

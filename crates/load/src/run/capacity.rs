@@ -1,5 +1,5 @@
-//! Whether this process may open as many connections as the plan needs. It is checked before the
-//! run, instead of by a million failed system calls in it.
+//! Check, before the run, that this process can open the connections of the plan: limits on
+//! descriptors and ports. Without it the run would count a million failed system calls.
 
 use std::fs;
 
@@ -11,14 +11,14 @@ use crate::plan::{Network, Plan};
 use crate::units::count_of;
 use crate::worker::opens_on_demand;
 
-/// Descriptors of a thread that are no connections: its ring, or its epoll instance and its event.
+/// Descriptors of a thread besides connections: its ring, or its epoll instance.
 const PER_THREAD: u64 = 2;
-/// Files that are written, and what the process has besides.
+/// Further descriptors: output files and others of the process.
 const SPARE: u64 = 16;
 
-/// Raises the soft limit of descriptors to the hard one, and says what does not fit.
+/// Raises the soft limit on descriptors to the hard one, and refuses a plan that needs more.
 pub(crate) fn check(plan: &Plan) -> Result<(), LoadError> {
-    // On demand, the server decides how many of them are open at a time.
+    // On demand, the server decides how many are open at a time.
     let fixed = |ports: Option<u64>| ports.filter(|_| !opens_on_demand(plan));
     let no = match plan.network {
         Network::Kernel => {
@@ -53,7 +53,8 @@ fn refusal(plan: &Plan, open: u64, nofile: u64, ports: Option<u64>) -> Option<St
 }
 
 fn refusal_of_netstack(plan: &Plan, ports: Option<u64>) -> Option<String> {
-    let (connections, ports) = (connections_of(plan), ports?);
+    let connections = connections_of(plan);
+    let ports = ports?;
     (ports * pairs_of(plan) < connections).then(|| {
         format!(
             "{} connections need as many ports, and the netstack has {} for each pair of addresses: \
@@ -68,9 +69,11 @@ fn connections_of(plan: &Plan) -> u64 {
     u64::from(plan.connections) + u64::from(plan.idle.connections)
 }
 
-/// Connection n goes from source n mod s to target n mod t, so that lcm(s, t) pairs are in use.
+/// Number of address pairs. Connection n goes from source n mod s to target n mod t, so lcm(s, t)
+/// pairs are in use.
 fn pairs_of(plan: &Plan) -> u64 {
-    let (sources, targets) = (plan.sources.len().max(1) as u64, plan.targets.len() as u64);
+    let sources = plan.sources.len().max(1) as u64;
+    let targets = plan.targets.len() as u64;
     sources * targets / greatest_common_divisor(sources, targets)
 }
 
@@ -81,23 +84,25 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     }
 }
 
-/// The soft limit of 1024 is there for programs that use select(2).
+/// Raises the limit on descriptors, and returns it. The soft limit of 1024 protects programs that
+/// use select(2).
 fn raised_nofile() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    // The limit afterwards shows whether it worked.
+    // The limit afterwards shows the result.
     let _ = setrlimit(Resource::Nofile, raised);
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How many ports connect(2) picks from; it holds for IPv6 as well. ip(7)
+/// Number of ports that connect(2) picks from; it holds for IPv6 as well. ip(7)
 fn ports_of_range() -> Option<u64> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut ends = text.split_whitespace().map(|end| end.parse::<u64>().ok());
-    let (first, last) = (ends.next()??, ends.next()??);
+    let first = ends.next()??;
+    let last = ends.next()??;
     Some((last + 1).saturating_sub(first))
 }
 

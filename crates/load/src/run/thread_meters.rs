@@ -1,4 +1,4 @@
-//! What a thread of the generator uses.
+//! Resource use of a thread.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::outcome::ThreadUse;
 
-/// The calling thread's meters at one moment.
+/// Meters of the calling thread at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Meters {
     at: Instant,
@@ -35,7 +35,7 @@ impl Meters {
     }
 }
 
-/// The second field of schedstat: nanoseconds spent waiting on a run queue (proc(5)).
+/// Second field of schedstat: nanoseconds spent waiting on a run queue (proc(5)).
 fn run_delay() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace()

@@ -99,38 +99,38 @@ fn a_run_in_which_nothing_came_says_why() {
     ];
     for (class, words) in cases {
         let outcome = empty(only(class, 9));
-        says(&outcome, VerdictRow::NothingCame, words);
-        fails(&outcome, &[VerdictRow::NothingCame]);
+        says(&outcome, VerdictRow::NoReplies, words);
+        fails(&outcome, &[VerdictRow::NoReplies]);
     }
     says(
         &empty(Errors::default()),
-        VerdictRow::NothingCame,
+        VerdictRow::NoReplies,
         "no request was due",
     );
     let mut silent = empty(Errors::default());
     silent.total.sent = 1;
     says(
         &silent,
-        VerdictRow::NothingCame,
+        VerdictRow::NoReplies,
         "no reply came within 2.0 s; sent: 1 request",
     );
     let mut waiting = empty(Errors::default());
     waiting.total.intended = 3;
     says(
         &waiting,
-        VerdictRow::NothingCame,
+        VerdictRow::NoReplies,
         "no reply came within 2.0 s; sent: 0 requests",
     );
     says(
         &idle(10, 0, 0),
-        VerdictRow::NothingCame,
+        VerdictRow::NoReplies,
         "no connection was opened in this time",
     );
     let mut refused = idle(10, 0, 0);
     refused.total.errors.refused = 10;
     says(
         &refused,
-        VerdictRow::NothingCame,
+        VerdictRow::NoReplies,
         "no connection was opened: 10 × refused",
     );
     assert_eq!(good().without_replies(), None);
@@ -144,10 +144,10 @@ fn replies_that_are_not_what_was_asked_for_fail_the_run_and_are_named() {
     missing.total.classes[0].replies_by_status[4] = 70;
     says(
         &missing,
-        VerdictRow::NothingCame,
+        VerdictRow::NoReplies,
         "is this the right path? --expect says which",
     );
-    says(&missing, VerdictRow::NothingCame, "(came: 4xx 70)");
+    says(&missing, VerdictRow::NoReplies, "(came: 4xx 70)");
     let wrong: [ErrorClass; 4] = [
         |errors| &mut errors.unexpected_status,
         |errors| &mut errors.wrong_bytes,
@@ -214,7 +214,7 @@ fn descriptors_and_ports_that_run_out_are_the_generators() {
         outcome.total.errors.fd_unavailable = 5_000;
         says(
             &outcome,
-            VerdictRow::NoRoom,
+            VerdictRow::Exhausted,
             "no descriptor was left for a connection, 5,000 times",
         );
         assert!(outcome.generator_limited().unwrap().contains("ulimit -n"));
@@ -223,7 +223,7 @@ fn descriptors_and_ports_that_run_out_are_the_generators() {
     let ports = failed(only(|errors| &mut errors.address_unavailable, 1));
     says(
         &ports,
-        VerdictRow::NoRoom,
+        VerdictRow::Exhausted,
         "no port was left for a connection, 1 time; add addresses",
     );
     fails(&ports, &[]);
@@ -270,7 +270,8 @@ fn lag_decides_in_an_open_loop() {
 fn worked(kind: Kind, cpu_ms: u64, spun_ms: u64, run_delay_ms: u64) -> Outcome {
     let mut outcome = of_kind(kind);
     outcome.total.begun = outcome.total.intended;
-    let (rested, second) = (outcome.generator.threads[0], Duration::from_secs(1));
+    let rested = outcome.generator.threads[0];
+    let second = Duration::from_secs(1);
     let used = ThreadUse {
         cpu: Duration::from_millis(cpu_ms),
         spun: Duration::from_millis(spun_ms),
@@ -290,13 +291,13 @@ fn a_thread_that_never_rests_is_the_limit_of_a_closed_loop() {
     );
     says(
         &worked(Kind::Closed, 949, 0, 0),
-        VerdictRow::ServersLimit,
+        VerdictRow::ServerLimited,
         "the server was the limit at 64 connections",
     );
     // What it spun, it would have given away.
     says(
         &worked(Kind::Closed, 990, 100, 0),
-        VerdictRow::ServersLimit,
+        VerdictRow::ServerLimited,
         "not the generator",
     );
     let shared = worked(Kind::Closed, 600, 0, 350);
@@ -338,7 +339,7 @@ fn a_thread_that_waited_long_for_a_processor_leaves_the_limit_of_a_closed_loop_o
     fails(&waited(Kind::Closed, 640), &[]);
     for (ms, row) in [
         (334, VerdictRow::Undecided),
-        (333, VerdictRow::ServersLimit),
+        (333, VerdictRow::ServerLimited),
     ] {
         assert_eq!(waited(Kind::Closed, ms).verdict().row, row, "{ms} ms");
     }
@@ -384,7 +385,7 @@ fn a_cache_that_finds_almost_no_key_is_a_warning() {
         outcome.verdict()
     };
     let seen = found(1, 999);
-    assert_eq!(seen.row, VerdictRow::ServersLimit);
+    assert_eq!(seen.row, VerdictRow::ServerLimited);
     let [warning] = seen.warnings.as_slice() else {
         panic!("{seen:?}");
     };
@@ -626,7 +627,7 @@ fn rows_have_a_tone() {
     for row in [
         VerdictRow::IdleHeld,
         VerdictRow::KeptUp,
-        VerdictRow::ServersLimit,
+        VerdictRow::ServerLimited,
     ] {
         assert_eq!(row.tone(), Tone::Good);
     }
@@ -639,10 +640,10 @@ fn rows_have_a_tone() {
         assert_eq!(row.tone(), Tone::Warning);
     }
     for row in [
-        VerdictRow::NothingCame,
+        VerdictRow::NoReplies,
         VerdictRow::WrongReplies,
         VerdictRow::NothingCompared,
-        VerdictRow::NoRoom,
+        VerdictRow::Exhausted,
         VerdictRow::Late,
         VerdictRow::Busy,
         VerdictRow::Failing,

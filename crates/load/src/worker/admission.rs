@@ -1,6 +1,6 @@
-//! Arrivals, and the backlog of those for which no connection is free.
+//! Arrivals, and the backlog of those that find no free connection.
 
-use super::{Session, State, Worker};
+use super::{ConnectionState, SessionProgress, Worker};
 use crate::outcome::record;
 use crate::plan::Workload;
 use crate::plan::schedule::Schedule;
@@ -18,7 +18,7 @@ impl Worker<'_> {
             let is_measured = self.is_measured(intended_ns);
             self.tally.intended += u64::from(is_measured);
             if is_measured {
-                // Also of those that find no connection: seeing them late is the generator's own.
+                // Also if no connection is free: noticing an arrival late is the generator's fault.
                 record(&mut self.tally.lag_ns, self.now_ns - intended_ns);
             }
             if let Some(slot) = self.next_free() {
@@ -35,15 +35,15 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether a request of the open loop belongs into what is counted now. Those of the warm-up do
-    /// not belong into what follows.
+    /// True if a request of the open loop counts in the current interval. Requests of the warm-up
+    /// do not count after it.
     pub(super) fn is_measured(&self, intended_ns: u64) -> bool {
         intended_ns >= self.times.warm_up_ns || self.now_ns < self.times.warm_up_ns
     }
 
     pub(super) fn next_free(&mut self) -> Option<u32> {
         while let Some(slot) = self.free.pop_front() {
-            self.slots[slot as usize].is_listed = false;
+            self.connections[slot as usize].is_free_listed = false;
             if self.can_take(slot) {
                 return Some(slot);
             }
@@ -52,52 +52,56 @@ impl Worker<'_> {
     }
 
     pub(super) fn can_take(&self, slot: u32) -> bool {
-        let place = &self.slots[slot as usize];
-        match place.state {
-            State::Closed => place.wanted.is_none() && place.wake_ns == 0,
-            State::Open => place.session.is_none() && self.has_room(slot),
-            State::Connecting | State::Closing => false,
+        let connection = &self.connections[slot as usize];
+        match connection.state {
+            ConnectionState::Closed => connection.queued_ns.is_none() && connection.wake_ns == 0,
+            ConnectionState::Open => connection.session.is_none() && self.has_capacity(slot),
+            ConnectionState::Connecting | ConnectionState::Closing => false,
         }
     }
 
-    pub(super) fn has_room(&self, slot: u32) -> bool {
-        let place = &self.slots[slot as usize];
-        let under_way = place.flights.len() as u32;
-        under_way < self.plan.depth && place.served.saturating_add(under_way) < place.life
+    pub(super) fn has_capacity(&self, slot: u32) -> bool {
+        let connection = &self.connections[slot as usize];
+        let under_way = connection.in_flight.len() as u32;
+        under_way < self.plan.depth
+            && connection.served.saturating_add(under_way) < connection.requests_max
     }
 
-    /// Gives a request to a slot that can take it.
+    /// Assigns a request to a connection that can take it.
     pub(super) fn assign(&mut self, slot: u32, intended_ns: u64) {
         if let Workload::Sessions(sessions) = &self.plan.workload {
             let script = self.next_script % sessions.scripts.len();
             self.next_script = script + self.plan.threads as usize;
             let is_in_time = self.now_ns < self.times.end_ns && self.is_measured(intended_ns);
             self.tally.begun += u64::from(is_in_time);
-            self.slots[slot as usize].session = Some(Session {
+            self.connections[slot as usize].session = Some(SessionProgress {
                 script,
                 burst: 0,
                 sent: 0,
                 due_ns: intended_ns,
             });
         }
-        if self.slots[slot as usize].state == State::Open {
-            self.ask(slot, intended_ns);
-            self.list(slot);
+        if self.connections[slot as usize].state == ConnectionState::Open {
+            self.send_request(slot, intended_ns);
+            self.mark_free(slot);
         } else {
-            self.slots[slot as usize].wanted = Some(intended_ns);
+            self.connections[slot as usize].queued_ns = Some(intended_ns);
             self.connect(slot);
         }
     }
 
-    /// Notes that a slot may take a request.
-    pub(super) fn list(&mut self, slot: u32) {
-        if self.is_open_loop() && !self.slots[slot as usize].is_listed && self.can_take(slot) {
-            self.slots[slot as usize].is_listed = true;
+    /// Lists a connection as free if it can take a request.
+    pub(super) fn mark_free(&mut self, slot: u32) {
+        if self.is_open_loop()
+            && !self.connections[slot as usize].is_free_listed
+            && self.can_take(slot)
+        {
+            self.connections[slot as usize].is_free_listed = true;
             self.free.push_back(slot);
         }
     }
 
-    /// The oldest request of the backlog whose client has not gone away.
+    /// Takes the oldest request of the backlog that has not timed out.
     pub(super) fn next_waiting(&mut self) -> Option<u64> {
         let timeout_ns = self.plan.request_timeout.as_nanos() as u64;
         while let Some(intended_ns) = self.backlog.pop_front() {

@@ -1,27 +1,27 @@
-//! Stores every key once, before a run. Nothing is measured here, so it is plain blocking code.
+//! Storing of every key before a run. It is not measured, so it is plain blocking code.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
 use crate::protocol::memcached::Commands;
 
-/// Commands per round trip: small enough for the socket buffers to take all their replies.
+/// Commands per round trip; their replies must fit into the socket buffers.
 const KEYS_PER_ROUND: usize = 256;
-/// A round ends early when it is this long.
+/// Bytes after which a round ends early.
 const ROUND_BYTES: usize = 256 * 1024;
-/// So much of a round the server takes within the time-out, or it is no server.
+/// Bytes that the server must take within the time-out.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// A longer line is no answer to a set.
+/// Longest reply to a set.
 const LINE_BYTES_MAX: usize = 1024;
-/// How much of one is shown.
+/// Bytes of a wrong reply that are shown.
 const SHOWN_BYTES_MAX: usize = 100;
 
-/// How long a read or a write of the stream may take before it is looked whether to stop.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Maximum time of a read or write of the stream, after which a stop is checked.
+pub(crate) const STOP_CHECK_EVERY: Duration = Duration::from_millis(100);
 
-/// Sets `keys` over a connection, and waits until each is stored, or `is_stopped`. Each reply may
-/// take as long as `timeout`.
+/// Sets `keys` over a connection and waits until each is stored, or `is_stopped`. `timeout` is the
+/// limit of each reply.
 pub(crate) fn set_all(
     commands: &Commands,
     keys: impl Iterator<Item = u64>,
@@ -29,57 +29,59 @@ pub(crate) fn set_all(
     timeout: Duration,
     is_stopped: impl Fn() -> bool,
 ) -> io::Result<()> {
-    let mut line = Line {
+    let mut populator = Populator {
         stream: BufReader::new(stream),
         line: Vec::new(),
         timeout,
         is_stopped,
     };
-    let (mut round, mut count) = (Vec::new(), 0);
+    let mut round = Vec::new();
+    let mut count = 0;
     for key in keys {
         commands.set_key(key, &mut round);
         count += 1;
         if count == KEYS_PER_ROUND || round.len() >= ROUND_BYTES {
-            if line.exchange(&round, count)? == Went::Stopped {
+            if populator.exchange(&round, count)? == Exchange::Stopped {
                 return Ok(());
             }
             round.clear();
             count = 0;
         }
     }
-    line.exchange(&round, count).map(|_| ())
+    populator.exchange(&round, count).map(|_| ())
 }
 
-/// A connection, of which no call takes long.
-struct Line<S, F> {
+/// Connection on which no call takes long.
+struct Populator<S, F> {
     stream: BufReader<S>,
-    /// The reply under way.
+    /// Current reply.
     line: Vec<u8>,
     timeout: Duration,
     is_stopped: F,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Went {
-    Whole,
+enum Exchange {
+    Done,
     Stopped,
 }
 
-impl<S: Read + Write, F: Fn() -> bool> Line<S, F> {
-    fn exchange(&mut self, round: &[u8], count: usize) -> io::Result<Went> {
-        if self.send(round)? == Went::Stopped {
-            return Ok(Went::Stopped);
+impl<S: Read + Write, F: Fn() -> bool> Populator<S, F> {
+    fn exchange(&mut self, round: &[u8], count: usize) -> io::Result<Exchange> {
+        if self.send(round)? == Exchange::Stopped {
+            return Ok(Exchange::Stopped);
         }
         for _ in 0..count {
-            if self.receive()? == Went::Stopped {
-                return Ok(Went::Stopped);
+            if self.receive()? == Exchange::Stopped {
+                return Ok(Exchange::Stopped);
             }
         }
-        Ok(Went::Whole)
+        Ok(Exchange::Done)
     }
 
-    fn send(&mut self, mut rest: &[u8]) -> io::Result<Went> {
-        let (mut late, mut taken_bytes) = (Late::default(), 0);
+    fn send(&mut self, mut rest: &[u8]) -> io::Result<Exchange> {
+        let mut server = ServerTimeout::default();
+        let mut taken_bytes = 0;
         while !rest.is_empty() {
             match self.stream.get_mut().write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -91,20 +93,20 @@ impl<S: Read + Write, F: Fn() -> bool> Line<S, F> {
                 Err(error) => return Err(error),
             }
             if (self.is_stopped)() {
-                return Ok(Went::Stopped);
+                return Ok(Exchange::Stopped);
             }
             if taken_bytes >= PIECE_BYTES {
-                (late, taken_bytes) = (Late::default(), 0);
+                (server, taken_bytes) = (ServerTimeout::default(), 0);
             } else if !rest.is_empty() {
-                late.check(self.timeout, "take")?;
+                server.check(self.timeout, "take")?;
             }
         }
-        Ok(Went::Whole)
+        Ok(Exchange::Done)
     }
 
     /// Reads one reply.
-    fn receive(&mut self) -> io::Result<Went> {
-        let mut late = Late::default();
+    fn receive(&mut self) -> io::Result<Exchange> {
+        let mut server = ServerTimeout::default();
         let line = &mut self.line;
         line.clear();
         while line.last() != Some(&b'\n') && line.len() < LINE_BYTES_MAX {
@@ -119,16 +121,16 @@ impl<S: Read + Write, F: Fn() -> bool> Line<S, F> {
                 Err(error) => return Err(error),
             }
             if (self.is_stopped)() {
-                return Ok(Went::Stopped);
+                return Ok(Exchange::Stopped);
             }
             if line.last() != Some(&b'\n') {
-                late.check(self.timeout, "answer")?;
+                server.check(self.timeout, "answer")?;
             }
         }
         match line.trim_ascii_end() {
-            b"STORED" | b"HD" => Ok(Went::Whole),
+            b"STORED" | b"HD" => Ok(Exchange::Done),
             other => {
-                // Its bytes are the server's: a terminal would obey some of them.
+                // Escaped: these are the server's bytes, and a terminal would obey some of them.
                 let shown = other[..other.len().min(SHOWN_BYTES_MAX)].escape_ascii();
                 let what = format!("the server answered '{shown}' to a set");
                 Err(io::Error::other(what))
@@ -142,14 +144,14 @@ fn is_to_be_repeated(error: &io::Error) -> bool {
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
-/// When a server is too late. The time counts from the first wait, so that a server that keeps up
-/// costs no look at the clock.
+/// Time-out of a server, counted from the first wait, so that a fast server costs no clock
+/// readings.
 #[derive(Default)]
-struct Late {
+struct ServerTimeout {
     deadline: Option<Instant>,
 }
 
-impl Late {
+impl ServerTimeout {
     fn check(&mut self, timeout: Duration, did_not: &str) -> io::Result<()> {
         let now = Instant::now();
         if now < *self.deadline.get_or_insert(now + timeout) {

@@ -36,7 +36,7 @@ fn worker_over(io: Io, plan: &Plan) -> Worker<'_> {
         thread: 0,
         threads: 1,
     };
-    let times = Times {
+    let times = RunTimes {
         warm_up_ns: 0,
         end_ns: 1_000_000_000,
         interval_ns: 1_000_000_000,
@@ -47,13 +47,13 @@ fn worker_over(io: Io, plan: &Plan) -> Worker<'_> {
 }
 
 /// Seen: no web server recovered from an overload; each dipped every 1.2 s, the time in which 2,000
-/// connections had their five requests each. Cause: only first lives differed, and the overload had
-/// made the connections open together. Cure: each life is drawn, and may end after any request.
+/// connections had their five requests each. Cause: only first lifetimes differed, and the overload had
+/// made the connections open together. Cure: each requests_max is drawn, and may end after any request.
 #[test]
 fn connections_that_open_together_do_not_end_together() {
     const COUNT: u32 = 100;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let lives = |seed| {
+    let lifetimes = |seed| {
         let mut plan = Plan {
             connections: COUNT,
             arrivals: Arrivals::Fixed { rate_per_s: 1.0 },
@@ -69,25 +69,31 @@ fn connections_that_open_together_do_not_end_together() {
             let open = |slot| {
                 worker.connect(slot);
                 worker.connected(slot, 0);
-                worker.slots[slot as usize].life
+                worker.connections[slot as usize].requests_max
             };
-            let lives: Vec<u32> = (0..COUNT).map(open).collect();
+            let lifetimes: Vec<u32> = (0..COUNT).map(open).collect();
             (0..COUNT).for_each(|slot| worker.fail(slot, |_| {}));
-            worker.leave();
-            lives
+            worker.finish_closes();
+            lifetimes
         };
         [open_all(), open_all()]
     };
-    let [first, second] = lives(1);
+    let [first, second] = lifetimes(1);
     for of in [&first, &second] {
         for turn in 1..=5 {
-            let ended = of.iter().filter(|&&life| life == turn).count();
+            let ended = of
+                .iter()
+                .filter(|&&requests_max| requests_max == turn)
+                .count();
             assert!((1..=40).contains(&ended), "{ended} after {turn}: {of:?}");
         }
     }
-    assert_ne!(first, second, "each connection has a life of its own");
-    assert_eq!(lives(1), [first, second], "the seed replays them");
-    assert_ne!(lives(1), lives(2));
+    assert_ne!(
+        first, second,
+        "each connection has a requests_max of its own"
+    );
+    assert_eq!(lifetimes(1), [first, second], "the seed replays them");
+    assert_ne!(lifetimes(1), lifetimes(2));
 }
 
 /// Seen: after its time a run that waited for its last replies took all of a core, for minutes
@@ -135,8 +141,8 @@ fn a_close_between_two_requests_is_noticed_before_the_next_one() {
             let deadline = Instant::now() + Duration::from_secs(20);
             while !is_so(worker) {
                 assert!(Instant::now() < deadline, "{io:?}: {what}");
-                worker.tick();
-                worker.turn().unwrap();
+                worker.update_clock();
+                worker.run_once().unwrap();
             }
         };
         for asked in 1..=2 {
@@ -144,7 +150,7 @@ fn a_close_between_two_requests_is_noticed_before_the_next_one() {
             turn_until(&mut worker, "no reply", &|it| it.tally.replies() == asked);
             close.send(()).unwrap();
             // Nothing is asked meanwhile.
-            let is_closed = |it: &Worker<'_>| it.slots[0].state == State::Closed;
+            let is_closed = |it: &Worker<'_>| it.connections[0].state == ConnectionState::Closed;
             turn_until(&mut worker, "the close is not noticed", &is_closed);
             let errors = worker.tally.errors;
             assert_eq!(errors.total(), 0, "{io:?}: {errors:?}");
@@ -166,10 +172,10 @@ fn between_two_requests_only_a_reset_is_a_close() {
         (libc::ENOMEM, 1),
     ] {
         let mut worker = worker(&plan);
-        worker.slots[0].state = State::Open;
-        worker.slots[0].reading = Reading::Look;
+        worker.connections[0].state = ConnectionState::Open;
+        worker.connections[0].reading = Reading::Read;
         worker.received(0, -error);
-        assert_eq!(worker.slots[0].state, State::Closing);
+        assert_eq!(worker.connections[0].state, ConnectionState::Closing);
         assert_eq!(worker.tally.errors.total(), counted, "{error}");
     }
 }
@@ -200,24 +206,24 @@ fn a_reconnection_after_a_pause_is_in_the_response_time() {
         worker.assign(0, 1_000);
         worker.now_ns = 2_000;
         worker.connected(0, 0);
-        let first = worker.slots[0].flights.pop_front().unwrap();
+        let first = worker.connections[0].in_flight.pop_front().unwrap();
         assert_eq!((first.intended_ns, first.sent_ns), (1_000, 2_000));
-        worker.in_flight -= 1;
+        worker.in_flight_total -= 1;
         worker.after_replies(0);
         let due_ns = 2_000 + 1_000_000;
-        assert_eq!(worker.slots[0].wake_ns, due_ns);
+        assert_eq!(worker.connections[0].wake_ns, due_ns);
         // The server closes.
         worker.received(0, 0);
-        worker.leave();
-        assert_eq!(worker.slots[0].state, State::Closed);
+        worker.finish_closes();
+        assert_eq!(worker.connections[0].state, ConnectionState::Closed);
         // Whether the time to measure is over is nothing to a session that has begun.
         worker.is_ending = is_ending;
         worker.now_ns = due_ns + 5;
         worker.wake_due();
-        assert_eq!(worker.slots[0].state, State::Connecting);
+        assert_eq!(worker.connections[0].state, ConnectionState::Connecting);
         worker.now_ns = due_ns + 700;
         worker.connected(0, 0);
-        let second = worker.slots[0].flights[0];
+        let second = worker.connections[0].in_flight[0];
         assert_eq!((second.intended_ns, second.sent_ns), (due_ns, due_ns + 700));
     }
 }

@@ -1,7 +1,7 @@
-//! Distributions: of sizes, of times, and of which item is asked for.
+//! Distributions of sizes, of times, and of requests over items.
 //!
 //! A [`Distribution`] draws a number (a key size, a value size, a think time); a [`Popularity`]
-//! draws which of `n` items is asked for next. Both are read from short texts:
+//! draws the item to request next, of `n` items. Both are parsed from short texts:
 //!
 //! | text | meaning |
 //! |---|---|
@@ -22,23 +22,23 @@
 //! | `sequential` | one after the other, round and round |
 //!
 //! ETC is the pool of Atikoglu et al., "Workload analysis of a large-scale key-value store"
-//! (SIGMETRICS 2012); mutilate's names for the three (`fb_key`, `fb_value`, `fb_ia`) are read as
-//! well.
+//! (SIGMETRICS 2012). Mutilate's names for the three (`fb_key`, `fb_value`, `fb_ia`) are accepted
+//! as well.
 
 use std::str::FromStr;
 
 use crate::random::Random;
 
-/// A number drawn at random: a size in bytes, a time in the caller's unit.
+/// Distribution of a number: a size in bytes, or a time in the caller's unit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Distribution {
-    /// Always this.
+    /// Constant.
     Fixed(f64),
-    /// Every number of the range alike, both ends included.
+    /// Uniform over the range, both ends included.
     Uniform {
-        /// The smallest.
+        /// Smallest.
         low: f64,
-        /// The largest.
+        /// Largest.
         high: f64,
     },
     /// Exponential.
@@ -57,7 +57,7 @@ pub enum Distribution {
     LogNormal {
         /// Its median.
         median: f64,
-        /// The standard deviation of its logarithm.
+        /// Standard deviation of the logarithm.
         sigma: f64,
     },
     /// Generalised Pareto.
@@ -68,14 +68,14 @@ pub enum Distribution {
     EtcValue,
 }
 
-/// The three parameters of the families of extreme value theory.
+/// Parameters of the families of extreme value theory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Where it begins (Pareto) or is centred (extreme value).
+    /// Start (Pareto) or centre (extreme value).
     pub location: f64,
-    /// How wide it is; above 0.
+    /// Width; above 0.
     pub scale: f64,
-    /// How heavy its tail is; 0 is the exponential (Pareto) or Gumbel's (extreme value).
+    /// Weight of the tail; 0 is the exponential (Pareto) or Gumbel's (extreme value).
     pub shape: f64,
 }
 
@@ -100,7 +100,7 @@ const ETC_GAP: Shape = Shape {
     shape: 0.154971,
 };
 
-/// The probabilities of values of 0, 1, … 14 bytes in ETC (the same paper's table of small sizes).
+/// Probabilities of values of 0, 1, … 14 bytes in ETC (the same paper's table of small sizes).
 const ETC_VALUE_SMALL: [f64; 15] = [
     0.00536, 0.00047, 0.17820, 0.09239, 0.00018, 0.02740, 0.00065, 0.00606, 0.00023, 0.00837,
     0.00837, 0.08989, 0.00092, 0.00326, 0.01980,
@@ -135,23 +135,23 @@ impl Distribution {
         }
     }
 
-    /// Draws a whole number and keeps it inside `min..=max`.
+    /// Draws a whole number, clamped to `min..=max`.
     pub(crate) fn draw_size(&self, random: &mut Random, min: usize, max: usize) -> usize {
         let drawn = match *self {
-            // Both ends of a uniform range are as likely as what lies between.
+            // Both ends of a uniform range are as likely as the numbers between.
             Distribution::Uniform { low, high } => {
                 let span = (high - low).max(0.0) as u64 + 1;
                 return (low as usize + random.below(span) as usize).clamp(min, max);
             }
             _ => self.draw(random),
         };
-        // `as` saturates: what is negative or not a number becomes 0.
+        // `as` saturates: negative numbers and NaN become 0.
         (drawn.round() as usize).clamp(min, max)
     }
 }
 
 impl Shape {
-    /// The value that is exceeded with probability `tail`.
+    /// Value that is exceeded with probability `tail`.
     fn pareto_above(&self, tail: f64) -> f64 {
         let stretch = match self.shape {
             0.0 => -tail.ln(),
@@ -160,7 +160,7 @@ impl Shape {
         self.location + self.scale * stretch
     }
 
-    /// The value that is not exceeded with probability `below`.
+    /// Value that is not exceeded with probability `below`.
     fn extreme_value_below(&self, below: f64) -> f64 {
         let hazard = -below.ln();
         let stretch = match self.shape {
@@ -182,10 +182,11 @@ fn etc_value(random: &mut Random) -> f64 {
     ETC_VALUE_TAIL.pareto_above(random.unit_above_zero())
 }
 
-/// One draw of the normal distribution with mean 0 and deviation 1, by Marsaglia's polar method.
+/// Draws from the normal distribution with mean 0 and deviation 1, by Marsaglia's polar method.
 fn standard_normal(random: &mut Random) -> f64 {
     loop {
-        let (u, v) = (2.0 * random.unit() - 1.0, 2.0 * random.unit() - 1.0);
+        let u = 2.0 * random.unit() - 1.0;
+        let v = 2.0 * random.unit() - 1.0;
         let s = u * u + v * v;
         if s > 0.0 && s < 1.0 {
             return u * (-2.0 * s.ln() / s).sqrt();
@@ -193,29 +194,29 @@ fn standard_normal(random: &mut Random) -> f64 {
     }
 }
 
-/// Which of a number of items is asked for next.
+/// Distribution of requests over items.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Popularity {
-    /// Every item alike.
+    /// Uniform.
     Uniform,
     /// Rank `r` (from 1) with a weight of `1/r^exponent`.
     Zipf {
         /// 0 is uniform; 1 is Zipf's own law.
         exponent: f64,
     },
-    /// Some hot items share one part of the requests, all the others the rest.
+    /// Hot items share one part of the requests, all others the rest.
     Hot {
-        /// The part of the requests that goes to hot items, from 0 to 1.
+        /// Share of the requests that goes to hot items, from 0 to 1.
         share: f64,
-        /// How many items are hot: the first ones.
+        /// Number of hot items: the first ones.
         items: u64,
     },
-    /// One after the other, round and round.
+    /// In order, repeatedly.
     Sequential,
 }
 
 impl Popularity {
-    /// A chooser among `items` items, which are numbered from 0, the most popular one first.
+    /// Creates a chooser among `items` items, numbered from 0, the most popular one first.
     ///
     /// # Panics
     /// If there are no items.
@@ -232,45 +233,48 @@ impl Popularity {
     }
 }
 
-/// Draws item numbers; made by [`Popularity::chooser`].
+/// Generator of item numbers; made by [`Popularity::chooser`].
 #[derive(Clone, Debug)]
 pub enum Chooser {
     /// See [`Popularity::Uniform`].
     Uniform {
-        /// How many there are.
+        /// Number of items.
         items: u64,
     },
     /// See [`Popularity::Zipf`].
     Zipf(Zipf),
     /// See [`Popularity::Hot`].
     Hot {
-        /// How many there are.
+        /// Number of items.
         items: u64,
-        /// How many of them are hot.
+        /// Number of hot items.
         hot: u64,
-        /// The part of the requests that goes to those.
+        /// Share of the requests that goes to those.
         share: f64,
     },
     /// See [`Popularity::Sequential`].
     Sequential {
-        /// How many there are.
+        /// Number of items.
         items: u64,
-        /// The one that comes next.
+        /// Next item.
         next: u64,
     },
 }
 
 impl Chooser {
-    /// The next item's number.
+    /// Draws the next item's number.
     #[inline]
     pub fn choose(&mut self, random: &mut Random) -> u64 {
         match self {
             Chooser::Uniform { items } => random.below(*items),
             Chooser::Zipf(zipf) => zipf.draw(random) - 1,
-            Chooser::Hot { items, hot, share } => match random.unit() < *share {
-                true => random.below(*hot),
-                false => *hot + random.below(*items - *hot),
-            },
+            Chooser::Hot { items, hot, share } => {
+                if random.unit() < *share {
+                    random.below(*hot)
+                } else {
+                    *hot + random.below(*items - *hot)
+                }
+            }
             Chooser::Sequential { items, next } => {
                 let this = *next;
                 *next = (this + 1) % *items;
@@ -306,7 +310,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// The law over ranks `1..=items`.
+    /// Creates the law over ranks `1..=items`.
     ///
     /// # Panics
     /// If there are no items, or the exponent is negative or not a number.
@@ -351,7 +355,7 @@ impl Zipf {
     }
 
     fn integral_inverse(&self, y: f64) -> f64 {
-        // Rounding may push it a little below the least value that H takes.
+        // Rounding may push it a little below the least value of H.
         let t = (y * (1.0 - self.exponent)).max(-1.0);
         (y * ln_1_plus_over(t)).exp()
     }
@@ -359,22 +363,24 @@ impl Zipf {
 
 /// `(e^x - 1) / x`, which is 1 at 0.
 fn exp_minus_1_over(x: f64) -> f64 {
-    match x.abs() > 1e-8 {
-        true => x.exp_m1() / x,
-        false => 1.0 + x / 2.0,
+    if x.abs() > 1e-8 {
+        x.exp_m1() / x
+    } else {
+        1.0 + x / 2.0
     }
 }
 
 /// `ln(1 + x) / x`, which is 1 at 0.
 fn ln_1_plus_over(x: f64) -> f64 {
-    match x.abs() > 1e-8 {
-        true => x.ln_1p() / x,
-        false => 1.0 - x / 2.0,
+    if x.abs() > 1e-8 {
+        x.ln_1p() / x
+    } else {
+        1.0 - x / 2.0
     }
 }
 
-/// Draws from given weights in constant time: Walker's alias method, tables built as by Vose,
-/// "A linear algorithm for generating random numbers with a given distribution" (1991).
+/// Draws by given weights in constant time: Walker's alias method, tables built as by Vose, "A
+/// linear algorithm for generating random numbers with a given distribution" (1991).
 #[derive(Clone, Debug)]
 pub struct Weighted {
     // Item i is taken with probability keep[i], else item other[i].
@@ -383,7 +389,7 @@ pub struct Weighted {
 }
 
 impl Weighted {
-    /// Items `0..weights.len()`, each with its weight.
+    /// Creates the table of items `0..weights.len()`, each with its weight.
     ///
     /// # Panics
     /// If there are no items, more than `u32::MAX`, or the weights do not have a positive sum.
@@ -413,9 +419,10 @@ impl Weighted {
     #[inline]
     pub fn draw(&self, random: &mut Random) -> usize {
         let item = random.below(self.keep.len() as u64) as usize;
-        match random.unit() < self.keep[item] {
-            true => item,
-            false => self.other[item] as usize,
+        if random.unit() < self.keep[item] {
+            item
+        } else {
+            self.other[item] as usize
         }
     }
 }
@@ -447,10 +454,8 @@ impl FromStr for Distribution {
             }
             "lognormal" => {
                 let [median, sigma] = numbers(text, rest, "lognormal:68000,1.11")?;
-                let (median, sigma) = (
-                    positive(text, "median", median)?,
-                    positive(text, "sigma", sigma)?,
-                );
+                let median = positive(text, "median", median)?;
+                let sigma = positive(text, "sigma", sigma)?;
                 Ok(Distribution::LogNormal { median, sigma })
             }
             "pareto" => Ok(Distribution::Pareto(shape(
@@ -502,11 +507,12 @@ fn uniform(text: &str, rest: &str) -> Result<Distribution, String> {
     let (low, high) = rest.split_once('-').ok_or_else(wrong)?;
     let [low] = numbers(text, low, "uniform:10-100")?;
     let [high] = numbers(text, high, "uniform:10-100")?;
-    match at_least_0(text, low)? <= high {
-        true => Ok(Distribution::Uniform { low, high }),
-        false => Err(format!(
+    if at_least_0(text, low)? <= high {
+        Ok(Distribution::Uniform { low, high })
+    } else {
+        Err(format!(
             "'{text}': {low} is above {high}; write the smaller one first"
-        )),
+        ))
     }
 }
 
@@ -517,11 +523,12 @@ fn hot(text: &str, rest: &str) -> Result<Popularity, String> {
     let items = items.ok_or_else(|| {
         format!("'{text}': after the comma goes the number of hot items, such as hot:0.9,100")
     })?;
-    match (0.0..=1.0).contains(&share) {
-        true => Ok(Popularity::Hot { share, items }),
-        false => Err(format!(
+    if (0.0..=1.0).contains(&share) {
+        Ok(Popularity::Hot { share, items })
+    } else {
+        Err(format!(
             "'{text}': the share is a number from 0 to 1, such as hot:0.2"
-        )),
+        ))
     }
 }
 
@@ -535,7 +542,7 @@ fn shape(text: &str, rest: &str, example: &str) -> Result<Shape, String> {
     })
 }
 
-/// Exactly `N` finite numbers with commas between them.
+/// Parses exactly `N` finite numbers with commas between them.
 fn numbers<const N: usize>(text: &str, list: &str, example: &str) -> Result<[f64; N], String> {
     let parsed: Option<Vec<f64>> = list
         .split(',')
@@ -548,16 +555,18 @@ fn numbers<const N: usize>(text: &str, list: &str, example: &str) -> Result<[f64
 }
 
 fn positive(text: &str, what: &str, value: f64) -> Result<f64, String> {
-    match value > 0.0 {
-        true => Ok(value),
-        false => Err(format!("'{text}': the {what} must be above 0")),
+    if value > 0.0 {
+        Ok(value)
+    } else {
+        Err(format!("'{text}': the {what} must be above 0"))
     }
 }
 
 fn at_least_0(text: &str, value: f64) -> Result<f64, String> {
-    match value >= 0.0 && value.is_finite() {
-        true => Ok(value),
-        false => Err(format!("'{text}': {value} must be a number from 0 up")),
+    if value >= 0.0 && value.is_finite() {
+        Ok(value)
+    } else {
+        Err(format!("'{text}': {value} must be a number from 0 up"))
     }
 }
 

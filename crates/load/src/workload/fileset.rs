@@ -1,18 +1,18 @@
 //! File sets for web servers: the thesis's 21,600 files, and the 500 front pages of Rusty's author.
 //!
-//! The thesis gives its set as one table: which part of the requests is served by how much memory,
-//! and up to which file size. The sizes are SPECweb99's: nine of each magnitude, from 0.1 to 900
-//! KiB. How many files there are of each size follows from the differences between the table's
+//! The thesis gives its set as one table: the share of requests served by each amount of memory,
+//! and the largest file size in it. The sizes are SPECweb99's: nine of each magnitude, from 0.1 to
+//! 900 KiB. The number of files of each size follows from the differences between the table's
 //! columns; `THESIS` below has the numbers.
 //!
-//! Which file is asked for how often is Zipf's law over all files: rank 1 is the most popular.
-//! Ranks are dealt to the size groups so that each group gets its share of the requests. In the
-//! full set the dealt shares are right to a hundredth of a percent; in a small one (`scale` below
-//! 0.1) they are bent a little, so that the table holds at every scale.
+//! Requests follow Zipf's law over all files: rank 1 is the most popular. Ranks are distributed
+//! over the size groups so that each group gets its share of the requests. In the full set the
+//! shares are right to a hundredth of a percent; in a small one (`scale` below 0.1) they are
+//! adjusted a little, so that the table holds at every scale.
 //!
-//! Everything follows from the seed: sizes, places, popularity and every byte. A manifest,
-//! [`MANIFEST`], lies in the set's directory: per file its path, size, CRC-32 (the one of zip and
-//! gzip) and share of the requests, most popular first. [`FileSet::read`] reads it back.
+//! Sizes, paths, popularity and every byte follow from the seed. A manifest, [`MANIFEST`], lies in
+//! the set's directory: per file its path, size, CRC-32 (the one of zip and gzip) and share of the
+//! requests, most popular first. [`FileSet::read`] reads it.
 
 use std::fmt::{self, Write as _};
 use std::fs::{self, File};
@@ -23,68 +23,68 @@ use crate::random::Random;
 use crate::workload::distribution::Weighted;
 use crate::workload::input_file;
 
-/// The file, in the directory of a set, that lists it.
+/// File in the directory of a set that lists it.
 pub const MANIFEST: &str = "fileset.tsv";
 
-/// Which set to make.
+/// Recipe of a set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Recipe {
-    /// Its model.
+    /// Model.
     pub model: Model,
-    /// The part of the thesis's files and directories to make, from 0.001 to 100; sizes stay.
+    /// Fraction of the thesis's files and directories, from 0.001 to 100; sizes stay.
     pub scale: f64,
-    /// The seed of all random choices.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Zipf's exponent; 1 is Zipf's own.
     pub exponent: f64,
 }
 
-/// The model of a set.
+/// Model of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
-    /// 21,600 files in 650 directories, 2.3 GB, asked for by Zipf's law.
+    /// 21,600 files in 650 directories, 2.3 GB, requested by Zipf's law.
     Thesis,
-    /// 500 front pages, 63 MB, each asked for alike.
+    /// 500 front pages, 63 MB, requested uniformly.
     Pages,
 }
 
-/// A file of a set.
+/// File of a set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Its path below the set's directory, with a slash in front: what a request asks for.
+    /// Path below the set's directory, with a leading slash, as in a request.
     pub path: String,
-    /// Its length.
+    /// Length.
     pub size_bytes: u64,
-    /// The CRC-32 of its content.
+    /// CRC-32 of its content.
     pub crc32: u32,
-    /// The part of the requests that asks for it.
+    /// Share of the requests.
     pub share: f64,
 }
 
-/// A set of files, the most popular first.
+/// Set of files, the most popular first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileSet {
-    /// The recipe that made it.
+    /// Recipe that made it.
     pub recipe: Recipe,
-    /// Its files; the CRC-32 is 0 until they are written.
+    /// Files; the CRC-32 is 0 until they are written.
     pub entries: Vec<Entry>,
 }
 
-/// One of the thesis's groups: the cumulative columns, and its sizes with how many files have each
-/// of them.
+/// Group of the thesis's table: its cumulative columns, and its sizes with the number of files of
+/// each.
 struct Group {
     row: TableColumn,
     sizes: &'static [(&'static [u64], u32)],
 }
 
-/// A column of the thesis's table.
+/// Column of the thesis's table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TableColumn {
-    /// This part of the requests, in percent…
+    /// Share of the requests, in percent…
     pub requests_percent: f64,
-    /// …is served by this much memory, in MB (10⁶ bytes)…
+    /// …served by this much memory, in MB (10⁶ bytes)…
     pub memory_mb: f64,
-    /// …and asks for files up to this size.
+    /// …for files up to this size.
     pub size_bytes: u64,
 }
 
@@ -103,7 +103,7 @@ const fn group(
 }
 
 /// The thesis's table "Cumulative memory for requests by file size", with the numbers of files that
-/// its differences ask for: (12.2 - 8.4) MB of files of 5,120 bytes are 742 files, and so on.
+/// its differences yield: (12.2 - 8.4) MB of files of 5,120 bytes are 742 files, and so on.
 #[rustfmt::skip]
 const THESIS: [Group; 8] = [
     group(10.0, 0.5, 409, &[(&[102, 204, 307, 409], 500)]),
@@ -122,8 +122,8 @@ const THESIS: [Group; 8] = [
 
 const THESIS_DIRECTORIES: f64 = 650.0;
 
-/// Sizes of the 500 front pages: the part of the pages that is at most so many bytes. Between two
-/// points the logarithm grows evenly; these points give the published mean of 126 KB as well.
+/// Sizes of the 500 front pages: share of the pages of at most so many bytes. Between two points
+/// the logarithm is linear; these points also give the published mean of 126 KB.
 const PAGES: [(f64, f64); 6] = [
     (0.0, 3_500.0),
     (0.5, 68_000.0),
@@ -135,10 +135,10 @@ const PAGES: [(f64, f64); 6] = [
 const PAGE_COUNT: usize = 500;
 
 impl FileSet {
-    /// The set that the recipe makes, without writing a byte.
+    /// Plans the set of a recipe, without writing a byte.
     ///
     /// # Errors
-    /// When the recipe asks for what cannot be made.
+    /// If the recipe is out of range.
     pub fn plan(recipe: Recipe) -> Result<FileSet, String> {
         if !(0.001..=100.0).contains(&recipe.scale) {
             return Err(format!(
@@ -159,12 +159,12 @@ impl FileSet {
         Ok(FileSet { recipe, entries })
     }
 
-    /// All bytes of all files.
+    /// Sum of all sizes.
     pub fn total_bytes(&self) -> u64 {
         self.entries.iter().map(|entry| entry.size_bytes).sum()
     }
 
-    /// How many directories hold the files.
+    /// Number of directories.
     pub fn directories(&self) -> usize {
         let mut names: Vec<_> = self
             .entries
@@ -176,24 +176,25 @@ impl FileSet {
         names.len()
     }
 
-    /// A chooser that draws entries by their share.
+    /// Creates a chooser that draws entries by their share.
     pub fn chooser(&self) -> Weighted {
         let shares: Vec<f64> = self.entries.iter().map(|entry| entry.share).collect();
         Weighted::new(&shares)
     }
 
-    /// The thesis's table for this set: its columns and, beside each, this set's.
+    /// Columns of the thesis's table, each with this set's.
     pub fn table(&self) -> Vec<(TableColumn, TableColumn)> {
         let weighted = self
             .entries
             .iter()
             .map(|entry| (entry.size_bytes, entry.share));
-        // A millionth: sums of floating point numbers do not end on a round one.
+        // A millionth, for rounding errors of the sums.
         table_of(weighted.collect(), &self.entries, |_| 1e-6)
     }
 
-    /// The thesis's table for requests that were made: `counts[i]` of entry `i`. How many requests
-    /// went to a group is binomial, so its edge is known to three standard errors of that.
+    /// Columns of the thesis's table, each with that of actual requests: `counts[i]` of entry `i`.
+    /// The number of requests to a group is binomial, so its edge is known to three standard
+    /// errors.
     pub fn table_of_requests(&self, counts: &[u64]) -> Vec<(TableColumn, TableColumn)> {
         let sizes = self.entries.iter().map(|entry| entry.size_bytes);
         let requests = counts.iter().sum::<u64>().max(1) as f64;
@@ -206,11 +207,11 @@ impl FileSet {
         )
     }
 
-    /// Writes all files and the manifest below `directory`, telling `progress` the bytes written so
-    /// far.
+    /// Writes all files and the manifest below `directory`, and calls `progress` with the bytes
+    /// written so far.
     ///
     /// # Errors
-    /// When the directory holds something else, lacks space, or a write fails.
+    /// If the directory holds something else, lacks space, or a write fails.
     pub fn write(&mut self, directory: &Path, mut progress: impl FnMut(u64)) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         refuse_strangers(directory)?;
@@ -231,7 +232,7 @@ impl FileSet {
     }
 
     fn write_manifest(&self, path: &Path) -> io::Result<()> {
-        // First beside it, then renamed: a manifest is whole or absent.
+        // Written beside it, then renamed: a manifest is whole or absent.
         let beside = path.with_extension("tmp");
         let mut out = BufWriter::new(File::create(&beside)?);
         writeln!(out, "{}", self.recipe)?;
@@ -252,7 +253,7 @@ impl FileSet {
     /// Reads the manifest at `path`, or in the directory `path`.
     ///
     /// # Errors
-    /// When it cannot be read, or is not a manifest: with the line.
+    /// If it cannot be read, or is no manifest: with the line.
     pub fn read(path: &Path) -> io::Result<FileSet> {
         let path = if path.is_dir() {
             path.join(MANIFEST)
@@ -382,10 +383,12 @@ fn plan_thesis(recipe: &Recipe) -> Vec<Entry> {
     dealt.into_iter().enumerate().map(entry).collect()
 }
 
-/// The sizes of each group's files in random order, a part `scale` of the thesis's numbers. Counts
-/// are rounded so that the bytes up to each size stay as close to the part as whole files can.
+/// Sizes of each group's files in random order, a fraction `scale` of the thesis's numbers. Counts
+/// are rounded so that the bytes up to each size stay as close to the fraction as whole files
+/// allow.
 fn scaled_groups(scale: f64, random: &mut Random) -> [Vec<u64>; THESIS.len()] {
-    let (mut wanted_bytes, mut made_bytes) = (0.0, 0.0);
+    let mut wanted_bytes = 0.0;
+    let mut made_bytes = 0.0;
     THESIS.map(|group| {
         let mut sizes = Vec::new();
         for &(of_count, count) in group.sizes {
@@ -406,16 +409,16 @@ fn scaled_groups(scale: f64, random: &mut Random) -> [Vec<u64>; THESIS.len()] {
     })
 }
 
-/// For each rank, the group it goes to and its share of the requests. A rank goes to the group
-/// whose remaining files need the most popular ones; at the end each group's shares are brought to
-/// their sum.
+/// Group and share of the requests of each rank. A rank goes to the group whose remaining files
+/// need the most popular ones; finally each group's shares are scaled to their sum.
 fn deal_ranks(counts: &[usize; THESIS.len()], exponent: f64) -> Vec<(usize, f64)> {
     let weights: Vec<f64> = (1..=counts.iter().sum())
         .map(|rank: usize| (rank as f64).powf(-exponent))
         .collect();
     let sum: f64 = weights.iter().sum();
     let wanted = group_shares();
-    let (mut left, mut given) = (*counts, [0.0; THESIS.len()]);
+    let mut left = *counts;
+    let mut given = [0.0; THESIS.len()];
     let mut dealt = Vec::with_capacity(weights.len());
     for weight in weights {
         let need = |group: usize| (wanted[group] - given[group]) / left[group] as f64;
@@ -529,8 +532,7 @@ pub fn show_table(table: &[(TableColumn, TableColumn)], scale: f64) -> String {
     text
 }
 
-/// The published figures of Rusty's 500 pages, and the same figures of this set: name, published,
-/// this set's.
+/// Published figures of Rusty's 500 pages, and those of this set: name, published, this set's.
 pub fn page_figures(set: &FileSet) -> Vec<(&'static str, f64, f64)> {
     let mut sizes: Vec<u64> = set.entries.iter().map(|entry| entry.size_bytes).collect();
     sizes.sort_unstable();
@@ -570,7 +572,7 @@ fn write_content(
     Ok(checksum.finalize())
 }
 
-/// A directory with other files is refused; one with a manifest may be overwritten.
+/// Refuses a directory with other files; one with a manifest may be overwritten.
 fn refuse_strangers(directory: &Path) -> io::Result<()> {
     if directory.join(MANIFEST).exists() || fs::read_dir(directory)?.next().is_none() {
         return Ok(());

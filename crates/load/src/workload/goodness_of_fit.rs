@@ -1,25 +1,25 @@
-//! Goodness-of-fit for tests: does a sample come from the distribution it claims?
+//! Goodness-of-fit tests: whether a sample fits a distribution.
 //!
-//! Seeds are fixed, so that a test passes always or never. The significance is 0.1 %: a right
-//! generator with another seed would be refused one time in a thousand, and then the seed is what
-//! to change.
+//! Seeds are fixed, so a test passes always or never. The significance is 0.1 %: a correct
+//! generator fails with one seed in a thousand; then change the seed.
 
-/// The largest gap between the sample's cumulative distribution and `cumulative`
-/// (Kolmogorov and Smirnov), as a share of what is allowed at 0.1 %: below 1 fits.
+/// Largest gap between the sample's cumulative distribution and `cumulative` (Kolmogorov and
+/// Smirnov), divided by the limit at 0.1 %: below 1 fits.
 pub(crate) fn kolmogorov_smirnov(mut sample: Vec<f64>, cumulative: impl Fn(f64) -> f64) -> f64 {
     sample.sort_by(f64::total_cmp);
     let n = sample.len() as f64;
     let gaps = sample.iter().enumerate().map(|(at, &x)| {
         let expected = cumulative(x);
-        let (before, after) = (at as f64 / n, (at + 1) as f64 / n);
+        let before = at as f64 / n;
+        let after = (at + 1) as f64 / n;
         (expected - before).abs().max((after - expected).abs())
     });
     // The limit distribution's 99.9 % point is 1.9495 (Smirnov 1948).
     gaps.fold(0.0, f64::max) / (1.9495 / n.sqrt())
 }
 
-/// Pearson's chi-squared of observed counts against probabilities, as a share of what is allowed at
-/// 0.1 %: below 1 fits. Every expected count should be 5 or more.
+/// Pearson's chi-squared of observed counts against probabilities, divided by the limit at 0.1 %:
+/// below 1 fits. Every expected count should be at least 5.
 pub(crate) fn chi_squared(observed: &[u64], probabilities: &[f64]) -> f64 {
     assert_eq!(observed.len(), probabilities.len());
     let total: u64 = observed.iter().sum();
@@ -34,8 +34,8 @@ pub(crate) fn chi_squared(observed: &[u64], probabilities: &[f64]) -> f64 {
     terms.sum::<f64>() / chi_squared_limit(observed.len() - 1)
 }
 
-/// The 99.9 % point of chi-squared by Wilson and Hilferty's approximation (1931); its error is
-/// below 1 % from 3 degrees of freedom on.
+/// 99.9 % point of chi-squared by Wilson and Hilferty's approximation (1931); its error is below 1
+/// % from 3 degrees of freedom on.
 fn chi_squared_limit(degrees: usize) -> f64 {
     const NORMAL_99_9: f64 = 3.0902;
     let k = degrees as f64;

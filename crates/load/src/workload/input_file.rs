@@ -1,13 +1,13 @@
-//! Files that the command line names, read as a whole.
+//! Input files named on the command line, read whole.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Longer files are a mistake, such as a device that never ends.
+/// Limit on an input file; a longer one is a mistake, such as an endless device.
 pub const INPUT_BYTES_MAX: u64 = 1 << 30;
 
-/// The bytes of the file at `path`, which may also be a pipe.
+/// Reads the file at `path`, which may also be a pipe.
 ///
 /// # Errors
 /// When it cannot be read, or is longer than [`INPUT_BYTES_MAX`].

@@ -1,4 +1,4 @@
-//! Earlier requests to a server, to be sent again: lists of URLs and access logs.
+//! Request lists: URLs, paths and access logs.
 //!
 //! A line is a path (`/index.html`), a URL, or an entry of an access log in the common or the
 //! combined format, as nginx, Apache, lighttpd and `weft serve` write it:
@@ -7,8 +7,7 @@
 //! 192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326 "-" "Mozilla/4.08"
 //! ```
 //!
-//! Logs hold rubbish that clients sent and requests with bodies that are not in the log. Those
-//! lines are left out.
+//! Malformed entries, and requests with bodies, which are not in the log, are left out.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read};
@@ -16,10 +15,10 @@ use std::path::Path;
 
 use crate::workload::session_log::{Call, path_of};
 
-/// Longer lines are no entries.
+/// Longest line of an entry.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// The requests of the list or log at `path`, in its order.
+/// Reads the requests of the list or log at `path`, in order.
 ///
 /// # Errors
 /// When it cannot be read, or holds no request at all: with its name.
@@ -30,7 +29,8 @@ pub fn read(path: &Path) -> io::Result<Vec<Call>> {
 }
 
 fn parse(mut lines: impl BufRead) -> io::Result<Vec<Call>> {
-    let (mut calls, mut line) = (Vec::new(), Vec::new());
+    let mut calls = Vec::new();
+    let mut line = Vec::new();
     while read_line(&mut lines, &mut line)? {
         let text = String::from_utf8_lossy(&line);
         let text = text.trim();
@@ -45,7 +45,7 @@ fn parse(mut lines: impl BufRead) -> io::Result<Vec<Call>> {
     Ok(calls)
 }
 
-/// Reads a line of any bytes; the part beyond the longest sensible length is skipped.
+/// Reads a line of any bytes; the part beyond the limit is skipped.
 fn read_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     lines
@@ -58,7 +58,7 @@ fn read_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     Ok(!line.is_empty())
 }
 
-/// The request of a line.
+/// Parses the request of a line.
 fn entry(line: &str) -> Option<Call> {
     if line.starts_with("http") || line.starts_with('/') {
         return Some(Call::get(path_of(line)?));
@@ -68,7 +68,8 @@ fn entry(line: &str) -> Option<Call> {
     before.find('[')?;
     let (request, _) = rest.split_once('"')?;
     let mut words = request.split(' ');
-    let (method, uri) = (words.next()?, path_of(words.next()?)?);
+    let method = words.next()?;
+    let uri = path_of(words.next()?)?;
     // The bodies of other methods are not in the log.
     let method = Some(method).filter(|method| ["GET", "HEAD"].contains(method))?;
     Some(Call {

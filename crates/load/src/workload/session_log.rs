@@ -1,4 +1,4 @@
-//! Session logs in httperf's `--wsesslog` format: read, written, played by the engine.
+//! Session logs in httperf's `--wsesslog` format: parser and writer.
 //!
 //! ```text
 //! # A comment. A line with only blanks ends a session.
@@ -8,10 +8,10 @@
 //! /foo2.html method=POST contents='Post data'
 //! ```
 //!
-//! A session is a sequence of [`CallBurst`]s. The first call of a burst goes alone; when its reply
-//! is there, the indented calls below it go out together. When the last of their replies is there,
-//! the user thinks for a while before the next burst: `think=` seconds, or the run's default. In
-//! `contents`, `\n` is a new line and a backslash at the end of the line continues it (httperf(1)).
+//! A session is a sequence of [`CallBurst`]s. The first call of a burst goes alone; after its reply
+//! the indented calls below it go together. After the last reply the user thinks before the next
+//! burst: `think=` seconds, or the run's default. In `contents`, `\n` is a new line and a backslash
+//! at the end of the line continues it (httperf(1)).
 
 use std::fmt;
 use std::io::{self, Write};
@@ -20,40 +20,40 @@ use std::time::Duration;
 
 use crate::workload::input_file;
 
-/// Longer lines are no URIs.
+/// Longest URI.
 const URI_BYTES_MAX: usize = 8 << 10;
-/// Longer thinking is a typing error.
+/// Longest think time; more is a typing error.
 const THINK_S_MAX: f64 = 86_400.0;
 
-/// What one user does.
+/// Session of one user.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UserSession {
-    /// One after the other, with think times between.
+    /// Bursts in order, with think times between them.
     pub bursts: Vec<CallBurst>,
 }
 
-/// One call, then further ones together, then thinking.
+/// One call, then further ones together, then a think time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallBurst {
     /// The first goes alone; the others follow its reply together. Never empty.
     pub calls: Vec<Call>,
-    /// How long the user thinks afterwards; `None` is the run's default.
+    /// Think time afterwards; `None`: the run's default.
     pub think: Option<Duration>,
 }
 
-/// One request.
+/// Request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
-    /// `GET` unless the log says otherwise.
+    /// `GET` unless the log names another.
     pub method: String,
-    /// What is asked for, from the slash on.
+    /// Path and query.
     pub uri: String,
-    /// The body, empty for most.
+    /// Body; empty for most.
     pub contents: Vec<u8>,
 }
 
 impl Call {
-    /// A `GET` of `uri`.
+    /// Creates a `GET` of `uri`.
     pub fn get(uri: impl Into<String>) -> Call {
         Call {
             method: "GET".to_owned(),
@@ -64,18 +64,18 @@ impl Call {
 }
 
 impl UserSession {
-    /// How many requests it makes.
+    /// Number of requests.
     pub fn calls(&self) -> usize {
         self.bursts.iter().map(|burst| burst.calls.len()).sum()
     }
 }
 
-/// Why a log cannot be played.
+/// Error in a session log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogError {
-    /// Where, counted from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// What is wrong there, and how to write it.
+    /// Problem, and the correct form.
     pub what: String,
 }
 
@@ -104,23 +104,23 @@ pub fn read(path: &Path) -> io::Result<Vec<UserSession>> {
 /// # Errors
 /// The first line that is not understood, or that there is no session at all.
 pub fn parse(text: &str) -> Result<Vec<UserSession>, LogError> {
-    let mut reader = Reader {
+    let mut parser = LogParser {
         rest: text,
         line: 0,
     };
     let mut sessions = Vec::new();
     let mut session = UserSession::default();
-    while !reader.rest.is_empty() {
-        match reader.next_line()? {
-            Line::Comment => {}
-            Line::Blank => end_session(&mut session, &mut sessions),
-            Line::First(call, think) => session.bursts.push(CallBurst {
+    while !parser.rest.is_empty() {
+        match parser.next_line()? {
+            LogLine::Comment => {}
+            LogLine::Blank => end_session(&mut session, &mut sessions),
+            LogLine::First(call, think) => session.bursts.push(CallBurst {
                 calls: vec![call],
                 think,
             }),
-            Line::Together(call, think) => {
+            LogLine::Together(call, think) => {
                 let burst = session.bursts.last_mut().ok_or_else(|| LogError {
-                    line: reader.line,
+                    line: parser.line,
                     what: "a session cannot begin with an indented line; begin its first URI in the first column".into(),
                 })?;
                 burst.calls.push(call);
@@ -129,12 +129,13 @@ pub fn parse(text: &str) -> Result<Vec<UserSession>, LogError> {
         }
     }
     end_session(&mut session, &mut sessions);
-    match sessions.is_empty() {
-        true => Err(LogError {
-            line: reader.line.max(1),
+    if sessions.is_empty() {
+        Err(LogError {
+            line: parser.line.max(1),
             what: "the log holds no session".into(),
-        }),
-        false => Ok(sessions),
+        })
+    } else {
+        Ok(sessions)
     }
 }
 
@@ -144,29 +145,33 @@ fn end_session(session: &mut UserSession, sessions: &mut Vec<UserSession>) {
     }
 }
 
-enum Line {
+enum LogLine {
     Comment,
     Blank,
-    /// A URI in the first column begins a burst.
+    /// URI in the first column, which begins a burst.
     First(Call, Option<Duration>),
-    /// An indented one belongs to the burst before.
+    /// Indented URI, which belongs to the burst before.
     Together(Call, Option<Duration>),
 }
 
-/// What is left of the text. A line with `contents` may go on over several lines of it.
-struct Reader<'a> {
+/// Rest of the text. A line with `contents` may continue over several lines.
+struct LogParser<'a> {
     rest: &'a str,
     line: usize,
 }
 
-impl<'a> Reader<'a> {
-    fn next_line(&mut self) -> Result<Line, LogError> {
+impl<'a> LogParser<'a> {
+    fn next_line(&mut self) -> Result<LogLine, LogError> {
         self.line += 1;
         let line = self.rest.split('\n').next().unwrap_or_default();
         if line.starts_with('#') || line.trim().is_empty() {
             let blank = !line.starts_with('#');
             self.skip_line();
-            return Ok(if blank { Line::Blank } else { Line::Comment });
+            return Ok(if blank {
+                LogLine::Blank
+            } else {
+                LogLine::Comment
+            });
         }
         let indented = line.starts_with(char::is_whitespace);
         self.skip_blanks();
@@ -181,9 +186,9 @@ impl<'a> Reader<'a> {
         }
         self.skip_line();
         Ok(if indented {
-            Line::Together(call, think)
+            LogLine::Together(call, think)
         } else {
-            Line::First(call, think)
+            LogLine::First(call, think)
         })
     }
 
@@ -252,16 +257,17 @@ impl<'a> Reader<'a> {
 
     fn method(&self, value: String) -> Result<String, LogError> {
         let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-        match !value.is_empty() && value.bytes().all(is_token) {
-            true => Ok(value),
-            false => Err(self.wrong(format!(
+        if !value.is_empty() && value.bytes().all(is_token) {
+            Ok(value)
+        } else {
+            Err(self.wrong(format!(
                 "'{}' is not a method; write one such as method=POST",
                 brief(&value)
-            ))),
+            )))
         }
     }
 
-    /// A value: a word, or anything between quotes.
+    /// Parses a value: a word, or text between quotes.
     fn value(&mut self) -> Result<String, LogError> {
         let Some(quote) = self.rest.chars().next().filter(|c| ['\'', '"'].contains(c)) else {
             return Ok(self.word(|_| false).to_owned());
@@ -302,7 +308,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The path of what a log names: a path, or a whole URL of which only the path is asked for.
+/// Extracts the path from a path or a URL.
 pub(crate) fn path_of(text: &str) -> Option<String> {
     // Visible ASCII only: anything else would have to be percent-encoded (RFC 3986, section 2).
     if !text.bytes().all(|b| b.is_ascii_graphic()) {
@@ -322,7 +328,7 @@ pub(crate) fn path_of(text: &str) -> Option<String> {
     }
 }
 
-/// The beginning of a text, for messages.
+/// Start of a text, for messages.
 pub(crate) fn brief(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &text[..end]),

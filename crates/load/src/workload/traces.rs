@@ -1,5 +1,5 @@
-//! Session logs for a file set: users who open a page, get what is embedded in it, think, and go
-//! on.
+//! Generated session logs for a file set: users open a page, fetch its embedded files, think, and
+//! continue.
 //!
 //! The thesis drives its web servers with 16 httperf copies, each with a log of its own. Most
 //! entries are one request on a connection of its own; some fetch several files over one persistent
@@ -22,12 +22,12 @@ use crate::workload::distribution::Weighted;
 use crate::workload::fileset::FileSet;
 use crate::workload::session_log::{Call, CallBurst, UserSession};
 
-/// How the users behave.
+/// Behaviour of the users.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UserModel {
-    /// The part of the sessions that is a single request.
+    /// Share of sessions with a single request.
     pub single_share: f64,
-    /// All periods are this much longer or shorter; 0 leaves them out.
+    /// Factor on all periods; 0 leaves them out.
     pub think_scale: f64,
 }
 
@@ -42,10 +42,10 @@ const IDLE_MIN_S: f64 = 1.0;
 const IDLE_ALPHA: f64 = 1.5;
 const IDLE_S_MAX: f64 = 60.0;
 
-/// How many pages a session of several requests has in the mean (geometric).
+/// Mean number of pages of a session with several requests (geometric).
 const PAGES_MEAN: f64 = 3.0;
 
-/// The log number `number` of a set's logs: at least `requests` requests, in whole sessions.
+/// Makes log number `number` of a set: at least `requests` requests, in whole sessions.
 pub fn session_log(
     set: &FileSet,
     users: &UserModel,
@@ -59,7 +59,8 @@ pub fn session_log(
         chooser: set.chooser(),
         random: Random::stream(seed, number),
     };
-    let (mut sessions, mut made) = (Vec::new(), 0);
+    let mut sessions = Vec::new();
+    let mut made = 0;
     while made < requests {
         let session = maker.session();
         made += session.calls();
@@ -68,7 +69,7 @@ pub fn session_log(
     sessions
 }
 
-/// How often each file of the set is asked for in these sessions, in the set's order.
+/// Number of requests for each file, in the set's order.
 pub fn requests_per_file(set: &FileSet, sessions: &[UserSession]) -> Vec<u64> {
     let paths = set
         .entries
@@ -115,7 +116,7 @@ impl Maker<'_> {
         }
     }
 
-    /// A page, an active period, what is embedded in it, an idle period.
+    /// Appends a page, an active period, the embedded files and an idle period.
     fn page(&mut self, session: &mut UserSession) {
         let page = self.call();
         let embedded: Vec<Call> = (0..self.embedded()).map(|_| self.call()).collect();
@@ -145,14 +146,14 @@ impl Maker<'_> {
 
     fn embedded(&mut self) -> usize {
         let count = self.random.unit_above_zero().powf(-1.0 / EMBEDDED_ALPHA);
-        // The least that Pareto draws is 1: the page itself.
+        // The minimum of Pareto is 1: the page itself.
         (count.round() as usize - 1).min(EMBEDDED_MAX)
     }
 
     fn active(&mut self) -> Duration {
         let hazard = -self.random.unit_above_zero().ln();
         let active_s = ACTIVE_SCALE_S * hazard.powf(1.0 / ACTIVE_SHAPE);
-        // What is longer than a second is no browser at work any more (the same paper, section 3).
+        // A period above a second is not the browser at work (the same paper, section 3).
         self.scaled(active_s.min(ACTIVE_S_MAX))
     }
 

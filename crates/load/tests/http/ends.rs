@@ -175,7 +175,8 @@ fn a_closed_loop_does_not_forget_what_was_never_answered() {
     };
     over_both(&plan, |outcome| {
         let total = &outcome.total;
-        let (timeouts, all) = (total.errors.client_timeout, total.errors.total());
+        let timeouts = total.errors.client_timeout;
+        let all = total.errors.total();
         assert_eq!((timeouts, total.replies() + timeouts), (all, total.sent));
         // The fourth may have waited for a busy machine.
         assert!((3..=CONNECTIONS).contains(&timeouts), "{timeouts}");

@@ -98,7 +98,8 @@ fn a_pause_of_the_server_shows_in_the_response_times_and_not_in_the_raw_ones() {
     let began = Instant::now();
     let class = &run(&plan).total.classes[0];
     let lasted_ns = began.elapsed().as_nanos() as f64;
-    let (responses, services) = (&class.response_ns, &class.service_ns);
+    let responses = &class.response_ns;
+    let services = &class.service_ns;
     assert_eq!((responses.len(), services.len()), (1200, 1200));
     // Bounds that hold on any machine, however busy. A fifth of all requests fall into pauses: the
     // slowest hundredth waits for nearly a whole one.
@@ -146,7 +147,8 @@ fn reported_percentiles_are_those_of_the_servers_own_delays() {
     };
     // One part in a thousand is the histogram's precision.
     for quantile in [0.1, 0.3, 0.5, 0.75, 0.85, 0.99, 1.0] {
-        let (client_ns, least) = (service.value_at_quantile(quantile), at(quantile));
+        let client_ns = service.value_at_quantile(quantile);
+        let least = at(quantile);
         assert!(
             client_ns >= least - least / 1000,
             "{quantile}: {client_ns} below {least}"

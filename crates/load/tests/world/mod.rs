@@ -21,7 +21,7 @@ pub(crate) struct Server {
     pub(crate) requests: Arc<AtomicU64>,
 }
 
-/// What a handler does with its connection afterwards.
+/// Fate of the connection after a handler.
 #[derive(PartialEq)]
 pub(crate) enum Then {
     Keep,
@@ -73,15 +73,18 @@ fn head(lines: &mut impl BufRead) -> Option<String> {
 pub(crate) fn server(serve: impl Fn(TcpStream, &AtomicU64) + Send + Sync + 'static) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (connections, requests) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (connections_too, requests_too) = (connections.clone(), requests.clone());
+    let connections = Arc::new(AtomicU64::new(0));
+    let requests = Arc::new(AtomicU64::new(0));
+    let connections_too = connections.clone();
+    let requests_too = requests.clone();
     let serve = Arc::new(serve);
     thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else { return };
             connections.fetch_add(1, Ordering::SeqCst);
             stream.set_nodelay(true).unwrap();
-            let (serve, requests) = (serve.clone(), requests.clone());
+            let serve = serve.clone();
+            let requests = requests.clone();
             thread::spawn(move || serve(stream, &requests));
         }
     });

@@ -35,9 +35,10 @@ fn answer_by_method(mut stream: TcpStream, seen: &Sender<String>) {
         let asked = first.trim_end().trim_end_matches("HTTP/1.1");
         seen.send(format!("{asked}{}", String::from_utf8(body).unwrap()))
             .unwrap();
-        let reply = match first.starts_with("HEAD") {
-            true => HELLO.strip_suffix(b"hello").unwrap(),
-            false => HELLO,
+        let reply = if first.starts_with("HEAD") {
+            HELLO.strip_suffix(b"hello").unwrap()
+        } else {
+            HELLO
         };
         if stream.write_all(reply).is_err() {
             return;

@@ -75,7 +75,7 @@ fn a_run_of_nothing_but_404_has_failed() {
     let seen = json(&load(&format!("{common} --json -")));
     assert_eq!(
         (&seen["replies"], &seen["verdict"]["row"]),
-        (&0.into(), &"nothing_came".into())
+        (&0.into(), &"no_replies".into())
     );
     assert_eq!(
         seen["errors"]["unexpected_status"],

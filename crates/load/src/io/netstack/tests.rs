@@ -146,7 +146,8 @@ fn a_server_that_stalls_shows_in_the_latency() {
     });
     assert_clean(&outcome, 20);
     let class = &outcome.total.classes[0];
-    let (served_ns, responded_ns) = (class.service_ns.min(), class.response_ns.max());
+    let served_ns = class.service_ns.min();
+    let responded_ns = class.response_ns.max();
     let stalled_ns = stalled.as_nanos() as u64;
     assert!(served_ns >= stalled_ns * 99 / 100, "{served_ns}");
     // The twentieth was due after 190 ms, and began when nineteen had had their 150 ms.
@@ -280,7 +281,8 @@ fn a_target_beyond_the_link_without_a_gateway_fails_at_once_from_each_address() 
         .enumerate()
     {
         let mut open = |to| {
-            let (port, is_chatty) = (port as u32, true);
+            let port = port as u32;
+            let is_chatty = true;
             tcp.open(
                 port,
                 &Route {
@@ -398,18 +400,18 @@ fn assert_clean(outcome: &Outcome, replies: u64) {
     assert_eq!(outcome.total.replies(), replies);
 }
 
-/// How the link and the server behave.
+/// Behaviour of the link and the server.
 #[derive(Clone)]
 struct Link {
     impairment: Impairment,
     is_listening: bool,
-    /// It takes no more connections than these.
+    /// Maximum of connections.
     accepts_max: u64,
-    /// And then the link carries nothing any more.
+    /// True if the link is dead afterwards.
     goes_dark: bool,
-    /// From a request to its reply.
+    /// Time from a request to its reply.
     takes: Duration,
-    /// In place of each so-manieth reply there is a reset.
+    /// Interval of replies that are replaced by a reset.
     resets_every: Option<u64>,
     body: Vec<u8>,
 }
@@ -428,7 +430,7 @@ impl Default for Link {
     }
 }
 
-/// What the server has seen.
+/// Events at the server.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     accepted: u64,
@@ -436,7 +438,7 @@ struct Seen {
     answered: u64,
     bytes: u64,
     clients: BTreeSet<IpAddr>,
-    /// When the generator had gone.
+    /// Open flows after the generator was dropped.
     flows_left: usize,
 }
 
@@ -537,7 +539,8 @@ struct Conversation {
 
 impl Server {
     fn new(link: Link, device: Mem, seen: Arc<Mutex<Seen>>) -> Server {
-        let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+        let tcp = TcpConfig::default();
+        let limits = ShardLimits::default();
         let mut host = Netstack::new(device, host(1, vec![address(1)]), tcp, limits, [1; 16]);
         host.shard().expire(now());
         if link.is_listening {
@@ -640,13 +643,13 @@ impl Conversation {
 }
 
 impl Drop for Server {
-    /// What the generator has sent last has arrived.
+    /// Delivers the last frames of the generator.
     fn drop(&mut self) {
         self.work(now());
     }
 }
 
-/// Removes the requests that are whole, and says how many they were.
+/// Removes the complete requests and returns their number.
 fn take_requests(input: &mut Vec<u8>) -> usize {
     let mut count = 0;
     while let Some(end) = memchr::memmem::find(input, b"\r\n\r\n") {

@@ -1,9 +1,9 @@
-//! Input buffers that all connections of a ring share: the kernel takes one when bytes arrive, and
+//! Input buffers shared by all connections of a ring. The kernel takes one when bytes arrive, and
 //! gets it back when they have been read (io_uring_register_buf_ring(3)).
 //!
-//! So a thousand connections read into the few buffers that one turn needs, which stay in the
-//! cache. The kernel takes them in turn, all that it was given, so it is given no more than were
-//! ever needed.
+//! A thousand connections read into the few buffers that one iteration needs, which stay in the
+//! cache. The kernel cycles through all buffers that it has, so it gets no more than were ever
+//! needed.
 //!
 //! ```text
 //! entries ┌ address, length, id │ … ┐  read by the kernel up to the tail
@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::Submitter;
 use io_uring::types::BufRingEntry;
 
-/// The kernel wants the entries at the beginning of a page.
+/// Alignment of the entries that the kernel demands.
 const PAGE_BYTES: usize = 4096;
 
-/// The only group of buffers of its ring.
+/// Number of the ring's only group of buffers.
 pub(super) const GROUP: u16 = 0;
 
 pub(super) struct Buffers {
@@ -33,13 +33,13 @@ pub(super) struct Buffers {
     memory: Box<[u8]>,
     each_bytes: usize,
     count: u16,
-    /// How many of them are in use at all.
+    /// Number of buffers in use.
     given: u16,
     tail: u16,
 }
 
 impl Buffers {
-    /// Makes `count` buffers, a power of two, and hands the first of them to the ring.
+    /// Creates `count` buffers, a power of two, and gives the first ones to the ring.
     pub(super) fn new(
         ring: &Submitter<'_>,
         first: u16,
@@ -72,7 +72,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Hands twice as many to the ring, if there are any more.
+    /// Doubles the number of buffers in use, up to `count`.
     pub(super) fn grow(&mut self) {
         self.give_until(self.count.min(2 * self.given));
     }
@@ -82,7 +82,7 @@ impl Buffers {
         self.given = given;
     }
 
-    /// Hands a buffer to the kernel. It must not have it.
+    /// Gives a buffer to the kernel, which must not have it yet.
     pub(super) fn give(&mut self, id: u16) {
         assert!(id < self.count, "buffer {id} of {}", self.count);
         let place = usize::from(self.tail & (self.count - 1));
@@ -102,14 +102,14 @@ impl Buffers {
         }
     }
 
-    /// What the kernel wrote into a buffer that it gave to us.
+    /// Bytes that the kernel wrote into a buffer that it returned.
     pub(super) fn bytes(&self, id: u16, length: usize) -> &[u8] {
         let begins = usize::from(id) * self.each_bytes;
         assert!(length <= self.each_bytes, "{length} of {}", self.each_bytes);
         &self.memory[begins..begins + length]
     }
 
-    /// Takes the buffers back from a ring that has nothing under way any more.
+    /// Takes the buffers back from a ring without operations in progress.
     pub(super) fn unregister(&self, ring: &Submitter<'_>) -> io::Result<()> {
         ring.unregister_buf_ring(GROUP)
     }

@@ -9,22 +9,22 @@ use crate::io::socket::socket_for;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The ring with all its ports connected, and the other ends, in the order of the ports.
+/// The ring with all its slots connected, and the other ends, in the order of the slots.
 fn connected(mut ring: Ring) -> (Ring, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
-    let peers = (0..ring.ports.len() as u32).map(|port| {
+    let peers = (0..ring.slots.len() as u32).map(|slot| {
         let route = Route {
             to: target,
             from: None,
             is_chatty: true,
         };
         let socket = socket_for(&route, false).unwrap();
-        ring.open(port, socket, SocketAddrAny::from(target));
+        ring.open(slot, socket, SocketAddrAny::from(target));
         let connected = await_some(&mut ring, 1);
         assert_eq!(
-            (connected[0].what, connected[0].result),
-            (What::Connected, 0)
+            (connected[0].kind, connected[0].result),
+            (CompletionKind::Connected, 0)
         );
         listener.accept().unwrap().0
     });
@@ -38,7 +38,7 @@ fn await_some(ring: &mut Ring, count: usize) -> Vec<Completion> {
     let mut completions = Vec::new();
     while completions.len() < count {
         assert!(Instant::now() < until, "{} of {count}", completions.len());
-        ring.turn(Duration::from_millis(100), &mut completions)
+        ring.submit_and_wait(Duration::from_millis(100), &mut completions)
             .unwrap();
     }
     completions
@@ -47,25 +47,28 @@ fn await_some(ring: &mut Ring, count: usize) -> Vec<Completion> {
 #[test]
 fn a_receive_that_finds_no_buffer_is_begun_again_and_loses_nothing() {
     const MOST: usize = 8;
-    let ports = 3 * MOST;
-    let ring = Ring::with_buffers(ports as u32, 64, 2, MOST as u16).unwrap();
+    let slots = 3 * MOST;
+    let ring = Ring::with_buffers(slots as u32, 64, 2, MOST as u16).unwrap();
     let (mut ring, mut peers) = connected(ring);
-    for (port, peer) in peers.iter_mut().enumerate() {
-        peer.write_all(&[port as u8; 4]).unwrap();
-        ring.receive(port as u32);
+    for (slot, peer) in peers.iter_mut().enumerate() {
+        peer.write_all(&[slot as u8; 4]).unwrap();
+        ring.receive(slot as u32);
     }
-    let mut heard = vec![false; ports];
+    let mut heard = vec![false; slots];
     while heard.contains(&false) {
         let completions = await_some(&mut ring, 1);
         assert!(completions.len() <= MOST, "{}", completions.len());
         for completion in &completions {
-            let port = completion.port as usize;
-            assert_eq!((completion.what, completion.result), (What::Received, 4));
-            assert_eq!(ring.input(completion.port, 4), [port as u8; 4]);
-            assert!(!std::mem::replace(&mut heard[port], true), "port {port}");
+            let slot = completion.slot as usize;
+            assert_eq!(
+                (completion.kind, completion.result),
+                (CompletionKind::Received, 4)
+            );
+            assert_eq!(ring.input(completion.slot, 4), [slot as u8; 4]);
+            assert!(!std::mem::replace(&mut heard[slot], true), "slot {slot}");
         }
         for completion in completions {
-            ring.give_back(completion.port);
+            ring.give_back(completion.slot);
         }
     }
 }
@@ -78,14 +81,15 @@ fn a_connection_that_lasted_is_closed_for_its_peer_too() {
         ring.receive(0);
         let mut byte = [0];
         let mut completions = Vec::new();
-        ring.turn(Duration::ZERO, &mut completions).unwrap();
+        ring.submit_and_wait(Duration::ZERO, &mut completions)
+            .unwrap();
         peers[0].read_exact(&mut byte).unwrap();
         peers[0].write_all(&byte).unwrap();
         completions.append(&mut await_some(&mut ring, 1));
         assert_eq!(completions[0].result, 1);
         assert_eq!(ring.input(0, 1), [round]);
     }
-    assert!(ring.ports[0].is_registered);
+    assert!(ring.slots[0].is_registered);
     ring.close(0);
     peers[0].set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(peers[0].read(&mut [0]).unwrap(), 0);
@@ -98,8 +102,9 @@ fn bytes_said_while_others_are_being_sent_follow_them() {
     ring.output(0).extend_from_slice(&long);
     let mut completions = Vec::new();
     // More than the socket takes: the send stays under way.
-    ring.turn(Duration::ZERO, &mut completions).unwrap();
-    assert!(ring.ports[0].is_sending);
+    ring.submit_and_wait(Duration::ZERO, &mut completions)
+        .unwrap();
+    assert!(ring.slots[0].is_sending);
     ring.output(0).extend_from_slice(b"end");
     let reader = std::thread::spawn(move || {
         let mut said = vec![0; (8 << 20) + 3];
@@ -107,9 +112,9 @@ fn bytes_said_while_others_are_being_sent_follow_them() {
         (said, peers)
     });
     let until = Instant::now() + PATIENCE;
-    while ring.is_busy(0) || !ring.ports[0].out.is_empty() {
+    while ring.is_busy(0) || !ring.slots[0].out.is_empty() {
         assert!(Instant::now() < until, "not sent");
-        ring.turn(Duration::from_millis(10), &mut completions)
+        ring.submit_and_wait(Duration::from_millis(10), &mut completions)
             .unwrap();
     }
     let (said, _peers) = reader.join().unwrap();
@@ -135,25 +140,26 @@ fn what_is_longer_than_one_send_goes_in_parts() {
     });
     ring.output(0).extend_from_slice(&sent);
     let mut completions = Vec::new();
-    ring.turn(Duration::ZERO, &mut completions).unwrap();
+    ring.submit_and_wait(Duration::ZERO, &mut completions)
+        .unwrap();
     // Staged while the first part is under way, or sent behind the last one.
     ring.output(0).extend_from_slice(b"end");
     ring.receive(0);
     let completions = await_some(&mut ring, 1);
     assert_eq!(
-        (completions[0].what, completions[0].result),
-        (What::Received, 1)
+        (completions[0].kind, completions[0].result),
+        (CompletionKind::Received, 1)
     );
     assert!(heard.join().unwrap().0);
 }
 
-/// A port with a send under way.
-fn sending(out: &[u8], staged: &[u8]) -> Port {
-    Port {
+/// A slot with a send under way.
+fn sending(out: &[u8], staged: &[u8]) -> RingSlot {
+    RingSlot {
         out: out.to_vec(),
         staged: staged.to_vec(),
         is_sending: true,
-        ..Port::default()
+        ..RingSlot::default()
     }
 }
 
@@ -161,16 +167,16 @@ fn sending(out: &[u8], staged: &[u8]) -> Port {
 /// send counted as whole, whatever its result. Cure: only what was taken leaves the buffer.
 #[test]
 fn a_short_send_is_continued_where_it_ended() {
-    let mut port = sending(b"abcdef", b"gh");
-    assert!(!port.sent(4), "it goes on, which is no news");
-    assert_eq!((&port.out[..], &port.staged[..]), (&b"efgh"[..], &b""[..]));
+    let mut slot = sending(b"abcdef", b"gh");
+    assert!(!slot.sent(4), "it goes on, which is no news");
+    assert_eq!((&slot.out[..], &slot.staged[..]), (&b"efgh"[..], &b""[..]));
 }
 
 #[test]
 fn nothing_of_a_failed_send_is_sent_again() {
-    let mut port = sending(b"abcdef", b"");
-    assert!(port.sent(-libc::EPIPE));
-    assert!(port.out.is_empty() && !port.is_sending);
+    let mut slot = sending(b"abcdef", b"");
+    assert!(slot.sent(-libc::EPIPE));
+    assert!(slot.out.is_empty() && !slot.is_sending);
     let mut cancelled = sending(b"abcdef", b"");
     cancelled.is_cancelled = true;
     assert!(cancelled.sent(2));
@@ -180,9 +186,9 @@ fn nothing_of_a_failed_send_is_sent_again() {
 /// A second buffer would cost each connection an allocation, and a request more of the cache.
 #[test]
 fn a_connection_that_stages_nothing_keeps_to_one_buffer() {
-    let mut port = sending(b"abcdef", b"");
-    let buffer = port.out.as_ptr();
-    assert!(!port.sent(6));
-    assert!(port.out.is_empty() && port.out.capacity() >= 6);
-    assert_eq!(port.out.as_ptr(), buffer);
+    let mut slot = sending(b"abcdef", b"");
+    let buffer = slot.out.as_ptr();
+    assert!(!slot.sent(6));
+    assert!(slot.out.is_empty() && slot.out.capacity() >= 6);
+    assert_eq!(slot.out.as_ptr(), buffer);
 }

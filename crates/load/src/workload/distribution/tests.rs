@@ -15,7 +15,7 @@ fn popularity(text: &str) -> Popularity {
     text.parse().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What draws are held against: the probability of drawing at most `x`.
+/// Expected probability of drawing at most `x`.
 impl Distribution {
     fn cumulative(&self, x: f64) -> f64 {
         match *self {
@@ -23,10 +23,13 @@ impl Distribution {
             Distribution::Uniform { low, high } => ((x - low) / (high - low)).clamp(0.0, 1.0),
             Distribution::Exponential { mean } => 1.0 - (-x.max(0.0) / mean).exp(),
             Distribution::Normal { mean, deviation } => normal_cumulative((x - mean) / deviation),
-            Distribution::LogNormal { median, sigma } => match x > 0.0 {
-                true => normal_cumulative((x / median).ln() / sigma),
-                false => 0.0,
-            },
+            Distribution::LogNormal { median, sigma } => {
+                if x > 0.0 {
+                    normal_cumulative((x / median).ln() / sigma)
+                } else {
+                    0.0
+                }
+            }
             Distribution::Pareto(shape) => 1.0 - shape.pareto_tail(x),
             Distribution::ExtremeValue(shape) => shape.extreme_value_cumulative(x),
             Distribution::EtcValue => etc_value_cumulative(x),
@@ -170,7 +173,8 @@ fn zipf_fit(items: u64, drawn: f64, claimed: f64) -> f64 {
         .collect();
     let sum: f64 = weights.iter().sum();
     // Ranks too rare for a cell of their own share one with those behind them.
-    let (mut seen, mut probabilities) = (vec![0], vec![0.0]);
+    let mut seen = vec![0];
+    let mut probabilities = vec![0.0];
     for (&count, weight) in counts.iter().zip(&weights) {
         if probabilities
             .last()
@@ -186,7 +190,8 @@ fn zipf_fit(items: u64, drawn: f64, claimed: f64) -> f64 {
         .last()
         .is_some_and(|p| p * (DRAWS as f64) < 10.0)
     {
-        let (count, p) = (seen.pop().unwrap(), probabilities.pop().unwrap());
+        let count = seen.pop().unwrap();
+        let p = probabilities.pop().unwrap();
         *seen.last_mut().unwrap() += count;
         *probabilities.last_mut().unwrap() += p;
     }

@@ -95,7 +95,8 @@ fn requests_for_the_full_set_are_zipf_by_rank() {
 #[test]
 fn drawn_requests_have_the_same_table() {
     let set = thesis(1.0);
-    let (chooser, mut random) = (set.chooser(), Random::new(77));
+    let chooser = set.chooser();
+    let mut random = Random::new(77);
     let mut counts = vec![0; set.entries.len()];
     for _ in 0..1_000_000 {
         counts[chooser.draw(&mut random)] += 1;

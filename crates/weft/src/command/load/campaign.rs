@@ -14,10 +14,10 @@ use super::output::{Output, width};
 use super::progress::ProgressLine;
 use crate::failure::Failure;
 use crate::os::stop::Stop;
-use ::load::agents::{Leader, Order, Part, Place, meet};
+use ::load::agents::{Leader, Membership, Role, RoundOrder, meet};
 use ::load::plan::{Arrivals, Stage};
 use ::load::report::Heading;
-use ::load::sweep::{Manner, Rates, Runner, Step, Sweep, planned};
+use ::load::sweep::{Rates, Runner, Step, Sweep, SweepOptions, planned};
 use ::load::{LoadError, Outcome, Plan, Progress};
 
 /// The runner of a plan.
@@ -25,9 +25,9 @@ pub(super) type Engine =
     fn(&Plan, &AtomicBool, &mut dyn FnMut(&Progress<'_>)) -> Result<Outcome, LoadError>;
 
 /// How long agents wait for each other: machines start at different times.
-const MEETING_PATIENCE: Duration = Duration::from_secs(60);
+const MEETING_TIMEOUT: Duration = Duration::from_secs(60);
 /// How much later than this agent the others may finish.
-const OUTCOME_PATIENCE: Duration = Duration::from_secs(30);
+const OUTCOME_TIMEOUT: Duration = Duration::from_secs(30);
 /// More repetitions are a typing error.
 const REPETITIONS_MAX: u64 = 10_000;
 /// The search for the knee ends when it is known to this part of its rate.
@@ -37,14 +37,14 @@ const KNEE_PRECISION: f64 = 0.02;
 ///
 /// # Errors
 /// When flags or environment contradict each other.
-pub(super) fn place(matches: &ArgMatches) -> Result<Option<Place>, Failure> {
+pub(super) fn place(matches: &ArgMatches) -> Result<Option<Membership>, Failure> {
     let rendezvous = matches.get_one::<String>("rendezvous").cloned();
     let number = |name| optional(matches, name, count).map_err(Failure::Usage);
     let place = match (number("agents")?, number("rank")?, rendezvous) {
         (Some(size), Some(rank), Some(at)) => {
-            Place::by_hand(rank, size, at).map(|place| Some(place).filter(|p| p.size > 1))
+            Membership::by_hand(rank, size, at).map(|place| Some(place).filter(|p| p.size > 1))
         }
-        (.., at) => Place::of_launcher(|name| std::env::var(name).ok(), at),
+        (.., at) => Membership::of_launcher(|name| std::env::var(name).ok(), at),
     };
     place.map_err(Failure::Usage)
 }
@@ -58,19 +58,19 @@ pub(super) fn carry_out(
     engine: Engine,
     plan: &Plan,
     heading: &Heading,
-    place: Option<Place>,
+    place: Option<Membership>,
 ) -> Result<(), Failure> {
     let output = Output::of(matches)?;
     let run_kind = RunKind::of(matches, plan).map_err(Failure::Usage)?;
-    let manner = manner(matches).map_err(Failure::Usage)?;
+    let sweep_options = sweep_options(matches).map_err(Failure::Usage)?;
     let part = place
         .as_ref()
         .map_or_else(|| plan.clone(), |place| part_of(plan, place));
     let leader = match &place {
         None => None,
-        Some(place) => match meet(place, MEETING_PATIENCE).map_err(Failure::Running)? {
-            Part::Leader(leader) => Some(leader),
-            Part::Member(member) => {
+        Some(place) => match meet(place, MEETING_TIMEOUT).map_err(Failure::Running)? {
+            Role::Leader(leader) => Some(leader),
+            Role::Member(member) => {
                 let work = |order, stop: Arc<AtomicBool>| {
                     run_part(engine, &part, place, order, &stop, &mut |_| ())
                 };
@@ -83,7 +83,7 @@ pub(super) fn carry_out(
         // With agents a signal ends the process, and so the whole group, with an error.
         stop.listen()?;
     }
-    let progress = progress_line(matches, &run_kind, &manner, plan);
+    let progress = progress_line(matches, &run_kind, &sweep_options, plan);
     let mut group = AgentGroup {
         engine,
         part,
@@ -96,7 +96,7 @@ pub(super) fn carry_out(
         output,
     };
     let mut sweep = Sweep::default();
-    let result = group.carry_out(&run_kind, &manner, &mut sweep);
+    let result = group.carry_out(&run_kind, &sweep_options, &mut sweep);
     let AgentGroup {
         leader,
         progress,
@@ -146,20 +146,21 @@ impl RunKind {
             }
             return Ok(RunKind::Sweep(rates));
         }
-        Ok(match matches.get_flag("knee") {
-            true => RunKind::Knee {
+        Ok(if matches.get_flag("knee") {
+            RunKind::Knee {
                 first_per_s: rate_of_plan(plan).unwrap_or(1_000.0),
                 overload: matches.get_flag("overload"),
-            },
-            false => RunKind::Run,
+            }
+        } else {
+            RunKind::Run
         })
     }
 }
 
 /// The options of a sweep, as they were typed.
-fn manner(matches: &ArgMatches) -> Result<Manner, String> {
+fn sweep_options(matches: &ArgMatches) -> Result<SweepOptions, String> {
     let repetitions = one(matches, "repeat", |text| count_up_to(text, REPETITIONS_MAX))?;
-    Ok(Manner {
+    Ok(SweepOptions {
         repetitions: repetitions.max(1) as u32,
         pause: one(matches, "pause", time)?,
         p99_max: one(matches, "knee-p99", time)?,
@@ -169,15 +170,15 @@ fn manner(matches: &ArgMatches) -> Result<Manner, String> {
 fn progress_line(
     matches: &ArgMatches,
     run_kind: &RunKind,
-    manner: &Manner,
+    sweep_options: &SweepOptions,
     plan: &Plan,
 ) -> ProgressLine {
     let run = plan.warm_up + plan.duration;
     // The number of runs in a search for the knee is not known; a dozen is usual.
     let whole = match run_kind {
         RunKind::Run => run,
-        RunKind::Sweep(rates) => planned(rates, manner, run),
-        RunKind::Knee { .. } => run.saturating_add(manner.pause).saturating_mul(12),
+        RunKind::Sweep(rates) => planned(rates, sweep_options, run),
+        RunKind::Knee { .. } => run.saturating_add(sweep_options.pause).saturating_mul(12),
     };
     ProgressLine::new(whole, matches.get_flag("quiet"))
 }
@@ -186,7 +187,7 @@ fn progress_line(
 struct AgentGroup {
     engine: Engine,
     part: Plan,
-    place: Option<Place>,
+    place: Option<Membership>,
     leader: Option<Leader>,
     progress: ProgressLine,
     stop: Arc<AtomicBool>,
@@ -201,7 +202,7 @@ impl AgentGroup {
     fn carry_out(
         &mut self,
         run_kind: &RunKind,
-        manner: &Manner,
+        sweep_options: &SweepOptions,
         sweep: &mut Sweep,
     ) -> Result<(), String> {
         if self.has_rows {
@@ -210,23 +211,23 @@ impl AgentGroup {
         }
         match run_kind {
             RunKind::Run => {
-                self.last = Some(self.round(Order::default())?);
+                self.last = Some(self.round(RoundOrder::default())?);
             }
-            RunKind::Sweep(rates) => sweep.over(rates, manner, self)?,
+            RunKind::Sweep(rates) => sweep.over(rates, sweep_options, self)?,
             RunKind::Knee {
                 first_per_s,
                 overload,
             } => {
-                sweep.knee(*first_per_s, KNEE_PRECISION, manner, self)?;
+                sweep.knee(*first_per_s, KNEE_PRECISION, sweep_options, self)?;
                 if *overload {
-                    sweep.overload(manner, self)?;
+                    sweep.overload(sweep_options, self)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn round(&mut self, order: Order) -> Result<Outcome, String> {
+    fn round(&mut self, order: RoundOrder) -> Result<Outcome, String> {
         let AgentGroup {
             engine,
             part,
@@ -238,7 +239,7 @@ impl AgentGroup {
         } = self;
         let mut observer = |progress: &Progress<'_>| line.tick(progress);
         match (leader, place) {
-            (Some(leader), Some(place)) => leader.round(order, OUTCOME_PATIENCE, |stop| {
+            (Some(leader), Some(place)) => leader.round(order, OUTCOME_TIMEOUT, |stop| {
                 run_part(*engine, part, place, order, &stop, &mut observer)
             }),
             _ => {
@@ -257,7 +258,7 @@ impl Runner for AgentGroup {
         if self.stop.load(Ordering::Acquire) {
             return Err("stopped".to_owned());
         }
-        let outcome = self.round(Order {
+        let outcome = self.round(RoundOrder {
             rate_per_s: Some(rate_per_s),
         })?;
         self.last = Some(outcome.clone());
@@ -289,8 +290,8 @@ impl Runner for AgentGroup {
 fn run_part(
     engine: Engine,
     part: &Plan,
-    place: &Place,
-    order: Order,
+    place: &Membership,
+    order: RoundOrder,
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<Outcome, String> {
@@ -302,12 +303,13 @@ fn run_part(
 }
 
 /// One agent's part of a plan: its share of rate and connections, and random choices of its own.
-fn part_of(whole: &Plan, place: &Place) -> Plan {
+fn part_of(whole: &Plan, place: &Membership) -> Plan {
     let agents = f64::from(place.size);
     let mut part = whole.clone();
     part.connections = place.part_of(whole.connections);
     part.idle.connections = place.part_of(whole.idle.connections);
-    let (rank, size) = (u64::from(place.rank), u64::from(place.size));
+    let rank = u64::from(place.rank);
+    let size = u64::from(place.size);
     part.requests_max = whole
         .requests_max
         .map(|max| (max / size + u64::from(rank < max % size)).max(1));
@@ -367,7 +369,12 @@ mod tests {
             arrivals: Arrivals::Poisson { rate_per_s: 70e3 },
             ..Plan::default()
         };
-        let part = |rank| part_of(&whole, &Place::by_hand(rank, 16, "h:1".to_owned()).unwrap());
+        let part = |rank| {
+            part_of(
+                &whole,
+                &Membership::by_hand(rank, 16, "h:1".to_owned()).unwrap(),
+            )
+        };
         assert_eq!(
             (0..16).map(|rank| part(rank).connections).sum::<u32>(),
             15_361
@@ -437,10 +444,15 @@ mod tests {
             "who am I, and where are the others?"
         );
         let words = ["--repeat", "3", "--pause", "20s", "--knee-p99", "5ms"];
-        let manner = manner(&matches(&words).unwrap()).unwrap();
-        let (pause, p99) = (Duration::from_secs(20), Duration::from_millis(5));
+        let sweep_options = sweep_options(&matches(&words).unwrap()).unwrap();
+        let pause = Duration::from_secs(20);
+        let p99 = Duration::from_millis(5);
         assert_eq!(
-            (manner.repetitions, manner.pause, manner.p99_max),
+            (
+                sweep_options.repetitions,
+                sweep_options.pause,
+                sweep_options.p99_max
+            ),
             (3, pause, p99)
         );
     }

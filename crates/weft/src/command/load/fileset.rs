@@ -118,7 +118,8 @@ pub(super) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         bar.finish_and_clear();
     }
     let mut out = io::stdout().lock();
-    let (files, directories) = (set.entries.len(), set.directories());
+    let files = set.entries.len();
+    let directories = set.directories();
     let megabytes = set.total_bytes() as f64 / 1e6;
     writeln!(
         out,
@@ -160,7 +161,8 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
     })?;
     let seed = *matches.get_one("seed").expect("it has a default");
     let mut counts = vec![0; set.entries.len()];
-    let (mut sessions_made, mut requests_made) = (0, 0);
+    let mut sessions_made = 0;
+    let mut requests_made = 0;
     for log in 0..count("logs") {
         let made = traces::session_log(
             &set,

@@ -326,9 +326,10 @@ fn paths(path: &Path, method: &str) -> Result<Vec<Page>, String> {
     let calls = request_list::read(path).map_err(say)?.into_iter();
     let of_method = calls.filter(|call| call.method == method);
     let pages: Vec<Page> = of_method.map(|call| Page::new(call.uri)).collect();
-    match pages.is_empty() {
-        true => Err(format!("{} has no {method} request", path.display())),
-        false => Ok(pages),
+    if pages.is_empty() {
+        Err(format!("{} has no {method} request", path.display()))
+    } else {
+        Ok(pages)
     }
 }
 
@@ -439,9 +440,10 @@ fn arrivals(matches: &ArgMatches) -> Result<Arrivals, String> {
 }
 
 pub(crate) fn at_rate(rate_per_s: f64, poisson: bool) -> Arrivals {
-    match poisson {
-        true => Arrivals::Poisson { rate_per_s },
-        false => Arrivals::Fixed { rate_per_s },
+    if poisson {
+        Arrivals::Poisson { rate_per_s }
+    } else {
+        Arrivals::Fixed { rate_per_s }
     }
 }
 

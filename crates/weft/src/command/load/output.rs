@@ -124,7 +124,8 @@ impl Output {
     /// the conditions are looked at.
     pub(super) fn add_run(&mut self, step: &Step, outcome: &Outcome) {
         self.runs += 1;
-        let (run, rate_per_s) = (self.runs, step.rate_per_s.round());
+        let run = self.runs;
+        let rate_per_s = step.rate_per_s.round();
         self.write_histograms(outcome, |path| numbered(path, run, rate_per_s));
         // The search for the knee exceeds it on purpose, and --overload doubles it.
         let is_judged = step.purpose == "sweep" || (step.purpose == "knee" && step.kept_up);
@@ -206,11 +207,10 @@ impl Output {
 /// Columns of the terminal; of something else, what is read well.
 pub(super) fn width() -> usize {
     const USUAL: usize = 100;
-    match io::stdout().is_terminal() {
-        true => {
-            rustix::termios::tcgetwinsize(io::stdout()).map_or(USUAL, |size| size.ws_col.into())
-        }
-        false => USUAL,
+    if io::stdout().is_terminal() {
+        rustix::termios::tcgetwinsize(io::stdout()).map_or(USUAL, |size| size.ws_col.into())
+    } else {
+        USUAL
     }
 }
 
@@ -252,9 +252,10 @@ fn write_to(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
-    let written = match is_standard(path) {
-        true => write(&mut io::stdout().lock()),
-        false => files::write(path, write),
+    let written = if is_standard(path) {
+        write(&mut io::stdout().lock())
+    } else {
+        files::write(path, write)
     };
     written.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::from(error),

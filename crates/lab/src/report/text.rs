@@ -265,7 +265,7 @@ mod tests {
             let warnings = Report::new(experiment, recorded).warnings();
             assert!(warnings.iter().any(|one| one == of), "{warnings:?}");
         };
-        let missing = "left out, or not there: steps, migratable, tokio, may";
+        let missing = "left out, or not there: stackless, migratable, tokio, may";
         warns(&recorded, missing);
         warns(&recorded, "no sample of go");
         // The forms of a build are there under other names.

@@ -1,9 +1,9 @@
-//! Plays the packet scripts of `tests/scripts`, and keeps the page that lists them.
+//! Plays the packet scripts of `tests/scripts`, and keeps the page that counts them.
 //! `NETSTACK_SCRIPT=text` plays those whose name contains it; `NETSTACK_UPDATE=1` writes the page.
 
 mod script;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn here() -> PathBuf {
 }
 
 #[test]
-fn every_script_is_played_as_it_is_written() {
+fn every_script_passes() {
     let only = std::env::var("NETSTACK_SCRIPT").unwrap_or_default();
     let scripts = script::all(&here().join("tests/scripts"));
     let chosen: Vec<_> = scripts
@@ -34,7 +34,7 @@ fn every_script_is_played_as_it_is_written() {
 }
 
 #[test]
-fn a_script_that_is_wrong_says_where_and_what_came_in_its_place() {
+fn wrong_scripts_say_where_and_why() {
     let text = "# A script\nlisten\n< S 0 win 100 mss 1000\n> S. 0 ack 7\n";
     let report = script::Script::new("wrong", text)
         .run()
@@ -66,33 +66,34 @@ const PAGE: &str = "../../docs/netstack-conformance.md";
 const BEGIN: &str = "<!-- The rest is made by the test: NETSTACK_UPDATE=1. -->\n";
 
 #[test]
-fn the_conformance_page_lists_every_script() {
+fn the_page_counts_every_script() {
     let path = here().join(PAGE);
     let page = std::fs::read_to_string(&path).expect("the page");
-    let (before, listed) = page.split_once(BEGIN).expect("its made part");
+    let (before, counted) = page.split_once(BEGIN).expect("its made part");
     let scripts = script::all(&here().join("tests/scripts"));
-    let made = listing(&scripts);
+    let made = summary(&scripts);
     if std::env::var_os("NETSTACK_UPDATE").is_some() {
         std::fs::write(&path, format!("{before}{BEGIN}{made}")).expect("the page is written");
     } else {
         assert!(
-            made == listed,
+            made == counted,
             "{PAGE} is old: run this test with NETSTACK_UPDATE=1"
         );
     }
     // The tables of requirements above name scripts and tests, too.
     let tests = tests_of(&["", "../sockets", "../serve", "../weft"]);
     for name in names_in(before) {
-        let exists = match is_script(name) {
-            true => scripts.iter().any(|script| script.name == name),
-            false => !is_test(name) || tests.contains(name),
+        let exists = if is_script(name) {
+            scripts.iter().any(|script| script.name == name)
+        } else {
+            !is_test(name) || tests.contains(name)
         };
         assert!(exists, "the page names {name}, and there is no such thing");
     }
 }
 
 #[test]
-fn each_requirement_stands_on_the_page_once_with_what_shows_it() {
+fn each_requirement_is_on_the_page_once() {
     let page = std::fs::read_to_string(here().join(PAGE)).expect("the page");
     let (before, rest) = page.split_once("\n## The requirements\n").expect("a part");
     let given_up = musts_in(before);
@@ -148,7 +149,7 @@ fn musts_in(text: &str) -> Vec<u32> {
     lists.flat_map(numbers_in).collect()
 }
 
-/// What stands between backticks.
+/// Names between backticks.
 fn names_in(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -157,9 +158,10 @@ fn is_script(name: &str) -> bool {
     name.starts_with("rfc") && name.contains('/')
 }
 
-/// Its name is a sentence.
+/// True for lower-case words with underscores.
 fn is_test(name: &str) -> bool {
-    name.matches('_').count() >= 4 && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
+    let is_word = |c: char| c == '_' || c.is_ascii_digit() || c.is_ascii_lowercase();
+    name.contains('_') && name.chars().all(is_word)
 }
 
 /// The names of the tests of some crates.
@@ -186,22 +188,18 @@ fn tests_of(crates: &[&str]) -> HashSet<String> {
     names
 }
 
-/// A table for each folder, which is an RFC.
-fn listing(scripts: &[script::Script]) -> String {
-    let count = scripts.len();
-    let mut listing = format!("\n{count} scripts, each played over IPv4 and over IPv6.\n");
-    let mut last = "";
+/// Table of the folders, one for each RFC, with the number of their scripts.
+fn summary(scripts: &[script::Script]) -> String {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     for script in scripts {
-        let (folder, name) = script.name.split_once('/').expect("a folder and a name");
-        if folder != last {
-            let number = folder.trim_start_matches("rfc");
-            let _ = write!(
-                listing,
-                "\n## RFC {number}\n\n| script | what it shows |\n|---|---|\n"
-            );
-            last = folder;
-        }
-        let _ = writeln!(listing, "| `{name}` | {} |", script.title);
+        let (folder, _) = script.name.split_once('/').expect("a folder and a name");
+        let number = folder.trim_start_matches("rfc").parse();
+        *counts.entry(number.expect("a number")).or_default() += 1;
     }
-    listing
+    let mut summary = "\n| RFC | scripts |\n|---|---|\n".to_owned();
+    for (number, count) in counts {
+        let _ = writeln!(summary, "| {number} | {count} |");
+    }
+    let _ = writeln!(summary, "| all | {} |", scripts.len());
+    summary
 }

@@ -1,10 +1,11 @@
-//! Descriptors as `select(2)` takes them: one bit for each, from 0 to the highest.
+//! Bitmaps of descriptors for `select(2)`: one bit for each, from 0 to the highest.
 
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::{Readiness, sys};
+use crate::interest::Readiness;
+use crate::sys;
 
 /// A bitmap of the descriptors to read from, and one of those to write to.
 #[derive(Clone, Default)]
@@ -53,7 +54,7 @@ impl Bitmaps {
             .map_or(0, |last| last + 1)
     }
 
-    /// Those with a bit, the lowest first.
+    /// Descriptors whose bit is set, in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RawFd, Readiness)> {
         let words = self.reads.iter().zip(&self.writes).enumerate();
         words.flat_map(|(word, (&reads, &writes))| {

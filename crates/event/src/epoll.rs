@@ -9,9 +9,11 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
+use crate::dispatcher::{Dispatcher, Ready, Token, Trigger};
+use crate::interest::{Interest, Readiness};
+use crate::sys;
 
-/// What one wait takes from the kernel; the rest comes with the next.
+/// Events that one wait takes from the kernel; the next wait takes the rest.
 const EVENTS_PER_WAIT: usize = 512;
 
 /// `epoll(7)`, reporting by [`Trigger`].

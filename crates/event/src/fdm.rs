@@ -2,8 +2,8 @@
 //! ("Improving the performance of event dispatching with temporal locality", IEE Proc. Software
 //! 151(3), 2004).
 //!
-//! `poll(2)` costs time for each descriptor that it looks at. A server with many idle connections
-//! looks at them in vain. FDM keeps three sets and looks at the colder ones less often:
+//! `poll(2)` costs time for each descriptor, and a server with many idle connections polls most of
+//! them in vain. FDM keeps three sets and polls the colder ones less often:
 //!
 //! ```text
 //! call            1   2   3   4   5   6   7   8   9        N = 3
@@ -12,20 +12,20 @@
 //! idle   (N²)                                     ×
 //! ```
 //!
-//! Each descriptor has a *live counter*, from 0 to N, which starts at N − 1. When it is looked at:
+//! Each descriptor has a *live counter*, from 0 to N, which starts at N − 1. After each poll of it:
 //!
 //! - ready: the counter becomes N − 1, or N if it was N − 1 already;
 //! - not ready, or an error: the counter goes down by one.
 //!
 //! At 0 the descriptor moves to the next colder set, at N to the active one; both with N − 2. So a
-//! descriptor outside the active set returns if it is ready at two looks in a row.
+//! descriptor outside the active set returns if it is ready in two polls in a row.
 //!
-//! What the paper leaves open is a server's business there and done by [`Fdm`] here: a call
-//! never sleeps, because it may not have looked at all sets. When N² calls in a row found nothing,
-//! [`Fdm`] sleeps for [`Fdm::NAP`] at a time, as the published server does.
+//! Sleeping is the server's task in the paper, because one call may not have polled all sets. Here
+//! [`Fdm`] does it: after N² calls in a row that found nothing it sleeps for [`Fdm::NAP`] at a
+//! time, as the published server does.
 //!
-//! [`Lap`](crate::Lap) mends what is wrong with this: descriptors which are ready now and then, but
-//! seldom twice in a row, all end in the idle set, and FDM costs what `poll` costs.
+//! FDM has a flaw. Descriptors that are ready now and then, but seldom twice in a row, all end in
+//! the idle set, and then it costs as much as `poll`. [`Lap`](crate::Lap) repairs that.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -33,9 +33,11 @@ use std::time::{Duration, Instant};
 
 use libc::pollfd;
 
+use crate::dispatcher::{Dispatcher, Ready, Token, Trigger};
+use crate::interest::{Interest, Readiness};
 use crate::set::Set;
+use crate::sys;
 use crate::table::Table;
-use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
 
 const SETS: usize = 3;
 const ACTIVE: usize = 0;
@@ -45,7 +47,7 @@ pub struct Fdm {
     /// N of the paper.
     live: u32,
     calls: u64,
-    /// How many calls in a row found nothing.
+    /// Number of consecutive calls that found nothing.
     empty_calls: u64,
     sets: [Set<Entry>; SETS],
     places: Table<Place>,
@@ -71,7 +73,7 @@ impl Fdm {
     /// N of the published library.
     pub const LIVE: u32 = 3;
 
-    /// How long a wait sleeps when nothing is ready; `usleep(500)` in the published server.
+    /// Length of a sleep while nothing is ready; `usleep(500)` in the published server.
     pub const NAP: Duration = Duration::from_micros(500);
 
     /// A dispatcher with the given N, which the paper takes from 3 to 10.
@@ -112,7 +114,7 @@ impl Fdm {
         Ok(())
     }
 
-    /// How many descriptors are active, dozing and idle.
+    /// Number of active, dozing and idle descriptors.
     #[must_use]
     pub fn population(&self) -> [usize; SETS] {
         [0, 1, 2].map(|set| self.sets[set].len())
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_descriptor_dozes_after_n_minus_1_calls_and_is_idle_after_n_squared_minus_n() {
+    fn silent_descriptors_doze_then_idle() {
         // Section 3.3 of the paper.
         for n in 3..=10 {
             let mut world = World::new(n);
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_an_idle_descriptor_is_seen_within_n_squared_calls() {
+    fn idle_events_are_seen_within_n_squared_calls() {
         for n in 3..=10 {
             for offset in 0..n * n {
                 let mut world = World::new(n);
@@ -357,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hits_in_a_row_make_active_and_one_does_not() {
+    fn two_hits_in_a_row_make_active() {
         let mut world = World::new(3);
         world.calls(9);
         world.write();

@@ -1,9 +1,9 @@
-//! What a caller wants to know of a descriptor, and what it is told.
+//! Interest in a descriptor, and its readiness.
 
 use std::fmt;
 use std::ops::BitOrAssign;
 
-/// What a caller wants to know of a descriptor.
+/// Operations on a descriptor that a caller waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
     reads: bool,
@@ -12,13 +12,13 @@ pub struct Interest {
 }
 
 impl Interest {
-    /// Whether a read would not block.
+    /// Reads that would not block.
     pub const READ: Interest = Interest {
         reads: true,
         writes: false,
         pinned: false,
     };
-    /// Whether a write would not block.
+    /// Writes that would not block.
     pub const WRITE: Interest = Interest {
         reads: false,
         writes: true,
@@ -42,13 +42,13 @@ impl Interest {
         }
     }
 
-    /// Whether it asks about reads.
+    /// True if it includes reads.
     #[must_use]
     pub const fn reads(self) -> bool {
         self.reads
     }
 
-    /// Whether it asks about writes.
+    /// True if it includes writes.
     #[must_use]
     pub const fn writes(self) -> bool {
         self.writes
@@ -58,7 +58,7 @@ impl Interest {
         self.pinned
     }
 
-    /// As `poll(2)` takes it. epoll and io_uring give these bits the same values.
+    /// Event bits of `poll(2)`. epoll and io_uring give these bits the same values.
     pub(crate) const fn poll_events(self) -> i16 {
         let reads = if self.reads {
             libc::POLLIN | libc::POLLRDHUP

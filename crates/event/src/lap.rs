@@ -1,9 +1,8 @@
-//! LAP, locality-aware polling: what FDM wanted, with a bound on the delay.
+//! LAP, locality-aware polling: FDM with a bound on the delay.
 //!
-//! FDM ([`Fdm`](crate::Fdm)) has three defects. Its counters go down with every call, also with
-//! those that find nothing, so calls in quick succession make everything idle. A descriptor must be
-//! ready twice in a row to become active again. And it looks at a whole cold set at once. LAP has
-//! two sets:
+//! FDM ([`Fdm`](crate::Fdm)) has three defects. Its counters go down with every call, even if that
+//! finds nothing, so calls in quick succession make everything idle. A descriptor must be ready
+//! twice in a row to become active again. It polls a whole cold set at once. LAP has two sets:
 //!
 //! ```text
 //! hot    │ a │ b │ c │                          all of it, with every wait
@@ -12,20 +11,19 @@
 //!                     cursor: goes round once in the delay
 //! ```
 //!
-//! 1. A wait looks at the hot set and at a slice of the cold one, without sleeping.
+//! 1. A wait polls the hot set and a slice of the cold one, without sleeping.
 //! 2. The slice is as long as the time demands: the cursor goes round the cold set once in the
 //!    delay. So an event of a cold descriptor is seen within the delay while the set is stable,
 //!    within two delays however it grows and shrinks, and by the second wait after work that took
 //!    longer. The cold set costs a fixed share of the time: 6,000 idle connections at 90 ns, once
 //!    in 5 ms, are a tenth of one core, however often the server waits.
 //! 3. A cold descriptor that is ready becomes hot at once, with full credit.
-//! 4. A hot descriptor that is ready gets full credit. One that is not loses one credit, but only
-//!    if others were ready: time passes in events, not in calls. Without credit it becomes cold.
-//! 5. If nothing was ready, the wait looks at everything in the call that sleeps. So nothing is
-//!    ever slept over, and no sleep threshold has to be tuned.
+//! 4. A hot descriptor that is ready gets full credit. Otherwise it loses one credit, but only if
+//!    others were ready: time passes in events, not in calls. Without credit it becomes cold.
+//! 5. If nothing was ready, the call that sleeps polls everything. No event is slept over, and no
+//!    sleep threshold has to be tuned.
 //!
-//! Descriptors that are added or modified are hot, so what was ready before is seen by the next
-//! wait.
+//! Descriptors that are added or modified are hot, so the next wait sees readiness from before.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -33,9 +31,11 @@ use std::time::{Duration, Instant};
 
 use libc::pollfd;
 
+use crate::dispatcher::{Dispatcher, Ready, Token, Trigger};
+use crate::interest::{Interest, Readiness};
 use crate::set::Set;
+use crate::sys;
 use crate::table::Table;
-use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
 
 /// After so many productive waits without an event a descriptor becomes cold,
 const CREDIT: u8 = 255;
@@ -52,9 +52,10 @@ pub struct Lap {
     /// round, those from it on have not.
     cursor: usize,
     delay: Duration,
-    /// When the cursor was at the start. The round ends a delay later, however the set has grown.
+    /// Time at which the cursor was at the start. The round ends a delay later, however the set has
+    /// grown.
     round_began: Instant,
-    /// What a wait looks at, one behind the other, as the kernel wants it.
+    /// Descriptors that a wait polls, contiguous as the kernel needs them.
     polled: Vec<pollfd>,
 }
 
@@ -71,7 +72,7 @@ struct Entry {
 }
 
 impl Lap {
-    /// How late an event of a cold descriptor may be seen, if not told otherwise.
+    /// Default bound on how late an event of a cold descriptor is seen.
     pub const DELAY: Duration = Duration::from_millis(5);
 
     /// A dispatcher that sees an event of a cold descriptor within `delay`.
@@ -93,7 +94,7 @@ impl Lap {
         }
     }
 
-    /// How many descriptors are hot and cold.
+    /// Number of hot and of cold descriptors.
     #[must_use]
     pub fn population(&self) -> [usize; 2] {
         [self.hot.len(), self.cold.len()]
@@ -347,7 +348,7 @@ mod tests {
         now: Instant,
         _busy: (UnixStream, UnixStream),
         cold: Vec<(UnixStream, UnixStream)>,
-        /// When each was looked at last.
+        /// Time of the last poll of each descriptor.
         seen_at: HashMap<RawFd, Instant>,
         ready: Vec<Ready>,
     }
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cold_event_is_seen_within_the_delay_however_often_one_waits() {
+    fn cold_events_are_seen_within_the_delay() {
         for looks_per_delay in [1, 3, 7, 50, 400] {
             let mut world = World::new(100);
             let pause = Lap::DELAY / looks_per_delay;
@@ -429,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_to_the_left_of_the_cursor_is_not_passed_over() {
+    fn moves_left_of_the_cursor_are_polled() {
         // The last cold descriptor takes the place of one that leaves. If that lies to the left of
         // the cursor, the round under way would pass it over, and it would wait for two delays.
         let mut world = World::new(100);
@@ -448,7 +449,7 @@ mod tests {
     /// Seen: as long as the set grew as fast as the cursor went, the cursor did not come to the
     /// end, and what lay behind it was not looked at for many delays.
     #[test]
-    fn a_cold_set_that_grows_does_not_outrun_the_cursor() {
+    fn a_growing_set_does_not_outrun_the_cursor() {
         const LOOKS_PER_DELAY: u32 = 10;
         let mut world = World::new(10);
         world.look(Lap::DELAY);
@@ -485,7 +486,7 @@ mod tests {
     /// place says, and each cold one was looked at within two delays and the two waits that were
     /// due.
     #[test]
-    fn whatever_comes_and_goes_each_is_looked_at_within_two_delays() {
+    fn all_are_polled_within_two_delays() {
         for seed in 0..4 {
             let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
             let mut pick = move |below: usize| (random.next_u64() % below as u64) as usize;
@@ -545,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_find_nothing_make_nothing_cold() {
+    fn empty_polls_make_nothing_cold() {
         let (_near, far) = UnixStream::pair().unwrap();
         let mut lap = Lap::new(Lap::DELAY);
         lap.add(far.as_fd(), HOT, Interest::READ).unwrap();

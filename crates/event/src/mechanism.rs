@@ -4,9 +4,16 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-use crate::{Dispatcher, Epoll, Fdm, Lap, Overflow, Poll, RtSig, Select, Trigger, Uring};
+use crate::dispatcher::{Dispatcher, Trigger};
+use crate::epoll::Epoll;
+use crate::fdm::Fdm;
+use crate::lap::Lap;
+use crate::poll::Poll;
+use crate::rtsig::{Overflow, RtSig};
+use crate::select::Select;
+use crate::uring::Uring;
 
-/// Which mechanism; what a command line offers.
+/// Mechanism by name, as a command line offers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
     /// [`Select`].

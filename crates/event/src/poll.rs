@@ -1,19 +1,20 @@
-//! `poll(2)`: the whole list of descriptors goes to the kernel with every call, which looks at
-//! each.
+//! `poll(2)`: every call passes the whole list of descriptors to the kernel, which checks each.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use crate::dispatcher::{Dispatcher, Ready, Token, Trigger};
+use crate::interest::{Interest, Readiness};
 use crate::set::Set;
+use crate::sys;
 use crate::table::Table;
-use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
 
 /// `poll(2)`. A wait costs some 90 ns for each descriptor watched, ready or not.
 #[derive(Default)]
 pub struct Poll {
     set: Set<Token>,
-    /// Where in the set each descriptor is.
+    /// Index in the set, by descriptor.
     places: Table<usize>,
 }
 

@@ -1,17 +1,17 @@
 //! POSIX real-time signals: each descriptor queues a signal to this thread when it becomes ready
 //! (`F_SETSIG` and `O_ASYNC` in fcntl(2)), and the thread takes them from the queue one by one.
 //!
-//! What is hard about it, and what is done here:
+//! Difficulties, and their treatment here:
 //!
 //! - **The queue overflows** at `RLIMIT_SIGPENDING` signals of the user. The kernel then sends one
 //!   SIGIO and drops the rest. [`Overflow`] says how the dispatcher recovers: it empties the queue
-//!   and asks about all descriptors once.
-//! - **Bytes that came before** `O_ASYNC` was set send no signal. So a descriptor that was added or
-//!   modified is asked about once by the next wait.
-//! - **Signals outlive their descriptor.** One that is still queued when its descriptor is removed
-//!   may meet another with the same number. Signals of one number are queued in order, so whatever
-//!   is taken after the queue was seen empty is no older than that. A signal for a descriptor that
-//!   was added since then is checked with `poll(2)` before it is believed.
+//!   and polls all descriptors once.
+//! - **Bytes that came before** `O_ASYNC` was set send no signal. So the next wait polls each
+//!   descriptor that was added or modified.
+//! - **Signals outlive their descriptor.** A signal that is still queued when its descriptor is
+//!   removed may meet another with the same number. The queue is in order, so signals taken after
+//!   it was empty are no older than that. A signal for a descriptor that was added since then is
+//!   verified with `poll(2)`.
 //! - **Signals do not collapse**: three writes by the peer are three signals. Within one wait they
 //!   become one report.
 
@@ -25,17 +25,19 @@ use libc::pollfd;
 use rustix::io::Errno;
 
 use crate::bitmaps::Bitmaps;
+use crate::dispatcher::{Dispatcher, Ready, Token, Trigger};
+use crate::interest::{Interest, Readiness};
 use crate::signals::{Next, Queue, Signal, disarm};
+use crate::sys;
 use crate::table::Table;
-use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
 
-/// What one wait takes from the queue; the rest comes with the next.
+/// Signals that one wait takes from the queue; the next wait takes the rest.
 const SIGNALS_PER_WAIT: usize = 1024;
 /// And so many after an overflow: some more than Linux lets a user queue unless told otherwise. It
 /// need not empty the queue to be right; what is left over is reported once more.
 const SIGNALS_PER_OVERFLOW: usize = 1 << 17;
 
-/// How [`RtSig`] takes signals, and how it recovers when the kernel's queue has overflowed.
+/// Way in which [`RtSig`] takes signals, and recovers after the kernel's queue has overflowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
     /// One signal for each call; asks about all descriptors with `poll(2)`.
@@ -63,13 +65,13 @@ pub struct RtSig {
     unsure: Vec<RawFd>,
     /// The queue has overflowed: any descriptor may be ready without a signal.
     has_overflowed: bool,
-    /// How often the queue was seen empty.
+    /// Number of times that the queue was found empty.
     emptied: u64,
     waits: u64,
     counts: RtSigCounts,
-    /// What one call took from the queue. Empty between two waits.
+    /// Signals that one call took from the queue. Empty between two waits.
     batch: Vec<Signal>,
-    /// What a look asks about. Empty between two waits.
+    /// Descriptors to poll. Empty between two waits.
     asked: Vec<pollfd>,
     /// Signals go to one thread.
     not_send: PhantomData<*const ()>,
@@ -80,21 +82,21 @@ struct Watched {
     events: i16,
     /// [`RtSig::emptied`] when it was added.
     added_at: u64,
-    /// Where it is in [`RtSig::unsure`].
+    /// Index in [`RtSig::unsure`].
     unsure_at: Option<usize>,
     /// The last wait that reported it, and where in the report.
     reported_by: u64,
     reported_at: usize,
 }
 
-/// What an [`RtSig`] has seen so far.
+/// Counters of an [`RtSig`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RtSigCounts {
     /// Signals taken from the queue.
     pub signals: u64,
-    /// Of these, signals of descriptors that were removed, or reused and not ready.
+    /// Signals among them of descriptors that were removed, or reused and not ready.
     pub stale: u64,
-    /// How often the queue had overflowed.
+    /// Overflows of the queue.
     pub overflows: u64,
 }
 
@@ -130,7 +132,7 @@ impl RtSig {
         })
     }
 
-    /// What was seen so far.
+    /// Counters since the start.
     #[must_use]
     pub fn counts(&self) -> RtSigCounts {
         self.counts

@@ -8,8 +8,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::bitmaps::Bitmaps;
+use crate::dispatcher::{Dispatcher, Ready, Token, Trigger};
+use crate::interest::{Interest, Readiness};
+use crate::sys;
 use crate::table::Table;
-use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
 
 /// `select(2)`, also beyond 1,024 descriptors.
 ///
@@ -54,14 +56,16 @@ impl Select {
 impl Dispatcher for Select {
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         self.tokens.insert(fd.as_raw_fd(), token)?;
-        let (reads, writes) = (interest.reads(), interest.writes());
+        let reads = interest.reads();
+        let writes = interest.writes();
         self.wanted.set(fd.as_raw_fd(), reads, writes);
         Ok(())
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         *self.tokens.get_mut(fd.as_raw_fd())? = token;
-        let (reads, writes) = (interest.reads(), interest.writes());
+        let reads = interest.reads();
+        let writes = interest.writes();
         self.wanted.set(fd.as_raw_fd(), reads, writes);
         Ok(())
     }

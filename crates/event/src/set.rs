@@ -1,4 +1,4 @@
-//! A set of descriptors as `poll(2)` wants it, with what the mechanism knows of each beside it.
+//! Set of descriptors in the form of `poll(2)`, with an entry of the mechanism beside each.
 //!
 //! ```text
 //! fds     │ fd events revents │ fd events revents │ …    one run of memory for the kernel
@@ -49,7 +49,7 @@ impl<E> Set<E> {
         self.entries.swap(one, other);
     }
 
-    /// Which descriptor is at `at`, if that is within the set.
+    /// Descriptor at index `at`, if that is within the set.
     pub(crate) fn fd_at(&self, at: usize) -> Option<RawFd> {
         self.fds.get(at).map(|it| it.fd)
     }

@@ -20,7 +20,7 @@ const F_SETOWN_EX: i32 = 15;
 const F_GETOWN_EX: i32 = 16;
 const F_OWNER_TID: i32 = 0;
 
-/// What one read of the signalfd takes.
+/// Signals that one read of the signalfd takes.
 const SIGNALS_PER_READ: usize = 128;
 
 /// The signals that descriptors send to the calling thread.
@@ -32,7 +32,7 @@ pub(crate) struct Queue {
     signalfd: Option<OwnedFd>,
 }
 
-/// What was taken from the queue.
+/// Entry of the queue.
 pub(crate) enum Signal {
     /// A descriptor became ready, for what `poll(2)` calls `band`.
     Ready { fd: RawFd, band: u32 },
@@ -152,7 +152,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether the descriptor, if it is open, sends signals of this queue. The number may stand for
+    /// True if the descriptor is open and sends signals of this queue. The number may stand for
     /// another file by now, and this may be a copy of the queue in a forked child.
     pub(crate) fn is_armed(&self, fd: RawFd) -> bool {
         let mut owner = Owner { kind: -1, id: 0 };

@@ -27,7 +27,7 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> io::Result<
     Ok(ready.unwrap_or(0))
 }
 
-/// What one descriptor is ready for now, as the bits of `poll(2)`.
+/// Readiness of one descriptor now, as the bits of `poll(2)`.
 pub(crate) fn look_at(fd: RawFd, events: i16) -> io::Result<u32> {
     let mut one = [pollfd {
         fd,
@@ -59,7 +59,8 @@ pub(crate) fn select(
     // are as long and are borrowed uniquely; `fd_set` is only the C library's name for such a map.
     // glibc and musl pass the pointers on without looking at them (select(2)).
     let ready = unsafe {
-        let (reads, writes) = (reads.as_mut_ptr().cast(), writes.as_mut_ptr().cast());
+        let reads = reads.as_mut_ptr().cast();
+        let writes = writes.as_mut_ptr().cast();
         libc::select(descriptors, reads, writes, null_mut(), limit)
     };
     Ok(some_unless_interrupted(ready)?.unwrap_or(0))

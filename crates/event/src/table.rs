@@ -1,4 +1,4 @@
-//! What a mechanism knows of each descriptor, found by its number.
+//! State of a mechanism by descriptor number.
 
 use std::io;
 use std::os::fd::RawFd;

@@ -15,12 +15,14 @@ use std::time::Duration;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 
+use crate::dispatcher::{Dispatcher, Ready, Token, Trigger};
+use crate::interest::{Interest, Readiness};
+use crate::sys;
 use crate::table::Table;
-use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
 
 const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 4096;
-/// What one wait takes from the kernel; the rest comes with the next.
+/// Completions that one wait takes from the kernel; the next wait takes the rest.
 const COMPLETIONS_PER_WAIT: u32 = COMPLETIONS;
 /// The name of a submission whose completion says nothing.
 const UNNAMED: u64 = u64::MAX;
@@ -41,7 +43,7 @@ pub struct Uring {
     polls: u32,
     /// Polls that the kernel has ended, though their descriptors are watched. The next wait submits
     /// them anew. There is at most one for each completion of a wait.
-    ended: Vec<Poll>,
+    ended: Vec<PollRequest>,
     waits: u64,
     /// See above.
     not_send: PhantomData<*const ()>,
@@ -49,7 +51,7 @@ pub struct Uring {
 
 /// A poll in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Poll {
+struct PollRequest {
     fd: RawFd,
     /// [`Uring::polls`] when it was submitted.
     number: u32,
@@ -58,20 +60,20 @@ struct Poll {
 struct Watched {
     token: Token,
     events: i16,
-    poll: Poll,
+    poll: PollRequest,
     /// The last wait that reported it, and where in the report.
     reported_by: u64,
     reported_at: usize,
 }
 
-impl Poll {
-    /// What its completions are called. No descriptor is as high as [`UNNAMED`] would need.
+impl PollRequest {
+    /// User data of its completions. No descriptor is as high as [`UNNAMED`] would need.
     fn name(self) -> u64 {
         u64::from(self.number) << 32 | u64::from(self.fd as u32)
     }
 
-    fn named(name: u64) -> Poll {
-        Poll {
+    fn named(name: u64) -> PollRequest {
+        PollRequest {
             fd: name as u32 as RawFd,
             number: (name >> 32) as u32,
         }
@@ -132,9 +134,9 @@ impl Uring {
     }
 
     /// Submits a poll of `fd`, for which there is room.
-    fn begin(&mut self, fd: RawFd, events: i16) -> Poll {
+    fn begin(&mut self, fd: RawFd, events: i16) -> PollRequest {
         self.polls = self.polls.wrapping_add(1);
-        let poll = Poll {
+        let poll = PollRequest {
             fd,
             number: self.polls,
         };
@@ -145,7 +147,7 @@ impl Uring {
 
     /// Ends a poll. It is cancelled and not removed: `IORING_OP_POLL_REMOVE` fails with `EALREADY`
     /// if an event is on its way, and then the poll holds its file for good.
-    fn end(&mut self, poll: Poll) {
+    fn end(&mut self, poll: PollRequest) {
         let entry = opcode::AsyncCancel::new(poll.name());
         self.push(&entry.build().user_data(UNNAMED));
     }
@@ -188,7 +190,7 @@ impl Uring {
     }
 
     fn complete(&mut self, completion: &cqueue::Entry, ready: &mut Vec<Ready>) {
-        let poll = Poll::named(completion.user_data());
+        let poll = PollRequest::named(completion.user_data());
         // Those without a name and those of ended polls are of nothing that is watched.
         let watched = self.watched.find(poll.fd).filter(|it| it.poll == poll);
         let Some(watched) = watched else {
@@ -224,7 +226,7 @@ impl Dispatcher for Uring {
         let watched = Watched {
             token,
             events,
-            poll: Poll { fd, number: 0 },
+            poll: PollRequest { fd, number: 0 },
             reported_by: 0,
             reported_at: 0,
         };

@@ -1,4 +1,4 @@
-//! Ends a wait from another thread.
+//! Waker: ends a wait from another thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! What every dispatcher promises, over every dispatcher.
+//! Contract of [`event::Dispatcher`], tested over every mechanism.
 
 #![allow(unsafe_code)]
 
@@ -115,7 +115,7 @@ fn bytes_are_reported(mechanism: Mechanism) {
     assert!(world.expect(1).readiness.is_readable());
 }
 
-fn bytes_that_came_before_add_are_reported(mechanism: Mechanism) {
+fn bytes_before_add_are_reported(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (mut near, far) = pair();
     near.write_all(b"x").unwrap();
@@ -123,7 +123,7 @@ fn bytes_that_came_before_add_are_reported(mechanism: Mechanism) {
     world.expect(1);
 }
 
-fn what_is_ready_is_reported_again_after_modify(mechanism: Mechanism) {
+fn modify_reports_readiness_again(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (mut near, far) = pair();
     world.add(&far, 1, Interest::READ);
@@ -138,7 +138,7 @@ fn what_is_ready_is_reported_again_after_modify(mechanism: Mechanism) {
     );
 }
 
-fn level_lasts_and_one_shot_does_not(mechanism: Mechanism) {
+fn level_repeats_and_one_shot_does_not(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (mut near, far) = pair();
     world.add(&far, 1, Interest::READ);
@@ -155,7 +155,7 @@ fn level_lasts_and_one_shot_does_not(mechanism: Mechanism) {
     }
 }
 
-fn more_bytes_are_reported_after_the_first_were_read(mechanism: Mechanism) {
+fn more_bytes_after_a_read_are_reported(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (mut near, far) = pair();
     world.add(&far, 1, Interest::READ);
@@ -170,7 +170,7 @@ fn more_bytes_are_reported_after_the_first_were_read(mechanism: Mechanism) {
     world.expect_silence(&[]);
 }
 
-fn an_empty_send_buffer_is_reported_and_a_full_one_is_not(mechanism: Mechanism) {
+fn only_an_unfilled_send_buffer_is_writable(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (mut near, mut far) = pair();
     world.add(&far, 1, Interest::WRITE);
@@ -186,7 +186,7 @@ fn an_empty_send_buffer_is_reported_and_a_full_one_is_not(mechanism: Mechanism) 
     assert!(world.expect(1).readiness.is_writable());
 }
 
-fn only_what_was_asked_for_is_reported(mechanism: Mechanism) {
+fn only_the_interest_is_reported(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (mut near, far) = pair();
     world.add(&far, 1, Interest::WRITE);
@@ -218,7 +218,7 @@ fn a_half_closed_peer_is_readable(mechanism: Mechanism) {
 
 /// A caller that trusts a short read would wait for ever for an end that came together with the
 /// bytes.
-fn an_end_behind_bytes_is_told(mechanism: Mechanism) {
+fn end_of_stream_behind_bytes_is_reported(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (near, far) = tcp_pair();
     (&near).write_all(b"last").unwrap();
@@ -232,7 +232,7 @@ fn an_end_behind_bytes_is_told(mechanism: Mechanism) {
     assert_eq!(told, world.dispatcher.tells_end());
 }
 
-fn what_is_forgotten_and_closed_is_not_reported(mechanism: Mechanism) {
+fn forgotten_descriptors_are_not_reported(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (near, far) = tcp_pair();
     world.add(&far, 1, Interest::READ);
@@ -287,7 +287,7 @@ fn a_refused_connection_is_writable(mechanism: Mechanism) {
     assert!(world.expect(1).readiness.is_writable());
 }
 
-fn a_listener_is_readable_for_each_connection(mechanism: Mechanism) {
+fn listeners_report_each_connection(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -317,7 +317,7 @@ fn nothing_is_reported_after_remove(mechanism: Mechanism) {
     world.expect_silence(&[]);
 }
 
-fn the_next_descriptor_of_a_number_does_not_inherit_readiness(mechanism: Mechanism) {
+fn a_reused_number_inherits_no_readiness(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     for token in 0..50 {
         let (mut near, far) = pair();
@@ -367,7 +367,7 @@ fn misuse_is_an_error(mechanism: Mechanism) {
     assert_eq!(code(dispatcher.remove(far.as_fd())), libc::ENOENT);
 }
 
-fn a_wake_from_another_thread_ends_a_wait_without_end(mechanism: Mechanism) {
+fn another_thread_wakes_an_endless_wait(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let waker = Arc::new(Waker::new().unwrap());
     world.add(&*waker, 1, Interest::READ.pinned());
@@ -388,7 +388,7 @@ fn a_wake_from_another_thread_ends_a_wait_without_end(mechanism: Mechanism) {
     }
 }
 
-fn a_wait_does_not_end_before_its_time(mechanism: Mechanism) {
+fn waits_do_not_end_early(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (_near, far) = pair();
     world.add(&far, 1, Interest::READ);
@@ -435,7 +435,7 @@ fn the_longest_time_out_sleeps(mechanism: Mechanism) {
 
 /// Seen on the ring: an event that came since the last wait made the kernel refuse to end the poll
 /// (`EALREADY`). It held the file for good, so the peer never saw the end of the connection.
-fn a_connection_that_is_removed_and_closed_ends(mechanism: Mechanism) {
+fn remove_then_close_ends_the_connection(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     for is_modified in [false, true] {
         let (mut near, far) = pair();
@@ -475,7 +475,7 @@ fn a_regular_file_is_refused_or_ready(mechanism: Mechanism) {
 }
 
 /// Seen: a panic. `AT_FDCWD` is a `BorrowedFd` that safe code can have, and is negative.
-fn what_is_no_descriptor_is_refused(mechanism: Mechanism) {
+fn non_descriptors_are_refused(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let none = rustix::fs::CWD;
     let code = |result: io::Result<()>| result.unwrap_err().raw_os_error();
@@ -618,8 +618,8 @@ fn six_thousand_descriptors(mechanism: Mechanism) {
     many(mechanism, (most / 2) as usize);
 }
 
-/// Where the kernel or its administrator denies io_uring there is nothing to test but the refusal.
-/// It says so past the test harness, which would swallow it.
+/// Runs `promise`. If the kernel or its administrator denies io_uring, only the refusal is tested;
+/// a line that bypasses the test harness says so.
 fn run(mechanism: Mechanism, promise: fn(Mechanism)) {
     match mechanism.open().map(drop) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
@@ -659,28 +659,28 @@ macro_rules! over_every_dispatcher {
 
 over_every_dispatcher! {
     bytes_are_reported
-    bytes_that_came_before_add_are_reported
-    what_is_ready_is_reported_again_after_modify
-    level_lasts_and_one_shot_does_not
-    more_bytes_are_reported_after_the_first_were_read
-    an_empty_send_buffer_is_reported_and_a_full_one_is_not
-    only_what_was_asked_for_is_reported
+    bytes_before_add_are_reported
+    modify_reports_readiness_again
+    level_repeats_and_one_shot_does_not
+    more_bytes_after_a_read_are_reported
+    only_an_unfilled_send_buffer_is_writable
+    only_the_interest_is_reported
     a_half_closed_peer_is_readable
-    an_end_behind_bytes_is_told
-    what_is_forgotten_and_closed_is_not_reported
+    end_of_stream_behind_bytes_is_reported
+    forgotten_descriptors_are_not_reported
     a_closed_peer_is_readable
     a_reset_is_readable
     a_refused_connection_is_writable
-    a_listener_is_readable_for_each_connection
+    listeners_report_each_connection
     nothing_is_reported_after_remove
-    the_next_descriptor_of_a_number_does_not_inherit_readiness
+    a_reused_number_inherits_no_readiness
     misuse_is_an_error
-    a_wake_from_another_thread_ends_a_wait_without_end
-    a_wait_does_not_end_before_its_time
+    another_thread_wakes_an_endless_wait
+    waits_do_not_end_early
     the_longest_time_out_sleeps
-    a_connection_that_is_removed_and_closed_ends
+    remove_then_close_ends_the_connection
     a_regular_file_is_refused_or_ready
-    what_is_no_descriptor_is_refused
+    non_descriptors_are_refused
     a_storm_of_signals_loses_nothing
     all_of_many_are_reported
     six_thousand_descriptors

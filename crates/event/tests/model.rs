@@ -50,7 +50,7 @@ impl Place {
         }
     }
 
-    /// What `poll(2)` says: readable, writable.
+    /// Answer of `poll(2)`: readable, writable.
     fn oracle(&self, interest: Interest, tells_hangup: bool) -> (bool, bool) {
         let mut asked = PollFlags::empty();
         asked.set(PollFlags::IN, interest.reads());
@@ -125,9 +125,10 @@ impl Model {
                 // Another file under the same number: removed, closed, opened, perhaps added.
                 if place.watched.take().is_some() {
                     let far = place.far.as_fd();
-                    let parted = match forgets {
-                        true => self.dispatcher.forget(far),
-                        false => self.dispatcher.remove(far),
+                    let parted = if forgets {
+                        self.dispatcher.forget(far)
+                    } else {
+                        self.dispatcher.remove(far)
                     };
                     parted.unwrap();
                 }
@@ -273,7 +274,7 @@ fn run(mechanism: Mechanism, seed: u64) {
 }
 
 #[test]
-fn every_dispatcher_says_what_poll_says() {
+fn every_dispatcher_agrees_with_poll() {
     let replayed = std::env::var("EVENT_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());

@@ -1,7 +1,7 @@
-//! What only real-time signals promise, above all: their queue overflows, and nothing is lost.
+//! Promises of real-time signals alone; above all, an overflow of the queue loses nothing.
 //!
-//! In a program of its own: the limits are the process's, and what is queued counts for all
-//! processes of the user.
+//! These tests are a program of their own: the limits are the process's, and queued signals count
+//! for all processes of the user.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const WATCHED: usize = 120;
 
 #[test]
-fn an_overflowing_queue_loses_no_readiness() {
+fn queue_overflow_loses_no_readiness() {
     let limits = getrlimit(Resource::Sigpending);
     for queue in [64, 1024, 2048] {
         let current = limits.maximum.map_or(queue, |most| most.min(queue));
@@ -85,7 +85,7 @@ fn overflows(overflow: Overflow, queue: usize) {
 }
 
 #[test]
-fn a_second_one_on_the_thread_is_refused() {
+fn a_second_one_per_thread_is_refused() {
     let first = RtSig::new(Overflow::Poll).unwrap();
     let second = RtSig::new(Overflow::Signalfd).map(drop).unwrap_err();
     assert_eq!(second.raw_os_error(), Some(16), "EBUSY");
@@ -96,7 +96,7 @@ fn a_second_one_on_the_thread_is_refused() {
 /// Seen: the duplicate was armed already, so the kernel went on naming the first number, which is
 /// not watched. No event of the connection was ever reported.
 #[test]
-fn a_file_that_was_watched_under_another_number_is_reported() {
+fn a_renumbered_file_is_reported() {
     let mut dispatcher = RtSig::new(Overflow::Poll).unwrap();
     let (mut near, far) = UnixStream::pair().unwrap();
     dispatcher
@@ -120,7 +120,7 @@ fn a_file_that_was_watched_under_another_number_is_reported() {
 /// Seen: a child that ended in the ordinary way dropped its copy of the dispatcher, and with that
 /// switched off the signals of its parent's connections.
 #[test]
-fn a_forked_child_that_drops_its_copy_leaves_the_parents_alone() {
+fn a_fork_leaves_the_parents_dispatcher_alone() {
     let mut dispatcher = RtSig::new(Overflow::Poll).unwrap();
     let (mut near, far) = UnixStream::pair().unwrap();
     dispatcher
@@ -148,7 +148,7 @@ fn a_forked_child_that_drops_its_copy_leaves_the_parents_alone() {
 /// Seen: each modify left an entry behind for the next wait to ask about. At more of them than the
 /// process may have descriptors `poll(2)` failed with `EINVAL`, and all were forgotten.
 #[test]
-fn thousands_of_changes_between_two_waits_lose_nothing() {
+fn many_changes_between_waits_lose_nothing() {
     let limits = getrlimit(Resource::Nofile);
     let current = limits.maximum.map_or(1024, |most| most.min(1024));
     let lowered = Rlimit {

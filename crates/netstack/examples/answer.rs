@@ -1,14 +1,13 @@
-//! A host of its own on a link: it answers ping, tells that datagrams' ports are closed, and sends
-//! back on port 80 what comes in, until its standard input ends. It is what the devices are tested
-//! with.
+//! Host on a link that answers ping, rejects datagrams with "port unreachable", and echoes on port
+//! 80, until its standard input ends. The device tests use it.
 //!
 //! ```text
 //! answer KIND:INTERFACE ADDRESS/LEN...      as root
 //!
 //! tap, taps        a TAP interface, with one queue or two
 //! wire             a TAP interface without offloads
-//! packet, packets  an interface that is there, by one packet socket or two
-//! xdp              an interface that is there, by AF_XDP
+//! packet, packets  an existing interface, by one packet socket or two
+//! xdp              an existing interface, by AF_XDP
 //!
 //! cargo build --example answer
 //! sudo target/debug/examples/answer tap:weft0 10.9.0.2/24 &
@@ -75,7 +74,8 @@ fn serve(queues: Vec<impl Device>, addresses: Vec<Prefix>) -> Result<(), Box<dyn
         gateway_v4: None,
         gateway_v6: None,
     };
-    let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+    let tcp = TcpConfig::default();
+    let limits = ShardLimits::default();
     // A server draws its key; here a run is to be repeated.
     let mut netstack = Netstack::new(device, interface, tcp, limits, [7; 16]);
     netstack.shard().listen(PORT, Backlog::default());

@@ -1,5 +1,5 @@
-//! A host of two shards that opens connections, so many from each, to one peer. It begins when a
-//! line comes, and says how many have opened.
+//! Host of two shards that opens COUNT connections from each shard to one peer. It begins when its
+//! standard input has a line, and prints how many have opened.
 //!
 //! ```text
 //! ask KIND:INTERFACE ADDRESS/LEN PEER:PORT COUNT      as root, KIND as in weft serve --device
@@ -43,7 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             shard.connect(Instant::START + began.elapsed(), peer)?;
         }
     }
-    let (mut opened, mut ended) = (0, 0);
+    let mut opened = 0;
+    let mut ended = 0;
     while opened + ended < 2 * count && began.elapsed() < PATIENCE {
         for shard in &mut shards {
             let now = Instant::START + began.elapsed();

@@ -1,6 +1,5 @@
-//! What it costs to hand packets to a device, without TCP: the floor under what a netstack on it
-//! can cost. The packets are to a station that is not there, so that the other end drops them as
-//! soon as it sees them.
+//! Cost of handing packets to a device, without TCP: the lower bound for a netstack on it. The
+//! packets go to an Ethernet address that does not exist, so the other end drops them at once.
 //!
 //! ```text
 //! ip link add c0 type veth peer name s0; ip link set c0 up; ip link set s0 up      as root
@@ -63,7 +62,8 @@ fn run(
         payload: &[&payload],
         offload,
     };
-    let (mut frames, began) = (0, Clock::now());
+    let mut frames = 0;
+    let began = Clock::now();
     while began.elapsed() < LASTS {
         for _ in 0..BURST {
             match device.transmit(Instant::START, &frame) {
@@ -84,9 +84,10 @@ fn run(
     Ok(())
 }
 
-/// Those of a segment, complete unless the device is to cut it.
+/// Headers of a segment, complete unless the device is to cut it.
 fn headers(mss: usize, payload: &[u8]) -> (Vec<u8>, Offload) {
-    let (here, there) = (2, 9);
+    let here = 2;
+    let there = 9;
     let mut interface = interface(here, there);
     let fields = IpFields {
         src: address(here),

@@ -1,10 +1,10 @@
-//! How fast two shards are that talk to each other in memory, on one core, without a wire: the cost
-//! of TCP itself. Both ends' work is in each number. Whole netstacks on a pair of devices in memory
-//! are the laboratory's `netstack-no-wire`.
+//! Speed of two shards that talk to each other in memory on one core: the cost of TCP itself. Each
+//! number includes the work of both ends. The laboratory's `netstack-no-wire` measures whole
+//! netstacks on a pair of devices in memory.
 //!
 //! ```sh
 //! cargo run --release -p weftwork-netstack --example rate
-//! valgrind --tool=callgrind target/release/examples/rate 10000      # so many requests, and no more
+//! valgrind --tool=callgrind target/release/examples/rate 10000      # number of requests
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -56,7 +56,7 @@ impl Pair {
         }
     }
 
-    /// What one end has to send is with the other.
+    /// Carries all segments of one end to the other.
     fn carry(&mut self, from: usize) {
         self.link.clear();
         let link = &mut self.link;
@@ -82,7 +82,8 @@ impl Pair {
                 payload: &packet.bytes[..packet.len],
                 ..packet.segment
             };
-            let (here, there) = (packet.tuple.local, packet.tuple.remote);
+            let here = packet.tuple.local;
+            let there = packet.tuple.remote;
             self.shards[1 - from].receive(self.now, there, here, &segment, packet.ecn);
         }
     }
@@ -101,7 +102,7 @@ impl Pair {
             .expect("a name")
     }
 
-    /// So many, open on both ends.
+    /// Opens `count` connections on both ends.
     fn connect_all(&mut self, count: usize) -> Vec<FlowId> {
         let mut flows = Vec::with_capacity(count);
         while flows.len() < count {
@@ -126,7 +127,8 @@ impl Pair {
         self.carry(0);
         answer(&mut self.shards[1], self.now);
         self.carry(1);
-        let (mut room, mut answered) = ([0; 64], 0);
+        let mut room = [0; 64];
+        let mut answered = 0;
         while let Some((id, _)) = self.shards[0].next_event() {
             answered += u64::from(self.shards[0].read(id, &mut room) > 0);
         }

@@ -1,4 +1,4 @@
-//! Where frames come from and go to.
+//! Devices: sources and sinks of frames.
 //!
 //! A device is one queue of a network interface. The caller owns the memory: frames are received
 //! into its [`ReceiveBurst`], one behind the other, and are transmitted from wherever its headers
@@ -11,9 +11,9 @@
 //!   OutgoingFrame  headers | payload[0] | payload[1] | …      one frame, gathered by the device
 //! ```
 //!
-//! A receive or a transmit never waits. [`Device::descriptor`] says when there is something to
-//! receive, [`Device::wakes_at`] says it for devices that live in virtual time. What a device can
-//! do beyond carrying frames, it says in [`Capabilities`]; what it cannot do is not asked of it.
+//! A receive or a transmit never waits. [`Device::descriptor`] becomes readable when frames have
+//! arrived; [`Device::wakes_at`] is the same for devices in virtual time. [`Capabilities`] lists
+//! the device's abilities beyond carrying frames; callers request nothing else.
 
 mod bpf;
 pub mod impair;
@@ -38,12 +38,12 @@ use crate::time::Instant;
 use crate::wire::checksum::Sum;
 use crate::wire::ethernet::{self, EthernetAddress};
 
-/// What a device does beyond carrying frames.
+/// Capabilities of a device beyond carrying frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The longest IP packet that fits into a frame.
     pub mtu: usize,
-    /// It completes checksums: [`Offload::Checksum`].
+    /// The device completes checksums: [`Offload::Checksum`].
     pub has_checksum_offload: bool,
     /// The longest IP packet that it cuts into segments, or 0 if it does not:
     /// [`Offload::Segmentation`]. Such a device completes checksums as well.
@@ -130,12 +130,12 @@ impl BigTcp {
     pub const LEN_MAX: usize = 256 << 10;
 }
 
-/// What IPv4's length field can say.
+/// Largest value of IPv4's length field.
 const SEGMENTATION_LEN_MAX: usize = 0xffff;
 
 /// One queue of a network interface.
 pub trait Device {
-    /// What it can do. It does not change; but see [`TransmitError::TooLong`].
+    /// Capabilities of the device. They do not change; but see [`TransmitError::TooLong`].
     fn capabilities(&self) -> Capabilities;
 
     /// Adds the frames that have come to `burst`, until there are no more or no more fit.
@@ -167,19 +167,19 @@ pub trait Device {
         None
     }
 
-    /// When there may be frames, for a device that lives in virtual time and has some under way; or
-    /// when [`Device::flush`] may get on that has left some behind.
+    /// Time at which frames may arrive, for a device in virtual time with frames in flight; or at
+    /// which [`Device::flush`] may continue.
     fn wakes_at(&self) -> Option<Instant> {
         None
     }
 
-    /// Whether what a peer sends from `remote_port` to `local_port` comes to this queue. `None` if
-    /// that is not known: it is one of several, and something else deals the frames.
+    /// True if segments from `remote_port` to `local_port` arrive at this queue. `None` if that is
+    /// unknown, because the queue is one of several and something else distributes the frames.
     fn takes(&self, _local_port: u16, _remote_port: u16) -> Option<bool> {
         Some(true)
     }
 
-    /// What it has lost so far. It asks the kernel, so this is not for every turn.
+    /// Frames lost so far. This asks the kernel, so it is not for every round.
     fn losses(&mut self) -> Losses {
         Losses::default()
     }
@@ -196,7 +196,7 @@ pub struct Losses {
     pub malformed: u64,
 }
 
-/// What is known of the checksum of a frame that was received.
+/// Verdict on the checksum of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verified {
     /// Nothing: the receiver checks it.
@@ -211,7 +211,7 @@ pub enum Verified {
 pub struct Frame<'a> {
     /// From the Ethernet header on.
     pub bytes: &'a [u8],
-    /// Whether its checksum has been checked.
+    /// Verdict on its checksum.
     pub verified: Verified,
     /// If the device has merged segments: how much payload each of them had, but the last.
     pub segment_len: Option<u16>,
@@ -221,19 +221,19 @@ pub struct Frame<'a> {
 pub struct ReceiveBurst {
     memory: Box<[u8]>,
     used: usize,
-    slots: Vec<Slot>,
+    slots: Vec<FrameSlot>,
     frames_max: usize,
     frame_len_max: usize,
 }
 
-struct Slot {
+struct FrameSlot {
     start: usize,
     len: usize,
     verified: Verified,
     segment_len: Option<u16>,
 }
 
-/// What a short frame gets on average before the memory ends the burst.
+/// Average length that a short frame gets before the memory ends the burst.
 const LEN_USUAL: usize = 2048;
 /// Frames begin at cache lines.
 const ALIGNMENT: usize = 64;
@@ -258,12 +258,12 @@ impl ReceiveBurst {
         self.slots.clear();
     }
 
-    /// How many frames there are.
+    /// Number of frames.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are none.
+    /// True if there is no frame.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -291,9 +291,10 @@ impl ReceiveBurst {
     pub fn room(&mut self) -> Option<&mut [u8]> {
         let has_room = self.slots.len() < self.frames_max;
         let end = self.used + self.frame_len_max;
-        match has_room {
-            true => self.memory.get_mut(self.used..end),
-            false => None,
+        if has_room {
+            self.memory.get_mut(self.used..end)
+        } else {
+            None
         }
     }
 
@@ -310,7 +311,7 @@ impl ReceiveBurst {
             self.slots.len(),
             self.frames_max
         );
-        self.slots.push(Slot {
+        self.slots.push(FrameSlot {
             start: self.used,
             len,
             verified,
@@ -325,9 +326,9 @@ impl ReceiveBurst {
 pub struct OutgoingFrame<'a> {
     /// All headers, from Ethernet's to TCP's.
     pub headers: &'a [u8],
-    /// What follows them: up to [`OutgoingFrame::PIECES_MAX`] pieces.
+    /// Payload behind the headers: up to [`OutgoingFrame::PIECES_MAX`] pieces.
     pub payload: &'a [&'a [u8]],
-    /// What is left to the device.
+    /// Work that is left to the device.
     pub offload: Offload,
 }
 
@@ -340,7 +341,7 @@ impl OutgoingFrame<'_> {
         self.headers.len() + self.payload.iter().map(|piece| piece.len()).sum::<usize>()
     }
 
-    /// Whether it has no bytes.
+    /// True if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -360,7 +361,7 @@ impl OutgoingFrame<'_> {
     }
 }
 
-/// What is left to the device.
+/// Work that is left to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
     /// Nothing: the frame is complete.
@@ -371,12 +372,12 @@ pub enum Offload {
     Segmentation(Segmentation),
 }
 
-/// Where a checksum begins and where it goes.
+/// Range of a checksum, and the place of its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialChecksum {
-    /// Of the first byte that is summed, in the frame: TCP's header.
+    /// Offset in the frame of the first summed byte: TCP's header.
     pub start: u16,
-    /// Of the field, from `start` on.
+    /// Offset of the field from `start`.
     pub offset: u16,
 }
 
@@ -394,27 +395,27 @@ impl PartialChecksum {
     }
 }
 
-/// How a long TCP segment is cut.
+/// Segmentation of a long TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segmentation {
-    /// Where the checksum goes.
+    /// Checksum of each segment.
     pub checksum: PartialChecksum,
     /// Over IPv6, else IPv4.
     pub is_v6: bool,
-    /// How much payload each segment has, but the last.
+    /// Payload length of each segment but the last.
     pub segment_len: u16,
     /// The congestion window was reduced (CWR): the first segment says it, the others do not.
     pub has_cwr: bool,
 }
 
-/// Why a device has not taken a frame.
+/// Reason why a device has not taken a frame.
 #[derive(Debug)]
 pub enum TransmitError {
-    /// It has no room now. The caller drops the frame, or comes back.
+    /// The device is full. The caller drops the frame, or retries.
     Full,
     /// Its MTU was lowered. It takes no packet that is longer than this, ever.
     TooLong {
-        /// As it is now.
+        /// The present MTU.
         mtu: usize,
     },
     /// The system call failed.

@@ -1,5 +1,5 @@
-//! A host on a link as people describe it: which device, which addresses, which way out; and that
-//! opened, as one netstack for each shard.
+//! Configuration of a network interface: device, addresses, gateways, MTU. Opening it gives one
+//! netstack for each shard.
 //!
 //! ```text
 //!   tap:weft0  10.9.0.2/24  fd00:9::2/64  gateway 10.9.0.1         text, by FromStr of its parts
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! All shards are one host: the same addresses, the same Ethernet address. A flow is on the shard
-//! whose queue its segments come to, and a shard that opens a connection chooses a port for which
-//! that is its own queue. What is about the link is for all
+//! whose queue its segments come to; a shard that opens a connection chooses a port for which that
+//! is its own queue. Frames about the link reach all shards
 //! ([`siblings`](crate::device::siblings)).
 
 use std::collections::HashSet;
@@ -29,33 +29,34 @@ use crate::stack::ShardLimits;
 use crate::tcp::TcpConfig;
 use crate::wire::ethernet::EthernetAddress;
 
-/// A host on a link.
+/// Network interface of a netstack, as a user describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceConfig {
-    /// Where its frames come from and go to.
+    /// Device that carries its frames.
     pub device: DeviceName,
-    /// Its addresses, each with the prefix that is on the link: at least one.
+    /// Addresses, each with the prefix that is on the link: at least one.
     pub addresses: Vec<Prefix>,
-    /// Where packets go that leave the link: one of each family at most.
+    /// Gateways for packets that leave the link: at most one of each family.
     pub gateways: Vec<IpAddr>,
-    /// The longest IP packet, if that is less than the device takes.
+    /// Longest IP packet, if that is less than the device takes.
     pub mtu: Option<usize>,
 }
 
 /// One queue of an interface's device.
 pub type DeviceQueue = Sibling<NamedDevice>;
 
-/// Error of [`InterfaceConfig::check`] and [`InterfaceConfig::open`]. Its text is a sentence for people.
+/// Error of [`InterfaceConfig::check`] and [`InterfaceConfig::open`]. Its text is a sentence for
+/// people.
 #[derive(Debug)]
 pub enum InterfaceError {
-    /// It is described wrongly.
+    /// The description is wrong.
     Described(String),
     /// The kernel does not give it its device.
     Device(DeviceName, io::Error),
 }
 
 impl InterfaceConfig {
-    /// Finds what is wrong with the description and can be known without opening the device.
+    /// Checks the description as far as possible without opening the device.
     ///
     /// # Errors
     ///
@@ -81,7 +82,7 @@ impl InterfaceConfig {
             let is_same_family = |other: &IpAddr| other.is_ipv4() == gateway.is_ipv4();
             if self.gateways[..at].iter().any(is_same_family) {
                 return wrong(format!(
-                    "gateway {gateway} is the second one of its family: name only one"
+                    "gateway {gateway} is the second of its family; give only one"
                 ));
             }
             let links = || self.addresses.iter().filter(|it| it.contains(*gateway));
@@ -102,7 +103,7 @@ impl InterfaceConfig {
             }
             if gateway.is_ipv6() && self.addresses.iter().all(|it| it.address.is_ipv4()) {
                 return wrong(format!(
-                    "gateway {gateway} is of IPv6, and the netstack has no address of it"
+                    "gateway {gateway} is an IPv6 address, but the netstack has none; give one"
                 ));
             }
         }
@@ -112,25 +113,26 @@ impl InterfaceConfig {
         }
     }
 
-    /// What packets of its addresses need.
+    /// Least MTU that the families of its addresses need.
     fn mtu_min(&self) -> usize {
-        match self.addresses.iter().all(|it| it.address.is_ipv4()) {
-            true => MTU_MIN_V4,
-            false => MTU_MIN_V6,
+        if self.addresses.iter().all(|it| it.address.is_ipv4()) {
+            MTU_MIN_V4
+        } else {
+            MTU_MIN_V6
         }
     }
 
     fn mtu_is_below(&self, mtu: usize) -> InterfaceError {
         let mtu_min = self.mtu_min();
-        InterfaceError::Described(format!("an MTU of {mtu} is below {mtu_min}, the least"))
+        InterfaceError::Described(format!("MTU {mtu} is below the minimum of {mtu_min}"))
     }
 
-    /// The longest packet on a device.
+    /// MTU on a device.
     fn mtu_on(&self, device_mtu: usize) -> Result<usize, InterfaceError> {
         let mtu = self.mtu.unwrap_or(device_mtu);
         if mtu > device_mtu {
             return Err(InterfaceError::Described(format!(
-                "an MTU of {mtu} is above {device_mtu}, which {} has",
+                "MTU {mtu} is above {device_mtu}, the MTU of {}",
                 self.device
             )));
         }
@@ -154,8 +156,8 @@ impl InterfaceConfig {
         self.open_keyed(shards, tcp, limits, random_key)
     }
 
-    /// As [`InterfaceConfig::open`], with keys of one's own: a host that comes again and again goes on in
-    /// its sequence numbers if it has the same key each time, which must not be known elsewhere.
+    /// Opens as [`InterfaceConfig::open`], with the caller's keys. A host with the same key in each
+    /// run continues in its sequence numbers. The key must be secret.
     ///
     /// # Errors
     ///
@@ -194,8 +196,8 @@ impl InterfaceConfig {
     }
 }
 
-/// A locally administered address that a host of this address has again after a restart, so that
-/// its neighbours need not learn another one.
+/// Locally administered Ethernet address for an IP address. It is the same after a restart, so that
+/// neighbours need not learn another.
 fn mac_of(address: IpAddr) -> EthernetAddress {
     match address {
         IpAddr::V4(four) => {
@@ -229,13 +231,12 @@ impl fmt::Display for InterfaceError {
             (io::ErrorKind::PermissionDenied, _) => match kind {
                 DeviceKind::Tap => write!(
                     f,
-                    "no interface {interface} is there that this user may have; start as root, \
-                     with CAP_NET_ADMIN, or make it first, as root: ip tuntap add {interface} mode \
-                     tap user NAME"
+                    "this user may not open {interface}; start as root or with CAP_NET_ADMIN, or \
+                     create it first, as root: ip tuntap add {interface} mode tap user NAME"
                 ),
-                DeviceKind::Packet => f.write_str("it needs CAP_NET_RAW; start as root"),
+                DeviceKind::Packet => f.write_str("this needs CAP_NET_RAW; start as root"),
                 DeviceKind::Xdp => {
-                    f.write_str("it needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; start as root")
+                    f.write_str("this needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; start as root")
                 }
             },
             (_, Some(libc::ENODEV)) => write!(f, "there is no interface {interface}"),
@@ -243,13 +244,14 @@ impl fmt::Display for InterfaceError {
             (_, Some(libc::EINVAL)) => match kind {
                 DeviceKind::Tap => write!(
                     f,
-                    "{interface} is no TAP interface, or has other queues than are needed; for \
-                     one worker `ip tuntap add` makes it without multi_queue, for several with it"
+                    "{interface} is not a TAP interface, or has the wrong number of queues; create \
+                     it with `ip tuntap add`, without multi_queue for one worker and with it for \
+                     several"
                 ),
                 DeviceKind::Packet => error.fmt(f),
                 DeviceKind::Xdp => write!(
                     f,
-                    "each worker needs a queue of {interface}, and it has fewer; start fewer workers"
+                    "{interface} has fewer queues than there are workers; start fewer workers"
                 ),
             },
             _ => error.fmt(f),
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_what_is_wrong() {
+    fn bad_configs_are_refused_with_the_reason() {
         let both = ["10.9.0.2/24", "fd00:9::2/64"];
         for (interface, why) in [
             (interface(&[], &[], None), "needs an address"),
@@ -288,10 +290,10 @@ mod tests {
             (interface(&both, &["10.9.0.2"], None), "own address"),
             (
                 interface(&both, &["10.9.0.1", "10.9.0.3"], None),
-                "the second one",
+                "the second of its family",
             ),
-            (interface(&both, &[], Some(1279)), "below 1280"),
-            (interface(&both[..1], &[], Some(551)), "below 552"),
+            (interface(&both, &[], Some(1279)), "minimum of 1280"),
+            (interface(&both[..1], &[], Some(551)), "minimum of 552"),
         ] {
             let said = interface.check().unwrap_err().to_string();
             assert!(said.contains(why), "{said}");
@@ -303,13 +305,13 @@ mod tests {
     /// Seen: on a device with an MTU of 600 the report of sixty groups of IPv6 did not fit into its
     /// buffer, and the server panicked. Cause: only an MTU that was named was looked at.
     #[test]
-    fn a_device_whose_packets_are_too_short_is_refused() {
+    fn devices_below_the_least_mtu_are_refused() {
         let both = ["10.9.0.2/24", "fd00:9::2/64"];
         let said = |addresses, named, device_mtu| {
             let mtu = interface(addresses, &[], named).mtu_on(device_mtu);
             mtu.map_err(|error| error.to_string())
         };
-        let below = Err("an MTU of 600 is below 1280, the least".to_owned());
+        let below = Err("MTU 600 is below the minimum of 1280".to_owned());
         assert_eq!(said(&both, None, 600), below);
         assert_eq!(said(&both[..1], None, 600), Ok(600));
         assert_eq!(said(&both, Some(1280), 1500), Ok(1280));
@@ -317,9 +319,10 @@ mod tests {
     }
 
     /// Seen: `--address 10.9.0.0/24`, `127.0.0.1/8` or `::/64` started a server that could not be
-    /// reached, without a word. Cause: an address was only parsed. Cure: [`InterfaceConfig::check`].
+    /// reached, without a word. Cause: an address was only parsed. Cure:
+    /// [`InterfaceConfig::check`].
     #[test]
-    fn an_address_that_no_host_can_have_is_refused() {
+    fn addresses_no_host_has_are_refused() {
         for address in [
             "10.9.0.0/24",
             "10.9.0.255/24",
@@ -347,7 +350,7 @@ mod tests {
     /// server that never sent a packet that way, without a word. Cause: it was only asked whether
     /// the prefix of an address has the gateway in it, or whether it is link-local.
     #[test]
-    fn a_gateway_that_no_host_can_be_is_refused() {
+    fn gateways_no_host_has_are_refused() {
         let said = |addresses: &[&str], gateway: &str| {
             let checked = interface(addresses, &[gateway], None).check();
             checked.unwrap_err().to_string()
@@ -357,7 +360,7 @@ mod tests {
             assert_eq!(said(&["10.9.0.2/24", "fd00:9::2/64"], gateway), why);
         }
         let why = said(&["10.9.0.2/24"], "fe80::1");
-        assert!(why.contains("has no address of it"), "{why}");
+        assert!(why.contains("is an IPv6 address"), "{why}");
         for (address, gateway) in [
             ("10.9.0.2/31", "10.9.0.3"),
             ("10.9.0.2/16", "10.9.0.255"),
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_its_prefix_is_shown_as_it_is_written() {
+    fn prefixes_display_as_written() {
         for text in ["10.9.0.2/24", "fd00:9::2/64", "192.0.2.1/32"] {
             assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
         }
@@ -387,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_station_keeps_its_address_on_the_link_and_no_other_has_it() {
+    fn the_mac_is_stable_and_unique() {
         let mac = |text: &str| mac_of(text.parse().unwrap());
         assert_eq!(mac("10.9.0.2"), mac("10.9.0.2"));
         assert_ne!(mac("10.9.0.2"), mac("10.9.0.3"));
@@ -402,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_refused_says_what_it_needs() {
+    fn refused_devices_say_what_they_need() {
         let refused = |device: &str, code| {
             let error = io::Error::from_raw_os_error(code);
             InterfaceError::Device(device.parse().unwrap(), error).to_string()

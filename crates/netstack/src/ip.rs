@@ -1,5 +1,5 @@
-//! One interface with its addresses: what has come is checked and sorted, what goes is given
-//! headers, and what is asked of the host itself is answered.
+//! One interface with its addresses: checks and sorts arriving packets, writes the headers of
+//! leaving ones, and answers requests to the host itself.
 //!
 //! ```text
 //!            Frame                                                        Segment, PathError
@@ -13,17 +13,17 @@
 //!   device ◀──────────────────────────────────────────── write_headers ◀──── host
 //! ```
 //!
-//! # What is dropped
+//! # Dropped packets
 //!
 //! Every packet that is dropped is counted by its reason: [`IpCounters`].
 //!
-//! - What is not for this host, or cannot have been sent to it by a single one: RFC 1122 3.2.1.3.
-//! - **Fragments.** TCP sends none here, because every packet says that it must not be cut; and
-//!   reassembly is a store that strangers fill. RFC 8900 3 tells what else it costs.
-//! - Errors that are not about a segment of this host. One that is, is handed up: only the
-//!   connection can say whether it is true. RFC 5927 4
+//! - Packets for other hosts, and packets that no single host can have sent: RFC 1122 3.2.1.3.
+//! - **Fragments.** TCP sends none here, because every packet forbids fragmentation; and strangers
+//!   could fill the memory of reassembly. RFC 8900 3 lists its other costs.
+//! - Errors that are not about a segment of this host. The others are handed up: only the
+//!   connection knows whether they can be true. RFC 5927 4
 //!
-//! # What is answered
+//! # Answered packets
 //!
 //! Echo requests; datagrams to ports, and packets of protocols, that nothing listens to. Answers
 //! have a rate ([`ANSWERS_PER_S`]), and a queue with a limit ([`OWN_FRAMES_MAX`]).
@@ -63,13 +63,13 @@ use own::{OwnFrame, OwnFrames};
 use path_mtu::PathMtus;
 use route::Routes;
 
-/// What [`Interface::write_headers`] writes at most.
+/// Longest headers that [`Interface::write_headers`] writes.
 pub const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 
-/// What packets begin with, unless a router says otherwise. RFC 1700
+/// Initial hop limit of packets, unless a router says otherwise. RFC 1700
 const HOP_LIMIT: u8 = 64;
 
-/// What an interface is.
+/// Configuration of an interface's IP layer.
 #[derive(Clone, Debug)]
 pub struct IpConfig {
     /// Its address on the link.
@@ -78,13 +78,13 @@ pub struct IpConfig {
     pub mtu: usize,
     /// Its addresses, each with the prefix that is on this link. A link-local one is added.
     pub addresses: Vec<Prefix>,
-    /// Where packets go that leave the link.
+    /// Gateway of IPv4.
     pub gateway_v4: Option<Ipv4Addr>,
     /// The same; without it a router may advertise itself.
     pub gateway_v6: Option<Ipv6Addr>,
 }
 
-/// What a frame has brought for the layers above.
+/// Content of a frame for the layers above.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Delivery<'f> {
     /// A TCP segment for this host, whose checksum is right.
@@ -102,7 +102,7 @@ pub struct Arrived<'f> {
     pub src: IpAddr,
     /// To: an address of this host.
     pub dst: IpAddr,
-    /// Whether a router was congested.
+    /// ECN codepoint; says whether a router was congested.
     pub ecn: Ecn,
     /// If the device has merged segments: how much payload each had.
     pub segment_len: Option<u16>,
@@ -110,24 +110,24 @@ pub struct Arrived<'f> {
     pub segment: Segment<'f>,
 }
 
-/// What an ICMP error says. It is not true before the connection of `local` and `remote` has found
-/// `seq` among what it has sent and was not acknowledged. RFC 5927 4.1
+/// Content of an ICMP error. It counts only if the connection of `local` and `remote` finds `seq`
+/// among its unacknowledged data. RFC 5927 4.1
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathError {
-    /// Of this host.
+    /// Address and port of this host.
     pub local: SocketAddr,
-    /// Of the peer.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
-    /// Of the segment that was dropped.
+    /// Sequence number of the dropped segment.
     pub seq: SeqNumber,
-    /// Why.
+    /// Reason for the drop.
     pub kind: PathErrorKind,
 }
 
-/// Why a segment was dropped on its way.
+/// Reason why a segment was dropped on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathErrorKind {
-    /// It was too long. If that is true: [`Interface::path_mtu_lowered`].
+    /// The packet was too long. If that is true: [`Interface::path_mtu_lowered`].
     TooBig {
         /// The longest packet that fits.
         mtu: u16,
@@ -139,7 +139,7 @@ pub enum PathErrorKind {
     Soft,
 }
 
-/// Where a segment goes.
+/// Destination and IP header fields of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpFields {
     /// From: an address of this host.
@@ -148,7 +148,7 @@ pub struct IpFields {
     pub dst: IpAddr,
     /// The class of service that its sender asks for. RFC 2474
     pub dscp: u8,
-    /// Whether its sender understands marks.
+    /// ECN codepoint of the sender.
     pub ecn: Ecn,
     /// The length of the segment, header and payload.
     pub len: usize,
@@ -161,12 +161,11 @@ pub struct Written {
     pub len: usize,
     /// For the segment's checksum.
     pub pseudo_header: Sum,
-    /// Whether the frame can leave. If not, its neighbour is being asked for:
-    /// [`Interface::hold`].
+    /// True if the frame can leave. Otherwise its neighbour is being resolved: [`Interface::hold`].
     pub is_resolved: bool,
 }
 
-/// Why a segment cannot be sent.
+/// Reason why a segment cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoute {
     /// Neither on this link nor behind a gateway, or not an address of one host.
@@ -175,12 +174,12 @@ pub enum NoRoute {
     Crowded,
 }
 
-/// What has happened to packets, by reason.
+/// Counters of packets, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpCounters {
     /// Frames that came.
     pub frames: u64,
-    /// Of these, segments that were handed up.
+    /// Segments among them that were handed up.
     pub segments: u64,
     /// Errors that were handed up.
     pub path_errors: u64,
@@ -214,7 +213,7 @@ pub struct IpCounters {
 pub struct Interface {
     mac: EthernetAddress,
     mtu: usize,
-    /// What a router has said, if that is less.
+    /// MTU that a router has advertised, if that is less.
     mtu_v6: usize,
     hop_limit: u8,
     routes: Routes,
@@ -224,7 +223,7 @@ pub struct Interface {
     reports: Reports,
     announcement: Announcement,
     own: OwnFrames,
-    /// Of packets that may be cut.
+    /// Identification of the next packet that may be fragmented.
     identification: u16,
     counters: IpCounters,
 }
@@ -249,7 +248,7 @@ impl Interface {
         }
     }
 
-    /// What happened.
+    /// Counters of packets and of neighbours.
     pub fn counters(&self) -> (IpCounters, NeighborCounters) {
         (self.counters, self.neighbors.counters())
     }
@@ -264,29 +263,29 @@ impl Interface {
         &mut self.neighbors
     }
 
-    /// How many routers its packets may pass: 64, if nothing is said. RFC 9293 3.9.2, MUST-49
+    /// Sets the hop limit of its packets; 64 by default. RFC 9293 3.9.2, MUST-49
     pub fn set_hop_limit(&mut self, hop_limit: u8) {
         self.hop_limit = hop_limit;
     }
 
-    /// Whether `address` is one of its own.
+    /// True if `address` is one of its own.
     pub fn is_own(&self, address: IpAddr) -> bool {
         self.routes.is_own(address)
     }
 
-    /// Whether `address` is that of one other host: neither of a group, nor of all on the link, nor
-    /// one of its own.
+    /// True if `address` is that of one other host: neither a group's, nor the link's broadcast,
+    /// nor one of its own.
     pub fn is_one_host(&self, address: IpAddr) -> bool {
         self.routes.is_one_host(address)
     }
 
-    /// Which of its addresses a packet to `dst` should come from.
+    /// Source address for packets to `dst`.
     pub fn source_for(&self, dst: IpAddr) -> Option<IpAddr> {
         self.routes.source_for(dst)
     }
 
-    /// Whether there is a way to `dst`: it is on the link, or behind a gateway. A router of IPv6
-    /// may still advertise itself if no gateway was named.
+    /// True if there is a way to `dst`: on the link, or behind a gateway. A router of IPv6 may
+    /// still advertise itself if no gateway was named.
     pub fn has_route(&self, now: Instant, dst: IpAddr) -> bool {
         let may_come = dst.is_ipv6() && self.routes.may_have_router(dst);
         may_come || self.routes.next_hop(now, dst).is_some()
@@ -299,13 +298,13 @@ impl Interface {
         path.map_or(link, |mtu| mtu.min(link))
     }
 
-    /// What routers have found to reach `dst`, if that is less than the link takes.
+    /// Path MTU to `dst` that routers have reported, if it is below the link's.
     pub fn path_mtu_to(&self, now: Instant, dst: IpAddr) -> Option<usize> {
         self.paths.mtu_to(now, dst)
     }
 
-    /// Resolves `dst`, which may ask the link; true if it is a host of the link and has the Ethernet
-    /// address `mac`.
+    /// Resolves `dst`, which may ask the link; true if it is a host of the link and has the
+    /// Ethernet address `mac`.
     pub fn resolves_to(&mut self, now: Instant, dst: IpAddr, mac: EthernetAddress) -> bool {
         self.routes.is_on_link(dst) && self.neighbors.resolve(now, dst) == Resolution::Known(mac)
     }
@@ -407,7 +406,7 @@ impl Interface {
         })
     }
 
-    /// Where on the link a packet to `dst` goes, and whether that is known.
+    /// Next hop of a packet to `dst` on the link, and whether its address is known.
     fn link_to(&mut self, now: Instant, dst: IpAddr) -> Result<(EthernetAddress, bool), NoRoute> {
         if let IpAddr::V6(group) = dst
             && group.is_multicast()
@@ -415,9 +414,10 @@ impl Interface {
             return Ok((EthernetAddress::of_multicast_v6(group), true));
         }
         let hop = self.routes.next_hop(now, dst).ok_or(NoRoute::NoGateway)?;
-        let resolution = match hop == dst {
-            true => self.neighbors.resolve(now, hop),
-            false => self.neighbors.resolve_router(now, hop),
+        let resolution = if hop == dst {
+            self.neighbors.resolve(now, hop)
+        } else {
+            self.neighbors.resolve_router(now, hop)
         };
         match resolution {
             Resolution::Known(mac) => Ok((mac, true)),
@@ -504,9 +504,10 @@ impl Interface {
         }
     }
 
-    /// When [`Interface::on_timer`] has something to do.
+    /// Time of the next call of [`Interface::on_timer`].
     pub fn wakes_at(&self) -> Option<Instant> {
-        let (neighbors, announcement) = (self.neighbors.wakes_at(), self.announcement.wakes_at());
+        let neighbors = self.neighbors.wakes_at();
+        let announcement = self.announcement.wakes_at();
         let times = [neighbors, self.reports.at, announcement];
         times.into_iter().flatten().min()
     }

@@ -1,25 +1,24 @@
-//! A TCP/IP stack in user space: a machine that is handed frames and the time, and hands frames
-//! back.
+//! A TCP/IP stack in user space, as a state machine: frames and the time go in, frames come out.
 //!
-//! It starts no threads, reads no clock and allocates nothing for a packet. So it can be run in
-//! virtual time, over a link that loses, doubles and reorders frames as a seed says, and the same
-//! seed gives the same run again.
+//! It starts no threads, reads no clock and allocates nothing for a packet. So it runs in virtual
+//! time as well, over a link that loses, doubles and reorders frames by a seed, and the same seed
+//! repeats the run.
 //!
 //! # Floors
 //!
 //! ```text
-//!   interface_config  device, addresses, gateways, MTU of a host; opened: a netstack a shard
-//!   stack       one shard: timers, receive burst, handlers, transmit burst
-//!   tcp         connections: states, retransmission, congestion control
-//!   ip          own addresses, routes, ICMP, path MTU
-//!   neighbor    who has which address on this link: ARP and neighbour discovery
-//!   device      where frames come from and go to: mem, tap, packet, xdp; Impair and Pcap around one
-//!   wire        bytes as headers and headers as bytes; checksums
-//!   time        an instant, counted from where the caller likes
+//!   interface_config  device, addresses, gateways, MTU; opened as one netstack for each shard
+//!   stack             one shard: timers, receive burst, handlers, transmit burst
+//!   tcp               connections: states, retransmission, congestion control
+//!   ip                own addresses, routes, ICMP, path MTU
+//!   neighbor          cache of Ethernet addresses: ARP and neighbour discovery
+//!   device            mem, tap, packet, xdp; Impair and Pcap wrap one
+//!   wire              headers to bytes and back; checksums
+//!   time              an instant, counted from a start of the caller's choice
 //! ```
 //!
-//! Each knows only those below it. `device` is the one place with system calls, but
-//! for the key that `interface_config` draws.
+//! Each floor knows only those below it. Only `device` makes system calls, except that
+//! `interface_config` reads a random key.
 
 #![warn(missing_docs)]
 #![deny(unsafe_code)]

@@ -1,8 +1,8 @@
-//! Who has which address on this link: one cache for ARP and neighbour discovery.
+//! Cache of the Ethernet addresses on this link, for ARP and neighbour discovery.
 //!
-//! Both ask the same question in two forms of words, so one machine serves both: that of RFC 4861
-//! 7.3.2, as Linux does it. It is pure: packets that were parsed and the time go in, questions to
-//! ask and frames that can leave come out.
+//! Both protocols ask the same question, so one state machine serves both: that of RFC 4861 7.3.2,
+//! as in Linux. It does no I/O: parsed packets and the time go in, questions and frames that can
+//! leave come out.
 //!
 //! ```text
 //!                 resolve                     answer
@@ -15,24 +15,24 @@
 //!                                └─── 3 questions, 1 s ── Probe ◀──── Delay
 //! ```
 //!
-//! In all states but `Incomplete` the address is known and used. A neighbour that is asked for
-//! keeps the newest frame to it, and one only: RFC 1122 2.3.2.2. TCP sends the others again.
+//! In all states but `Incomplete` the address is known and used. During a resolution only the
+//! newest frame to the neighbour is kept: RFC 1122 2.3.2.2. TCP sends the others again.
 //!
-//! # What is believed
+//! # Trust
 //!
-//! Anyone on the link can say anything; what is here keeps that cheap rather than impossible.
+//! Anyone on the link can claim anything. These rules limit the damage; they do not prevent it.
 //!
-//! - An answer to a question that was asked is believed.
-//! - A request *to this host* makes an entry, stale: the asker is about to be answered. RFC 826;
-//!   RFC 4861 7.2.3
-//! - What was not asked for, such as a gratuitous ARP, changes an entry that is there, and makes
-//!   none. It does not change one that was changed less than [`LOCK`] ago, so that two hosts that
-//!   claim one address do not make it flap with every packet.
-//! - The number of neighbours is limited, and so is the number of those that are asked for: a scan
-//!   of a large prefix fills neither. RFC 6583
-//! - When there are too many, those go first that are stale: nothing was sent to them since. They
-//!   go for a stranger that only asks no more often than each [`STRANGER_EVERY`]: looking for the
-//!   one to go takes time, and a stranger gets its answer without an entry.
+//! - Answers to our questions are believed.
+//! - A request *to this host* makes a stale entry: the asker is about to be answered. RFC 826; RFC
+//!   4861 7.2.3
+//! - Unsolicited claims, such as a gratuitous ARP, change an existing entry and make none. An entry
+//!   that was changed less than [`LOCK`] ago stays, so that two hosts with one address do not make
+//!   it flap with every packet.
+//! - Neighbours are limited, and so are resolutions: a scan of a large prefix exhausts neither. RFC
+//!   6583
+//! - Stale entries are evicted first: nothing was sent to them of late. For a stranger that only
+//!   asks, one is evicted at most every [`STRANGER_EVERY`]: the search takes time, and the stranger
+//!   is answered without an entry.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -41,10 +41,10 @@ use std::time::Duration;
 use crate::time::Instant;
 use crate::wire::ethernet::EthernetAddress;
 
-/// How many neighbours are known at a time.
+/// Limit on known neighbours.
 pub const NEIGHBORS_MAX: usize = 1024;
 
-/// How many of them are being asked for: each holds a frame.
+/// Limit on neighbours in resolution: each holds a frame.
 pub const INCOMPLETE_MAX: usize = 64;
 
 /// Places beside them that only routers have: strangers can make a host ask for as many neighbours
@@ -60,22 +60,22 @@ pub const QUESTION_EVERY: Duration = Duration::from_secs(1);
 /// For how long an answer counts: REACHABLE_TIME. RFC 4861 10
 pub const REACHABLE_FOR: Duration = Duration::from_secs(30);
 
-/// How long TCP may confirm a stale neighbour before it is asked: DELAY_FIRST_PROBE_TIME. RFC 4861
-/// 10
+/// Time for which TCP may confirm a stale neighbour before it is probed: DELAY_FIRST_PROBE_TIME.
+/// RFC 4861 10
 pub const DELAY: Duration = Duration::from_secs(5);
 
 /// For how long what was not asked for does not change an address again.
 pub const LOCK: Duration = Duration::from_secs(1);
 
-/// How often a full cache takes up a neighbour that nothing was sent to yet.
+/// Interval at which a full cache takes one neighbour that nothing was sent to yet.
 pub const STRANGER_EVERY: Duration = Duration::from_millis(1);
 
-/// What is known of a neighbour's address.
+/// Outcome of a resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// Frames go there.
     Known(EthernetAddress),
-    /// It is being asked for: [`NeighborCache::hold`].
+    /// A question is on its way: [`NeighborCache::hold`].
     Asked,
     /// There is no room to ask.
     Refused,
@@ -90,7 +90,7 @@ pub struct Question {
     pub unicast_to: Option<EthernetAddress>,
 }
 
-/// What has happened.
+/// Counters of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NeighborCounters {
     /// Questions asked.
@@ -111,7 +111,7 @@ pub struct NeighborCounters {
 #[derive(Default)]
 pub struct NeighborCache {
     /// Ordered, so that the same run takes the same turns.
-    entries: BTreeMap<IpAddr, Entry>,
+    entries: BTreeMap<IpAddr, Neighbor>,
     incomplete: usize,
     /// Not later than the first entry's time.
     wakes_at: Option<Instant>,
@@ -125,7 +125,7 @@ pub struct NeighborCache {
     counters: NeighborCounters,
 }
 
-struct Entry {
+struct Neighbor {
     state: State,
     /// Means nothing while it is incomplete.
     mac: EthernetAddress,
@@ -166,17 +166,17 @@ impl State {
 }
 
 impl NeighborCache {
-    /// What happened.
+    /// Counters since the start.
     pub fn counters(&self) -> NeighborCounters {
         self.counters
     }
 
-    /// How many neighbours there are.
+    /// Number of neighbours.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -186,13 +186,12 @@ impl NeighborCache {
         self.know(now, address, mac, State::Fixed);
     }
 
-    /// Where frames to `address` go. It is asked for if that is not known.
+    /// Resolves the Ethernet address for `address`; asks the link if it is unknown.
     pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Resolution {
         self.find(now, address, INCOMPLETE_MAX)
     }
 
-    /// As [`NeighborCache::resolve`], for a router: there is a place for it when there is none for
-    /// others.
+    /// Resolves a router as [`NeighborCache::resolve`], with an entry in reserve for it.
     pub fn resolve_router(&mut self, now: Instant, address: IpAddr) -> Resolution {
         self.find(now, address, INCOMPLETE_MAX + INCOMPLETE_ROUTERS_MAX)
     }
@@ -222,7 +221,7 @@ impl NeighborCache {
         }
         let next = now + QUESTION_EVERY;
         let state = State::Incomplete { asked: 1, next };
-        self.entries.insert(address, Entry::new(now, state));
+        self.entries.insert(address, Neighbor::new(now, state));
         self.incomplete += 1;
         self.ask(address, None);
         wake(&mut self.wakes_at, next);
@@ -290,11 +289,12 @@ impl NeighborCache {
         };
         if let State::Incomplete { .. } = entry.state {
             if let Some(mac) = mac {
-                let state = match was_asked {
-                    true => State::Reachable {
+                let state = if was_asked {
+                    State::Reachable {
                         until: now + REACHABLE_FOR,
-                    },
-                    false => State::Stale,
+                    }
+                } else {
+                    State::Stale
                 };
                 self.know(now, address, mac, state);
             }
@@ -331,16 +331,17 @@ impl NeighborCache {
         if let State::Incomplete { .. } = entry.state {
             self.know(now, address, mac, State::Stale);
         } else if entry.mac != mac {
-            match entry.may_change(now) {
-                true => entry.change(now, mac),
-                false => self.counters.not_believed += 1,
+            if entry.may_change(now) {
+                entry.change(now, mac)
+            } else {
+                self.counters.not_believed += 1;
             }
         }
     }
 
     /// The address is known now, and the frame that waited for it can leave.
     fn know(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, state: State) {
-        let added = Entry::new(now, state);
+        let added = Neighbor::new(now, state);
         let entry = self.entries.entry(address).or_insert(added);
         if let State::Incomplete { .. } = entry.state {
             self.incomplete -= 1;
@@ -377,7 +378,7 @@ impl NeighborCache {
     }
 
     /// The time of an entry has come. Says whether it stays.
-    fn step(&mut self, now: Instant, address: IpAddr, entry: &mut Entry) -> bool {
+    fn step(&mut self, now: Instant, address: IpAddr, entry: &mut Neighbor) -> bool {
         let next = now + QUESTION_EVERY;
         match &mut entry.state {
             State::Incomplete { asked, next: at } if *asked < QUESTIONS_MAX => {
@@ -405,7 +406,7 @@ impl NeighborCache {
         true
     }
 
-    /// When [`NeighborCache::on_timer`] has something to do, at the earliest.
+    /// Earliest time at which [`NeighborCache::on_timer`] has something to do.
     pub fn wakes_at(&self) -> Option<Instant> {
         self.wakes_at
     }
@@ -469,9 +470,9 @@ impl NeighborCache {
     }
 }
 
-impl Entry {
-    fn new(now: Instant, state: State) -> Entry {
-        Entry {
+impl Neighbor {
+    fn new(now: Instant, state: State) -> Neighbor {
+        Neighbor {
             state,
             mac: EthernetAddress::ZERO,
             held: None,
@@ -487,7 +488,7 @@ impl Entry {
         }
     }
 
-    /// Whether another address may take the place of this one unasked.
+    /// True if another address may replace this one unasked.
     fn may_change(&self, now: Instant) -> bool {
         self.state != State::Fixed && now.since(self.changed_at) >= LOCK
     }

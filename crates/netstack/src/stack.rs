@@ -1,4 +1,4 @@
-//! One shard: all connections of one core, and what they share. Shards share nothing.
+//! One shard: all connections of one core, and their shared state. Shards share nothing.
 //!
 //! ```text
 //!            expire(now)           receive(now, addresses, segment)         transmit(now, …)
@@ -13,12 +13,12 @@
 //!         next_event() ──▶ the application      [TIME-WAIT] names without flows
 //! ```
 //!
-//! A turn of the loop that owns it: timers, a burst of arrivals, what the application does about
-//! the events, a burst of departures. Events are values that the caller takes; the shard calls
-//! nothing but the [`Writer`] of the bytes that leave.
+//! A round of the loop that owns it: timers, a burst of arrivals, the application's reaction to the
+//! events, a burst of departures. Events are values that the caller takes; the shard calls only the
+//! [`Writer`] of the leaving bytes.
 //!
-//! Nothing is allocated for a packet: slab, table, queues and rings grow when there are more
-//! connections than ever before, and keep what they have.
+//! Packets cause no allocation: slab, table, queues and rings grow with the highest number of
+//! connections so far, and do not shrink.
 //!
 //! # Limits
 //!
@@ -118,7 +118,7 @@ impl Default for ShardLimits {
     }
 }
 
-/// What a shard has counted; [`ShardCounters::tcp`] is the sum over flows that are gone.
+/// Counters of a shard; [`ShardCounters::tcp`] is the sum over flows that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ShardCounters {
@@ -139,7 +139,7 @@ pub struct ShardCounters {
     pub tcp: TcpCounters,
 }
 
-/// Why there is no connection.
+/// Reason why a connection could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectError {
     /// [`ShardLimits::flows_max`].
@@ -201,7 +201,7 @@ pub struct Shard {
     counters: ShardCounters,
 }
 
-/// What connections are started with: over IPv4, and over IPv6.
+/// Initial settings of connections, over IPv4 and over IPv6.
 #[derive(Debug)]
 struct Configs {
     v4: TcpConfig,
@@ -246,14 +246,14 @@ struct Flow {
     is_nameless: bool,
     is_in_send_queue: bool,
     is_in_event_queue: bool,
-    /// It stands among those that hold what came out of order.
+    /// The flow is in the queue of those with bytes out of order.
     is_holed: bool,
 }
 
 /// Peers whose silence was not yet asked for: more are left out.
 const SILENT_MAX: usize = 64;
 
-/// What stands in the table: flows by their index, names in TIME-WAIT with this bit.
+/// Flag of the table's numbers: set for names in TIME-WAIT, clear for flows by index.
 const IN_TIME_WAIT: u32 = 1 << 31;
 
 impl Shard {
@@ -262,7 +262,7 @@ impl Shard {
         Shard::new_dual(config, config, limits, key)
     }
 
-    /// As [`Shard::new`], with settings for IPv4 and for IPv6: their segments differ.
+    /// Makes a shard as [`Shard::new`], with settings for IPv4 and for IPv6, whose segments differ.
     ///
     /// # Panics
     ///
@@ -305,7 +305,7 @@ impl Shard {
         }
     }
 
-    /// How many connections are half open at `port`, or wait to be accepted.
+    /// Number of connections at `port` that are half open or wait to be accepted.
     pub fn backlog_len(&self, port: u16) -> usize {
         let listening = self.listeners.get(port);
         listening.map_or(0, |listening| listening.half_open + listening.waiting.len())
@@ -357,7 +357,7 @@ impl Shard {
         self.connect_from_any(now, local, remote, |_| true)
     }
 
-    /// As [`Shard::connect`], from a port that `may_use` agrees to.
+    /// Connects as [`Shard::connect`], from a port that `may_use` agrees to.
     ///
     /// # Errors
     ///
@@ -446,7 +446,7 @@ impl Shard {
         taken
     }
 
-    /// How many bytes [`Shard::write`] would take.
+    /// Number of bytes that [`Shard::write`] would take.
     pub fn write_room(&self, id: FlowId) -> usize {
         self.flow(id)
             .map_or(0, |flow| flow.send.room(&self.send_rings))
@@ -587,7 +587,7 @@ impl Shard {
         self.flow(id).map(|flow| &flow.tuple)
     }
 
-    /// How it ended, if it has.
+    /// Reason of its end, if the connection has ended.
     pub fn end(&self, id: FlowId) -> Option<End> {
         self.flow(id)?.connection.end()
     }
@@ -645,7 +645,7 @@ impl Shard {
         self.silent.pop_front()
     }
 
-    /// When [`Shard::expire`] may have something to do.
+    /// Time of the next call of [`Shard::expire`].
     pub fn wakes_at(&self) -> Instant {
         let names = self.time_wait.oldest();
         let names = names.map_or(Instant::NEVER, |(_, expires_at)| expires_at);
@@ -657,8 +657,7 @@ impl Shard {
         self.flows.len()
     }
 
-    /// Whether there is a connection that has its end still to send, or whose peer has not
-    /// acknowledged it.
+    /// True if some connection still has its FIN to send, or its peer has not acknowledged it.
     pub fn has_unacknowledged_ends(&self) -> bool {
         self.flows.iter().any(|(_, flow)| {
             let connection = &flow.connection;
@@ -671,7 +670,7 @@ impl Shard {
         self.time_wait.len()
     }
 
-    /// What it has counted.
+    /// Counters since the start.
     pub fn counters(&self) -> &ShardCounters {
         &self.counters
     }
@@ -729,7 +728,7 @@ impl Shard {
         index
     }
 
-    /// It may have something to send; and its deadline may be another.
+    /// Queues the flow for transmission, and arms its deadline again.
     fn wake(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
         if !flow.is_in_send_queue {
@@ -794,7 +793,7 @@ mod tests {
     /// initial window stood in each connection, and follow from what others hold. Cure: 32 bytes
     /// less.
     #[test]
-    fn a_connection_at_rest_takes_less_than_a_kibibyte() {
+    fn idle_connections_take_under_a_kibibyte() {
         // The slab's entry; two slots of the table, since it is half full; its timer and its places
         // in the two queues. The first pieces of the scoreboard, which the SYN needs, take the
         // rest. Rings have no memory before something is written.

@@ -13,13 +13,13 @@ pub struct Instant {
 }
 
 impl Instant {
-    /// Where the caller began to count.
+    /// Zero of the caller's clock.
     pub const START: Instant = Instant { nanos: 0 };
 
     /// Later than whatever happens: 584 years after the start.
     pub const NEVER: Instant = Instant { nanos: u64::MAX };
 
-    /// So many nanoseconds after the start.
+    /// Instant `nanos` nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Instant {
         Instant { nanos }
     }
@@ -63,7 +63,7 @@ impl AddAssign<Duration> for Instant {
     }
 }
 
-/// As [`Instant::since`].
+/// Saturating difference, as [`Instant::since`].
 impl Sub for Instant {
     type Output = Duration;
 

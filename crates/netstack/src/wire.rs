@@ -1,11 +1,9 @@
-//! Bytes as headers, and headers as bytes: nothing is copied, nothing is allocated, nothing is
-//! remembered.
+//! Packet formats: parsers and emitters of headers, without copies, allocations or state.
 //!
-//! A parser takes a slice and gives a small value with what its header says, and a slice of that
-//! slice for what follows. It checks what must hold for the value to make sense, such as lengths
-//! and the checksums that are of its own layer alone; what a receiver does with it is decided
-//! above. An emitter writes such a value into the room that it is given and says how much it took.
-//! `parse(emit(x)) == x` for each of them.
+//! A parser takes a slice and returns a small value for the header and the rest of the slice. It
+//! checks the conditions under which the value makes sense, such as lengths and the checksums of
+//! its own layer; the layers above decide the reaction. An emitter writes such a value into a slice
+//! and returns its length. `parse(emit(x)) == x` for each of them.
 //!
 //! ```text
 //!   ethernet ─┬─ arp
@@ -36,10 +34,10 @@ pub mod vnet;
 
 use std::fmt;
 
-/// Why bytes are not what they should be. The frame is dropped and counted.
+/// Reason why bytes are malformed. The frame is dropped and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// It ends before its header does, or before the length that the header says.
+    /// The bytes end before the header does, or before the length in the header.
     Truncated,
     /// A version, type or length field that cannot be.
     Header,
@@ -59,7 +57,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// What an IP packet carries: the number in IPv4's protocol and IPv6's next-header field.
+/// Payload of an IP packet: the number in IPv4's protocol and IPv6's next-header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Protocol(pub u8);
 
@@ -76,15 +74,15 @@ impl Protocol {
     pub const ICMPV6: Protocol = Protocol(58);
 }
 
-/// What routers may do, and have done, in place of dropping. RFC 3168 5
+/// Explicit congestion notification: marks in place of drops. RFC 3168 5
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ecn {
     /// The sender does not understand marks.
     #[default]
     NotCapable,
-    /// It does: ECT(1).
+    /// Capable: ECT(1).
     Capable1,
-    /// It does: ECT(0), which most senders say.
+    /// Capable: ECT(0), the one that most senders set.
     Capable0,
     /// A router was congested.
     Congested,

@@ -126,15 +126,17 @@ fn converse(shards: &mut [Shard; 2], flows: [FlowId; 2], lens: [u64; 2]) {
 }
 
 #[test]
-fn a_shard_in_its_stride_allocates_nothing() {
+fn a_warm_shard_allocates_nothing() {
     let config = TcpConfig {
         has_nagle: false,
         ..TcpConfig::default()
     };
     let limits = ShardLimits::default();
     let mut shards = [1, 2].map(|key| Shard::new(config, limits, [key; 16]));
-    let (page, mut link) = (Page([7; 4096]), Vec::with_capacity(256));
-    let (mut now, mut count) = (Instant::START, 0);
+    let page = Page([7; 4096]);
+    let mut link = Vec::with_capacity(256);
+    let mut now = Instant::START;
+    let mut count = 0;
     shards[1].listen(PORT, Backlog::default());
     let remote = SocketAddr::new(ADDRESSES[1], PORT);
     let near = shards[0]
@@ -163,7 +165,7 @@ fn a_shard_in_its_stride_allocates_nothing() {
 
 /// The same with what is between a shard and its device: neighbours, IP, checksums, frames.
 #[test]
-fn a_netstack_in_its_stride_allocates_nothing() {
+fn a_warm_netstack_allocates_nothing() {
     let (near, far) = mem::pair(Capabilities::plain(1500), 256);
     let mut number = 0;
     let mut hosts = [near, far].map(|device| {
@@ -176,10 +178,12 @@ fn a_netstack_in_its_stride_allocates_nothing() {
             gateway_v4: None,
             gateway_v6: None,
         };
-        let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+        let tcp = TcpConfig::default();
+        let limits = ShardLimits::default();
         Netstack::new(device, interface, tcp, limits, [number; 16])
     });
-    let (page, mut now) = (Page([7; 4096]), Instant::START);
+    let page = Page([7; 4096]);
+    let mut now = Instant::START;
     hosts[1].shard().listen(PORT, Backlog::default());
     let remote = SocketAddr::new(ADDRESSES[1], PORT);
     let mut flows = [hosts[0].connect(now, remote).ok(), None];

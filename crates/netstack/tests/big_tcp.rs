@@ -21,7 +21,7 @@ const V6_OF_SECOND: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 struct Measured {
     device: Mem,
     longest: usize,
-    /// It has no room for longer ones.
+    /// Length of the longest frame that it takes.
     takes_max: usize,
     /// Every so many are lost.
     loses_every: Option<u64>,
@@ -44,9 +44,10 @@ impl Device for Measured {
         self.longest = self.longest.max(frame.len());
         self.transmitted += 1;
         let is_nth = |every| self.transmitted.is_multiple_of(every);
-        match self.loses_every.is_some_and(is_nth) {
-            true => Ok(()),
-            false => self.device.transmit(now, frame),
+        if self.loses_every.is_some_and(is_nth) {
+            Ok(())
+        } else {
+            self.device.transmit(now, frame)
         }
     }
 
@@ -72,11 +73,14 @@ fn hosts(is_v6: bool, len: u8, device_host: EthernetAddress) -> [Netstack<Measur
     };
     let (near, far) = mem::pair(capabilities, 1024);
     let v4 = |host| Ipv4Addr::new(192, 0, 2, host);
-    let address = |host: u8| match is_v6 {
-        true => IpAddr::V6(Ipv6Addr::from_bits(
-            V6_OF_SECOND.to_bits() - 2 + u128::from(host),
-        )),
-        false => IpAddr::V4(v4(host)),
+    let address = |host: u8| {
+        if is_v6 {
+            IpAddr::V6(Ipv6Addr::from_bits(
+                V6_OF_SECOND.to_bits() - 2 + u128::from(host),
+            ))
+        } else {
+            IpAddr::V4(v4(host))
+        }
     };
     let mut hosts = [(near, 1), (far, 2)].map(|(device, host)| {
         let interface = IpConfig {
@@ -131,7 +135,8 @@ fn stream(hosts: &mut [Netstack<Measured>; 2]) -> usize {
     hosts[1].shard().listen(PORT, Backlog::default());
     let near = hosts[0].connect(now, remote).expect("a way to the peer");
     let mut far: Option<FlowId> = None;
-    let (mut written, mut read) = (0, Vec::with_capacity(STREAM_LEN));
+    let mut written = 0;
+    let mut read = Vec::with_capacity(STREAM_LEN);
     while read.len() < STREAM_LEN {
         for host in &mut *hosts {
             while host.receive(now).expect("memory") > 0 {}
@@ -160,13 +165,13 @@ fn stream(hosts: &mut [Netstack<Measured>; 2]) -> usize {
 }
 
 #[test]
-fn a_long_stream_goes_to_the_devices_own_host_in_packets_above_64_kib() {
+fn big_packets_to_the_devices_host() {
     let longest = longest_packet(false, 24, mac(2));
     assert!((BIG - 3000..=BIG).contains(&longest), "{longest}");
 }
 
 #[test]
-fn others_get_packets_whose_length_field_says_how_long_they_are() {
+fn others_get_packets_of_64_kib_at_most() {
     let another = longest_packet(false, 24, mac(3));
     let behind_a_gateway = longest_packet(false, 32, mac(2));
     let over_v6 = longest_packet(true, 64, mac(2));
@@ -176,7 +181,7 @@ fn others_get_packets_whose_length_field_says_how_long_they_are() {
 }
 
 #[test]
-fn what_is_lost_of_packets_above_64_kib_is_repaired() {
+fn losses_in_big_packets_are_repaired() {
     let mut hosts = hosts(false, 24, mac(2));
     hosts[0].device().loses_every = Some(40);
     let longest = stream(&mut hosts);
@@ -187,7 +192,7 @@ fn what_is_lost_of_packets_above_64_kib_is_repaired() {
 /// lies in single pages, was offered the same frame again and again, and nothing else left. Cure:
 /// the frame is as good as lost, and its connection sends shorter ones.
 #[test]
-fn a_device_without_room_for_long_packets_gets_shorter_ones() {
+fn devices_that_refuse_big_packets() {
     let mut hosts = hosts(false, 24, mac(2));
     hosts[0].device().takes_max = ethernet::HEADER_LEN + 0xffff;
     let longest = stream(&mut hosts);

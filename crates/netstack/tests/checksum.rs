@@ -24,14 +24,14 @@ fn same(a: Sum, b: Sum) -> bool {
 }
 
 #[test]
-fn the_example_of_the_rfc() {
+fn rfc_1071_example() {
     // RFC 1071 3: the sum is ddf2.
     let sum = Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
     assert_eq!(sum.folded(), 0xddf2);
 }
 
 #[test]
-fn carries_beyond_every_width_come_back() {
+fn carries_wrap_at_every_width() {
     for len in [1, 2, 3, 7, 8, 63, 64, 65, 127, 128, 4096, 65_535, 1 << 20] {
         let ones = vec![0xff; len];
         assert_eq!(Sum::of(&ones).checksum(), by_the_book(&ones), "{len}");
@@ -49,7 +49,7 @@ fn a_message_of_zeros_is_not_right() {
 
 /// RFC 1624 4: the equation of RFC 1141 gives 0xffff here, which is wrong.
 #[test]
-fn an_update_that_makes_the_checksum_zero() {
+fn updates_to_zero() {
     let after = update(0xdd2f, Sum::of_word(0x5555), Sum::of_word(0x3285));
     assert_eq!(after, 0x0000);
 }

@@ -46,7 +46,7 @@ fn received(device: &mut impl Device, now: Instant) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_one_end_transmits_the_other_receives_in_order() {
+fn frames_arrive_in_order() {
     let (mut a, mut b) = pair(8);
     a.transmit(Instant::START, &plain(b"headers only")).unwrap();
     let gathered = OutgoingFrame {
@@ -78,7 +78,7 @@ fn a_full_lane_refuses_and_counts() {
 }
 
 #[test]
-fn a_burst_takes_no_more_than_it_has_room_for_and_the_rest_stays() {
+fn a_full_burst_leaves_the_rest() {
     let (mut a, mut b) = pair(8);
     for number in 0..5 {
         a.transmit(Instant::START, &plain(&[number; 100])).unwrap();
@@ -98,7 +98,7 @@ fn a_burst_takes_no_more_than_it_has_room_for_and_the_rest_stays() {
 }
 
 #[test]
-fn long_frames_share_the_memory_of_a_burst_and_one_always_fits() {
+fn long_frames_share_a_bursts_memory() {
     let (mut a, mut b) = mem::pair(Capabilities::offloading(MTU), 64);
     let long = vec![7; 60_000];
     for _ in 0..4 {
@@ -164,7 +164,7 @@ fn an_offload_goes_across_as_it_is() {
 
 #[test]
 #[should_panic(expected = "has_checksum_offload: false")]
-fn what_a_device_cannot_do_is_not_asked_of_it() {
+fn unsupported_offloads_are_not_requested() {
     let (mut a, _b) = pair(8);
     let frame = OutgoingFrame {
         offload: cut(1448),
@@ -175,7 +175,7 @@ fn what_a_device_cannot_do_is_not_asked_of_it() {
 
 #[test]
 #[should_panic(expected = "a frame of 1515 bytes")]
-fn a_frame_above_the_mtu_is_its_senders_mistake() {
+fn frames_above_the_mtu_panic() {
     let (mut a, _b) = pair(8);
     let _ = a.transmit(Instant::START, &plain(&[0; 1515]));
 }
@@ -214,7 +214,7 @@ fn numbers(seen: &[(Instant, Vec<u8>)]) -> Vec<u16> {
 }
 
 #[test]
-fn without_impairment_everything_passes_at_once() {
+fn no_impairment_passes_everything() {
     let (seen, counters) = run(Impairment::NONE, 100, 1);
     assert_eq!(numbers(&seen), (0..100).collect::<Vec<_>>());
     assert!((0..100).all(|index| seen[index as usize].0 == at_millis(index)));
@@ -222,7 +222,7 @@ fn without_impairment_everything_passes_at_once() {
 }
 
 #[test]
-fn a_seed_gives_the_same_run_again_and_another_seed_another() {
+fn the_seed_determines_the_run() {
     let bad = Impairment {
         loss: 0.1,
         duplication: 0.1,
@@ -251,7 +251,7 @@ fn a_seed_gives_the_same_run_again_and_another_seed_another() {
 }
 
 #[test]
-fn delay_keeps_the_order_also_with_jitter() {
+fn jitter_keeps_the_order() {
     let slow = Impairment {
         delay: Duration::from_millis(20),
         jitter: Duration::from_millis(10),
@@ -266,7 +266,7 @@ fn delay_keeps_the_order_also_with_jitter() {
 }
 
 #[test]
-fn a_reordered_frame_is_passed_by_others_and_comes() {
+fn reordered_frames_arrive_later() {
     let mixed = Impairment {
         reordering: 0.05,
         reordering_by: Duration::from_millis(5),
@@ -280,7 +280,7 @@ fn a_reordered_frame_is_passed_by_others_and_comes() {
 }
 
 #[test]
-fn a_rate_spaces_frames_and_a_full_queue_drops_them() {
+fn rates_space_frames_and_drop_at_the_limit() {
     // 64 bytes at 32,000 bytes/s take 2 ms, and one comes each millisecond: the queue of 640 bytes
     // fills up, and then half of them are dropped.
     let narrow = Impairment {
@@ -297,7 +297,7 @@ fn a_rate_spaces_frames_and_a_full_queue_drops_them() {
 }
 
 #[test]
-fn more_frames_than_may_be_under_way_are_dropped() {
+fn frames_beyond_the_limit_are_dropped() {
     let long = Impairment {
         delay: Duration::from_secs(1),
         frames_max: 10,
@@ -310,13 +310,14 @@ fn more_frames_than_may_be_under_way_are_dropped() {
 /// Seen: behind a link with no impairment at all, frames were lost that the device had no room for,
 /// and counted as the link's. Cure: they wait, and go on in their order when it has room.
 #[test]
-fn frames_that_the_device_has_no_room_for_wait_for_it() {
+fn frames_wait_for_a_full_device() {
     let (a, mut b) = pair(2);
     let mut a = Impair::new(a, Impairment::NONE, Impairment::NONE, 1);
     for number in 0..5 {
         a.transmit(Instant::START, &plain(&[number; 20])).unwrap();
     }
-    let (mut now, mut seen) = (Instant::START, Vec::new());
+    let mut now = Instant::START;
+    let mut seen = Vec::new();
     while let Some(at) = a.wakes_at() {
         assert!(at > now, "it is asked again without a pause");
         seen.extend(received(&mut b, now));
@@ -331,7 +332,7 @@ fn frames_that_the_device_has_no_room_for_wait_for_it() {
 }
 
 #[test]
-fn corruption_flips_one_bit_that_a_checksum_notices() {
+fn checksums_notice_a_flipped_bit() {
     let bad = Impairment {
         corruption: 1.0,
         ..Impairment::NONE
@@ -352,7 +353,7 @@ fn corruption_flips_one_bit_that_a_checksum_notices() {
 }
 
 #[test]
-fn received_frames_are_impaired_as_well_and_lose_their_verdict_with_a_bit() {
+fn received_frames_are_impaired_too() {
     let (mut a, b) = mem::pair(Capabilities::offloading(MTU), 100);
     let bad = Impairment {
         corruption: 1.0,
@@ -378,7 +379,7 @@ fn received_frames_are_impaired_as_well_and_lose_their_verdict_with_a_bit() {
 }
 
 #[test]
-fn a_mark_is_put_on_packets_whose_sender_understands_it() {
+fn only_ecn_capable_packets_are_marked() {
     let marking = Impairment {
         marking: 1.0,
         ..Impairment::NONE
@@ -426,7 +427,7 @@ fn packet(ecn: Ecn) -> Vec<u8> {
 // ---- Devices of the kernel, as far as they go without root: the system suite has the rest
 
 #[test]
-fn a_name_that_cannot_be_and_no_queue_are_refused() {
+fn bad_names_and_zero_queues_are_refused() {
     let kind = |opened: std::io::Result<usize>| opened.map_err(|error| error.kind());
     let refused = Err(std::io::ErrorKind::InvalidInput);
     for name in ["", "a/b", "sixteen-bytes-it", "a\0b"] {
@@ -457,7 +458,7 @@ fn a_name_that_cannot_be_and_no_queue_are_refused() {
 // ---- Pcap
 
 #[test]
-fn a_capture_has_every_frame_with_its_time() {
+fn captures_have_every_frame_with_its_time() {
     let (a, mut b) = mem::pair(Capabilities::offloading(MTU), 100);
     let mut a = Pcap::new(a, Vec::new()).unwrap();
     let now = Instant::from_nanos(3_000_000_007);
@@ -488,7 +489,7 @@ fn records(file: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
 }
 
 #[test]
-fn a_capture_shows_the_checksum_that_the_device_will_make() {
+fn captures_show_the_final_checksum() {
     let (a, _b) = mem::pair(Capabilities::offloading(MTU), 100);
     let mut a = Pcap::new(a, Vec::new()).unwrap();
     let mut bytes: Vec<u8> = (0..77).collect();
@@ -510,7 +511,7 @@ fn a_capture_shows_the_checksum_that_the_device_will_make() {
 }
 
 #[test]
-fn a_file_that_fails_ends_the_capture_and_not_the_network() {
+fn a_failed_capture_file_spares_the_link() {
     struct Full(usize);
     impl std::io::Write for Full {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -540,7 +541,7 @@ fn a_file_that_fails_ends_the_capture_and_not_the_network() {
 /// other, so every second connection was never answered. Cause: an answer is of no flow. Cure: what
 /// is about the link goes to all siblings; a question does not, or all would answer it.
 #[test]
-fn an_answer_about_the_link_reaches_every_queue_and_a_question_one() {
+fn link_answers_reach_every_queue() {
     let frame = |ethertype, payload: &[u8]| {
         let header = EthernetHeader {
             dst: EthernetAddress::BROADCAST,
@@ -633,7 +634,7 @@ fn an_answer_about_the_link_reaches_every_queue_and_a_question_one() {
 /// for it waited, so a flood kept a shard from its neighbours. Cause: the inbox had the room that
 /// the queue left. Cure: some of its frames come first.
 #[test]
-fn a_queue_that_is_never_empty_and_an_inbox_that_is_full_share_a_burst() {
+fn queue_and_inbox_share_a_burst() {
     let header = EthernetHeader {
         dst: EthernetAddress::BROADCAST,
         src: EthernetAddress([2, 0, 0, 0, 0, 1]),

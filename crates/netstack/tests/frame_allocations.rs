@@ -119,9 +119,10 @@ impl<D: Device> End<D> {
             payload: &[payload],
             offload: Offload::None,
         };
-        match written.is_resolved {
-            true => self.device.transmit(now, &frame).unwrap(),
-            false => self.interface.hold(now, dst, frame.headers, frame.payload),
+        if written.is_resolved {
+            self.device.transmit(now, &frame).unwrap()
+        } else {
+            self.interface.hold(now, dst, frame.headers, frame.payload)
         }
     }
 }
@@ -147,7 +148,8 @@ fn ping(from: &mut End<impl Device>, now: Instant, dst: IpAddr) {
         .write_headers(now, &fields, &mut room)
         .unwrap();
     Icmpv4Message::EchoRequest(echo).emit(&mut room[written.len..]);
-    let (old, new) = (Sum::of_word(u16::from(room[23])), Sum::of_word(1));
+    let old = Sum::of_word(u16::from(room[23]));
+    let new = Sum::of_word(1);
     room[23] = 1;
     let before = u16::from_be_bytes([room[24], room[25]]);
     let after = netstack::wire::checksum::update(before, old, new);
@@ -174,7 +176,8 @@ fn nothing_is_allocated_for_a_packet() {
     let near = Pcap::new(near, std::io::sink()).unwrap();
     let mut near = End::new(Impair::new(near, link, link, 1), 1);
     let mut far = End::new(far, 2);
-    let (to_far, to_near) = (far.address, near.address);
+    let to_far = far.address;
+    let to_near = near.address;
     let payload = [9; 1400];
     let mut now = Instant::START;
     let mut run = |turns: u32| {

@@ -22,7 +22,7 @@ const PORT: u16 = 80;
 const TURNS_MAX: usize = 300_000;
 
 #[test]
-fn a_request_and_its_reply_cross_a_bad_link() {
+fn request_and_reply_cross_a_bad_link() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     if let Some(seed) = number("NETSTACK_SEED") {
         run(seed);
@@ -51,9 +51,10 @@ impl Choices {
 type Host = Netstack<Impair<Mem>>;
 
 fn address(is_v6: bool, host: u8) -> IpAddr {
-    let text = match is_v6 {
-        false => format!("192.0.2.{host}"),
-        true => format!("2001:db8::{host}"),
+    let text = if is_v6 {
+        format!("2001:db8::{host}")
+    } else {
+        format!("192.0.2.{host}")
     };
     text.parse().expect("an address")
 }
@@ -126,8 +127,10 @@ fn converse(hosts: &mut [Host; 2], is_v6: bool, len: usize) {
     hosts[1].shard().listen(PORT, Backlog::default());
     let remote = SocketAddr::new(address(is_v6, 2), PORT);
     let flow = hosts[0].connect(now, remote).expect("a way to the peer");
-    let (mut near, mut far) = (Some(flow), None);
-    let (mut written, mut read) = (0, 0);
+    let mut near = Some(flow);
+    let mut far = None;
+    let mut written = 0;
+    let mut read = 0;
     for _ in 0..TURNS_MAX {
         for host in &mut *hosts {
             while host.receive(now).expect("memory") > 0 {}

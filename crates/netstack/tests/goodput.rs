@@ -26,7 +26,7 @@ const BYTES_PER_S: u64 = 2_500_000;
 
 struct Link {
     queue: Duration,
-    /// What comes back comes at multiples of this time, as over a radio.
+    /// Interval of the return path, whose segments arrive at multiples of it, as over a radio.
     back_every: Duration,
 }
 
@@ -77,7 +77,7 @@ impl Writer for Zeros {
     }
 }
 
-/// When, a number in order of leaving, to which end, and what.
+/// Arrival time, number in order of departure, destination, and index of the segment.
 type Packet = (Instant, u64, usize, usize);
 
 fn goodput_mbit(config: TcpConfig, link: &Link, delay: Duration, loss_per_mille: u64) -> f64 {
@@ -89,7 +89,8 @@ fn goodput_mbit(config: TcpConfig, link: &Link, delay: Duration, loss_per_mille:
         .connect(now, ADDRESSES[0], remote)
         .expect("a port");
     let source = Zeros([0; 1460]);
-    let (mut flying, mut line_free_at) = (BinaryHeap::<Reverse<Packet>>::new(), Instant::START);
+    let mut flying = BinaryHeap::<Reverse<Packet>>::new();
+    let mut line_free_at = Instant::START;
     let mut segments: Vec<Segment<'static>> = Vec::new();
     let (mut random, mut read, mut far) = (1_u64, 0_u64, None);
     shards[0].queue(near, 1 << 40);
@@ -153,7 +154,7 @@ fn goodput_mbit(config: TcpConfig, link: &Link, delay: Duration, loss_per_mille:
 }
 
 #[test]
-fn so_much_gets_through_a_link_that_loses() {
+fn goodput_by_loss() {
     let large = TcpConfig {
         receive_capacity: 4 << 20,
         ..TcpConfig::default()

@@ -170,10 +170,11 @@ proptest! {
         let mut bytes = [0xaa; 28];
         prop_assert_eq!(packet.emit(&mut bytes), 28);
         prop_assert_eq!(ArpPacket::parse(&bytes), Ok(packet));
-        let operation = match is_reply {
-            true => theirs::ArpOperation::Reply,
-            false => theirs::ArpOperation::Request,
-        };
+        let operation = if is_reply {
+theirs::ArpOperation::Reply
+} else {
+theirs::ArpOperation::Request
+};
         let repr = theirs::ArpRepr::EthernetIpv4 {
             operation,
             source_hardware_addr: theirs::EthernetAddress(macs.0.0),
@@ -196,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn ipv4_of_any_bytes_is_read_as_etherparse_reads_it(
+    fn any_ipv4_is_read_as_by_etherparse(
         mut bytes in vec(any::<u8>(), 0..100),
         words in 0u8..16,
         len in 0u8..100,
@@ -215,11 +216,13 @@ proptest! {
             (Err(_), Err(_)) => {}
             // It leaves the packet's length to its caller.
             (Err(malformed), Ok(theirs)) => {
-                let (header, total) = (theirs.slice().len(), usize::from(theirs.total_len()));
-                let expected = match total < header {
-                    true => Malformed::Header,
-                    false => Malformed::Truncated,
-                };
+                let header = theirs.slice().len();
+                let total = usize::from(theirs.total_len());
+                let expected = if total < header {
+Malformed::Header
+} else {
+Malformed::Truncated
+};
                 prop_assert!(total < header || total > bytes.len());
                 prop_assert_eq!(malformed, expected);
             }
@@ -246,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn ipv6_of_any_bytes_is_read_as_etherparse_reads_it(
+    fn any_ipv6_is_read_as_by_etherparse(
         mut bytes in vec(any::<u8>(), 0..100),
         len in 0u8..100,
     ) {
@@ -551,7 +554,7 @@ fn addresses_of_groups() {
 }
 
 #[test]
-fn an_option_of_neighbour_discovery_without_length_is_malformed() {
+fn ndp_options_of_length_0_are_malformed() {
     // RFC 4861 4.6: it would never end.
     let ends: (Ipv6Addr, Ipv6Addr) = ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
     let solicitation = |options: &[u8]| {
@@ -581,8 +584,9 @@ fn an_option_of_neighbour_discovery_without_length_is_malformed() {
 }
 
 #[test]
-fn a_quoted_segment_is_found_in_eight_bytes_behind_the_header() {
-    let (src, dst) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+fn eight_quoted_bytes_name_the_segment() {
+    let src = Ipv4Addr::new(10, 0, 0, 1);
+    let dst = Ipv4Addr::new(10, 0, 0, 2);
     let header = Ipv4Header {
         src,
         dst,
@@ -659,7 +663,7 @@ fn extension_headers_are_passed_over() {
 }
 
 #[test]
-fn hop_by_hop_options_stand_first_or_nowhere() {
+fn hop_by_hop_options_come_first() {
     let payload = [
         &[HOP_BY_HOP, 0, 1, 4, 0, 0, 0, 0][..],
         &[TCP, 0, 1, 4, 0, 0, 0, 0],
@@ -670,7 +674,7 @@ fn hop_by_hop_options_stand_first_or_nowhere() {
 }
 
 #[test]
-fn an_option_says_what_is_done_with_it_if_it_is_not_known() {
+fn unknown_ipv6_options_say_what_to_do() {
     // RFC 8200 4.2, the two highest bits of its type.
     let with = |kind: u8| walk(OPTIONS, &[TCP, 0, kind, 4, 0, 0, 0, 0]).map(|it| it.protocol);
     assert_eq!(with(0x1e), Ok(Protocol::TCP));
@@ -680,7 +684,7 @@ fn an_option_says_what_is_done_with_it_if_it_is_not_known() {
 }
 
 #[test]
-fn an_option_beyond_its_header_is_malformed() {
+fn options_beyond_their_header_are_malformed() {
     let walked = walk(OPTIONS, &[TCP, 0, 1, 5, 0, 0, 0, 0]);
     assert_eq!(walked, Err(ExtensionError::Malformed(Malformed::Truncated)));
     let walked = walk(OPTIONS, &[TCP, 0, 0, 0, 0, 0, 0, 1]);
@@ -688,7 +692,7 @@ fn an_option_beyond_its_header_is_malformed() {
 }
 
 #[test]
-fn a_route_that_is_not_followed_to_its_end_is_a_problem() {
+fn unfinished_routing_headers_are_errors() {
     // RFC 5095 3, RFC 8200 4.4
     let walked = walk(ROUTING, &[TCP, 0, 0, 1, 0, 0, 0, 0]);
     assert_eq!(walked, Err(problem(0, 42, false)));
@@ -696,7 +700,7 @@ fn a_route_that_is_not_followed_to_its_end_is_a_problem() {
 }
 
 #[test]
-fn a_fragment_is_one_unless_it_is_alone() {
+fn atomic_fragments_are_whole_packets() {
     // RFC 6946: no offset and no more to come.
     let is_fragment = |offset: [u8; 2]| {
         let header = [TCP, 0, offset[0], offset[1], 0, 0, 0, 1];
@@ -710,7 +714,7 @@ fn a_fragment_is_one_unless_it_is_alone() {
 }
 
 #[test]
-fn chains_and_options_beyond_a_limit_are_dropped() {
+fn long_header_chains_are_dropped() {
     let header = [OPTIONS, 0, 1, 4, 0, 0, 0, 0];
     let chain = |count: usize| {
         let mut headers = header.repeat(count);

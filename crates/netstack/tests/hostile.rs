@@ -9,7 +9,7 @@ mod world;
 const SEEDS: u64 = 3000;
 
 #[test]
-fn no_peer_brings_a_shard_out_of_step() {
+fn no_peer_breaks_a_shard() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     if let Some(seed) = number("NETSTACK_SEED") {
         world::play(&input(seed));

@@ -80,7 +80,7 @@ impl TxToken for Leaving<'_> {
             payload: &[],
             offload: Offload::None,
         };
-        // A frame that finds the lane full is lost.
+        // A frame that finds the pipe full is lost.
         let _ = self.0.device.transmit(self.0.now, &frame);
         result
     }
@@ -228,7 +228,7 @@ fn links() -> [Impairment; 4] {
 }
 
 #[test]
-fn our_client_gets_back_from_their_server_what_it_sent() {
+fn our_client_their_server() {
     const LEN: usize = 300_000;
     for impairment in links() {
         for congestion in [CongestionControl::NewReno, CongestionControl::Cubic] {
@@ -237,7 +237,8 @@ fn our_client_gets_back_from_their_server_what_it_sent() {
             socket.listen(PORT).expect("a socket that listens");
             let remote = SocketAddr::new("192.0.2.2".parse().expect("an address"), PORT);
             let id = ours.connect(Instant::START, remote).expect("a way");
-            let (mut stream, mut flow) = (Stream::default(), Some(id));
+            let mut stream = Stream::default();
+            let mut flow = Some(id);
             run(&mut ours, &mut their, |ours, socket, now| {
                 their_echo(socket);
                 if let Some(id) = flow {
@@ -261,7 +262,7 @@ fn our_client_gets_back_from_their_server_what_it_sent() {
 }
 
 #[test]
-fn their_client_gets_back_from_our_server_what_it_sent() {
+fn their_client_our_server() {
     const LEN: usize = 200_000;
     for impairment in links() {
         let (mut ours, mut their) = ends(impairment, CongestionControl::Cubic);
@@ -272,7 +273,8 @@ fn their_client_gets_back_from_our_server_what_it_sent() {
         socket
             .connect(context, remote, 49_500)
             .expect("a connection");
-        let (mut stream, mut flow) = (Stream::default(), None);
+        let mut stream = Stream::default();
+        let mut flow = None;
         run(&mut ours, &mut their, |ours, socket, now| {
             flow = flow.or_else(|| ours.shard().accept(PORT));
             if let Some(id) = flow {

@@ -66,7 +66,8 @@ impl World {
         let mtu = capabilities.mtu;
         let (device, link) = mem::pair(capabilities, 64);
         let interface = interface(mtu);
-        let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+        let tcp = TcpConfig::default();
+        let limits = ShardLimits::default();
         let mut host = Netstack::new(device, interface, tcp, limits, [7; 16]);
         let now = Instant::START;
         for peer in peers() {
@@ -83,13 +84,15 @@ impl World {
     }
 
     fn tell(&mut self, own: IpAddr, peer: IpAddr, segment: &Segment<'_>) {
-        let (shard, ecn) = (self.host.shard(), Ecn::NotCapable);
+        let shard = self.host.shard();
+        let ecn = Ecn::NotCapable;
         shard.receive(self.now, own, peer, segment, ecn);
     }
 
     /// A router says how long packets on the link may be.
     fn advertise_mtu(&mut self, mtu: u32) {
-        let (router, all) = ("fe80::9".parse().unwrap(), "ff02::1".parse().unwrap());
+        let router = "fe80::9".parse().unwrap();
+        let all = "ff02::1".parse().unwrap();
         let advertisement = RouterAdvertisement {
             mtu: Some(mtu),
             ..Default::default()
@@ -123,7 +126,7 @@ impl World {
         self.host.receive(self.now).expect("memory");
     }
 
-    /// What leaves by `until`.
+    /// Segments that leave by `until`.
     fn sent_by(&mut self, until: Duration) -> Vec<Sent> {
         let mut sent = Vec::new();
         loop {
@@ -157,7 +160,7 @@ fn parsed(frame: &[u8]) -> Sent {
     }
 }
 
-/// What IP carries.
+/// Payload of IP.
 fn bytes_of(sent: &Sent) -> &[u8] {
     match sent {
         Sent::V4(_, bytes) | Sent::V6(_, bytes) => bytes,
@@ -179,7 +182,7 @@ fn syn_of(sent: &[Sent]) -> (IpAddr, u16, u8, u8) {
 }
 
 #[test]
-fn an_open_asks_ip_for_its_source_and_offers_what_the_mtu_takes() {
+fn opens_take_source_and_mss_from_ip() {
     // RFC 9293 3.9.1.1, MUST-44; 3.7.1, MUST-67: MMS_R less the header of TCP.
     for mtu in [1280, 1500, 9000] {
         for (peer, own, headers) in [("10.0.0.9", "10.0.0.1", 40), ("fd00::9", "fd00::1", 60)] {
@@ -192,7 +195,7 @@ fn an_open_asks_ip_for_its_source_and_offers_what_the_mtu_takes() {
 }
 
 #[test]
-fn an_open_offers_what_a_router_says_that_the_link_takes() {
+fn opens_offer_the_advertised_mtu() {
     // RFC 4861 6.3.4: of IPv6, and of IPv6 alone.
     let mut world = World::new(1500);
     world.advertise_mtu(1400);
@@ -204,7 +207,7 @@ fn an_open_offers_what_a_router_says_that_the_link_takes() {
 }
 
 #[test]
-fn an_open_to_more_than_one_host_or_to_itself_is_refused() {
+fn opens_to_groups_or_itself_are_refused() {
     // RFC 9293 3.9.1.1, MUST-46
     let mut world = World::new(1500);
     for remote in [
@@ -250,13 +253,14 @@ impl Device for OneOfTwo {
 /// were reset. Cause: the answer came to the other shard, which knew nothing of them. Cure: a port
 /// is chosen whose answers come to the shard that asks.
 #[test]
-fn one_of_several_shards_opens_from_ports_whose_answers_come_to_it() {
+fn opens_use_ports_of_their_shard() {
     for rest in [Some(0), Some(1), None] {
         let (device, _link) = mem::pair(Capabilities::plain(1500), 4);
         let device = Sibling::family(vec![OneOfTwo(device, rest)])
             .unwrap()
             .remove(0);
-        let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+        let tcp = TcpConfig::default();
+        let limits = ShardLimits::default();
         let mut host = Netstack::new(device, interface(1500), tcp, limits, [7; 16]);
         let remote = SocketAddr::new(address("10.0.0.9"), 80);
         for _ in 0..20 {
@@ -268,7 +272,7 @@ fn one_of_several_shards_opens_from_ports_whose_answers_come_to_it() {
 }
 
 #[test]
-fn the_hop_limit_and_the_class_of_service_are_what_was_asked_for() {
+fn hop_limit_and_dscp_are_as_set() {
     // RFC 9293 3.9.2, MUST-49; 3.9.1.9, MUST-48, SHLD-21, SHLD-22
     for peer in peers() {
         let mut world = World::new(1500);
@@ -284,7 +288,7 @@ fn the_hop_limit_and_the_class_of_service_are_what_was_asked_for() {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_makes_its_neighbour_doubtful() {
+fn silent_peers_make_neighbours_doubtful() {
     // RFC 9293 3.8.3 (b), MUST-20: negative advice, when the third retransmission leaves.
     let mut world = World::new(1500);
     world.connect(address("10.0.0.9"));
@@ -302,11 +306,12 @@ fn a_peer_that_does_not_answer_makes_its_neighbour_doubtful() {
 }
 
 #[test]
-fn an_answer_comes_from_the_address_that_was_asked() {
+fn replies_come_from_the_addressed_address() {
     // RFC 9293 3.9.1.1, MUST-45, though another one of ours is nearer to the peer.
     let mut world = World::new(1500);
     world.host.shard().listen(80, Backlog::default());
-    let (peer, asked) = (address("10.0.0.9"), address("10.7.0.1"));
+    let peer = address("10.0.0.9");
+    let asked = address("10.7.0.1");
     world.tell(asked, peer, &segment(1, None));
     let (src, ..) = syn_of(&world.sent_by(Duration::ZERO));
     assert_eq!(src, asked);
@@ -316,10 +321,11 @@ fn an_answer_comes_from_the_address_that_was_asked() {
 /// Cause: a frame of several segments, which the device would have cut, is too long to wait. Cure:
 /// its first segment waits.
 #[test]
-fn the_first_segment_of_a_long_frame_waits_for_the_neighbour() {
+fn the_first_segment_waits_for_the_neighbour() {
     let mut world = World::on(Capabilities::offloading(1500));
     world.host.shard().listen(80, Backlog::default());
-    let (own, peer) = (address("10.0.0.1"), address("10.0.0.9"));
+    let own = address("10.0.0.1");
+    let peer = address("10.0.0.9");
     world.tell(own, peer, &segment(1, None));
     let answer = bytes_of(&world.sent_by(Duration::ZERO)[0]).to_vec();
     let iss = Segment::parse(&answer).expect("an answer").seq;
@@ -340,12 +346,13 @@ fn the_first_segment_of_a_long_frame_waits_for_the_neighbour() {
 }
 
 #[test]
-fn a_peer_that_says_no_mss_gets_what_every_path_takes() {
+fn peers_without_mss_get_the_default() {
     // RFC 9293 3.7.1, MUST-15
     for (peer, own, mss) in [("10.0.0.9", "10.0.0.1", 536), ("fd00::9", "fd00::1", 1220)] {
         let mut world = World::new(9000);
         world.host.shard().listen(80, Backlog::default());
-        let (peer, own) = (address(peer), address(own));
+        let peer = address(peer);
+        let own = address(own);
         world.tell(own, peer, &segment(1, None));
         let answer = bytes_of(&world.sent_by(Duration::ZERO)[0]).to_vec();
         let iss = Segment::parse(&answer).expect("an answer").seq;

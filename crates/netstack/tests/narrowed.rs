@@ -15,7 +15,7 @@ use netstack::wire::ethernet::{self, EthernetAddress};
 
 const PORT: u16 = 80;
 
-/// As a packet socket: what is not cut must fit into the MTU.
+/// Device like a packet socket: a frame that is not cut must fit into the MTU.
 struct Narrowed {
     device: Mem,
     mtu: usize,
@@ -53,7 +53,8 @@ fn host(number: u8, device: Mem) -> Netstack<Narrowed> {
         gateway_v4: None,
         gateway_v6: None,
     };
-    let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+    let tcp = TcpConfig::default();
+    let limits = ShardLimits::default();
     let device = Narrowed {
         device,
         mtu,
@@ -70,9 +71,10 @@ fn address(number: u8) -> IpAddr {
 /// connection. Cause: EMSGSIZE was an error of the device, before which it is left alone for a
 /// while, and the same segment left again. Cure: it is what a router would say of a narrow path.
 #[test]
-fn a_device_that_takes_less_by_now_gets_shorter_segments() {
+fn a_lowered_device_mtu_shortens_segments() {
     let (near, far) = mem::pair(Capabilities::plain(1500), 64);
-    let (mut near, mut far) = (host(1, near), host(2, far));
+    let mut near = host(1, near);
+    let mut far = host(2, far);
     far.shard().listen(PORT, Backlog::default());
     let mut now = Instant::START;
     let client = near
@@ -111,11 +113,12 @@ fn a_device_that_takes_less_by_now_gets_shorter_segments() {
 /// Seen: each connection over a narrow path lost its first full segments again. Cause: what routers
 /// had said was kept, and never read. Cure: a connection that opens looks.
 #[test]
-fn the_next_connection_knows_that_the_path_is_narrow() {
+fn the_next_connection_knows_the_path_mtu() {
     // By its own SYN, by the peer's, and by a cookie.
     for (is_active, syn_queue_max) in [(true, 64), (false, 64), (false, 0)] {
         let (near, far) = mem::pair(Capabilities::plain(1500), 64);
-        let (mut near, mut far) = (host(1, near), host(2, far));
+        let mut near = host(1, near);
+        let mut far = host(2, far);
         let mut now = Instant::START;
         assert!(near.interface().path_mtu_lowered(now, address(2), 1000));
         near.device().mtu = 1000;
@@ -123,7 +126,8 @@ fn the_next_connection_knows_that_the_path_is_narrow() {
             syn_queue_max,
             ..Backlog::default()
         };
-        let (mut sender, mut receiver) = (None, None);
+        let mut sender = None;
+        let mut receiver = None;
         if is_active {
             far.shard().listen(PORT, backlog);
             let remote = SocketAddr::new(address(2), PORT);
@@ -133,7 +137,8 @@ fn the_next_connection_knows_that_the_path_is_narrow() {
             let remote = SocketAddr::new(address(1), PORT);
             receiver = Some(far.connect(now, remote).unwrap());
         }
-        let (mut left, mut came) = (50_000, 0);
+        let mut left = 50_000;
+        let mut came = 0;
         let end = now + Duration::from_secs(10);
         while came < 50_000 {
             assert!(now < end, "{came} bytes came");

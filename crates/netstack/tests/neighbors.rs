@@ -42,7 +42,7 @@ fn knows_one(at: Instant) -> NeighborCache {
 }
 
 #[test]
-fn an_unknown_neighbour_is_asked_for_once_a_second_and_given_up() {
+fn unknown_neighbours_are_asked_each_second() {
     let mut cache = NeighborCache::default();
     assert_eq!(cache.resolve(START, host(1)), Resolution::Asked);
     assert_eq!(cache.resolve(START, host(1)), Resolution::Asked);
@@ -63,7 +63,7 @@ fn an_unknown_neighbour_is_asked_for_once_a_second_and_given_up() {
 }
 
 #[test]
-fn the_newest_frame_leaves_with_the_answer() {
+fn the_newest_held_frame_leaves() {
     let mut cache = NeighborCache::default();
     cache.resolve(START, host(1));
     cache.hold(host(1), b"to____from__older", &[]);
@@ -78,7 +78,7 @@ fn the_newest_frame_leaves_with_the_answer() {
 }
 
 #[test]
-fn a_frame_to_a_neighbour_that_is_known_or_not_asked_for_is_not_held() {
+fn only_unresolved_neighbours_hold_frames() {
     let mut cache = knows_one(START);
     cache.hold(host(1), b"to____from__", &[]);
     cache.hold(host(2), b"to____from__", &[]);
@@ -86,7 +86,7 @@ fn a_frame_to_a_neighbour_that_is_known_or_not_asked_for_is_not_held() {
 }
 
 #[test]
-fn a_reachable_neighbour_that_is_used_later_is_asked_again_and_used_meanwhile() {
+fn stale_neighbours_are_probed_while_used() {
     let mut cache = knows_one(START);
     let later = START + REACHABLE_FOR;
     cache.on_timer(later);
@@ -110,7 +110,7 @@ fn a_reachable_neighbour_that_is_used_later_is_asked_again_and_used_meanwhile() 
 }
 
 #[test]
-fn what_tcp_confirms_is_not_asked() {
+fn tcp_progress_stops_probes() {
     let mut cache = knows_one(START);
     let mut now = START;
     for _ in 0..100 {
@@ -123,7 +123,7 @@ fn what_tcp_confirms_is_not_asked() {
 }
 
 #[test]
-fn a_neighbour_that_is_doubted_is_asked_at_once_and_used_meanwhile() {
+fn doubted_neighbours_are_probed_at_once() {
     let mut cache = knows_one(START);
     let now = START + Duration::from_secs(1);
     cache.doubt(now, host(1));
@@ -142,7 +142,7 @@ fn a_neighbour_that_is_doubted_is_asked_at_once_and_used_meanwhile() {
 }
 
 #[test]
-fn an_answer_while_it_is_probed_ends_the_probing() {
+fn answers_end_probing() {
     let mut cache = knows_one(START);
     let later = START + REACHABLE_FOR;
     cache.resolve(later, host(1));
@@ -155,7 +155,7 @@ fn an_answer_while_it_is_probed_ends_the_probing() {
 }
 
 #[test]
-fn what_was_not_asked_for_makes_no_entry() {
+fn unasked_answers_make_no_entry() {
     let mut cache = NeighborCache::default();
     cache.advertised(START, host(1), Some(A), false, true);
     cache.advertised(START, host(1), Some(A), true, true);
@@ -165,7 +165,7 @@ fn what_was_not_asked_for_makes_no_entry() {
 }
 
 #[test]
-fn a_question_to_this_host_makes_an_entry() {
+fn questions_to_this_host_make_an_entry() {
     let mut cache = NeighborCache::default();
     cache.hinted(START, host(1), A, true);
     assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
@@ -176,7 +176,7 @@ fn a_question_to_this_host_makes_an_entry() {
 }
 
 #[test]
-fn a_question_from_a_neighbour_that_is_asked_for_answers_as_well() {
+fn a_neighbours_question_answers_ours() {
     let mut cache = NeighborCache::default();
     cache.resolve(START, host(1));
     cache.hold(host(1), b"to____from__", &[]);
@@ -186,7 +186,7 @@ fn a_question_from_a_neighbour_that_is_asked_for_answers_as_well() {
 }
 
 #[test]
-fn a_gratuitous_change_is_believed_but_not_with_every_packet() {
+fn gratuitous_changes_have_a_rate() {
     let mut cache = knows_one(START);
     cache.advertised(START, host(1), Some(B), false, true);
     assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
@@ -203,7 +203,7 @@ fn a_gratuitous_change_is_believed_but_not_with_every_packet() {
 /// believed at any time. Cause: the sender's word that it was asked. Cure: what was not asked for
 /// is treated as such, whatever it says.
 #[test]
-fn an_answer_that_was_not_asked_for_is_none() {
+fn unsolicited_answers_do_not_confirm() {
     let mut cache = knows_one(START);
     cache.advertised(START, host(1), Some(B), true, true);
     assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
@@ -218,7 +218,7 @@ fn an_answer_that_was_not_asked_for_is_none() {
 }
 
 #[test]
-fn an_advertisement_without_override_makes_unsure_and_changes_nothing() {
+fn no_override_makes_stale_only() {
     // RFC 4861 7.2.5, I
     let mut cache = knows_one(START);
     let later = START + LOCK;
@@ -229,7 +229,7 @@ fn an_advertisement_without_override_makes_unsure_and_changes_nothing() {
 }
 
 #[test]
-fn an_advertisement_without_an_address_does_not_complete() {
+fn no_address_does_not_complete() {
     let mut cache = NeighborCache::default();
     cache.resolve(START, host(1));
     cache.advertised(START, host(1), None, true, true);
@@ -248,7 +248,7 @@ fn a_fixed_neighbour_stays() {
 }
 
 #[test]
-fn a_scan_of_the_prefix_is_refused_beyond_a_limit() {
+fn prefix_scans_have_a_limit() {
     let mut cache = knows_one(START);
     let asked =
         (2..10_000).filter(|&number| cache.resolve(START, host(number)) == Resolution::Asked);
@@ -269,7 +269,7 @@ fn a_scan_of_the_prefix_is_refused_beyond_a_limit() {
 }
 
 #[test]
-fn the_neighbour_that_was_not_used_for_longest_makes_room() {
+fn least_recently_used_is_evicted() {
     let mut cache = NeighborCache::default();
     for number in 0..NEIGHBORS_MAX as u32 {
         let at = START + Duration::from_millis(number.into());
@@ -287,7 +287,7 @@ fn the_neighbour_that_was_not_used_for_longest_makes_room() {
 /// drove out a neighbour in use. Cause: each of them counted as used, later than that neighbour.
 /// Cure: those that nothing was sent to make room first.
 #[test]
-fn a_flood_of_hints_drives_out_no_neighbour_in_use() {
+fn hints_evict_no_neighbour_in_use() {
     let mut cache = knows_one(START);
     for number in 2..3 * NEIGHBORS_MAX as u32 {
         cache.hinted(START + QUESTION_EVERY, host(number), B, true);
@@ -307,7 +307,7 @@ fn a_flood_of_hints_drives_out_no_neighbour_in_use() {
 /// go. Cure: it does so once in a while, and strangers are answered without an entry: 300,000 a
 /// second.
 #[test]
-fn strangers_that_ask_a_full_cache_are_taken_up_once_in_a_while() {
+fn a_full_cache_takes_few_strangers() {
     let mut cache = NeighborCache::default();
     for number in 0..10 * NEIGHBORS_MAX as u32 {
         cache.hinted(START, host(number), A, true);
@@ -327,7 +327,7 @@ fn strangers_that_ask_a_full_cache_are_taken_up_once_in_a_while() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum Operation {
     Resolve(u32),
     Advertise(u32, bool, bool, bool, bool),
     Hint(u32, bool, bool),
@@ -335,16 +335,16 @@ enum Step {
     Wait(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn operation() -> impl Strategy<Value = Operation> {
     let number = 0u32..200;
     prop_oneof![
-        4 => number.clone().prop_map(Step::Resolve),
+        4 => number.clone().prop_map(Operation::Resolve),
         2 => (number.clone(), any::<(bool, bool, bool, bool)>())
-            .prop_map(|(number, it)| Step::Advertise(number, it.0, it.1, it.2, it.3)),
+            .prop_map(|(number, it)| Operation::Advertise(number, it.0, it.1, it.2, it.3)),
         1 => (number.clone(), any::<(bool, bool)>())
-            .prop_map(|(number, it)| Step::Hint(number, it.0, it.1)),
-        1 => number.prop_map(Step::Confirm),
-        2 => (0u64..3000).prop_map(Step::Wait),
+            .prop_map(|(number, it)| Operation::Hint(number, it.0, it.1)),
+        1 => number.prop_map(Operation::Confirm),
+        2 => (0u64..3000).prop_map(Operation::Wait),
     ]
 }
 
@@ -352,26 +352,28 @@ proptest! {
     /// Whatever happens: every frame that was held leaves or is counted, no limit is passed, and
     /// time comes to rest.
     #[test]
-    fn frames_and_limits_are_kept(steps in vec(step(), 0..150)) {
-        let (mut cache, mut now) = (NeighborCache::default(), START);
-        let (mut held, mut left) = (0, 0);
-        for step in steps {
-            match step {
-                Step::Resolve(number) => {
+    fn frames_and_limits_are_kept(operations in vec(operation(), 0..150)) {
+        let mut cache = NeighborCache::default();
+        let mut now = START;
+        let mut held = 0;
+        let mut left = 0;
+        for operation in operations {
+            match operation {
+                Operation::Resolve(number) => {
                     if cache.resolve(now, host(number)) == Resolution::Asked {
                         cache.hold(host(number), b"to____from__", &[b"payload"]);
                         held += 1;
                     }
                 }
-                Step::Advertise(number, is_a, has_mac, was_asked, is_override) => {
+                Operation::Advertise(number, is_a, has_mac, was_asked, is_override) => {
                     let mac = has_mac.then_some(if is_a { A } else { B });
                     cache.advertised(now, host(number), mac, was_asked, is_override);
                 }
-                Step::Hint(number, is_a, may_add) => {
+                Operation::Hint(number, is_a, may_add) => {
                     cache.hinted(now, host(number), if is_a { A } else { B }, may_add);
                 }
-                Step::Confirm(number) => cache.confirm(now, host(number)),
-                Step::Wait(millis) => {
+                Operation::Confirm(number) => cache.confirm(now, host(number)),
+                Operation::Wait(millis) => {
                     now += Duration::from_millis(millis);
                     cache.on_timer(now);
                 }

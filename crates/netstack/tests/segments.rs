@@ -21,8 +21,9 @@ const TCP: u8 = 6;
 // ---- Sequence numbers
 
 #[test]
-fn order_goes_round() {
-    let (last, first) = (SeqNumber(u32::MAX), SeqNumber(0));
+fn sequence_order_wraps() {
+    let last = SeqNumber(u32::MAX);
+    let first = SeqNumber(0);
     assert!(last.before(first) && first.after(last));
     assert!(last.at_or_before(last) && last.at_or_after(last));
     assert_eq!((first - last, last - first), (1, -1));
@@ -36,9 +37,10 @@ fn order_goes_round() {
 proptest! {
     /// A model: 64-bit places in a stream, less than 2^31 apart.
     #[test]
-    fn order_is_that_of_places_in_a_stream(a in any::<u64>(), ahead in 0u32..1 << 31) {
+    fn sequence_order_is_stream_order(a in any::<u64>(), ahead in 0u32..1 << 31) {
         let b = a.wrapping_add(u64::from(ahead));
-        let (low, high) = (SeqNumber(a as u32), SeqNumber(b as u32));
+        let low = SeqNumber(a as u32);
+        let high = SeqNumber(b as u32);
         prop_assert_eq!(low.before(high), ahead > 0);
         prop_assert_eq!(high.after(low), ahead > 0);
         prop_assert!(low.at_or_before(high) && high.at_or_after(low));
@@ -150,7 +152,7 @@ fn emitted(segment: &Segment<'_>, payload: &[u8]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn what_is_emitted_is_parsed((segment, payload) in segment()) {
+    fn emitted_segments_parse((segment, payload) in segment()) {
         let bytes = emitted(&segment, &payload);
         let parsed = Segment::parse(&bytes).unwrap();
         prop_assert_eq!(parsed, Segment { payload: &payload, ..segment });
@@ -160,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn etherparse_reads_what_is_emitted((segment, payload) in segment()) {
+    fn etherparse_reads_emitted_segments((segment, payload) in segment()) {
         let bytes = emitted(&segment, &payload);
         let read = TcpHeaderSlice::from_slice(&bytes).unwrap();
         agree_on_fixed_fields(&segment, &read);
@@ -184,7 +186,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_as_etherparse_reads_them(
+    fn any_bytes_are_read_as_by_etherparse(
         mut bytes in vec(any::<u8>(), 0..100),
         words in 0u8..16,
     ) {
@@ -204,7 +206,7 @@ proptest! {
 
     /// The parser of options never goes beyond them, and reads the same from what it wrote.
     #[test]
-    fn options_of_any_bytes_are_emitted_and_parsed_again(
+    fn any_options_survive_a_round_trip(
         bytes in vec(prop_oneof![0u8..11, any::<u8>()], 0..40),
         is_syn in any::<bool>(),
     ) {
@@ -220,12 +222,13 @@ proptest! {
     }
 
     #[test]
-    fn checksums_are_those_of_etherparse_and_smoltcp_takes_them(
+    fn checksums_agree_with_etherparse_and_smoltcp(
         (segment, payload) in segment(),
         v4 in any::<([u8; 4], [u8; 4])>(),
         v6 in any::<([u8; 16], [u8; 16])>(),
     ) {
-        let (src, dst) = (Ipv4Addr::from(v4.0), Ipv4Addr::from(v4.1));
+        let src = Ipv4Addr::from(v4.0);
+        let dst = Ipv4Addr::from(v4.1);
         let bytes = emitted(&segment, &payload);
         let len = bytes.len();
         let pseudo = Sum::pseudo_header_v4(src, dst, TCP, len as u32);
@@ -237,7 +240,9 @@ proptest! {
         let packet = TcpPacket::new_checked(&summed[..]).unwrap();
         prop_assert!(packet.verify_checksum(&IpAddress::Ipv4(src), &IpAddress::Ipv4(dst)));
 
-        let (src, dst) = (Ipv6Addr::from(v6.0), Ipv6Addr::from(v6.1));
+        let src = Ipv6Addr::from(v6.0);
+
+        let dst = Ipv6Addr::from(v6.1);
         let pseudo = Sum::pseudo_header_v6(src, dst, TCP, len as u32);
         let summed = checksummed(&bytes, segment.header_len(), pseudo);
         let theirs = TcpHeaderSlice::from_slice(&summed).unwrap();
@@ -247,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_is_noticed((segment, payload) in segment(), bit in any::<usize>()) {
+    fn flipped_bits_are_noticed((segment, payload) in segment(), bit in any::<usize>()) {
         let pseudo = Sum::pseudo_header_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), TCP, 99);
         let mut bytes = checksummed(&emitted(&segment, &payload), segment.header_len(), pseudo);
         let bit = bit % (bytes.len() * 8);
@@ -256,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn smoltcp_emits_what_is_parsed(
+    fn smoltcp_segments_are_parsed(
         ports in (1..=u16::MAX, 1..=u16::MAX),
         numbers in any::<(u32, u32)>(),
         control in 0..5usize,
@@ -288,7 +293,8 @@ proptest! {
             payload: &payload,
         };
         let mut bytes = vec![0; repr.buffer_len()];
-        let (src, dst) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let src = Ipv4Addr::new(10, 0, 0, 1);
+        let dst = Ipv4Addr::new(10, 0, 0, 2);
         let ends = (IpAddress::Ipv4(src), IpAddress::Ipv4(dst));
         let mut packet = TcpPacket::new_unchecked(&mut bytes[..]);
         repr.emit(&mut packet, &ends.0, &ends.1, &ChecksumCapabilities::default());
@@ -367,7 +373,7 @@ fn options_of(flags: Flags, options: &[u8]) -> TcpOptions {
 }
 
 #[test]
-fn an_illegal_length_is_said_and_what_stood_before_it_counts() {
+fn illegal_option_lengths_end_parsing() {
     let mss = TcpOptions {
         mss: Some(1460),
         has_illegal_length: true,
@@ -381,7 +387,7 @@ fn an_illegal_length_is_said_and_what_stood_before_it_counts() {
 }
 
 #[test]
-fn an_option_of_another_length_than_it_must_have_is_passed_over() {
+fn known_options_of_wrong_length_are_skipped() {
     // MSS, window scale, SACK permitted, SACK and timestamps, each too long or too short; then a
     // window scale as it should be.
     let wrong: [&[u8]; 7] = [
@@ -404,14 +410,14 @@ fn an_option_of_another_length_than_it_must_have_is_passed_over() {
 }
 
 #[test]
-fn an_option_that_is_not_known_is_passed_over() {
+fn unknown_options_are_skipped() {
     // RFC 9293 3.1, MUST-6: here TCP fast open's.
     let options = options_of(Flags::SYN, &[34, 4, 1, 2, 2, 4, 0x05, 0xb4]);
     assert_eq!(options.mss, Some(1460));
 }
 
 #[test]
-fn options_may_begin_anywhere_and_end_early() {
+fn unaligned_options_and_early_ends() {
     // RFC 9293 3.1, MUST-64: not aligned. And what stands behind the end does not count.
     let options = options_of(Flags::SYN, &[1, 2, 4, 0x05, 0xb4, 3, 3, 2, 0, 4, 2, 0]);
     let expected = TcpOptions {
@@ -432,7 +438,7 @@ fn a_window_scale_above_14_is_14() {
 }
 
 #[test]
-fn options_of_a_syn_count_in_a_syn_only_and_blocks_in_others_only() {
+fn syn_options_count_in_a_syn_only() {
     let bytes = [&[2, 4, 0x05, 0xb4, 3, 3, 7, 4, 2][..], &[5, 10], &[9; 8]].concat();
     let syn = options_of(Flags::SYN, &bytes);
     assert!(syn.sack_permitted && syn.sacks.is_empty());
@@ -443,7 +449,7 @@ fn options_of_a_syn_count_in_a_syn_only_and_blocks_in_others_only() {
 }
 
 #[test]
-fn a_segment_that_is_cut_off_is_truncated_and_a_short_header_cannot_be() {
+fn short_segments_are_refused() {
     let bytes = with_options(Flags::NONE, &[1; 12]);
     for len in 0..bytes.len() {
         let parsed = Segment::parse(&bytes[..len]);

@@ -25,7 +25,7 @@ const PORT: u16 = 80;
 /// Enough for debug builds in a few seconds.
 const SEEDS: u64 = 400;
 
-/// What failed once.
+/// Seeds of failures that were repaired.
 const SEEDS_KEPT: [u64; 2] = [
     // The whole of a connection was doubled, and its double came within the tick of the initial
     // sequence numbers: it opened a second connection, which no application took.
@@ -40,7 +40,7 @@ const SEEDS_KEPT: [u64; 2] = [
 const EVENTS_MAX: usize = 400_000;
 
 #[test]
-fn both_streams_arrive_byte_for_byte_whatever_the_link_does() {
+fn both_streams_arrive_intact() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     if let Some(seed) = number("NETSTACK_SEED") {
         World::new(seed).run();
@@ -78,7 +78,7 @@ impl Random {
     }
 }
 
-/// What the link does to a segment, in percent.
+/// Behaviour of the link, in percent of segments.
 struct Link {
     loss: u64,
     duplication: u64,
@@ -115,7 +115,7 @@ struct World {
     sites: [Site; 2],
     link: Link,
     packets: Vec<Option<Packet>>,
-    /// When, and which packet; the number orders those of one instant.
+    /// Arrival time and number of each packet in flight; the number orders those of one instant.
     flying: BinaryHeap<Reverse<(Instant, usize)>>,
 }
 
@@ -192,7 +192,8 @@ impl World {
                 payload: &packet.payload,
                 ..packet.segment
             };
-            let (to, from) = (packet.to, 1 - packet.to);
+            let from = 1 - packet.to;
+            let to = packet.to;
             let shard = &mut self.sites[to].shard;
             shard.receive(now, ADDRESSES[to], ADDRESSES[from], &segment, packet.ecn);
         }
@@ -240,9 +241,10 @@ impl World {
         let sent = line + self.link.per_byte * len;
         self.sites[from].line_free_at = sent;
         let jitter = self.link.jitter.as_nanos() as u64 + 1;
-        let late = match self.random.chance(self.link.reordering) {
-            true => Duration::from_nanos(self.random.below(jitter)) + self.link.delay / 2,
-            false => Duration::ZERO,
+        let late = if self.random.chance(self.link.reordering) {
+            Duration::from_nanos(self.random.below(jitter)) + self.link.delay / 2
+        } else {
+            Duration::ZERO
         };
         let at = sent + self.link.delay + late;
         if self.random.chance(self.link.duplication) {
@@ -269,9 +271,10 @@ impl World {
             let machine = site.flow.and_then(|id| site.shard.connection(id));
             machine.is_some_and(|machine| machine.readable_len() > 0)
         });
-        let read_at = match has_to_read {
-            true => self.now + Duration::from_millis(1),
-            false => Instant::NEVER,
+        let read_at = if has_to_read {
+            self.now + Duration::from_millis(1)
+        } else {
+            Instant::NEVER
         };
         wakes.min().expect("two sites").min(arrival).min(read_at)
     }

@@ -36,16 +36,18 @@ pub struct TcpListener<D: Device + Send + 'static = DeviceQueue> {
 }
 
 impl<D: Device + Send + 'static> TcpListener<D> {
-    /// Listens at one of the stack's addresses; `0.0.0.0` is all of IPv4, `[::]` all. A port has one
-    /// listener: connections to it at another address are reset.
+    /// Listens at one of the stack's addresses; `0.0.0.0` is all of IPv4, `[::]` all. A port has
+    /// one listener: connections to it at another address are reset.
     ///
     /// # Errors
-    /// `AddrInUse`; `AddrNotAvailable` if the address is not the stack's; `InvalidInput` for port 0.
+    /// `AddrInUse`; `AddrNotAvailable` if the address is not the stack's; `InvalidInput` for port
+    /// 0.
     pub fn bind(stack: &SocketStack<D>, address: SocketAddr) -> io::Result<TcpListener<D>> {
         TcpListener::bind_with(stack, address, Backlog::default())
     }
 
-    /// As [`bind`](TcpListener::bind), with a limit of one's own on what waits to be accepted.
+    /// Binds as [`bind`](TcpListener::bind), with limits on the connections that wait to be
+    /// accepted.
     ///
     /// # Errors
     /// As [`bind`](TcpListener::bind).
@@ -93,14 +95,15 @@ impl<D: Device + Send + 'static> TcpListener<D> {
         }
     }
 
-    /// What has its port, which is another listener's once this one is closed.
+    /// Shard with its port, which is another listener's once this one is closed.
     ///
     /// # Errors
     /// `NotConnected` after [`close`](TcpListener::close) and when the stack has ended.
     fn shard<'a>(&self, state: &'a mut Locked<'_, D>) -> io::Result<&'a mut Shard> {
-        match self.is_closed.load(Ordering::Relaxed) {
-            true => Err(io::ErrorKind::NotConnected.into()),
-            false => state.shard(),
+        if self.is_closed.load(Ordering::Relaxed) {
+            Err(io::ErrorKind::NotConnected.into())
+        } else {
+            state.shard()
         }
     }
 
@@ -123,14 +126,14 @@ impl<D: Device + Send + 'static> TcpListener<D> {
         }
     }
 
-    /// How many connections are half open, or wait to be accepted.
+    /// Number of connections that are half open or wait to be accepted.
     pub fn backlog_len(&self) -> usize {
         let mut state = self.shared.lock();
         let shard = self.shard(&mut state);
         shard.map_or(0, |shard| shard.backlog_len(self.address.port()))
     }
 
-    /// Why the stack has ended, if it was not dropped: a panic, or an error of the system's.
+    /// Reason of the stack's end, if it was not dropped: a panic, or a system error.
     pub fn failure(&self) -> Option<String> {
         self.shared.lock().failure().map(str::to_owned)
     }
@@ -164,7 +167,7 @@ impl<D: Device + Send + 'static> fmt::Debug for TcpListener<D> {
     }
 }
 
-/// Whether a listener at `bound` takes connections to `own`, one of the stack's addresses.
+/// True if a listener at `bound` takes connections to `own`, one of the stack's addresses.
 fn takes(bound: IpAddr, own: IpAddr) -> bool {
     bound == own || bound.is_unspecified() && (bound.is_ipv6() || own.is_ipv4())
 }

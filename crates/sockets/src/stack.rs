@@ -1,14 +1,14 @@
-//! A stack: its netstack, the two fibers that drive it, and which fibers wait for what.
+//! A stack: its netstack, the two fibers that drive it, and the fibers that wait.
 //!
 //! ```text
 //!   frames   waits for the device's descriptor ──┐
-//!                                                ├─▶ a turn: receive ▶ wake ▶ yield ▶ transmit
+//!                                                ├─▶ a round: receive ▶ wake ▶ yield ▶ transmit
 //!   clock    waits for the next timer or a call ─┘                          │
 //!                                                             fibers read and write
 //! ```
 //!
-//! What fibers write while a turn is under way leaves at its end. One that writes at another time
-//! calls the clock, whose turn comes when the fiber gives way: so a burst of writes is one burst of
+//! Bytes that fibers write during a round leave at its end. A fiber that writes at another time
+//! wakes the clock, whose round begins when the fiber yields: so a burst of writes is one burst of
 //! frames.
 //!
 //! The lock is held for a call into the netstack, and never by a fiber that waits.
@@ -34,38 +34,38 @@ use netstack::stack::{FlowId, Shard};
 use netstack::tcp::Happened;
 use netstack::time::Instant as NetInstant;
 
-/// How soon a frame is tried again that the device had no room for, and how long two turns of the
-/// clock are apart, since its timers have ticks of this length.
+/// Delay before a frame is retried that the device had no space for, and least time between two
+/// rounds of the clock: its timers have ticks of this length.
 const TICK: Duration = Duration::from_millis(1);
 
-/// How often [`SocketStack::wait_for_ends`] looks.
+/// Interval at which [`SocketStack::wait_for_ends`] checks.
 const LOOK_STEP: Duration = Duration::from_millis(2);
 
-/// How long the device is left alone after an error, which would come back at once. Each further
-/// one doubles that up to the second: a device may be gone for ever.
+/// Pause after an error of the device, which would come back at once. Further errors double it up
+/// to the second value, because a device may be gone for ever.
 const DEVICE_PAUSE: Duration = Duration::from_millis(1);
 const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 
-/// How often it is told that the device cannot send, at most: frames may come all the while.
+/// Least time between two reports that the device cannot send: frames may arrive meanwhile.
 const SENDING_FAILURE_EVERY: Duration = Duration::from_secs(10);
 
-/// A stack on a link: a netstack that two fibers drive. Dropping it ends it, and so does a panic of
-/// what it does or of [`with_netstack`](SocketStack::with_netstack): its connections are heard of no
-/// more, and all that wait for them get `NotConnected`. What was due when it was dropped, such as
-/// the ends and resets of its connections, is sent once, and not again. Its device is closed when
-/// the last of its sockets is dropped too.
+/// A netstack that two fibers drive. Dropping it ends it, and so does a panic of
+/// what it does or of [`with_netstack`](SocketStack::with_netstack): its connections are heard of
+/// no more, and all that wait for them get `NotConnected`. What was due when it was dropped, such
+/// as the ends and resets of its connections, is sent once, and not again. Its device is closed
+/// when the last of its sockets is dropped too.
 pub struct SocketStack<D: Device + Send + 'static = DeviceQueue> {
     pub(crate) shared: Arc<Shared<D>>,
 }
 
-/// What a stack has counted.
+/// Counters of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackCounters {
-    /// Turns: receive, wake, transmit.
-    pub turns: u64,
-    /// Turns of the clock among them, by its timers or because a fiber has called it.
-    pub clock_turns: u64,
-    /// Turns in which the device has failed.
+    /// Rounds: receive, wake, transmit.
+    pub rounds: u64,
+    /// Rounds of the clock among them, by its timers or because a fiber has called it.
+    pub clock_rounds: u64,
+    /// Rounds in which the device has failed.
     pub device_errors: u64,
 }
 
@@ -107,7 +107,7 @@ impl<D: Device + Send + 'static> SocketStack<D> {
         f(&mut self.shared.lock().netstack)
     }
 
-    /// What it has counted.
+    /// Counters since the start.
     pub fn counters(&self) -> StackCounters {
         self.shared.lock().counters
     }
@@ -124,7 +124,7 @@ impl<D: Device + Send + 'static> SocketStack<D> {
         true
     }
 
-    /// What tells of failures of its device.
+    /// Watch that reports failures of the device.
     pub fn device_watch(&self) -> DeviceWatch<D> {
         DeviceWatch {
             shared: Arc::clone(&self.shared),
@@ -185,9 +185,9 @@ impl<D: Device + Send + 'static> fmt::Debug for DeviceWatch<D> {
     }
 }
 
-/// What a stack shares with its sockets.
+/// State that a stack shares with its sockets.
 pub(crate) struct Shared<D> {
-    /// What the netstack's time is counted from.
+    /// Zero of the netstack's time.
     start: Instant,
     state: Mutex<State<D>>,
 }
@@ -198,19 +198,19 @@ pub(crate) struct State<D> {
     netstack: Netstack<D>,
     /// By the index of their flows.
     waits: Vec<Option<Arc<Waits>>>,
-    /// Those that wait to accept, by port.
+    /// Fibers that wait to accept, by port.
     ports: BTreeMap<u16, Arc<Condvar>>,
-    /// Turns that have begun and not transmitted: what is written now leaves with them.
-    turns: usize,
+    /// Rounds that have begun and not transmitted: what is written now leaves with them.
+    rounds: usize,
     clock: Option<Fiber>,
     frames: Option<Fiber>,
-    /// When the clock's next turn is; `START` if it was called.
+    /// Time of the clock's next round; `START` if it was called.
     clock_at: NetInstant,
-    /// When its last one was.
+    /// Time of its last round.
     clock_was_at: NetInstant,
     /// Zero while the device works.
     device_pause: Duration,
-    /// Why it brings nothing, until that is taken.
+    /// Failure to receive that was not reported yet.
     device_failure: Option<io::Error>,
     /// No frame has come since that was told.
     is_failure_told: bool,
@@ -218,12 +218,12 @@ pub(crate) struct State<D> {
     sending_failure_at: NetInstant,
     device_failed: Arc<Condvar>,
     is_over: bool,
-    /// Why it is, if not because it was dropped.
+    /// Reason of the end, unless the stack was dropped.
     failure: Option<String>,
     counters: StackCounters,
 }
 
-/// Which fibers wait for a connection.
+/// Fibers that wait for a connection.
 #[derive(Default)]
 pub(crate) struct Waits {
     pub(crate) readable: Condvar,
@@ -243,11 +243,11 @@ impl Waits {
     }
 }
 
-/// What came of a turn.
-enum Turn {
+/// Outcome of a round.
+enum Round {
     /// The device has no more frames.
     Done,
-    /// It gave as many as a burst takes.
+    /// A whole burst was received.
     More,
     Failed,
 }
@@ -266,10 +266,10 @@ impl<D: Device> Shared<D> {
         let _over = Over(self);
         let readable = Readable::from(readable);
         while !self.lock().is_over {
-            let waited = match self.turn() {
-                Turn::More => Ok(()),
-                Turn::Done => readable.wait(None),
-                Turn::Failed => {
+            let waited = match self.run_round() {
+                Round::More => Ok(()),
+                Round::Done => readable.wait(None),
+                Round::Failed => {
                     let pause = self.lock().device_pause;
                     fiber::sleep(pause);
                     Ok(())
@@ -300,9 +300,9 @@ impl<D: Device> Shared<D> {
             let at = state.clock_at;
             if is_called || at <= now {
                 state.clock_was_at = now;
-                state.counters.clock_turns += 1;
+                state.counters.clock_rounds += 1;
                 drop(state);
-                self.turn();
+                self.run_round();
             } else {
                 drop(state);
                 fiber::park_timeout(at.since(now));
@@ -311,10 +311,10 @@ impl<D: Device> Shared<D> {
     }
 
     /// Takes in what has come, lets the fibers go on that it is for, and sends what there is.
-    fn turn(&self) -> Turn {
+    fn run_round(&self) -> Round {
         let mut state = self.lock();
-        state.turns += 1;
-        state.counters.turns += 1;
+        state.rounds += 1;
+        state.counters.rounds += 1;
         let received = state.netstack.receive(self.now());
         // Before the fibers that the frames are for: they may ask.
         let received = state.hear_device(received);
@@ -322,9 +322,9 @@ impl<D: Device> Shared<D> {
         drop(state);
         fiber::yield_now();
         let mut state = self.lock();
-        state.turns -= 1;
+        state.rounds -= 1;
         if state.is_over {
-            return Turn::More;
+            return Round::More;
         }
         let now = self.now();
         let transmitted = state.netstack.transmit(now, &());
@@ -332,16 +332,17 @@ impl<D: Device> Shared<D> {
         let came_of_it = match (received, transmitted) {
             (Some(count), Ok(())) => {
                 state.device_pause = Duration::ZERO;
-                match count < BURST_FRAMES_MAX {
-                    true => Turn::Done,
-                    false => Turn::More,
+                if count < BURST_FRAMES_MAX {
+                    Round::Done
+                } else {
+                    Round::More
                 }
             }
             _ => {
                 state.counters.device_errors += 1;
                 let longer = 2 * state.device_pause;
                 state.device_pause = longer.clamp(DEVICE_PAUSE, DEVICE_PAUSE_MAX);
-                Turn::Failed
+                Round::Failed
             }
         };
         // After an error the clock tries again: what is to leave may have no timer.
@@ -385,9 +386,10 @@ struct Over<'a, D: Device>(&'a Shared<D>);
 impl<D: Device> Drop for Over<'_, D> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        match thread::panicking() {
-            true => state.fail("a fiber of it panicked"),
-            false => state.end(),
+        if thread::panicking() {
+            state.fail("a fiber of it panicked")
+        } else {
+            state.end()
         }
     }
 }
@@ -407,7 +409,7 @@ impl<D: Device> State<D> {
             netstack,
             waits: Vec::new(),
             ports: BTreeMap::new(),
-            turns: 0,
+            rounds: 0,
             clock: None,
             frames: None,
             clock_at: NetInstant::START,
@@ -447,9 +449,9 @@ impl<D: Device> State<D> {
         Err(io::Error::new(io::ErrorKind::NotConnected, message))
     }
 
-    /// Something is to be sent, or a timer is another: there will be a turn.
+    /// Wakes the clock for a round, because something is to be sent or a timer has changed.
     pub(crate) fn call(&mut self) {
-        let is_coming = self.turns > 0 || !self.device_pause.is_zero();
+        let is_coming = self.rounds > 0 || !self.device_pause.is_zero();
         if !is_coming && self.clock_at != NetInstant::START {
             self.call_clock(NetInstant::START);
         }
@@ -494,15 +496,16 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// When the clock's next turn is.
+    /// Time of the clock's next round.
     fn wakes_at(&self) -> NetInstant {
         if !self.device_pause.is_zero() {
             return self.clock_was_at + self.device_pause;
         }
         let not_before = self.clock_was_at + TICK;
-        match self.netstack.is_held_up() {
-            true => not_before,
-            false => self.netstack.wakes_at().max(not_before),
+        if self.netstack.is_held_up() {
+            not_before
+        } else {
+            self.netstack.wakes_at().max(not_before)
         }
     }
 
@@ -576,7 +579,7 @@ impl<D: Device> State<D> {
         Err(io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// Sends what would leave with the next turn, as far as the device takes it: there is none.
+    /// Sends the frames of the next round, as far as the device takes them: no round follows.
     fn send_last(&mut self, now: NetInstant) {
         if !self.is_over {
             // Nothing can be done about an error any more.

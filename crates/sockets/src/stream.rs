@@ -121,7 +121,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         self.until_readable(deadline).map(drop)
     }
 
-    /// How many bytes can be received without a wait; 0 also at the end.
+    /// Number of bytes that can be received without waiting; 0 also at the end.
     pub fn readable_len(&self) -> usize {
         let mut state = self.shared.lock();
         let connection = self.connection(&mut state);
@@ -275,8 +275,8 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         state.call();
     }
 
-    /// Whether short segments are sent at once (TCP_NODELAY), one that waits as well. They are not,
-    /// unless it is said: with data under way a short segment waits. RFC 9293 3.7.4
+    /// Sets whether short segments are sent at once (TCP_NODELAY), including one that waits. By
+    /// default a short segment waits while data is in flight. RFC 9293 3.7.4
     pub fn set_nodelay(&self, is_nodelay: bool) {
         let mut state = self.shared.lock();
         if let Ok(shard) = state.shard() {
@@ -296,7 +296,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         self.local
     }
 
-    /// How long a read may wait; `None` (the default) is for ever.
+    /// Sets the time-out of reads; `None` (the default) waits for ever.
     ///
     /// # Errors
     /// `InvalidInput` for a zero time-out.
@@ -304,7 +304,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         set_timeout(&self.read_timeout, timeout)
     }
 
-    /// How long a write may wait; `None` (the default) is for ever.
+    /// Sets the time-out of writes; `None` (the default) waits for ever.
     ///
     /// # Errors
     /// `InvalidInput` for a zero time-out.
@@ -323,7 +323,8 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     }
 
     /// # Errors
-    /// `ConnectionAborted` after [`reset`](TcpStream::reset); `NotConnected` if the stack has ended.
+    /// `ConnectionAborted` after [`reset`](TcpStream::reset); `NotConnected` if the stack has
+    /// ended.
     fn connection<'a>(&self, state: &'a mut Locked<'_, D>) -> io::Result<&'a Connection> {
         let connection = state.shard()?.connection(self.id);
         connection.ok_or_else(|| error_of(End::Aborted))
@@ -391,7 +392,7 @@ impl<D: Device + Send + 'static> fmt::Debug for TcpStream<D> {
     }
 }
 
-/// What the kernel says of a connection that has ended so.
+/// Error that the kernel reports for a connection with this end.
 fn error_of(end: End) -> io::Error {
     let kind = match end {
         End::Closed => io::ErrorKind::NotConnected,

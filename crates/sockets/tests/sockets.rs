@@ -89,7 +89,8 @@ fn kind<T>(result: io::Result<T>) -> ErrorKind {
 /// Sends `len` bytes, which come back, while it reads them; then ends.
 fn echo_of(len: usize, client: &SocketStack<impl AnyDevice>) {
     let stream = TcpStream::connect(client, address(1, PORT)).unwrap();
-    let (sent, mut came) = (pattern(len), Vec::new());
+    let sent = pattern(len);
+    let mut came = Vec::new();
     fiber::scope(|scope| {
         scope.spawn(|| {
             (&stream).write_all(&sent).unwrap();
@@ -102,7 +103,7 @@ fn echo_of(len: usize, client: &SocketStack<impl AnyDevice>) {
 }
 
 #[test]
-fn ten_megabytes_come_back_as_they_were() {
+fn ten_megabytes_come_back() {
     on_a_link(|server, client| {
         let _listener = serve_echo(&server);
         echo_of(10_000_000, &client);
@@ -110,7 +111,7 @@ fn ten_megabytes_come_back_as_they_were() {
 }
 
 #[test]
-fn ten_megabytes_come_back_as_they_were_over_a_link_that_loses_doubles_and_reorders() {
+fn ten_megabytes_cross_a_bad_link() {
     for (seed, backend) in [(1, BackendChoice::Auto), (2, BackendChoice::Epoll)] {
         let link = Impairment {
             loss: 0.005,
@@ -130,7 +131,7 @@ fn ten_megabytes_come_back_as_they_were_over_a_link_that_loses_doubles_and_reord
 }
 
 #[test]
-fn a_thousand_connections_at_once_have_their_own_bytes() {
+fn a_thousand_connections_at_once() {
     const COUNT: usize = 1000;
     on_a_link(|server, client| {
         let _listener = serve_echo(&server);
@@ -139,7 +140,8 @@ fn a_thousand_connections_at_once_have_their_own_bytes() {
         let all_are_open = Arc::new(Barrier::new(COUNT));
         let clients: Vec<_> = (0..COUNT)
             .map(|number| {
-                let (client, all_are_open) = (Arc::clone(&client), Arc::clone(&all_are_open));
+                let client = Arc::clone(&client);
+                let all_are_open = Arc::clone(&all_are_open);
                 fiber::spawn(move || {
                     let mut stream = TcpStream::connect(&client, address(1, PORT)).unwrap();
                     all_are_open.wait();
@@ -174,7 +176,7 @@ fn many_fibers_accept_from_one_listener() {
 }
 
 #[test]
-fn after_a_half_close_the_answer_still_comes() {
+fn half_close_still_gets_the_answer() {
     on_a_link(|server, client| {
         let (mut near, mut far) = pair(&server, &client);
         far.write_all(b"question").unwrap();
@@ -193,7 +195,7 @@ fn after_a_half_close_the_answer_still_comes() {
 }
 
 #[test]
-fn the_end_of_reading_wakes_the_reader_and_leaves_what_has_come() {
+fn shutting_down_reads_wakes_the_reader() {
     on_a_link(|server, client| {
         let (mut near, far) = pair(&server, &client);
         fiber::scope(|scope| {
@@ -207,9 +209,9 @@ fn the_end_of_reading_wakes_the_reader_and_leaves_what_has_come() {
     });
 }
 
-/// As the streams of `fiber::net`, over which the same is tried (fiber's `tests/streams.rs`).
+/// `fiber::net` streams have the same test (fiber's `tests/streams.rs`).
 #[test]
-fn the_end_of_writing_wakes_a_writer() {
+fn shutting_down_writes_wakes_the_writer() {
     on_a_link_seen(|server, client, inspector| {
         let (near, _far) = pair(&server, &client);
         let near = Arc::new(near);
@@ -228,7 +230,7 @@ fn the_end_of_writing_wakes_a_writer() {
 }
 
 #[test]
-fn each_wait_of_a_stream_ends_when_its_fiber_is_cancelled() {
+fn cancelling_a_fiber_ends_its_waits() {
     on_a_link_seen(|server, client, inspector| {
         type Wait = fn(&TcpStream<Wire>) -> io::Result<()>;
         const WAITS: [(&str, Wait); 4] = [
@@ -259,7 +261,7 @@ fn each_wait_of_a_stream_ends_when_its_fiber_is_cancelled() {
 }
 
 #[test]
-fn a_reset_ends_a_read_and_a_write_that_wait() {
+fn resets_end_blocked_reads_and_writes() {
     on_a_link(|server, client| {
         let (near, far) = pair(&server, &client);
         let writer = Arc::new(far);
@@ -279,7 +281,7 @@ fn a_reset_ends_a_read_and_a_write_that_wait() {
 }
 
 #[test]
-fn what_is_dropped_with_unread_bytes_is_reset_and_else_closed() {
+fn unread_bytes_at_drop_cause_a_reset() {
     on_a_link(|server, client| {
         let (near, mut far) = pair(&server, &client);
         far.write_all(b"unread").unwrap();
@@ -299,7 +301,7 @@ fn what_is_dropped_with_unread_bytes_is_reset_and_else_closed() {
 }
 
 #[test]
-fn a_wait_past_its_time_out_fails_and_loses_nothing() {
+fn timed_out_waits_lose_nothing() {
     on_a_link(|server, client| {
         let (mut near, mut far) = pair(&server, &client);
         let soon = Some(Duration::from_millis(20));
@@ -330,7 +332,7 @@ fn a_wait_past_its_time_out_fails_and_loses_nothing() {
 }
 
 #[test]
-fn the_wait_for_room_ends_when_there_is_some_and_fails_past_its_time() {
+fn wait_writable_ends_or_times_out() {
     on_a_link(|server, client| {
         let (mut near, far) = pair(&server, &client);
         let soon = || Some(Instant::now() + Duration::from_millis(20));
@@ -357,7 +359,7 @@ fn the_wait_for_room_ends_when_there_is_some_and_fails_past_its_time() {
 }
 
 #[test]
-fn connections_to_nobody_are_refused_or_time_out() {
+fn connects_are_refused_or_time_out() {
     on_a_link(|_server, client| {
         let refused = TcpStream::connect(&client, address(1, 9));
         assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
@@ -377,7 +379,7 @@ fn connections_to_nobody_are_refused_or_time_out() {
 }
 
 #[test]
-fn a_fiber_that_is_cancelled_stops_to_wait_and_its_connection_is_closed() {
+fn cancelled_fibers_close_their_connection() {
     on_a_link_seen(|server, client, inspector| {
         let (near, mut far) = pair(&server, &client);
         let reader = fiber::spawn(move || (&near).read(&mut [0]).unwrap_err());
@@ -401,7 +403,7 @@ fn a_fiber_that_is_cancelled_stops_to_wait_and_its_connection_is_closed() {
 }
 
 #[test]
-fn a_listener_that_is_closed_wakes_its_acceptors_and_resets_those_that_wait() {
+fn closing_a_listener_wakes_acceptors() {
     on_a_link_seen(|server, client, inspector| {
         let listener = Arc::new(TcpListener::bind(&server, address(1, PORT)).unwrap());
         let taken = TcpListener::bind(&server, address(1, PORT));
@@ -439,7 +441,7 @@ fn a_listener_that_is_closed_wakes_its_acceptors_and_resets_those_that_wait() {
 }
 
 #[test]
-fn a_listener_that_refuses_leaves_those_that_wait_to_be_accepted() {
+fn refusing_keeps_waiting_connections() {
     on_a_link(|server, client| {
         let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
         let mut early = TcpStream::connect(&client, address(1, PORT)).unwrap();
@@ -462,7 +464,7 @@ fn a_listener_that_refuses_leaves_those_that_wait_to_be_accepted() {
 /// Seen (in review): a peer that acknowledges a reply and never our FIN held a fiber of a server,
 /// its stack and its place for two minutes. Cause: only a wait for both was to be had.
 #[test]
-fn bytes_are_waited_for_without_the_end() {
+fn wait_acknowledged_ignores_the_end() {
     on_a_link(|server, client| {
         let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
         let mut early = TcpStream::connect(&client, address(1, PORT)).unwrap();
@@ -489,7 +491,7 @@ fn bytes_are_waited_for_without_the_end() {
 /// acknowledged. If the end of a connection was lost then, the peer waited for it in vain. Cure:
 /// the stack can be asked whether the ends have come.
 #[test]
-fn a_lost_end_is_sent_again_before_the_stack_ends() {
+fn lost_ends_are_resent_before_the_stack_ends() {
     on_a_link(|server, client| {
         let (near, mut far) = pair(&server, &client);
         let (idle, _other) = pair(&server, &client);
@@ -527,8 +529,9 @@ fn the_end_of_a_stack_wakes_its_waiters() {
 #[test]
 fn ends_are_sent_before_the_stack_ends() {
     // Seen in a review: a connection that was reset, and one that was closed with its last bytes,
-    // just before the stack was dropped, stayed open for the peer until its own time-out. Cause: the
-    // turn that would have sent it found the stack ended. Cure: a stack sends what is due as it ends.
+    // just before the stack was dropped, stayed open for the peer until its own time-out. Cause:
+    // the round that would have sent it found the stack ended. Cure: a stack sends what is due as
+    // it ends.
     on_a_link(|server, client| {
         let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
         let connect = || {
@@ -536,8 +539,10 @@ fn ends_are_sent_before_the_stack_ends() {
             far.set_read_timeout(Some(PATIENCE / 10)).unwrap();
             far
         };
-        let (mut cut, mut closed) = (connect(), connect());
-        let (cutting, mut closing) = (listener.accept().unwrap(), listener.accept().unwrap());
+        let mut cut = connect();
+        let mut closed = connect();
+        let cutting = listener.accept().unwrap();
+        let mut closing = listener.accept().unwrap();
         let mut waiting = connect();
         until("it waits", || listener.backlog_len() == 1);
         cutting.reset();
@@ -552,7 +557,7 @@ fn ends_are_sent_before_the_stack_ends() {
 }
 
 #[test]
-fn a_listener_that_is_closed_leaves_the_next_one_of_its_port_alone() {
+fn a_closed_listener_spares_its_successor() {
     // Seen in a review: to refuse on a listener that was closed refused the clients of the next one
     // at its port, whose backlog it told as its own.
     on_a_link(|server, client| {
@@ -591,23 +596,23 @@ fn plain_threads_use_the_same_sockets() {
 }
 
 #[test]
-fn hosts_with_idle_connections_rest() {
+fn idle_connections_cause_no_rounds() {
     on_a_link(|server, client| {
         let _listener = serve_echo(&server);
         let mut stream = TcpStream::connect(&client, address(1, PORT)).unwrap();
         stream.write_all(b"x").unwrap();
         stream.read_exact(&mut [0]).unwrap();
-        let turns = || server.counters().turns + client.counters().turns;
-        let before = turns();
-        // What does not rest takes a turn in a microsecond.
+        let rounds = || server.counters().rounds + client.counters().rounds;
+        let before = rounds();
+        // A stack that does not rest runs a round in a microsecond.
         fiber::sleep(Duration::from_millis(200));
-        let taken = turns() - before;
-        assert!(taken < 200, "{taken} turns, with nothing to do");
+        let taken = rounds() - before;
+        assert!(taken < 200, "{taken} rounds, with nothing to do");
     });
 }
 
 #[test]
-fn a_peer_that_reads_nothing_does_not_hold_up_others() {
+fn slow_readers_do_not_block_others() {
     on_a_link(|server, client| {
         let _listener = serve_echo(&server);
         let greedy = TcpStream::connect(&client, address(1, PORT)).unwrap();
@@ -621,8 +626,8 @@ fn a_peer_that_reads_nothing_does_not_hold_up_others() {
 }
 
 #[test]
-fn what_a_device_fails_to_send_in_a_turn_of_the_clock_leaves_when_it_works_again() {
-    // Seen: an error of the device in a turn of the clock was forgotten, and an idle stack tried
+fn failed_clock_rounds_are_retried() {
+    // Seen: an error of the device in a round of the clock was forgotten, and an idle stack tried
     // again when a timer was due. Eight of them took eight time-outs, each twice as long as the
     // one before. The clock comes back after the device's pause.
     on_a_link(|server, client| {
@@ -639,7 +644,7 @@ fn what_a_device_fails_to_send_in_a_turn_of_the_clock_leaves_when_it_works_again
 }
 
 #[test]
-fn a_device_that_fails_in_a_turn_of_frames_is_tried_again() {
+fn failed_receives_are_retried() {
     on_a_link(|server, client| {
         let (mut near, mut far) = pair(&server, &client);
         client.with_netstack(|it| it.device().receives_to_fail = 5);
@@ -653,7 +658,7 @@ fn a_device_that_fails_in_a_turn_of_frames_is_tried_again() {
 }
 
 #[test]
-fn a_device_that_brings_nothing_is_told_once_until_frames_come_again() {
+fn receive_failures_are_reported_once() {
     // Seen: over fibers a server whose device was taken away answered no one and said nothing.
     on_a_link(|server, client| {
         let (mut near, mut far) = pair(&server, &client);
@@ -680,7 +685,7 @@ fn a_device_that_brings_nothing_is_told_once_until_frames_come_again() {
 }
 
 #[test]
-fn a_device_that_takes_nothing_is_told_as_well() {
+fn send_failures_are_reported() {
     // Seen: over AF_XDP a server said nothing when its interface was down. Its socket has no error
     // to be received, only frames that cannot be sent.
     on_a_link(|server, client| {
@@ -698,17 +703,17 @@ fn a_device_that_takes_nothing_is_told_as_well() {
 }
 
 #[test]
-fn the_stack_is_unlocked_during_a_device_pause() {
+fn the_stack_is_unlocked_in_a_device_pause() {
     // Seen: the stack's lock was held for the pause after an error of the device, so each look took
-    // as long as the pause, and saw the next turn.
+    // as long as the pause, and saw the next round.
     on_a_link(|server, _client| {
         server.with_netstack(|it| it.device().receives_to_fail = usize::MAX);
         let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
         drop(listener);
-        let turns = || server.counters().turns;
+        let rounds = || server.counters().rounds;
         until("five looks in one pause", || {
-            let first = turns();
-            (0..4).all(|_| turns() == first)
+            let first = rounds();
+            (0..4).all(|_| rounds() == first)
         });
     });
 }

@@ -1,4 +1,4 @@
-//! What the examples measure with: a segment between two hosts on one link.
+//! Segment between two hosts on one link, for the measuring examples.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -33,7 +33,7 @@ fn mac(host: u8) -> EthernetAddress {
     EthernetAddress([2, 0, 0, 0, 0, host])
 }
 
-/// Of one host, which knows where the other is.
+/// Interface of one host, which knows the other's Ethernet address.
 pub(crate) fn interface(host: u8, peer: u8) -> Interface {
     let mut interface = Interface::new(IpConfig {
         mac: mac(host),

@@ -36,7 +36,7 @@ pub(super) const fn instruction(
 /// The two instructions that load a map's address.
 pub(super) fn load_map(dst: u8, map: BorrowedFd<'_>) -> [Instruction; 2] {
     const LOAD_IMMEDIATE_64: u8 = 0x18;
-    /// As the source register: the immediate is a map's descriptor.
+    /// Source register that makes the immediate a map's descriptor.
     const PSEUDO_MAP_FD: u8 = 1;
     [
         instruction(LOAD_IMMEDIATE_64, dst, PSEUDO_MAP_FD, 0, map.as_raw_fd()),
@@ -50,7 +50,8 @@ pub(super) mod code {
     pub(in super::super) const LOAD_WORD: u8 = 0x61;
     pub(in super::super) const LOAD_HALF: u8 = 0x69;
     pub(in super::super) const LOAD_BYTE: u8 = 0x71;
-    /// Of a socket's frame into r0, as the network has it; outside of it the program returns 0.
+    /// Loads two bytes of a socket's frame into r0, in network order; outside of the frame the
+    /// program returns 0.
     pub(in super::super) const LOAD_FRAME_HALF: u8 = 0x28;
     pub(in super::super) const LOAD_FRAME_BYTE: u8 = 0x30;
     /// The same at a register's sum with the immediate.
@@ -200,13 +201,15 @@ pub(super) fn attach_xdp(
     Ok(unsafe { descriptor(bpf(LINK_CREATE, &link)?) })
 }
 
-/// What `attributes` leaves out at the end of `union bpf_attr` the kernel takes for zero.
+/// Calls `bpf(2)`. The kernel takes the fields that `attributes` lacks at the end of `union
+/// bpf_attr` for zero.
 ///
 /// # Safety
 ///
 /// `attributes` is what `command` reads, and so is what it points to.
 unsafe fn bpf<T>(command: c_int, attributes: &T) -> io::Result<c_long> {
-    let (at, len) = (&raw const *attributes, size_of::<T>());
+    let at = &raw const *attributes;
+    let len = size_of::<T>();
     // SAFETY: the kernel reads `len` bytes of the attributes, which are borrowed, and, as the
     // caller promises, what they point to (bpf(2)).
     match unsafe { libc::syscall(libc::SYS_bpf, c_long::from(command), at, len) } {

@@ -1,7 +1,7 @@
-//! A link that is worse than a wire: it loses, doubles, corrupts, delays and reorders frames, and
-//! has a rate and a queue, all as a seed says.
+//! Link with impairments: it loses, doubles, corrupts, delays and reorders frames, and has a rate
+//! and a queue. A seed determines all of it.
 //!
-//! What happens to a frame, in this order:
+//! Steps of a frame, in this order:
 //!
 //! ```text
 //!            loss      queue full             corruption, mark        duplication
@@ -28,7 +28,7 @@ use crate::wire::checksum::{self, Sum};
 use crate::wire::ethernet::{self, EtherType, EthernetHeader};
 use crate::wire::{ipv4, ipv6};
 
-/// What one direction of the link does. Probabilities are from 0 to 1.
+/// Impairment of one direction of the link. Probabilities are from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairment {
     /// The probability that a frame is lost.
@@ -39,19 +39,19 @@ pub struct Impairment {
     pub corruption: f64,
     /// That it is held for [`Impairment::reordering_by`] longer, and others pass it.
     pub reordering: f64,
-    /// How much longer.
+    /// Additional delay of a reordered frame.
     pub reordering_by: Duration,
     /// That it is marked as having met congestion, if its sender understands that. RFC 3168
     pub marking: f64,
-    /// How long it takes.
+    /// Propagation delay.
     pub delay: Duration,
     /// And up to so much more, evenly distributed. Frames do not pass each other by that.
     pub jitter: Duration,
-    /// How many bytes pass in a second, Ethernet headers included.
+    /// Rate in bytes per second, Ethernet headers included.
     pub rate_bytes_per_s: Option<u64>,
-    /// How many bytes wait for the rate, at most.
+    /// Limit on the bytes that wait for the rate.
     pub queue_bytes_max: u64,
-    /// How many frames are under way, at most: what bounds the memory.
+    /// Limit on frames in flight, which bounds the memory.
     pub frames_max: usize,
 }
 
@@ -72,7 +72,7 @@ impl Impairment {
     };
 }
 
-/// What has happened to the frames of one direction.
+/// Counters of the frames of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImpairCounters {
     /// Frames that came.
@@ -94,16 +94,16 @@ pub struct ImpairCounters {
     pub marked: u64,
 }
 
-/// How soon a device is asked again that had no room.
+/// Pause before a full device is tried again.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// A device behind a bad link. It offers no offload for transmission, so that what it impairs are
 /// the frames that a wire would see; a device that merges segments is to be opened without that.
 pub struct Impair<D> {
     device: D,
-    transmit: Lane,
-    receive: Lane,
-    /// What the device gives, before it is impaired.
+    transmit: Direction,
+    receive: Direction,
+    /// Frames from the device, before they are impaired.
     came: ReceiveBurst,
     /// The device had no room: it is not asked before.
     full_until: Instant,
@@ -117,14 +117,14 @@ impl<D: Device> Impair<D> {
         let mut seeds = Random(seed);
         Impair {
             device,
-            transmit: Lane::new(transmit, seeds.draw()),
-            receive: Lane::new(receive, seeds.draw()),
+            transmit: Direction::new(transmit, seeds.draw()),
+            receive: Direction::new(receive, seeds.draw()),
             came,
             full_until: Instant::START,
         }
     }
 
-    /// What happened to transmitted and to received frames.
+    /// Counters of transmitted and of received frames.
     pub fn counters(&self) -> (ImpairCounters, ImpairCounters) {
         (self.transmit.counters, self.receive.counters)
     }
@@ -242,16 +242,16 @@ impl<D: Device> Device for Impair<D> {
 }
 
 /// One direction.
-struct Lane {
+struct Direction {
     impairment: Impairment,
     random: Random,
     under_way: BinaryHeap<Reverse<UnderWay>>,
     pushed: u64,
     /// Buffers of frames that have left.
     spare: Vec<Vec<u8>>,
-    /// When the rate lets the next frame pass.
+    /// Time at which the rate lets the next frame pass.
     free_at: Instant,
-    /// When the last frame in order leaves.
+    /// Time at which the last frame in order leaves.
     last_due: Instant,
     counters: ImpairCounters,
 }
@@ -263,9 +263,9 @@ struct UnderWay {
     held: Held,
 }
 
-impl Lane {
-    fn new(impairment: Impairment, seed: u64) -> Lane {
-        Lane {
+impl Direction {
+    fn new(impairment: Impairment, seed: u64) -> Direction {
+        Direction {
             impairment,
             random: Random(seed),
             under_way: BinaryHeap::with_capacity(impairment.frames_max),
@@ -316,7 +316,7 @@ impl Lane {
         self.push(due, held);
     }
 
-    /// When the rate has let a frame pass; `None` if it does not fit into the queue.
+    /// Time at which the rate has let a frame pass; `None` if the queue is full.
     fn pass(&mut self, now: Instant, len: u64) -> Option<Instant> {
         let Some(rate) = self.impairment.rate_bytes_per_s else {
             return Some(now);

@@ -1,4 +1,4 @@
-//! Memory that a device shares with the kernel.
+//! Memory that is shared with the kernel.
 
 #![allow(unsafe_code)]
 

@@ -1,14 +1,13 @@
-//! Two devices in memory: what one transmits, the other receives.
+//! Pair of devices in memory: each receives the frames that the other transmits.
 //!
 //! ```text
-//!             ┌─ lane: frames_max at most ─▶┐
+//!             ┌─ pipe: frames_max at most ─▶┐
 //!       Mem ──┤                             ├── Mem
-//!             └◀─ lane: frames_max at most ─┘
+//!             └◀─ pipe: frames_max at most ─┘
 //! ```
 //!
-//! A frame is there at once, at the same virtual time; [`Impair`](super::impair::Impair) makes a
-//! link of it. Buffers go round: a lane allocates while it fills for the first time, and then no
-//! more.
+//! A frame arrives at once, at the same virtual time; [`Impair`](super::impair::Impair) adds a
+//! link. Buffers are reused: a pipe allocates only while it fills for the first time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -23,16 +22,17 @@ use crate::time::Instant;
 /// One end of a pair.
 pub struct Mem {
     capabilities: Capabilities,
-    outgoing: Rc<RefCell<Lane>>,
-    incoming: Rc<RefCell<Lane>>,
+    outgoing: Rc<RefCell<Pipe>>,
+    incoming: Rc<RefCell<Pipe>>,
 }
 
 /// Two devices that are connected, each of which holds up to `frames_max` frames that it has
 /// transmitted and the other not received. With offloads, checksums and long segments go across as
 /// they are.
 pub fn pair(capabilities: Capabilities, frames_max: usize) -> (Mem, Mem) {
-    let lane = || Rc::new(RefCell::new(Lane::new(frames_max)));
-    let (there, back) = (lane(), lane());
+    let pipe = || Rc::new(RefCell::new(Pipe::new(frames_max)));
+    let there = pipe();
+    let back = pipe();
     let end = |outgoing: &Rc<_>, incoming: &Rc<_>| Mem {
         capabilities,
         outgoing: Rc::clone(outgoing),
@@ -42,7 +42,7 @@ pub fn pair(capabilities: Capabilities, frames_max: usize) -> (Mem, Mem) {
 }
 
 impl Mem {
-    /// How many frames were not taken because the lane was full.
+    /// Number of frames that were refused because the pipe was full.
     pub fn refused(&self) -> u64 {
         self.outgoing.borrow().refused
     }
@@ -54,27 +54,27 @@ impl Device for Mem {
     }
 
     fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
-        let mut lane = self.incoming.borrow_mut();
+        let mut pipe = self.incoming.borrow_mut();
         while let Some(room) = burst.room() {
-            let Some(frame) = lane.frames.pop_front() else {
+            let Some(frame) = pipe.frames.pop_front() else {
                 break;
             };
             let len = frame.bytes.len();
             room[..len].copy_from_slice(&frame.bytes);
             burst.push(len, frame.verified, frame.segment_len);
-            lane.spare.push(frame.bytes);
+            pipe.spare.push(frame.bytes);
         }
         Ok(())
     }
 
     fn transmit(&mut self, _now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
         self.capabilities.assert_fit(frame);
-        let mut lane = self.outgoing.borrow_mut();
-        if lane.frames.len() == lane.frames_max {
-            lane.refused += 1;
+        let mut pipe = self.outgoing.borrow_mut();
+        if pipe.frames.len() == pipe.frames_max {
+            pipe.refused += 1;
             return Err(TransmitError::Full);
         }
-        let mut bytes = lane.spare.pop().unwrap_or_default();
+        let mut bytes = pipe.spare.pop().unwrap_or_default();
         bytes.resize(frame.len(), 0);
         frame.gather(&mut bytes);
         let (verified, segment_len) = match frame.offload {
@@ -82,7 +82,7 @@ impl Device for Mem {
             Offload::Checksum(_) => (Verified::Transport, None),
             Offload::Segmentation(cut) => (Verified::Transport, Some(cut.segment_len)),
         };
-        lane.frames.push_back(Held {
+        pipe.frames.push_back(Held {
             bytes,
             verified,
             segment_len,
@@ -92,7 +92,7 @@ impl Device for Mem {
 }
 
 /// One direction.
-struct Lane {
+struct Pipe {
     frames: VecDeque<Held>,
     /// Buffers of frames that have been received.
     spare: Vec<Vec<u8>>,
@@ -100,9 +100,9 @@ struct Lane {
     refused: u64,
 }
 
-impl Lane {
-    fn new(frames_max: usize) -> Lane {
-        Lane {
+impl Pipe {
+    fn new(frames_max: usize) -> Pipe {
+        Pipe {
             frames: VecDeque::with_capacity(frames_max),
             spare: Vec::with_capacity(frames_max),
             frames_max,

@@ -1,4 +1,4 @@
-//! A device as people write it, and opened: one type for all kinds that have an interface.
+//! Device names such as `tap:weft0`, and one type for all kinds of opened devices.
 
 use std::fmt;
 use std::io;
@@ -15,16 +15,16 @@ use crate::wire::ethernet::EthernetAddress;
 /// `tap:NAME`, `packet:NAME` or `xdp:NAME`, with the name of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceName {
-    /// How its frames are had.
+    /// Kind of the device.
     pub kind: DeviceKind,
-    /// Of 1 to 15 bytes.
+    /// Interface name of 1 to 15 bytes.
     pub interface: String,
 }
 
-/// How the frames of an interface are had.
+/// Way of exchanging frames with an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
-    /// [`Tap`]: it is made if it is not there.
+    /// [`Tap`], which is created if it does not exist.
     Tap,
     /// [`Packet`].
     Packet,
@@ -50,8 +50,8 @@ impl DeviceName {
         })
     }
 
-    /// The station's address that a netstack on this device must have, if it cannot choose: AF_XDP
-    /// gets what the card lets through, which is what is for the interface.
+    /// Ethernet address that a netstack on this device must have, if it cannot choose: AF_XDP
+    /// receives only the frames that the card accepts for its interface.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// What a [`DeviceName`] opens.
+/// Device that a [`DeviceName`] opens.
 #[expect(missing_docs, reason = "the types say it")]
 #[expect(
     clippy::large_enum_variant,
@@ -159,14 +159,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_shown_as_it_is_written() {
+    fn names_display_as_written() {
         for text in ["tap:weft0", "packet:eth0", "xdp:veth-1"] {
             assert_eq!(text.parse::<DeviceName>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn what_is_no_device_is_refused_with_what_to_write() {
+    fn bad_names_are_refused_with_the_syntax() {
         for text in ["", "weft0", "tun:weft0", "TAP:weft0"] {
             let why = text.parse::<DeviceName>().unwrap_err();
             assert!(why.contains("write tap:NAME"), "{why}");

@@ -1,24 +1,24 @@
-//! What is not TCP: ARP, neighbour discovery, ICMP, and whatever a flood is made of.
+//! Limit on frames that are not TCP: ARP, neighbour discovery, ICMP, and floods of anything else.
 //!
-//! Anyone on the link can send more of it than a shard can take. A ring or a queue that is full of
-//! it has no room for a SYN, which its sender repeats after a second. So what is not TCP is
-//! limited on its way to a shard:
+//! Anyone on the link can send more of them than a shard can take. They would fill its ring or
+//! queue, and a SYN that does not fit is repeated only after a second. So such frames are limited
+//! on their way to a shard:
 //!
 //! | device | where | what is refused |
 //! |---|---|---|
-//! | packet socket, AF_XDP | a program in the kernel | what comes beyond the [`Limit`] that the shard has set |
-//! | TAP | when it has been read | what a shard that is [behind](Lag) reads beyond [`WHILE_BEHIND`] in a burst |
+//! | packet socket, AF_XDP | a program in the kernel | frames beyond the [`Limit`] that the shard has set |
+//! | TAP | after the read | frames beyond [`WHILE_BEHIND`] in a burst of a shard that [lags](Lag) |
 //!
 //! ```text
 //!   the limit of a queue, in a map     | left i64 | refused u64 | passes_at u64 |
 //!                                        ▲ the shard sets it, the program counts it down
 //! ```
 //!
-//! The program counts before the kernel looks whether it can hand a frame over, so all that may
-//! come can be lost, and then nothing wakes the shard. So beyond the limit it lets one frame
-//! through every [`PASSES_EVERY_NS`].
+//! The program counts a frame before the kernel knows whether it can deliver it. If all counted
+//! frames are lost, nothing wakes the shard; so the program lets one frame through beyond the limit
+//! every [`PASSES_EVERY_NS`].
 //!
-//! TCP behind an extension header of IPv6 is not told from the others, so it is limited with them.
+//! TCP behind an extension header of IPv6 is not recognized, and is limited as well.
 
 #![allow(unsafe_code)]
 
@@ -31,17 +31,17 @@ use super::bpf::{self, Instruction, code, instruction};
 use super::mapping::Mapping;
 use crate::wire::{Protocol, ethernet};
 
-/// How many may come after a shard has seen all: half of the shortest ring.
+/// Frames that may come after a shard has drained its queue: half of the shortest ring.
 const WHILE_DRAINED: i64 = 128;
 
-/// How many may come with each burst while a shard has not seen all.
+/// Frames that may come with each burst while a shard lags.
 pub(super) const WHILE_BEHIND: usize = 16;
 
-/// How often one frame passes beyond the limit. A shard that stands still for ten seconds finds no
-/// more of them than it had room for.
+/// Interval at which one frame passes beyond the limit. A shard that stands still for ten seconds
+/// finds no more of them than its queue holds.
 const PASSES_EVERY_NS: i32 = 100_000_000;
 
-/// Where Ethernet says what a frame is, and IPv4 and IPv6 what is behind their headers.
+/// Offset of the EtherType in a frame, and of the protocol in IPv4's and IPv6's headers.
 pub(super) const ETHERTYPE_AT: usize = 12;
 pub(super) const PROTOCOL_V4_AT: usize = ethernet::HEADER_LEN + 9;
 pub(super) const PROTOCOL_V6_AT: usize = ethernet::HEADER_LEN + 6;
@@ -55,7 +55,7 @@ pub(super) fn is_tcp(frame: &[u8]) -> bool {
     frame.get(protocol_at) == Some(&Protocol::TCP.0)
 }
 
-/// Whether a shard keeps up with a device that hands over whatever has come.
+/// Tracks whether a shard keeps up with a device that hands over all that has arrived.
 #[derive(Default)]
 pub(super) struct Lag {
     /// Bursts in a row that left something.
@@ -63,7 +63,7 @@ pub(super) struct Lag {
 }
 
 impl Lag {
-    /// So many that are not TCP fit into the next burst.
+    /// Limit on the frames that are not TCP in the next burst.
     pub(super) fn others_max(&self) -> usize {
         // A few bursts come with any crowd, and all of that is wanted.
         const BURSTS_BEHIND: u8 = 4;
@@ -74,25 +74,27 @@ impl Lag {
     }
 
     pub(super) fn was_received(&mut self, is_drained: bool) {
-        self.bursts = match is_drained {
-            true => 0,
-            false => self.bursts.saturating_add(1),
+        self.bursts = if is_drained {
+            0
+        } else {
+            self.bursts.saturating_add(1)
         };
     }
 }
 
-/// How many more may come, of each queue.
+/// Remaining budget of each queue.
 pub(super) struct Limit {
     map: OwnedFd,
     memory: Mapping,
 }
 
-/// What the map has of a queue.
+/// QueueEntry of a queue in the map.
 #[repr(C)]
-struct Entry {
+struct QueueEntry {
     left: AtomicI64,
     refused: AtomicU64,
-    /// When the next one passes beyond the limit, by the kernel's clock. It is the program's own.
+    /// Time at which the next frame passes beyond the limit, by the kernel's clock. Only the
+    /// program writes it.
     passes_at: AtomicU64,
 }
 
@@ -102,7 +104,7 @@ pub(super) const COUNTS_DOWN_LEN: i16 = 21;
 impl Limit {
     /// All queues are empty.
     pub(super) fn new(queues: u32) -> io::Result<Limit> {
-        let entry_len = size_of::<Entry>();
+        let entry_len = size_of::<QueueEntry>();
         let map = bpf::create_map(bpf::MAP_OF_VALUES, entry_len, queues, bpf::MAP_IS_MAPPED)?;
         // The kernel maps whole pages of it, and this is rounded up to them.
         let memory = Mapping::of(map.as_fd(), queues as usize * entry_len, 0)?;
@@ -115,21 +117,22 @@ impl Limit {
 
     /// A shard has looked at its queue, and has seen all or not.
     pub(super) fn was_received(&self, queue: u32, is_drained: bool) {
-        let left = match is_drained {
-            true => WHILE_DRAINED,
-            false => WHILE_BEHIND as i64,
+        let left = if is_drained {
+            WHILE_DRAINED
+        } else {
+            WHILE_BEHIND as i64
         };
         // What the program counts down meanwhile is counted again: the limit is no exact one.
         self.entry(queue).left.store(left, Ordering::Relaxed);
     }
 
-    /// How many were refused.
+    /// Number of refused frames.
     pub(super) fn refused(&self, queue: u32) -> u64 {
         self.entry(queue).refused.load(Ordering::Relaxed)
     }
 
-    fn entry(&self, queue: u32) -> &Entry {
-        let len = size_of::<Entry>();
+    fn entry(&self, queue: u32) -> &QueueEntry {
+        let len = size_of::<QueueEntry>();
         let at = self.memory.at(queue as usize * len, len).cast();
         // SAFETY: `at` has checked that the entry lies in the mapping, which lives as long as
         // `self`. It begins at a multiple of its length, so it is aligned; both sides access it
@@ -162,9 +165,9 @@ impl Limit {
     pub(super) fn counts_down(&self, refusal: i32) -> [Instruction; COUNTS_DOWN_LEN as usize] {
         const BPF_MAP_LOOKUP_ELEM: i32 = 1;
         const BPF_KTIME_GET_NS: i32 = 5;
-        const LEFT_AT: i16 = offset_of!(Entry, left) as i16;
-        const REFUSED_AT: i16 = offset_of!(Entry, refused) as i16;
-        const PASSES_AT: i16 = offset_of!(Entry, passes_at) as i16;
+        const LEFT_AT: i16 = offset_of!(QueueEntry, left) as i16;
+        const REFUSED_AT: i16 = offset_of!(QueueEntry, refused) as i16;
+        const PASSES_AT: i16 = offset_of!(QueueEntry, passes_at) as i16;
         let [limits, limits_end] = bpf::load_map(1, self.map.as_fd());
         [
             instruction(code::MOVE, 2, 10, 0, 0),
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_is_behind_when_several_bursts_have_left_something() {
+    fn a_shard_lags_after_several_full_bursts() {
         let mut lag = Lag::default();
         for _ in 0..4 {
             assert_eq!(lag.others_max(), usize::MAX);

@@ -8,17 +8,16 @@
 //!                      └───── Packet, member 1 ── its other shard      by ports: steering.rs
 //! ```
 //!
-//! The socket sees every frame beside the kernel, not in its place; but none with a VLAN tag, which
-//! is of another link. The netstack has a station's address of its own on the link, so the kernel
-//! drops what is for it; the kernel should not have the netstack's IP address, or it answers as
-//! well.
+//! The socket sees every frame that the kernel sees, except those with a VLAN tag, which belong to
+//! another link. The netstack has its own Ethernet address, so the kernel drops its frames. The
+//! kernel must not have the netstack's IP address, or it answers as well.
 //!
-//! As [TAP](super::tap) it has the virtio-net header, so a frame is up to 64 KiB of a stream in
-//! both directions, if the interface has offloads. If they are turned off (`ethtool -K`), frames
-//! are as on a wire; what is handed down long is then cut by the kernel.
+//! The virtio-net header is that of [TAP](super::tap): a frame carries up to 64 KiB of a stream in
+//! both directions, if the interface has offloads. With offloads turned off (`ethtool -K`), frames
+//! are as on a wire, and the kernel cuts long ones that it is given.
 //!
-//! Frames come by a ring in shared memory, without a system call for each: a peer without offloads
-//! acknowledges every second segment.
+//! Frames arrive through a ring in shared memory, without a system call for each: a peer without
+//! offloads acknowledges every second segment.
 
 mod filter;
 mod ring;
@@ -31,7 +30,7 @@ use super::steering::{self, Share};
 use super::{Capabilities, Device, Losses, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
 use crate::time::Instant;
 use crate::wire::ethernet;
-use ring::{Ring, Slot};
+use ring::{PacketRing, RingSlot};
 
 /// The most members of a group: `PACKET_FANOUT_MAX` in `net/packet/internal.h` was this for long.
 pub const MEMBERS_MAX: usize = 256;
@@ -39,7 +38,7 @@ pub const MEMBERS_MAX: usize = 256;
 /// One packet socket of an interface.
 pub struct Packet {
     fd: OwnedFd,
-    ring: Ring,
+    ring: PacketRing,
     others: Option<Limit>,
     interface: String,
     capabilities: Capabilities,
@@ -68,7 +67,7 @@ impl Packet {
         let open = |own| {
             let fd = sys::packet_socket()?;
             let others = filter::attach(fd.as_fd())?;
-            let ring = Ring::open(fd.as_fd(), ethernet::HEADER_LEN + mtu)?;
+            let ring = PacketRing::open(fd.as_fd(), ethernet::HEADER_LEN + mtu)?;
             sys::bind_packet(fd.as_fd(), index)?;
             if members > 1 {
                 group = sys::join_group(fd.as_fd(), group)?;
@@ -97,13 +96,15 @@ impl Device for Packet {
     }
 
     fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
-        let (fd, losses) = (&self.fd, &mut self.losses);
+        let fd = &self.fd;
+        let losses = &mut self.losses;
         // The program has limited them.
         let mut others_left = usize::MAX;
-        let (mut is_drained, first) = (false, burst.len());
+        let mut is_drained = false;
+        let first = burst.len();
         while burst.room().is_some() && !is_drained {
             let taken = self.ring.take(|slot| match slot {
-                Slot::Frame { header, bytes } => {
+                RingSlot::Frame { header, bytes } => {
                     match burst.room().and_then(|it| it.get_mut(..bytes.len())) {
                         Some(room) => {
                             room.copy_from_slice(bytes);
@@ -113,8 +114,10 @@ impl Device for Packet {
                     }
                     Ok(())
                 }
-                Slot::Queued => vnet::receive_one(fd, burst, &mut others_left, losses).map(drop),
-                Slot::Lost => {
+                RingSlot::Queued => {
+                    vnet::receive_one(fd, burst, &mut others_left, losses).map(drop)
+                }
+                RingSlot::Lost => {
                     losses.overflowed += 1;
                     Ok(())
                 }

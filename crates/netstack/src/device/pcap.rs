@@ -1,13 +1,12 @@
-//! Writes down what passes a device, as a file that `tcpdump -r` and Wireshark read.
+//! Capture of the frames of a device, as a file for `tcpdump -r` and Wireshark.
 //!
 //! ```text
 //!   | magic a1b23c4d 4 | version 2.4 4 | 0 8 | longest record 4 | Ethernet 4 |   file
 //!   | seconds 4 | nanoseconds 4 | length here 4 | length 4 | bytes …         |   for each frame
 //! ```
 //!
-//! The time is that of the argument, so a capture of a run in virtual time shows virtual time. A
-//! frame is one record: one that leaves with an offload is long, and is written with the checksum
-//! that the device will make.
+//! Times come from the caller, so a run in virtual time is captured in virtual time. A frame is one
+//! record: a frame with an offload is long, and has the checksum that the device will complete.
 
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
@@ -58,7 +57,7 @@ impl<D: Device, W: Write> Pcap<D, W> {
         })
     }
 
-    /// How many frames have been written down.
+    /// Number of frames in the capture.
     pub fn written(&self) -> u64 {
         self.capture.written
     }

@@ -1,5 +1,5 @@
-//! Queues of one interface, each with a shard: what is about the link comes to one of them and is
-//! for all.
+//! Queues of one interface, each with a shard. Frames about the link arrive at one of them and
+//! concern all.
 //!
 //! ```text
 //!   interface ─┬─ queue 0 ── Sibling ── shard 0      A flow's segments come to the queue of its
@@ -9,9 +9,9 @@
 //!              └─ queue 1 ── Sibling ── shard 1
 //! ```
 //!
-//! Such frames are few. An inbox that is full takes no more of them, and counts them as overflowed:
-//! they are asked for again. In each burst some of an inbox come before those of the queue, and the
-//! rest behind them if there is room: neither keeps the other waiting.
+//! Such frames are few. A full inbox refuses them and counts them as overflowed; the question is
+//! repeated. A burst has some frames of the inbox before those of the queue, and the rest behind
+//! them as space allows, so that neither starves the other.
 
 use std::collections::VecDeque;
 use std::io;
@@ -46,8 +46,8 @@ struct Family {
     inboxes: Arc<[Inbox]>,
     /// Readable when the queue or the inbox has something.
     either: OwnedFd,
-    /// Of all of them, so that no queue leaves before the last sibling ends: the kernel deals
-    /// frames by how many queues there are, and by their order.
+    /// Descriptors of all queues, so that none leaves before the last sibling ends: the kernel
+    /// distributes frames by the number and the order of queues.
     _queues: Arc<[OwnedFd]>,
 }
 
@@ -56,11 +56,11 @@ struct Family {
 #[repr(align(128))]
 struct Inbox {
     frames: Mutex<VecDeque<Held>>,
-    /// So that a look costs no lock.
+    /// Allows a check without taking the lock.
     has_some: AtomicBool,
     /// Readable when there are some.
-    bell: OwnedFd,
-    /// Those that it had no room for.
+    waker: OwnedFd,
+    /// Frames that did not fit.
     overflowed: AtomicU64,
 }
 
@@ -101,8 +101,8 @@ impl Family {
         device: &impl Device,
     ) -> io::Result<Family> {
         let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = inboxes[own].bell.as_fd();
-        for fd in device.descriptor().into_iter().chain([bell]) {
+        let waker = inboxes[own].waker.as_fd();
+        for fd in device.descriptor().into_iter().chain([waker]) {
             let data = epoll::EventData::new_u64(0);
             epoll::add(&either, fd, data, epoll::EventFlags::IN)?;
         }
@@ -133,7 +133,7 @@ impl Inbox {
         Ok(Inbox {
             frames: Mutex::default(),
             has_some: AtomicBool::new(false),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             overflowed: AtomicU64::new(0),
         })
     }
@@ -143,8 +143,8 @@ impl Inbox {
         if frames.len() < INBOX_FRAMES_MAX {
             frames.push_back(Held::copy(frame, Vec::new()));
             self.has_some.store(true, Ordering::Release);
-            // It fails only if the bell has been rung some 2^64 times.
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+            // It fails only if the waker has been rung some 2^64 times.
+            let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
         } else {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
         }
@@ -167,7 +167,7 @@ impl Inbox {
             }) = frames.pop_front()
             else {
                 self.has_some.store(false, Ordering::Relaxed);
-                let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+                let _ = rustix::io::read(&self.waker, &mut [0; 8]);
                 return;
             };
             room[..bytes.len()].copy_from_slice(&bytes);
@@ -176,9 +176,9 @@ impl Inbox {
     }
 }
 
-/// Whether every shard needs it: answers about neighbours and announcements of their addresses,
-/// routers that advertise themselves, and errors, which quote a flow that may be any shard's.
-/// Questions are answered by the shard that they come to.
+/// True for frames that every shard needs: answers about neighbours, announcements of addresses,
+/// router advertisements, and errors, which quote a flow of any shard. Questions are answered by
+/// the shard that receives them.
 fn is_for_all(frame: &[u8]) -> bool {
     let Ok((header, packet)) = EthernetHeader::parse(frame) else {
         return false;

@@ -1,5 +1,5 @@
-//! Which of several queues a segment comes to: a rule that the kernel follows and a shard knows, so
-//! that it can open a connection whose answers come to its own queue.
+//! Steering of segments to queues, by a rule that the kernel follows and a shard knows: so it can
+//! open connections whose answers come to its own queue.
 //!
 //! ```text
 //!   mixed = ((one port ^ other port) · 0x9e3779b1) mod 2^32      queue = mixed / 2^16 mod queues
@@ -7,15 +7,16 @@
 //!
 //! A client's ports lie side by side, and Linux takes every second one; the product spreads them.
 //! Knuth, The Art of Computer Programming 3, 6.4. The kernel's own hashes have a secret, and
-//! this rule has none: a peer can choose the shard that it comes to, and a flood can be for one.
+//! this rule has none: a peer can choose its shard, and a flood can aim at one.
 //!
-//! What is not TCP comes to the first queue, and so does TCP behind an extension header of IPv6.
+//! Frames that are not TCP come to the first queue, and so does TCP behind an extension header of
+//! IPv6.
 //!
 //! | device | how the kernel is told |
 //! |---|---|
 //! | TAP | a program picks the queue of each frame: `TUNSETSTEERINGEBPF`, which needs `CAP_BPF` |
 //! | packet socket | a classic program picks the member of the group: `PACKET_FANOUT_CBPF` |
-//! | AF_XDP | not at all: the card deals the frames |
+//! | AF_XDP | not at all: the card distributes the frames |
 
 use super::bpf::{Instruction, code, instruction};
 use super::others::{ETHERTYPE_AT, PROTOCOL_V4_AT, PROTOCOL_V6_AT};
@@ -25,12 +26,12 @@ use crate::wire::{Protocol, ethernet, ipv6};
 /// The golden ratio's part of 2^32, as a prime.
 const MULTIPLIER: u32 = 0x9e37_79b1;
 
-/// What comes to a queue.
+/// Share of the frames that a queue receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Share {
     /// Everything: it is the only one.
     Whole,
-    /// What the rule gives to it.
+    /// Share by the rule over port numbers.
     ByPorts { own: u32, queues: u32 },
     /// Something else deals the frames.
     Unknown,
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_directions_of_a_flow_come_to_one_queue() {
+    fn both_directions_share_a_queue() {
         for port in (1..u16::MAX).step_by(997) {
             assert_eq!(queue_of(80, port, 7), queue_of(port, 80, 7));
             let shares = (0..7).map(|own| Share::of(own, 7, true).takes(port, 80));
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_ports_are_spread_though_they_are_all_even() {
+    fn even_client_ports_are_spread() {
         for queues in [2, 3, 4, 8, 16] {
             let mut counts = vec![0; queues as usize];
             let ports = (32_768_u16..61_000).step_by(2);
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rule_nothing_is_known_of_one_of_several_queues() {
+    fn without_a_rule_the_queue_is_unknown() {
         assert_eq!(Share::of(1, 2, false).takes(1, 2), None);
         assert_eq!(Share::of(0, 1, false).takes(1, 2), Some(true));
     }

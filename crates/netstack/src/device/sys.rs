@@ -39,7 +39,7 @@ pub(super) fn attach_tun(tun: BorrowedFd<'_>, name: &str, flags: c_int) -> io::R
     checked(returned)
 }
 
-/// What the user of the device takes from the kernel unfinished: `TUNSETOFFLOAD`.
+/// Sets the offloads that this end of the device accepts: `TUNSETOFFLOAD`.
 pub(super) fn set_tun_offload(tun: BorrowedFd<'_>, offload: libc::c_uint) -> io::Result<()> {
     let offload = libc::c_ulong::from(offload);
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
@@ -47,8 +47,8 @@ pub(super) fn set_tun_offload(tun: BorrowedFd<'_>, offload: libc::c_uint) -> io:
     checked(returned)
 }
 
-/// How long the header in front of each frame is: `TUNSETVNETHDRSZ`. An interface that stays keeps
-/// the length that its last user wanted.
+/// Sets the length of the header in front of each frame: `TUNSETVNETHDRSZ`. A persistent interface
+/// keeps the length of its last user.
 pub(super) fn set_vnet_header_len(tun: BorrowedFd<'_>, len: usize) -> io::Result<()> {
     let len = len as c_int;
     // SAFETY: TUNSETVNETHDRSZ reads one `int`, which this function owns.
@@ -58,7 +58,8 @@ pub(super) fn set_vnet_header_len(tun: BorrowedFd<'_>, len: usize) -> io::Result
 
 /// A program picks the queue of each frame: `TUNSETSTEERINGEBPF`.
 pub(super) fn set_tun_steering(tun: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    let (fd, program) = (tun.as_raw_fd(), program.as_raw_fd());
+    let fd = tun.as_raw_fd();
+    let program = program.as_raw_fd();
     // SAFETY: TUNSETSTEERINGEBPF reads one `int`, which this function owns.
     checked(unsafe { libc::ioctl(fd, libc::TUNSETSTEERINGEBPF, &raw const program) })
 }
@@ -96,7 +97,7 @@ pub(super) fn expect_ethernet(name: &str) -> io::Result<()> {
     }
 }
 
-/// Of which kind an interface is, and its address: `SIOCGIFHWADDR`. netdevice(7)
+/// Kind and address of an interface: `SIOCGIFHWADDR`. netdevice(7)
 fn hardware_address_of(name: &str) -> io::Result<libc::sockaddr> {
     let request = ask_interface(name, libc::SIOCGIFHWADDR)?;
     // SAFETY: the call has succeeded, so it has written the union's `ifru_hwaddr`; and every bit
@@ -104,7 +105,7 @@ fn hardware_address_of(name: &str) -> io::Result<libc::sockaddr> {
     Ok(unsafe { request.ifr_ifru.ifru_hwaddr })
 }
 
-/// What the driver of an interface calls itself: `ETHTOOL_GDRVINFO` in `linux/ethtool.h`.
+/// Name of the interface's driver: `ETHTOOL_GDRVINFO` in `linux/ethtool.h`.
 pub(super) fn driver_of(name: &str) -> io::Result<String> {
     const GET_DRIVER_INFO: u32 = 3;
     let mut info = DriverInfo {
@@ -126,7 +127,7 @@ struct DriverInfo {
     rest: [u8; 160],
 }
 
-/// How many queues an interface receives by, if its driver tells: `ETHTOOL_GCHANNELS` in
+/// Number of the interface's receive queues, if its driver tells: `ETHTOOL_GCHANNELS` in
 /// `linux/ethtool.h`.
 pub(super) fn receive_queues_of(name: &str) -> io::Result<usize> {
     const GET_CHANNELS: u32 = 0x3c;
@@ -189,7 +190,7 @@ fn ask_interface(name: &str, what: libc::c_ulong) -> io::Result<ifreq> {
     Ok(request)
 }
 
-/// What interfaces are asked about through.
+/// Socket for requests about interfaces.
 fn any_socket() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketType, socket};
     Ok(socket(AddressFamily::INET, SocketType::DGRAM, None)?)
@@ -234,7 +235,7 @@ pub(super) fn set_packet_ring(
     set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
 }
 
-/// How many frames a packet socket had no room for since this was asked last.
+/// Number of frames that a packet socket dropped since the last call.
 pub(super) fn packet_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
     /// An option that libc lacks.
     const PACKET_STATISTICS: c_int = 6;
@@ -246,7 +247,7 @@ pub(super) fn packet_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(counted.tp_drops)
 }
 
-/// How many frames an AF_XDP socket had no room for.
+/// Number of frames that an AF_XDP socket dropped.
 pub(super) fn xdp_drops(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let none = libc::xdp_statistics {
         rx_dropped: 0,
@@ -412,10 +413,10 @@ pub(super) fn xdp_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::RAW, flags, None)?)
 }
 
-/// How many frames the kernel takes with one call in copy mode: an option that libc lacks.
+/// Frames that the kernel takes with one call in copy mode: an option that libc lacks.
 pub(super) const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 
-/// Where the parts of the rings lie in their mappings.
+/// Offsets of the rings' parts in their mappings.
 pub(super) fn xdp_offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     const NONE: libc::xdp_ring_offset = libc::xdp_ring_offset {
         producer: 0,

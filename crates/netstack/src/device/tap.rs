@@ -7,19 +7,19 @@
 //!                       address)
 //! ```
 //!
-//! The kernel's end is an interface as any other: it is brought up and given an address, is bridged
-//! or routed, with `ip`. This end is a station on the same link, with an address of its own.
+//! The kernel's end is an ordinary interface: `ip` brings it up, gives it an address, bridges or
+//! routes it. This end is a host on the same link, with an address of its own.
 //!
-//! A frame is a system call, which costs about a microsecond whatever its length. So what counts is
-//! that frames are long: with the virtio-net header, one `writev` carries up to 64 KiB of a TCP
-//! stream, which the kernel cuts only if it has to, and one `readv` brings as much. To the kernel
-//! itself, and not through it, it is 256 KiB over IPv4 ([`BigTcp`]).
+//! A frame is a system call of about a microsecond, whatever its length, so long frames pay. With
+//! the virtio-net header one `writev` carries up to 64 KiB of a TCP stream, which the kernel cuts
+//! only if it must, and one `readv` brings as much. Streams that end in this kernel use 256 KiB
+//! over IPv4 ([`BigTcp`]).
 //!
-//! With several queues the kernel deals frames by their ports (`steering.rs`), so that a connection
-//! stays on its shard, whichever end has opened it. Without `CAP_BPF` the kernel sends a flow to
-//! the queue that has last sent a frame of it within three seconds, and others by a hash: then a
-//! connection that a peer has opened stays on its queue, and one that this end opens would not. The
-//! rule stays with an interface that stays.
+//! With several queues the kernel distributes frames by their ports (`steering.rs`), so that a
+//! connection stays on its shard, whichever end has opened it. Without `CAP_BPF` the kernel sends a
+//! flow to the queue that sent one of its frames within the last three seconds, and other flows by
+//! a hash: then a connection that a peer has opened stays on its queue, and one that this end opens
+//! would not. A persistent interface keeps the rule.
 
 use std::fs;
 use std::io;
@@ -48,7 +48,7 @@ pub struct Tap {
     lag: Lag,
     share: Share,
     losses: Losses,
-    /// What the kernel counts of all queues is the first one's to tell.
+    /// Overflow counts of all queues, which the first queue reports.
     overflows: Option<Overflows>,
 }
 
@@ -74,13 +74,14 @@ impl Tap {
         let attach = |_| attach(name, queues, offloads);
         let attached: Vec<OwnedFd> = (0..queues).map(attach).collect::<io::Result<_>>()?;
         let mtu = sys::mtu_of(name)?;
-        let capabilities = match offloads {
-            true => Capabilities {
+        let capabilities = if offloads {
+            Capabilities {
                 big_tcp: big_tcp(name),
                 receive_len_max: ethernet::HEADER_LEN + BIG_PACKET_LEN_MAX,
                 ..Capabilities::offloading(mtu)
-            },
-            false => Capabilities::plain(mtu),
+            }
+        } else {
+            Capabilities::plain(mtu)
         };
         let is_steered = queues > 1 && steer(attached[0].as_fd()).is_ok();
         let tap = |(queue, fd)| Tap {
@@ -119,7 +120,7 @@ fn takes_big_tcp(release: &str) -> bool {
 /// Frames of the kernel's that found a queue of the interface full.
 struct Overflows {
     interface: String,
-    /// As many when it was read last. It counts from when the interface was made.
+    /// Count at the last read. It starts when the interface is made.
     seen: u64,
     before: u64,
 }
@@ -135,7 +136,7 @@ impl Overflows {
         overflows
     }
 
-    /// How many there were; as many as before if the kernel does not tell. proc_pid_net(5)
+    /// Number of overflows; the last one read if the kernel does not tell. proc_pid_net(5)
     fn count(&mut self) -> u64 {
         const TRANSMIT_DROPS_AT: usize = 8 + 3;
         let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
@@ -158,9 +159,10 @@ fn attach(name: &str, queues: usize, offloads: bool) -> io::Result<OwnedFd> {
     let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     sys::attach_tun(fd.as_fd(), name, kind | several)?;
     sys::set_vnet_header_len(fd.as_fd(), HEADER_LEN)?;
-    let offload = match offloads {
-        true => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN,
-        false => 0,
+    let offload = if offloads {
+        libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN
+    } else {
+        0
     };
     sys::set_tun_offload(fd.as_fd(), offload)?;
     Ok(fd)
@@ -210,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_packets_are_for_kernels_that_know_them() {
+    fn big_tcp_needs_a_kernel_that_knows_it() {
         for release in ["6.6.0", "6.18.44-fc-v669\n", "6.10-rc1", "7.0", "10.1.2"] {
             assert!(takes_big_tcp(release), "{release}");
         }
@@ -230,7 +232,7 @@ mod tests {
     /// Seen in a review: the counter fell to zero when the kernel's table could not be read, which
     /// those who take differences of it see as a restart. Cure: the last count stays.
     #[test]
-    fn overflows_do_not_become_fewer_when_the_kernel_does_not_tell() {
+    fn overflow_counts_never_decrease() {
         let mut overflows = Overflows::of("no interface has this name");
         (overflows.before, overflows.seen) = (3, 10);
         assert_eq!(overflows.count(), 7);

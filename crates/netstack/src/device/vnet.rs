@@ -1,5 +1,5 @@
-//! What TAP and packet sockets have in common: a descriptor that takes and gives a frame with each
-//! call, with a virtio-net header in front.
+//! Common part of TAP and packet sockets: a descriptor that reads and writes one frame a call, with
+//! a virtio-net header in front.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
@@ -13,8 +13,8 @@ use crate::wire::vnet::{HEADER_LEN, VnetChecksum, VnetGso, VnetHeader};
 /// A header, and the frame's pieces: what one `writev` takes.
 const SLICES_MAX: usize = 2 + OutgoingFrame::PIECES_MAX;
 
-/// Of a flood, what one receive drops before others have their turn: a TAP's queue, as it is by
-/// default.
+/// Frames of a flood that one receive drops before the others are served: the default length of a
+/// TAP queue.
 const REFUSED_MAX: u64 = 1000;
 
 /// Reads frames until there are no more, or no more fit, but only `others_max` that are not TCP.
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_and_what_is_left_to_the_device_go_across() {
+    fn frames_cross_with_their_offload() {
         let (near, far) = pair();
         let checksum = PartialChecksum {
             start: 34,
@@ -173,7 +173,8 @@ mod tests {
             };
             transmit(&near, &frame).unwrap();
         }
-        let (mut burst, mut losses) = (ReceiveBurst::new(8, 100), Losses::default());
+        let mut burst = ReceiveBurst::new(8, 100);
+        let mut losses = Losses::default();
         assert!(receive(&far, &mut burst, usize::MAX, &mut losses).unwrap());
         let seen: Vec<_> = burst
             .frames()
@@ -194,13 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_cannot_be_is_dropped_and_counted() {
+    fn bad_vnet_headers_are_dropped_and_counted() {
         let (near, far) = pair();
         near.send(b"short").unwrap();
         // A datagram that is to be cut as UDP is, which was not asked for.
         near.send(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]).unwrap();
         near.send(&[0; 24]).unwrap();
-        let (mut burst, mut losses) = (ReceiveBurst::new(8, 100), Losses::default());
+        let mut burst = ReceiveBurst::new(8, 100);
+        let mut losses = Losses::default();
         receive(&far, &mut burst, usize::MAX, &mut losses).unwrap();
         assert_eq!((burst.len(), losses.malformed), (1, 2));
         assert_eq!(burst.frame(0).bytes, [0; 14]);
@@ -210,21 +212,22 @@ mod tests {
     /// was full of ARP each time, so that the queue never was read to its end and a SYN found no
     /// place in it. Cure: a shard that is behind reads on, and keeps little but TCP.
     #[test]
-    fn a_shard_that_is_behind_gets_the_tcp_behind_a_flood() {
+    fn a_lagging_shard_gets_tcp_behind_a_flood() {
         let (near, far) = pair();
         let arp = [&[0; 10][..], &[0xff; 12], &[0x08, 0x06], &[0; 28]].concat();
         let tcp = [&[0; 10][..], &[2; 12], &[0x08, 0], &[0; 9], &[6], &[0; 30]].concat();
         for frame in [&arp, &arp, &arp, &tcp, &arp] {
             near.send(frame).unwrap();
         }
-        let (mut burst, mut losses) = (ReceiveBurst::new(3, 100), Losses::default());
+        let mut burst = ReceiveBurst::new(3, 100);
+        let mut losses = Losses::default();
         assert!(receive(&far, &mut burst, 1, &mut losses).unwrap());
         let seen: Vec<_> = burst.frames().map(|frame| is_tcp(frame.bytes)).collect();
         assert_eq!((seen, losses.refused), (vec![false, true], 3));
     }
 
     #[test]
-    fn a_descriptor_without_room_is_full() {
+    fn a_full_descriptor_refuses_frames() {
         let (near, _far) = pair();
         near.set_nonblocking(true).unwrap();
         let bytes = [0; 1000];

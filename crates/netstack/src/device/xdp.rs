@@ -11,21 +11,21 @@
 //!   completion   addresses that were sent    ◀──── kernel       its tail
 //! ```
 //!
-//! There is no library and no compiler under this: the program is some thirty instructions, and
-//! the rest are system calls. Frames are copied between umem and the kernel's own buffers (copy
-//! mode), which every driver can do, and between umem and the caller's memory, as [`Device`] has
-//! it. What is saved is the system call for each frame.
+//! No library and no compiler is involved: the program is some thirty instructions, and the rest
+//! are system calls. Frames are copied between umem and the kernel's own buffers (copy mode), which
+//! every driver supports, and between umem and the caller's memory, as [`Device`] requires. The
+//! gain is a system call for each frame.
 //!
-//! The program runs in the driver, where that can. Not on one queue of a veth: what passes it are
-//! the kernel's own buffers, of which its driver would have to make frames first. With several
-//! queues it does run there: behind a veth's driver each frame is one of the first queue.
+//! The program runs in the driver if that supports it. On a veth with one queue it does not: the
+//! driver would first have to convert the kernel's own buffers to frames. With several queues it
+//! must: behind a veth's driver each frame is one of the first queue.
 //!
-//! A frame longer than a chunk lies in several, in each ring one behind the other, and each but the
-//! last says that there is more. Linux 6.6 and later
+//! A frame longer than a chunk takes several, consecutive in each ring; all but the last are marked
+//! as continued. Linux 6.6 and later
 //!
-//! A frame is as on a wire: no longer than the MTU, and with a checksum of its own. A veth whose
-//! other end leaves checksums to the device hands over wrong ones: turn that off, there, with
-//! `ethtool -K NAME tx off`.
+//! Frames are as on a wire: no longer than the MTU, and with a complete checksum. A veth whose
+//! other end leaves checksums to the device delivers wrong ones: turn that off, at the other end,
+//! with `ethtool -K NAME tx off`.
 
 mod program;
 mod ring;
@@ -43,7 +43,7 @@ use super::{
 };
 use crate::time::Instant;
 use crate::wire::ethernet;
-use program::{Place, Program};
+use program::{AttachMode, Program};
 use ring::{Descriptor, Rings, Umem};
 
 /// The length of a chunk: a page, which is what chunks are at most.
@@ -56,10 +56,10 @@ const CHUNKS: usize = 4096;
 /// buffers are full: then the next flush goes on. `TX_BATCH_SIZE` in `net/xdp/xsk.c`
 const KICKS_MAX: usize = CHUNKS / 32;
 
-/// How soon it is told again of frames that it did not take.
+/// Pause before the kernel is told again of frames that it did not take.
 const KICK_PAUSE: Duration = Duration::from_millis(1);
 
-/// What the kernel keeps free at the beginning of a chunk for programs to put headers there:
+/// Bytes that the kernel keeps free at the beginning of a chunk for headers that programs add:
 /// XDP_PACKET_HEADROOM in `linux/bpf.h`.
 const KERNEL_HEADROOM: usize = 256;
 
@@ -79,14 +79,14 @@ pub struct Xdp {
     free: Vec<u64>,
     /// Frames were put into the ring that the kernel was not told of.
     has_untold: bool,
-    /// When it is told of them, if nothing else leaves before.
+    /// Time to tell the kernel of them, if nothing else leaves before.
     kick_at: Option<Instant>,
     capabilities: Capabilities,
     interface: String,
-    /// As it was at the last look: it may have been lowered, and nothing says so.
+    /// MTU at the last check. It may have been lowered, and nothing reports that.
     mtu: usize,
     share: Share,
-    /// It is in the way of the interface's frames until the last queue goes.
+    /// Attached program. It redirects the interface's frames until the last queue is closed.
     program: Arc<Program>,
 }
 
@@ -122,9 +122,9 @@ impl Xdp {
                  {name}"
             ));
         }
-        let place = match sys::driver_of(name) {
-            Ok(driver) if driver == "veth" && queues == 1 => Place::Generic,
-            _ => Place::Driver,
+        let mode = match sys::driver_of(name) {
+            Ok(driver) if driver == "veth" && queues == 1 => AttachMode::Generic,
+            _ => AttachMode::Driver,
         };
         // A kernel before 6.6, or a driver that has a chunk for each frame.
         let explained = |error: io::Error| match error.raw_os_error() {
@@ -138,7 +138,7 @@ impl Xdp {
             ),
             _ => error,
         };
-        let program = Program::attach(index, queues as u32, place, has_pieces);
+        let program = Program::attach(index, queues as u32, mode, has_pieces);
         let program = Arc::new(program.map_err(explained)?);
         let open = |queue| {
             let opened = ring::open(index, queue, CHUNK_LEN, CHUNKS, has_pieces);
@@ -181,7 +181,7 @@ impl Xdp {
             self.umem.read(piece.address, &mut room[len..len + part]);
             len += part;
             // The frame began behind the headroom; the chunk is what is given back. There is room:
-            // the ring has place for all chunks of this direction.
+            // the ring has mode for all chunks of this direction.
             let chunk = piece.address / CHUNK_LEN as u64 * CHUNK_LEN as u64;
             self.rings.fill.push(chunk);
             if piece.options & libc::XDP_PKT_CONTD == 0 {
@@ -202,7 +202,7 @@ impl Xdp {
             len: len as u32,
             options,
         });
-        assert!(is_taken, "a ring that has a place for each chunk is full");
+        assert!(is_taken, "a ring that has a mode for each chunk is full");
     }
 
     /// Takes back the chunks whose frames have left.
@@ -213,7 +213,7 @@ impl Xdp {
     }
 }
 
-/// Where a chunk begins in umem.
+/// Address of a chunk in umem.
 fn address_of(chunk: usize) -> u64 {
     (chunk * CHUNK_LEN) as u64
 }

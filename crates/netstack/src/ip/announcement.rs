@@ -1,14 +1,14 @@
-//! What the interface says of its own accord: which groups it listens to, which addresses it has,
-//! and that it looks for a router.
+//! Unprompted messages of the interface: reports of its groups, announcements of its addresses, and
+//! router solicitations.
 //!
 //! ```text
 //!   announce ──▶ reports of groups ──▶ each address ──▶ "Who has it?", "I have it"
 //!                                                   └─▶ "Routers, say that you are there"
 //! ```
 //!
-//! An interface can have thousands of addresses, and the queue of own frames is short, as are those
-//! of devices. So frames leave in parts ([`AT_ONCE`], [`EVERY`]), and what has not left yet is two
-//! positions: nothing is dropped, and nothing is kept.
+//! An interface can have thousands of addresses, and the queues of own frames and of devices are
+//! short. So frames leave in parts ([`AT_ONCE`], [`EVERY`]). The rest is kept as two positions, so
+//! nothing is dropped and no frame is stored.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -28,19 +28,19 @@ const AT_ONCE: usize = OWN_FRAMES_MAX / 2;
 /// Between two parts: a thousand addresses take two thirds of a second.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// What an address has at most: a question, and an advertisement.
+/// Frames for each address: a question, and an advertisement.
 const FRAMES_OF_ADDRESS: usize = 2;
 
-/// How often a router is asked for: MAX_RTR_SOLICITATIONS. RFC 4861 10
+/// Number of router solicitations: MAX_RTR_SOLICITATIONS. RFC 4861 10
 pub const ROUTER_QUESTIONS_MAX: u8 = 3;
 
 /// Between two of these questions: RTR_SOLICITATION_INTERVAL. RFC 4861 10
 pub const ROUTER_QUESTION_EVERY: Duration = Duration::from_secs(4);
 
-/// What has been begun and has not left yet.
+/// Announcements that were begun and have not left yet.
 #[derive(Default)]
 pub(super) struct Announcement {
-    /// When the next part leaves.
+    /// Time at which the next part leaves.
     pub(super) at: Option<Instant>,
     /// In which form groups are being reported, and from which one on.
     pub(super) report: Option<(Form, usize)>,
@@ -51,7 +51,7 @@ pub(super) struct Announcement {
 
 #[derive(Default)]
 struct RouterQuestions {
-    /// When the next one leaves.
+    /// Time of the next solicitation.
     at: Option<Instant>,
     left: u8,
 }
@@ -133,7 +133,8 @@ impl Interface {
             }),
             IpAddr::V6(address) => {
                 // A host that has it says so, which is counted. RFC 4862 5.4.2
-                let (target, source) = (address, None);
+                let target = address;
+                let source = None;
                 let question = NdpMessage::NeighborSolicitation { target, source };
                 let group = solicited_node(address);
                 self.send_ndp(Ipv6Addr::UNSPECIFIED, group, Icmpv6Message::Ndp(question));

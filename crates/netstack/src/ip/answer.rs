@@ -1,4 +1,4 @@
-//! What the host says for itself: echo, unreachable, and its part in neighbour discovery.
+//! Answers of the host: echo replies, ICMP errors, and its part in neighbour discovery.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub const ANSWERS_PER_S: u64 = 1000;
 /// Answers at once.
 pub const ANSWERS_BURST: u64 = 50;
 
-/// What an error makes a packet of at most. RFC 1812 4.3.2.3; RFC 4443 2.4 (c)
+/// Longest packet of an ICMP error. RFC 1812 4.3.2.3; RFC 4443 2.4 (c)
 const ERROR_LEN_MAX_V4: usize = 576;
 const ERROR_LEN_MAX_V6: usize = MTU_MIN_V6;
 
@@ -70,9 +70,10 @@ impl Interface {
             return;
         }
         let is_sent = self.send(now, back, len, write).is_some();
-        match is_sent {
-            true => self.counters.answered += 1,
-            false => self.counters.own_dropped += 1,
+        if is_sent {
+            self.counters.answered += 1;
+        } else {
+            self.counters.own_dropped += 1;
         }
     }
 
@@ -154,7 +155,7 @@ impl Interface {
         }
     }
 
-    /// What an error says of the segment that it quotes, if that can be true.
+    /// Parses an error about the segment that it quotes; `None` if that cannot be true.
     fn path_error<'f>(
         &mut self,
         quoted: Option<QuotedSegment>,
@@ -384,7 +385,8 @@ impl Interface {
                 });
             }
             _ => {
-                let (code, pointer) = (icmpv6::UNKNOWN_NEXT_HEADER, upper.said_at as u32);
+                let code = icmpv6::UNKNOWN_NEXT_HEADER;
+                let pointer = upper.said_at as u32;
                 let problem = |quoted| Icmpv6Message::ParameterProblem {
                     code,
                     pointer,
@@ -408,9 +410,10 @@ impl Interface {
             return;
         }
         // A packet to a group has one of this host's own addresses as its answer's source.
-        let src = match header.dst.is_multicast() {
-            true => self.routes.source_for(header.src.into()),
-            false => Some(header.dst.into()),
+        let src = if header.dst.is_multicast() {
+            self.routes.source_for(header.src.into())
+        } else {
+            Some(header.dst.into())
         };
         let Some(IpAddr::V6(src)) = src else {
             return;
@@ -430,8 +433,8 @@ impl Interface {
     }
 }
 
-/// What a router says fits, if that can be. RFC 5927 7.2: it is less than what did not. One that
-/// does not say is asked again with the next lower length. RFC 1191 5
+/// Plausible MTU in a router's report. RFC 5927 7.2: it is below the length that did not fit. If
+/// the router names none, the next lower common length is tried. RFC 1191 5
 fn too_big_v4(mtu: usize, packet_len: usize) -> Option<PathErrorKind> {
     const LINK_MTU_MIN: usize = 68;
     let mtu = if mtu == 0 {
@@ -443,7 +446,7 @@ fn too_big_v4(mtu: usize, packet_len: usize) -> Option<PathErrorKind> {
     can_be.then_some(PathErrorKind::TooBig { mtu: mtu as u16 })
 }
 
-/// Whether this is a datagram that has come as it was sent.
+/// True for a datagram that arrived intact.
 fn is_datagram(bytes: &[u8], verified: Verified, pseudo_header: impl FnOnce() -> Sum) -> bool {
     match UdpHeader::parse(bytes) {
         Ok((header, _)) => {
@@ -455,7 +458,7 @@ fn is_datagram(bytes: &[u8], verified: Verified, pseudo_header: impl FnOnce() ->
     }
 }
 
-/// Whether a packet, whose extension headers could not be read to the end, may be an error.
+/// True if a packet whose extension headers could not be read to the end may be an error.
 fn is_icmpv6_error(header: &Ipv6Header, packet: &[u8]) -> bool {
     let kind = packet.get(ipv6::HEADER_LEN);
     header.next_header == Protocol::ICMPV6 && kind.is_none_or(|kind| *kind < 128)

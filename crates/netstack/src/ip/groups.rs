@@ -1,5 +1,5 @@
-//! The groups that the host listens to, told to routers and to switches that forward only what was
-//! asked for. RFC 3810 6
+//! Multicast groups of the host, reported to routers and to switches that forward only requested
+//! groups. RFC 3810 6
 
 use std::mem;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use crate::wire::ipv6::{self, Ipv6Header};
 use crate::wire::mld::{self, MldQuery, MldReport};
 use crate::wire::{Ecn, Protocol};
 
-/// How often a change is reported, since a report can be lost. RFC 3810 9.1
+/// Number of reports for each change, because reports can be lost. RFC 3810 9.1
 const CHANGE_REPORTS: u8 = 2;
 
-/// How long there is between two of them at most. RFC 3810 9.11
+/// Longest interval between two of them. RFC 3810 9.11
 const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is to be reported.
+/// Pending multicast reports.
 #[derive(Default)]
 pub(super) struct Reports {
-    /// When the next ones leave.
+    /// Time of the next reports.
     pub(super) at: Option<Instant>,
-    /// How often it is still to be said that the host begins to listen.
+    /// Number of reports left that say that the host begins to listen.
     changes_left: u8,
     /// A query of version 1 has no answer yet.
     is_asked_v1: bool,

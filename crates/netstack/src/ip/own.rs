@@ -1,8 +1,8 @@
-//! Frames that the interface itself sends: a queue whose buffers go round.
+//! Queue of the frames that the interface itself sends. Its buffers are reused.
 
 use std::collections::VecDeque;
 
-/// How many wait for a transmit at most. More are dropped: what they answer is asked again.
+/// Limit on frames that wait for a transmit. More are dropped; the asker repeats its question.
 pub const OWN_FRAMES_MAX: usize = 64;
 
 pub(super) struct OwnFrames {
@@ -57,7 +57,7 @@ impl OwnFrames {
         self.is_held_up
     }
 
-    /// How many more there is room for.
+    /// Number of frames that still fit.
     pub(super) fn free(&self) -> usize {
         OWN_FRAMES_MAX - self.queue.len()
     }

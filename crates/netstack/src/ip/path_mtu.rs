@@ -1,9 +1,8 @@
-//! How long packets may be that reach a host, where that is less than the link allows. RFC 1191,
-//! RFC 8201
+//! Path MTUs of hosts for which they are below the link's. RFC 1191, RFC 8201
 //!
-//! What is here was said by a router and found true by a connection (RFC 5927 7): the segment that
-//! it quotes was on its way, and was longer than what is said to fit. It is forgotten after a
-//! while, so that a path that has become wider is found to be.
+//! Each entry was reported by a router and confirmed by a connection (RFC 5927 7): the quoted
+//! segment was in flight, and longer than the reported MTU. Entries expire, so that a wider path is
+//! noticed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How many hosts are known to have a narrow path. The one that was learned first makes room.
+/// Limit on hosts with a known path MTU. The oldest entry is evicted.
 pub const PATHS_MAX: usize = 1024;
 
 /// For how long it is believed. RFC 1191 6.3, RFC 8201 4
@@ -32,7 +31,7 @@ pub(super) struct PathMtus {
 struct PathMtu {
     mtu: usize,
     until: Instant,
-    /// What a router said was below [`MTU_MIN_V4`].
+    /// True if a router reported less than [`MTU_MIN_V4`].
     may_cut: bool,
 }
 
@@ -41,7 +40,7 @@ impl PathMtus {
         self.find(now, dst).map(|path| path.mtu)
     }
 
-    /// Whether packets to `dst` may be cut by routers.
+    /// True if routers may fragment packets to `dst`.
     pub(super) fn may_cut(&self, now: Instant, dst: IpAddr) -> bool {
         self.find(now, dst).is_some_and(|path| path.may_cut)
     }

@@ -1,4 +1,4 @@
-//! What has come: checked from the outside in, and sorted.
+//! Reception: checks each frame from the outside in, and sorts it.
 
 use std::net::IpAddr;
 
@@ -54,7 +54,8 @@ impl Interface {
             self.counters.bad_sources += 1;
             return;
         }
-        let (sender, target) = (IpAddr::V4(packet.sender_ip), IpAddr::V4(packet.target_ip));
+        let sender = IpAddr::V4(packet.sender_ip);
+        let target = IpAddr::V4(packet.target_ip);
         if self.is_own(sender) {
             self.counters.conflicts += 1;
             return;
@@ -101,7 +102,8 @@ impl Interface {
             Ok(parsed) => parsed,
             Err(malformed) => return self.dropped_as(malformed),
         };
-        let (src, dst) = (IpAddr::V4(header.src), IpAddr::V4(header.dst));
+        let src = IpAddr::V4(header.src);
+        let dst = IpAddr::V4(header.dst);
         // To a group, or to all: nothing here listens. RFC 1122 3.2.1.3, 3.3.6
         if !is_to_one || !self.is_own(dst) {
             self.counters.not_ours += 1;
@@ -146,11 +148,13 @@ impl Interface {
             Ok(parsed) => parsed,
             Err(malformed) => return self.dropped_as(malformed),
         };
-        let (src, dst) = (IpAddr::V6(header.src), IpAddr::V6(header.dst));
+        let src = IpAddr::V6(header.src);
+        let dst = IpAddr::V6(header.dst);
         let is_to_group = header.dst.is_multicast();
-        let is_ours = match is_to_group {
-            true => self.routes.listens_to(header.dst),
-            false => is_to_one && self.is_own(dst),
+        let is_ours = if is_to_group {
+            self.routes.listens_to(header.dst)
+        } else {
+            is_to_one && self.is_own(dst)
         };
         if !is_ours {
             self.counters.not_ours += 1;

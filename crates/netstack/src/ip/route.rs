@@ -1,4 +1,4 @@
-//! Which addresses are this host's, which are on the link, and where the others go.
+//! Routes: the host's own addresses, those on the link, and the gateways for all others.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,12 +13,12 @@ use crate::wire::ethernet::EthernetAddress;
 pub struct Prefix {
     /// The address.
     pub address: IpAddr,
-    /// How many of its bits are the link's.
+    /// Number of leading bits that are the link's.
     pub len: u8,
 }
 
 impl Prefix {
-    /// Whether `address` begins with the same bits.
+    /// True if `address` begins with the same bits.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -33,7 +33,7 @@ impl Prefix {
         }
     }
 
-    /// Whether a host can have this address: RFC 1122 3.2.1.3, RFC 4291 2.5.2 to 2.7.
+    /// True if a host can have this address: RFC 1122 3.2.1.3, RFC 4291 2.5.2 to 2.7.
     pub(crate) fn is_of_one_host(&self) -> bool {
         match self.address {
             IpAddr::V4(four) => is_one_host_v4(four) && !self.is_broadcast(self.address),
@@ -43,7 +43,9 @@ impl Prefix {
 
     fn is_broadcast(&self, address: IpAddr) -> bool {
         match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => Link::v4(own, self.len).is_broadcast(other),
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                LinkPrefix::v4(own, self.len).is_broadcast(other)
+            }
             _ => false,
         }
     }
@@ -75,8 +77,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Whether a packet can come from `address`: it is one host's, and not this host's loopback.
-/// RFC 1122 3.2.1.3
+/// True if a packet can come from `address`: one host's, and not loopback. RFC 1122 3.2.1.3
 pub(super) fn is_one_host_v4(address: Ipv4Addr) -> bool {
     let [first, ..] = address.octets();
     // 0/8 is "this network", 127/8 loopback, 224/4 groups, 240/4 reserved, with all hosts at its
@@ -84,29 +85,30 @@ pub(super) fn is_one_host_v4(address: Ipv4Addr) -> bool {
     first != 0 && first != 127 && first < 224
 }
 
-/// As [`is_one_host_v4`]; the unspecified address is one that is being checked. RFC 4291 2.5.2
+/// True if a packet can come from `address`, as [`is_one_host_v4`], or it is unspecified: an
+/// address that is being checked. RFC 4291 2.5.2
 pub(super) fn may_send_v6(address: Ipv6Addr) -> bool {
     !address.is_multicast() && !address.is_loopback() && address.to_ipv4_mapped().is_none()
 }
 
-/// Whether a router carries packets to `address`. RFC 4291 2.5.6
+/// True if routers forward packets to `address`. RFC 4291 2.5.6
 fn is_beyond_link_v6(address: Ipv6Addr) -> bool {
     may_send_v6(address) && !address.is_unicast_link_local()
 }
 
-/// What a link's addresses have in common, as numbers: each frame is compared with it.
+/// Bits that a link's addresses share, as numbers: each frame is compared with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Link<T> {
+struct LinkPrefix<T> {
     /// The bits of the prefix, and zeros.
     network: T,
     /// A one for each bit behind the prefix.
     hosts: T,
 }
 
-impl Link<u32> {
-    fn v4(address: Ipv4Addr, len: u8) -> Link<u32> {
+impl LinkPrefix<u32> {
+    fn v4(address: Ipv4Addr, len: u8) -> LinkPrefix<u32> {
         let hosts = u32::MAX.checked_shr(len.into()).unwrap_or(0);
-        Link {
+        LinkPrefix {
             network: address.to_bits() & !hosts,
             hosts,
         }
@@ -124,10 +126,10 @@ impl Link<u32> {
     }
 }
 
-impl Link<u128> {
-    fn v6(address: Ipv6Addr, len: u8) -> Link<u128> {
+impl LinkPrefix<u128> {
+    fn v6(address: Ipv6Addr, len: u8) -> LinkPrefix<u128> {
         let hosts = u128::MAX.checked_shr(len.into()).unwrap_or(0);
-        Link {
+        LinkPrefix {
             network: address.to_bits() & !hosts,
             hosts,
         }
@@ -147,8 +149,8 @@ pub(super) struct Routes {
     /// For each of `own` that is of IPv6 the group that is asked for it, in order.
     groups: Vec<Ipv6Addr>,
     /// One for each prefix of `own`.
-    links_v4: Vec<Link<u32>>,
-    links_v6: Vec<Link<u128>>,
+    links_v4: Vec<LinkPrefix<u32>>,
+    links_v6: Vec<LinkPrefix<u128>>,
     gateway_v4: Option<Ipv4Addr>,
     gateway_v6: Option<Ipv6Addr>,
     /// A router that has advertised itself, and until when it is one.
@@ -166,17 +168,19 @@ impl Routes {
                 len: 64,
             });
         }
-        let (mut own_v4, mut own_v6) = (Vec::new(), Vec::new());
-        let (mut links_v4, mut links_v6) = (Vec::new(), Vec::new());
+        let mut own_v4 = Vec::new();
+        let mut own_v6 = Vec::new();
+        let mut links_v4 = Vec::new();
+        let mut links_v6 = Vec::new();
         for prefix in &own {
             match prefix.address {
                 IpAddr::V4(address) => {
                     own_v4.push(address.to_bits());
-                    add_new(&mut links_v4, Link::v4(address, prefix.len));
+                    add_new(&mut links_v4, LinkPrefix::v4(address, prefix.len));
                 }
                 IpAddr::V6(address) => {
                     own_v6.push(address.to_bits());
-                    add_new(&mut links_v6, Link::v6(address, prefix.len));
+                    add_new(&mut links_v6, LinkPrefix::v6(address, prefix.len));
                 }
             }
         }
@@ -218,7 +222,7 @@ impl Routes {
         }
     }
 
-    /// Whether `address` is of all hosts on this link.
+    /// True if `address` is the broadcast of this link, or of all links.
     pub(super) fn is_broadcast(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.links_v4.iter().any(|link| link.is_broadcast(address)),
@@ -226,19 +230,19 @@ impl Routes {
         }
     }
 
-    /// Whether `group` is one that this host listens to: all nodes, and for each of its addresses
-    /// the group that is asked for it.
+    /// True if this host listens to `group`: all nodes, and the solicited-node group of each of its
+    /// addresses.
     pub(super) fn listens_to(&self, group: Ipv6Addr) -> bool {
         let is_all_nodes = group == super::ALL_NODES && !self.groups.is_empty();
         is_all_nodes || self.groups.binary_search(&group).is_ok()
     }
 
-    /// Those that it reports: not that of all nodes, which needs no report. RFC 3810 6
+    /// Groups that it reports: all but that of all nodes. RFC 3810 6
     pub(super) fn groups(&self) -> &[Ipv6Addr] {
         &self.groups
     }
 
-    /// Whether `address` is that of one other host.
+    /// True if `address` is that of one other host.
     pub(super) fn is_one_host(&self, address: IpAddr) -> bool {
         let is_one_host = match address {
             IpAddr::V4(address) => is_one_host_v4(address),
@@ -247,7 +251,7 @@ impl Routes {
         is_one_host && !self.is_own(address) && !self.is_broadcast(address)
     }
 
-    /// Whether `address` is a neighbour's.
+    /// True if `address` is a neighbour's.
     pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
         let has_it = match address {
             IpAddr::V4(address) => self.links_v4.iter().any(|link| link.contains(address)),
@@ -291,7 +295,7 @@ impl Routes {
         self.gateway_v6.is_none() && self.is_own(self.link_local.into())
     }
 
-    /// Whether a router that advertises itself would be the way to `dst`.
+    /// True if a router that advertises itself would be the way to `dst`.
     pub(super) fn may_have_router(&self, dst: IpAddr) -> bool {
         let is_beyond = matches!(dst, IpAddr::V6(six) if is_beyond_link_v6(six));
         is_beyond && !self.is_own(dst) && self.wants_router()
@@ -312,7 +316,7 @@ fn add_new<T: PartialEq>(links: &mut Vec<T>, link: T) {
     }
 }
 
-/// What a link's address makes of `fe80::/64`. RFC 4291 appendix A
+/// Address in `fe80::/64` of an Ethernet address. RFC 4291 appendix A
 fn link_local(mac: EthernetAddress) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     let word = |high, low| u16::from_be_bytes([high, low]);
@@ -326,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_beyond_the_link_has_a_way_only_by_a_gateway_or_a_router_that_may_come() {
+    fn off_link_traffic_needs_a_router() {
         let interface = |gateway_v4: Option<&str>, gateway_v6: Option<&str>| {
             Interface::new(IpConfig {
                 mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
@@ -341,10 +345,8 @@ mod tests {
         let has_route = |interface: &Interface, dst: &str| {
             interface.has_route(Instant::START, dst.parse().unwrap())
         };
-        let (alone, led) = (
-            interface(None, None),
-            interface(Some("10.9.0.1"), Some("fd00:9::1")),
-        );
+        let alone = interface(None, None);
+        let led = interface(Some("10.9.0.1"), Some("fd00:9::1"));
         for near in ["10.9.0.3", "fd00:9::3", "fe80::3"] {
             assert!(has_route(&alone, near) && has_route(&led, near), "{near}");
         }
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_many_addresses_is_own_and_their_neighbours_are_on_the_link() {
+    fn many_addresses_and_their_links() {
         let hosts = |range: std::ops::Range<u8>| range.map(|host| IpAddr::from([192, 0, 2, host]));
         let addresses =
             hosts(2..200).chain(["10.9.0.7", "fd00:9::2"].map(|it| it.parse().unwrap()));

@@ -1,4 +1,4 @@
-//! A segment comes in: whose it is, and what is done with one that is no connection's.
+//! Arriving segments: finds the connection of each, and treats those that have none.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::time::Instant;
 use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
 
-/// How many flows are looked at for memory that they can give back, at the limit.
+/// Number of flows that are checked for memory to reclaim at the limit.
 const RECLAIMS_MAX: usize = 64;
 
 impl Shard {
@@ -48,8 +48,8 @@ impl Shard {
         }
     }
 
-    /// Whether it opens a connection with the name of one that has ended in this very burst, and
-    /// that has nothing more to say.
+    /// True if the segment opens a connection under the name of one that has ended in this very
+    /// burst and has nothing more to send.
     fn may_follow(&self, index: u32, segment: &Segment<'_>) -> bool {
         segment.flags.contains(Flags::SYN)
             && segment.ack.is_none()
@@ -203,14 +203,14 @@ impl Shard {
         self.long_len_max = len_max;
     }
 
-    /// Whether this connection sends as much at once as [`Shard::set_long_len_max`] says.
+    /// Sets whether this connection sends as much at once as [`Shard::set_long_len_max`] says.
     pub fn set_long(&mut self, tuple: &FourTuple, is_long: bool) {
         if let Some(index) = self.find_flow(tuple) {
             self.flows[index as usize].is_long = is_long;
         }
     }
 
-    /// What connections over IPv6 are offered from now on, and send at most. RFC 9293 3.7.1
+    /// Sets the MSS of new connections over IPv6, offered and sent. RFC 9293 3.7.1
     pub fn set_mss_v6(&mut self, mss: u16) {
         self.configs.v6.mss = mss;
     }
@@ -372,7 +372,7 @@ impl Shard {
         self.reply(tuple, segment);
     }
 
-    /// What happened, if `segment` completes a handshake that only a cookie remembers.
+    /// Completes a handshake that only a cookie remembers; returns the events.
     fn take_cookie(
         &mut self,
         now: Instant,
@@ -386,7 +386,8 @@ impl Shard {
         if !listening.believes_cookies(now) {
             return None;
         }
-        let (cookie, irs) = (ack - 1, segment.seq - 1);
+        let cookie = ack - 1;
+        let irs = segment.seq - 1;
         let mss = self.secret.0.cookie_mss(now, &tuple, irs, cookie)?;
         if !self.admit_or_count(tuple.local_port) {
             return Some(Happened::NOTHING);
@@ -520,8 +521,8 @@ impl Shard {
     }
 }
 
-/// What a cookie and the timestamp beside it remember of the SYN, by the segment that brings both
-/// back. `clock` is that of our timestamps, if we send any.
+/// SYN of a cookie and of the timestamp beside it, from the segment that brings both back. `clock`
+/// is that of our timestamps, if we send any.
 fn remembered_syn<'a>(
     segment: &Segment<'a>,
     mss: u16,
@@ -534,9 +535,10 @@ fn remembered_syn<'a>(
     let kept = timestamps.map_or(CookieOptions::default(), |echo| {
         CookieOptions::of_stamp(stamp(echo))
     });
-    let marks = match kept.has_ecn {
-        true => Flags::ECE | Flags::CWR,
-        false => Flags::NONE,
+    let marks = if kept.has_ecn {
+        Flags::ECE | Flags::CWR
+    } else {
+        Flags::NONE
     };
     Segment {
         seq: segment.seq - 1,

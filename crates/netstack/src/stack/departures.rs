@@ -1,4 +1,4 @@
-//! A burst of segments goes out, and their bytes are asked for.
+//! Departing segments: a burst of them, with the bytes that the application writes.
 
 use super::{FlowId, Shard};
 use crate::device::OutgoingFrame;
@@ -8,7 +8,7 @@ use crate::time::Instant;
 use crate::wire::Ecn;
 use crate::wire::tcp::Segment;
 
-/// What produces the bytes of a stream: at the first transmission, and again at each later one.
+/// Producer of a stream's bytes, at the first transmission and at each later one.
 pub trait Writer {
     /// Adds the bytes `offset..offset + len` of the stream of `id` to `pieces`: slices of memory
     /// that stays as it is until they are acknowledged ([`super::Happened::RELEASED`]), so that
@@ -44,7 +44,7 @@ impl Default for Pieces<'_> {
 }
 
 impl<'a> Pieces<'a> {
-    /// What a device gathers into one frame.
+    /// Pieces that a device gathers into one frame.
     pub const COUNT_MAX: usize = OutgoingFrame::PIECES_MAX;
 
     /// Adds a piece.
@@ -71,7 +71,8 @@ impl<'a> Pieces<'a> {
 
     /// The first `len` bytes of them.
     pub(super) fn first(&self, len: usize) -> Pieces<'a> {
-        let (mut first, mut left) = (Pieces::default(), len);
+        let mut first = Pieces::default();
+        let mut left = len;
         for piece in self.as_slice() {
             let taken = piece.len().min(left);
             first.push(&piece[..taken]);
@@ -85,7 +86,7 @@ impl<'a> Pieces<'a> {
         self.as_slice().iter().map(|piece| piece.len()).sum()
     }
 
-    /// Whether there is no byte.
+    /// True if there is no byte.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -102,11 +103,11 @@ pub struct Departure<'a> {
     pub pieces: &'a Pieces<'a>,
     /// If the payload is longer, the device cuts it into segments of so many bytes each.
     pub mss: u16,
-    /// It has left before.
+    /// True if it was sent before.
     pub is_retransmission: bool,
     /// The class of service that it asks for. RFC 2474
     pub dscp: u8,
-    /// Whether routers may mark it.
+    /// ECN codepoint for its packet.
     pub ecn: Ecn,
 }
 
@@ -141,13 +142,13 @@ impl Shard {
             };
             self.flows[index as usize].is_in_send_queue = false;
             match self.transmit_of(now, index, len_max, source, &mut emit) {
-                Turn::Done => {
+                Served::Done => {
                     let deadline = self.flows[index as usize].connection.deadline();
                     self.wheel.arm(index, deadline);
                     self.free_if_done(index);
                 }
-                Turn::Over => self.wake(index),
-                Turn::Full => {
+                Served::QuotaUsed => self.wake(index),
+                Served::Full => {
                     self.wake(index);
                     return;
                 }
@@ -155,7 +156,7 @@ impl Shard {
         }
     }
 
-    /// Whether [`Shard::transmit`] has something to look at.
+    /// True if [`Shard::transmit`] has flows to serve.
     pub fn has_to_transmit(&self) -> bool {
         !self.replies.is_empty() || !self.send_queue.is_empty()
     }
@@ -167,17 +168,18 @@ impl Shard {
         len_max: u32,
         source: &impl Writer,
         emit: &mut impl FnMut(&Departure<'_>) -> bool,
-    ) -> Turn {
+    ) -> Served {
         let id = self.id_of(index);
         let flow = &mut self.flows[index as usize];
         let config = self.configs.of(&flow.tuple);
-        let len_max = match flow.is_long {
-            true => len_max.max(self.long_len_max),
-            false => len_max,
+        let len_max = if flow.is_long {
+            len_max.max(self.long_len_max)
+        } else {
+            len_max
         };
         for _ in 0..self.limits.turn_segments_max {
             let Some(outgoing) = flow.connection.transmit(config, now, len_max) else {
-                return Turn::Done;
+                return Served::Done;
             };
             let mut pieces = Pieces::default();
             let len = outgoing.len as usize;
@@ -194,10 +196,10 @@ impl Shard {
                 ecn: outgoing.ecn,
             });
             if !is_room_left {
-                return Turn::Full;
+                return Served::Full;
             }
         }
-        Turn::Over
+        Served::QuotaUsed
     }
 }
 
@@ -220,11 +222,12 @@ fn gather<'a>(
     assert_eq!(pieces.len(), len, "at offset {offset} of {id:?}");
 }
 
-enum Turn {
-    /// It has nothing more.
+/// Outcome of serving one flow.
+enum Served {
+    /// The flow has nothing more.
     Done,
-    /// Others have their turn first.
-    Over,
-    /// The device has no room.
+    /// The flow has sent its share; others are served first.
+    QuotaUsed,
+    /// The device is full.
     Full,
 }

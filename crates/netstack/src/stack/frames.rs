@@ -5,21 +5,20 @@
 //!   device ◀─ headers | pieces of payload ◀─ Interface ◀─ departures ◀─ Shard ◀─ application
 //! ```
 //!
-//! A turn of its owner's loop:
+//! A round of its owner's loop:
 //!
 //! ```text
-//!   netstack.receive(now)?              timers, then what has come
+//!   netstack.receive(now)?              timers, then a burst of frames
 //!   while let Some(event) = netstack.shard().next_event() { … }
-//!   netstack.transmit(now, &writer)?    what is to leave
+//!   netstack.transmit(now, &writer)?    segments that are due
 //!   wait for the device's descriptor, or until netstack.wakes_at()
 //! ```
 //!
-//! A frame that the device has no room for is kept, whole, and leaves first the next time: the
-//! connection has counted it as sent. There is one such frame at most, since nothing else is sent
-//! before it. A frame that has become too long for the device is taken as a router's report would
-//! be: the connection sends shorter segments. One above 64 KiB is not kept: there may be no memory
-//! for so much at once for a long time. It is as good as lost, and its connection sends shorter
-//! ones.
+//! A frame that a full device refuses is kept whole and leaves first the next time: the connection
+//! has counted it as sent. There is at most one such frame, since nothing else is sent before it. A
+//! frame that has become too long for the device counts as a router's report: the connection sends
+//! shorter segments. A frame above 64 KiB is not kept, because the kernel may lack memory for so
+//! much at once for a long time. It counts as lost, and its connection sends shorter ones.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -43,7 +42,7 @@ use crate::wire::tcp::{self, Flags, HEADER_LEN_MAX, Segment};
 /// Frames that are taken from the device in one turn.
 pub const BURST_FRAMES_MAX: usize = 64;
 
-/// How often the device is asked for what it has lost, which takes it a system call.
+/// Interval at which the device is asked for its losses, which costs a system call.
 const LOSSES_EVERY: Duration = Duration::from_secs(1);
 
 /// IP's and TCP's headers, without options: what an MTU loses to them.
@@ -57,12 +56,12 @@ fn headers_to(peer: IpAddr) -> usize {
     }
 }
 
-/// What a segment without options has room for in a packet of `mtu` bytes.
+/// Payload of a segment without options in a packet of `mtu` bytes.
 fn mss_of(mtu: usize, headers: usize) -> u16 {
     mtu.saturating_sub(headers).min(usize::from(u16::MAX)) as u16
 }
 
-/// What a packet of so many bytes has room for, whatever its headers are.
+/// Largest payload of a packet of that length, whatever its headers are.
 fn payload_len_max(packet_len: usize) -> usize {
     packet_len.saturating_sub(HEADERS_LEN_MAX + HEADER_LEN_MAX)
 }
@@ -73,11 +72,11 @@ pub struct Netstack<D> {
     interface: Interface,
     device: D,
     burst: ReceiveBurst,
-    /// What the device had no room for.
+    /// Frame that the device did not take yet.
     kept: KeptFrame,
     /// Segments without a way to their peer. They are as good as lost.
     unroutable: u64,
-    /// Those of the device when it was asked last, and when it is asked next.
+    /// Losses of the device at the last query, and the time of the next.
     losses: Losses,
     losses_at: Instant,
 }
@@ -184,7 +183,8 @@ impl<D: Device> Netstack<D> {
         if !is_one_host || !self.interface.has_route(now, remote.ip()) {
             return Err(ConnectError::NoAddress);
         }
-        let (device, remote_port) = (&self.device, remote.port());
+        let device = &self.device;
+        let remote_port = remote.port();
         if device.takes(0, remote_port).is_none() {
             return Err(ConnectError::NotAlone);
         }
@@ -214,7 +214,8 @@ impl<D: Device> Netstack<D> {
         for index in 0..self.burst.len() {
             match self.interface.receive(now, self.burst.frame(index)) {
                 Delivery::Segment(arrived) => {
-                    let (ours, peer) = (arrived.dst, arrived.src);
+                    let ours = arrived.dst;
+                    let peer = arrived.src;
                     let happened =
                         self.shard
                             .receive(now, ours, peer, &arrived.segment, arrived.ecn);
@@ -258,7 +259,8 @@ impl<D: Device> Netstack<D> {
     }
 
     fn on_path_error(&mut self, now: Instant, error: &PathError) {
-        let (local, remote) = (error.local, error.remote);
+        let local = error.local;
+        let remote = error.remote;
         let tuple = FourTuple {
             local: local.ip(),
             local_port: local.port(),
@@ -290,8 +292,9 @@ impl<D: Device> Netstack<D> {
         let len_max = payload_len_max(self.device.capabilities().segmentation_len_max);
         let mut failed = None;
         while self.shard.has_to_transmit() && self.kept.bytes.is_empty() && failed.is_none() {
-            let (mut too_long, mut refused_big) = (None, None);
-            let mut line = Line {
+            let mut too_long = None;
+            let mut refused_big = None;
+            let mut egress = Egress {
                 interface: &mut self.interface,
                 device: &mut self.device,
                 kept: &mut self.kept,
@@ -301,7 +304,7 @@ impl<D: Device> Netstack<D> {
             };
             self.shard
                 .transmit(now, len_max as u32, writer, |departure| {
-                    match line.send(now, departure) {
+                    match egress.send(now, departure) {
                         Ok(is_room_left) => is_room_left,
                         Err(error) => {
                             failed = Some(error);
@@ -322,7 +325,7 @@ impl<D: Device> Netstack<D> {
         failed.map_or(flushed, Err)
     }
 
-    /// When there is something to do, without a frame that comes.
+    /// Time of the next work that no arriving frame causes.
     pub fn wakes_at(&self) -> Instant {
         let interface = self.interface.wakes_at().unwrap_or(Instant::NEVER);
         let device = self.device.wakes_at().unwrap_or(Instant::NEVER);
@@ -335,22 +338,23 @@ impl<D: Device> Netstack<D> {
     }
 }
 
-/// What a departure passes on its way out.
-struct Line<'a, D> {
+/// Parts that a departure passes on its way out.
+struct Egress<'a, D> {
     interface: &'a mut Interface,
     device: &'a mut D,
     kept: &'a mut KeptFrame,
     unroutable: &'a mut u64,
-    /// What the device will not take any more, told as a router would.
+    /// Report of a segment that the device refuses as too long, as a router's would be.
     too_long: &'a mut Option<PathError>,
     /// The connection whose frame above 64 KiB the device had no room for.
     refused_big: &'a mut Option<FourTuple>,
 }
 
-impl<D: Device> Line<'_, D> {
+impl<D: Device> Egress<'_, D> {
     /// Returns whether there is room for another one.
     fn send(&mut self, now: Instant, departure: &Departure<'_>) -> io::Result<bool> {
-        let (tuple, payload_len) = (departure.tuple, departure.pieces.len());
+        let tuple = departure.tuple;
+        let payload_len = departure.pieces.len();
         let fields = IpFields {
             src: tuple.local,
             dst: tuple.remote,
@@ -380,10 +384,11 @@ impl<D: Device> Line<'_, D> {
         }
         let len = written.len + departure.segment.emit(&mut headers[written.len..]);
         let header = &mut headers[written.len..len];
-        let offload = match written.is_resolved {
+        let offload = if written.is_resolved {
+            self.offload(written.len, departure)
+        } else {
             // What waits for its neighbour is complete.
-            false => Offload::None,
-            true => self.offload(written.len, departure),
+            Offload::None
         };
         match offload {
             Offload::None => {
@@ -392,7 +397,8 @@ impl<D: Device> Line<'_, D> {
             }
             _ => tcp::write_partial_checksum(header, written.pseudo_header),
         }
-        let (headers, payload) = (&headers[..len], departure.pieces.as_slice());
+        let headers = &headers[..len];
+        let payload = departure.pieces.as_slice();
         if !written.is_resolved {
             self.interface.hold(now, tuple.remote, headers, payload);
             return Ok(true);
@@ -441,9 +447,10 @@ impl<D: Device> Line<'_, D> {
                 has_cwr: departure.segment.flags.contains(Flags::CWR),
             });
         }
-        match capabilities.has_checksum_offload {
-            true => Offload::Checksum(checksum),
-            false => Offload::None,
+        if capabilities.has_checksum_offload {
+            Offload::Checksum(checksum)
+        } else {
+            Offload::None
         }
     }
 }
@@ -455,7 +462,7 @@ impl KeptFrame {
         frame.gather(&mut self.bytes);
     }
 
-    /// Whether there is none any more.
+    /// Transmits the kept frame if there is one; true if none is left.
     fn leaves(&mut self, now: Instant, device: &mut impl Device) -> io::Result<bool> {
         if self.bytes.is_empty() {
             return Ok(true);

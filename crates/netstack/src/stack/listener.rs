@@ -1,8 +1,8 @@
-//! Ports that connections come to.
+//! Listening ports.
 //!
 //! ```text
 //!   SYN ─▶ half open (SYN queue) ── ACK ─▶ waiting (accept queue) ─▶ accept()
-//!     │ full: the answer is a cookie, and nothing is remembered
+//!     │ full: the answer is a cookie, and no state is kept
 //!     └─────────────────────────── ACK of a cookie ─▶ waiting
 //! ```
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How many connections may be on their way at a listener.
+/// Limits on the pending connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
     /// Half open. Beyond it SYNs are answered with cookies.

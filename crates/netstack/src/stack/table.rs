@@ -1,24 +1,23 @@
-//! Which connection a segment belongs to: open addressing over the four-tuple's hash.
+//! Connections by four-tuple: a hash table with open addressing.
 //!
 //! ```text
-//!   slot    | hash, what | hash, what |  empty  | hash, what | hash, what | ···    8 bytes each
+//!   bucket  | hash, what | hash, what |  empty  | hash, what | hash, what | ···    8 bytes each
 //!              home of the key ─▶ next ─▶ next ─▶ until empty
 //! ```
 //!
-//! A slot holds a part of the hash and a number; the key itself lies with what the number names,
-//! and is compared there only when the hashes agree. What is removed closes the gap behind it, so
-//! there are no tombstones, and a look-up's length does not grow with age. At most half of the
-//! slots are in use.
+//! A bucket holds a part of the hash and a number. The key itself lies with the connection of that
+//! number, and is compared only if the hashes agree. A removal closes the gap behind it, so there
+//! are no tombstones, and look-ups do not grow with age. At most half of the buckets are in use.
 
 /// Numbers by hash. The caller compares keys.
 #[derive(Clone, Debug)]
 pub struct FlowTable {
-    slots: Vec<Slot>,
+    slots: Vec<Bucket>,
     len: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct Bucket {
     hash: u32,
     what: u32,
 }
@@ -31,7 +30,7 @@ impl FlowTable {
     pub fn new() -> FlowTable {
         FlowTable {
             slots: vec![
-                Slot {
+                Bucket {
                     hash: 0,
                     what: EMPTY
                 };
@@ -41,12 +40,12 @@ impl FlowTable {
         }
     }
 
-    /// How many numbers it holds.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds none.
+    /// True if it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -68,7 +67,7 @@ impl FlowTable {
             self.grow();
         }
         self.len += 1;
-        self.put(Slot {
+        self.put(Bucket {
             hash: hash as u32,
             what,
         });
@@ -122,7 +121,7 @@ impl FlowTable {
         }
     }
 
-    fn put(&mut self, slot: Slot) {
+    fn put(&mut self, slot: Bucket) {
         let mask = self.slots.len() - 1;
         let mut at = slot.hash as usize & mask;
         while self.slots[at].what != EMPTY {
@@ -133,7 +132,7 @@ impl FlowTable {
 
     fn grow(&mut self) {
         let larger = vec![
-            Slot {
+            Bucket {
                 hash: 0,
                 what: EMPTY
             };
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_a_hash_map() {
+    fn agrees_with_a_hash_map() {
         let mut state = 7_u64;
         let mut random = || {
             state = state

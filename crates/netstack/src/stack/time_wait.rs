@@ -1,11 +1,11 @@
-//! Names of connections that are over, kept while late segments of theirs may still be under way.
+//! Names of closed connections, kept while late segments of theirs may still be in flight.
 //!
 //! ```text
 //!   oldest ◀─▶ entry ◀─▶ entry ◀─▶ newest        all wait equally long, so the list is in order
 //! ```
 //!
-//! An entry has what an answer needs and no more, since a busy server has many: their count has a
-//! limit, beyond which the oldest goes early. What is done with a segment is in [`answer`].
+//! An entry has only the data that an answer needs, since a busy server has many. Beyond their
+//! limit the oldest is evicted. [`answer`] decides the reaction to a segment.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::wire::tcp::{Flags, Segment, SeqNumber};
 pub struct Lingering {
     /// Whose.
     pub tuple: FourTuple,
-    /// What we would have sent next.
+    /// Next sequence number to send.
     pub snd_nxt: SeqNumber,
-    /// What we would have received next.
+    /// Next sequence number expected.
     pub rcv_nxt: SeqNumber,
     /// The last timestamp of the peer, and our offset.
     pub timestamps: Option<(u32, u32)>,
@@ -39,10 +39,10 @@ pub struct TimeWait {
     len: usize,
 }
 
-/// What to do with a segment.
+/// Reaction to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is what was to be expected, or nothing to talk about.
+    /// The segment was expected, or needs no reply.
     Nothing,
     /// An acknowledgement of all.
     Acknowledge,
@@ -66,12 +66,12 @@ impl TimeWait {
         }
     }
 
-    /// How many.
+    /// Number of names.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// True if it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -172,18 +172,20 @@ pub fn answer(entry: &Lingering, segment: &Segment<'_>, has_timestamps: bool) ->
         return Answer::Nothing;
     }
     if segment.flags.contains(Flags::SYN) && segment.ack.is_none() {
-        return match is_new(entry, segment, has_timestamps) {
-            true => Answer::Reopen,
-            false => Answer::Acknowledge,
+        return if is_new(entry, segment, has_timestamps) {
+            Answer::Reopen
+        } else {
+            Answer::Acknowledge
         };
     }
     // The FIN that brought it here. An old one, or none of this connection, is not acceptable.
     if segment.flags.contains(Flags::FIN) && segment.seq + segment.seq_len() == entry.rcv_nxt {
         return Answer::AcknowledgeAndWait;
     }
-    match is_next && segment.seq_len() == 0 {
-        true => Answer::Nothing,
-        false => Answer::Acknowledge,
+    if is_next && segment.seq_len() == 0 {
+        Answer::Nothing
+    } else {
+        Answer::Acknowledge
     }
 }
 

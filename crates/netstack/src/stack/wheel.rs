@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_expires_at_its_time_and_not_before() {
+    fn timers_expire_on_time_not_before() {
         for ms in [
             1,
             2,

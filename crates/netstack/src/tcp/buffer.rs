@@ -1,5 +1,5 @@
-//! Rings of bytes, for applications that cannot produce their bytes again, and for bytes that came
-//! and were not read yet.
+//! Rings of bytes: sent ones, for applications that cannot produce them again, and received ones
+//! until they are read.
 //!
 //! ```text
 //!   stream offset   ···  start ──────────── end          start + length
@@ -7,10 +7,9 @@
 //!   index                start modulo length
 //! ```
 //!
-//! A ring has memory only while it holds something: it takes it from a [`RingPool`] and gives it
-//! back. A connection at rest has none, and one that comes and goes allocates none. It takes a
-//! short ring first, and a longer one when that is too short; so a byte does not take the memory of
-//! a window.
+//! A ring has memory, borrowed from a [`RingPool`], only while it holds bytes. An idle connection
+//! has none, and short-lived ones allocate none. A connection takes a short ring first and a longer
+//! one when that is full, so a byte does not take the memory of a window.
 
 /// Memory of rings: what those have that hold something, and what is there for the next.
 #[derive(Debug)]
@@ -26,13 +25,13 @@ pub struct RingPool {
 /// The shortest ring.
 pub const RING_LEN_MIN: usize = 4096;
 
-/// What a [`SendBuffer`] holds once all of them take half of what they may: a long segment.
+/// Limit of a [`SendBuffer`] once all of them hold half of their memory: a long segment.
 pub const SHARE_LEN_USUAL: usize = 64 << 10;
 
 /// And what it holds once they take all: a few segments, so that the peer acknowledges at once.
 pub const SHARE_LEN_MIN: usize = 16 << 10;
 
-/// So many bytes of rings are kept for the next that need one; more are given back to the system.
+/// Bytes of free rings that are kept for reuse; further rings are freed.
 pub const FREE_LEN_MAX: usize = 64 << 20;
 
 impl RingPool {
@@ -57,8 +56,8 @@ impl RingPool {
         self.used_len >= self.used_len_max
     }
 
-    /// How much one ring may hold while all of them take as much as they do. Some memory is left
-    /// for each, however many have a peer that takes nothing.
+    /// Limit of one ring at the present use of memory. Each buffer gets some, however many peers
+    /// take nothing.
     fn share(&self) -> usize {
         match self.used_len {
             used if used < self.used_len_max / 2 => self.capacity,
@@ -92,18 +91,18 @@ impl RingPool {
     }
 }
 
-/// Which of the lengths holds `len` bytes.
+/// Index of the smallest length that holds `len` bytes.
 fn class_of(len: usize) -> usize {
     let shortest = RING_LEN_MIN.trailing_zeros();
     let len = len.max(RING_LEN_MIN).next_power_of_two();
     (len.trailing_zeros() - shortest) as usize
 }
 
-/// What was written and is not acknowledged: bytes are copied in once, and read for each
+/// Bytes that were written and are not acknowledged. They are copied in once, and read for each
 /// transmission.
 #[derive(Clone, Debug, Default)]
 pub struct SendBuffer {
-    ring: Ring,
+    ring: ByteRing,
     len: usize,
 }
 
@@ -117,14 +116,14 @@ impl SendBuffer {
         taken
     }
 
-    /// How many bytes fit. There are fewer while others have much; a ring that is long stays of
-    /// use.
+    /// Number of bytes that fit: fewer while others hold much. A ring that is already long stays
+    /// usable.
     pub fn room(&self, pool: &RingPool) -> usize {
         let len_max = pool.share().max(self.ring.bytes.len());
         len_max.min(pool.capacity).saturating_sub(self.len)
     }
 
-    /// Whether others have so much that it holds less than it would else.
+    /// True if the use of memory by others makes its limit smaller.
     pub fn is_cut_short(&self, pool: &RingPool) -> bool {
         self.room(pool) < pool.capacity.saturating_sub(self.len)
     }
@@ -136,7 +135,8 @@ impl SendBuffer {
     ///
     /// If the buffer does not hold them: they were released, or never written.
     pub fn slices(&self, offset: u64, len: usize) -> (&[u8], &[u8]) {
-        let (start, end) = (self.ring.start, self.end());
+        let start = self.ring.start;
+        let end = self.end();
         let wanted_end = offset + len as u64;
         assert!(
             start <= offset && wanted_end <= end,
@@ -161,15 +161,15 @@ impl SendBuffer {
     }
 }
 
-/// What came and was not read: segments are put where they belong, in any order.
+/// Bytes that arrived and were not read. Segments are put at their offset, in any order.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiveBuffer {
-    ring: Ring,
+    ring: ByteRing,
 }
 
 impl ReceiveBuffer {
-    /// Whether bytes up to stream offset `end` take no more memory than each buffer may have: what
-    /// it has, or the shortest ring. So no peer can keep others from being heard.
+    /// True if bytes up to stream offset `end` fit into the memory that each buffer may always
+    /// have: its present ring, or the shortest one. A peer cannot take that from others.
     pub fn has_room_to(&self, end: u64) -> bool {
         end <= self.ring.start + self.ring.bytes.len().max(RING_LEN_MIN) as u64
     }
@@ -180,7 +180,8 @@ impl ReceiveBuffer {
     ///
     /// If they lie outside of the window: the connection never says so.
     pub fn put(&mut self, pool: &mut RingPool, offset: u64, bytes: &[u8]) {
-        let (start, end) = (self.ring.start, offset + bytes.len() as u64);
+        let start = self.ring.start;
+        let end = offset + bytes.len() as u64;
         assert!(
             start <= offset && end <= start + pool.capacity as u64,
             "{offset}..{end} in a window of {} at {start}",
@@ -207,14 +208,14 @@ impl ReceiveBuffer {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Ring {
-    /// As long as a power of two, or empty.
+struct ByteRing {
+    /// Storage, a power of two long, or empty.
     bytes: Box<[u8]>,
     /// The stream offset of the first byte that is held.
     start: u64,
 }
 
-impl Ring {
+impl ByteRing {
     fn rest(&mut self, pool: &mut RingPool) {
         pool.give(std::mem::take(&mut self.bytes));
     }
@@ -272,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_go_round_the_ring_and_come_out_in_order() {
+    fn bytes_wrap_round_the_ring_in_order() {
         let mut pool = RingPool::new(7000, usize::MAX);
         let mut buffer = SendBuffer::default();
         let mut written = 0_usize;
@@ -301,7 +302,7 @@ mod tests {
     /// connections, could hold 4.4 GB of replies. Cause: each send buffer had a limit, and all of
     /// them together had none. Cure: beyond half of a limit for all, each holds less.
     #[test]
-    fn all_send_buffers_have_a_limit_and_each_goes_on() {
+    fn send_buffers_share_a_limit_and_each_goes_on() {
         const CAPACITY: usize = 256 << 10;
         const USED_MAX: usize = 8 << 20;
         let mut pool = RingPool::new(CAPACITY, USED_MAX);
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_put_where_they_belong() {
+    fn segments_land_at_their_offset() {
         let mut pool = RingPool::new(8, usize::MAX);
         let mut buffer = ReceiveBuffer::default();
         buffer.put(&mut pool, 4, b"efgh");
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_too_short_gives_way_to_a_longer_one_with_all_that_it_held() {
+    fn a_ring_grows_with_its_bytes() {
         let mut pool = RingPool::new(64 << 10, usize::MAX);
         let mut buffer = ReceiveBuffer::default();
         let stream: Vec<u8> = (0..40_000).map(|at: u32| (at / 3) as u8).collect();
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_holds_nothing_is_there_for_another() {
+    fn empty_rings_go_back_to_the_pool() {
         let mut pool = RingPool::new(16, usize::MAX);
         let mut first = SendBuffer::default();
         first.write(&mut pool, b"abc");

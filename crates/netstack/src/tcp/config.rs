@@ -1,11 +1,11 @@
-//! What a connection is started with. Each limit has a name; what it does when it is met stands
-//! here, and what counts it is in [`super::TcpCounters`].
+//! Settings of a connection. Each limit is documented with its effect; its counter is in
+//! [`super::TcpCounters`].
 
 use std::time::Duration;
 
 use super::rtt::RtoLimits;
 
-/// How the congestion window grows and shrinks.
+/// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
     /// RFC 5681 and 6582.
@@ -22,7 +22,7 @@ pub struct KeepAlive {
     pub idle: Duration,
     /// Between probes.
     pub interval: Duration,
-    /// So many unanswered probes end the connection.
+    /// Number of unanswered probes that ends the connection.
     pub probes_max: u8,
 }
 
@@ -39,10 +39,9 @@ impl Default for KeepAlive {
 /// Shared by the connections of a shard.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpConfig {
-    /// What we tell the peer that we take: the MTU less the IP and TCP headers. RFC 9293 3.7.1
+    /// MSS that is offered to the peer: the MTU less the IP and TCP headers. RFC 9293 3.7.1
     pub mss: u16,
-    /// What is sent to a peer that says nothing: 536 over IPv4, 1220 over IPv6.
-    /// RFC 9293 3.7.1, MUST-15
+    /// MSS of a peer that offers none: 536 over IPv4, 1220 over IPv6. RFC 9293 3.7.1, MUST-15
     pub mss_default: u16,
     /// Bytes that a connection holds until they are read. The window that is offered at first.
     pub receive_capacity: u32,
@@ -57,28 +56,28 @@ pub struct TcpConfig {
     pub has_sack: bool,
     /// Ask for congestion marks in the place of losses, and answer such a peer. RFC 3168
     pub has_ecn: bool,
-    /// Which algorithm.
+    /// Congestion control algorithm.
     pub congestion: CongestionControl,
     /// In segments. RFC 6928: ten.
     pub initial_window_segments: u16,
     /// Hold a short segment back while data is unacknowledged. RFC 9293 3.7.4
     pub has_nagle: bool,
-    /// How long an acknowledgement waits for data to travel with: less than 0.5 s.
-    /// RFC 9293 3.8.6.3, MUST-40
+    /// Time for which an acknowledgement waits for data to travel with: less than 0.5 s. RFC 9293
+    /// 3.8.6.3, MUST-40
     pub ack_delay: Duration,
-    /// So many first acknowledgements are not delayed, for the peer's window to grow.
+    /// Number of first acknowledgements that are not delayed, so that the peer's window grows.
     pub quick_acks: u8,
     /// Limits of the retransmission time-out.
     pub rto: RtoLimits,
     /// Data that is not acknowledged for so long ends the connection. RFC 9293 3.8.3 (R2): at
     /// least 100 seconds.
     pub user_timeout: Duration,
-    /// As that, for the SYN of an active open. RFC 9293 3.8.3, MUST-23: at least three minutes.
+    /// The same for the SYN of an active open. RFC 9293 3.8.3, MUST-23: at least three minutes.
     pub connect_timeout: Duration,
-    /// As that, for the answer to a SYN.
+    /// The same for the answer to a SYN.
     pub accept_timeout: Duration,
-    /// How long FIN-WAIT-2 lasts once the application has no more interest. Not of the RFC; it is
-    /// in common use, against peers that never close.
+    /// Duration of FIN-WAIT-2 once the application has closed. No RFC has it; it is in common use
+    /// against peers that never close.
     pub fin_wait_2_timeout: Duration,
     /// Twice the maximum segment lifetime. RFC 9293 3.4.2: four minutes; one is what is in use.
     pub time_wait: Duration,

@@ -1,8 +1,8 @@
 //! The congestion window.
 //!
-//! [`Congestion`] is told what was acknowledged, and when data was lost; it keeps `cwnd` and
-//! `ssthresh`, in bytes. Growth is one of two algorithms; the reduction after a loss is paced by
-//! [`RateReduction`], so that one segment leaves for about each that arrives.
+//! [`Congestion`] receives acknowledgements and losses, and keeps `cwnd` and `ssthresh`, in bytes.
+//! Growth is one of two algorithms. [`RateReduction`] spreads the reduction after a loss, so that
+//! about one segment leaves for each that arrives.
 //!
 //! ```text
 //!   cwnd     ssthresh ─────────────╮   loss: ssthresh = beta · flight
@@ -38,12 +38,12 @@ pub struct Congestion {
     ssthresh: u32,
     /// Part of a byte or of a segment that the window has grown by in avoidance.
     credit: f64,
-    course: Course,
+    algorithm: Algorithm,
 }
 
-/// What is remembered for the growth: a connection has room for one of the two.
+/// State of the algorithm; a connection has memory for one of the two.
 #[derive(Clone, Copy, Debug)]
-enum Course {
+enum Algorithm {
     /// Nothing was lost yet.
     Start(SlowStart),
     Later(Cubic),
@@ -67,7 +67,7 @@ struct Cubic {
     /// The window of Reno in the same place. RFC 9438 4.3
     w_est: f64,
     cwnd_prior: f64,
-    /// When avoidance began; never if it has not.
+    /// Time at which avoidance began; never if it has not.
     epoch: Instant,
 }
 
@@ -80,11 +80,11 @@ impl Congestion {
             cwnd: initial_window(mss, initial_segments),
             ssthresh: CWND_MAX as u32,
             credit: 0.0,
-            course: Course::Start(SlowStart::default()),
+            algorithm: Algorithm::Start(SlowStart::default()),
         }
     }
 
-    /// How many bytes may be under way.
+    /// Congestion window: bytes that may be in flight.
     pub fn cwnd(&self) -> u64 {
         self.cwnd
     }
@@ -108,11 +108,11 @@ impl Congestion {
         rtt: Option<Duration>,
         was_limited: bool,
     ) {
-        if let Course::Start(start) = &mut self.course
+        if let Algorithm::Start(start) = &mut self.algorithm
             && start.on_ack(una, snd_nxt, rtt, was_limited)
         {
             self.ssthresh = self.cwnd as u32;
-            self.course = Course::Later(Cubic::UNKNOWN);
+            self.algorithm = Algorithm::Later(Cubic::UNKNOWN);
         }
     }
 
@@ -123,8 +123,8 @@ impl Congestion {
         self.cwnd = self.cwnd.max(mss.into());
     }
 
-    /// As [`Congestion::set_mss`], before anything was sent: the first window is not larger than
-    /// one of such segments. RFC 6928 2
+    /// Sets the MSS as [`Congestion::set_mss`] before anything was sent. The initial window is at
+    /// most that many segments. RFC 6928 2
     pub fn start_with_mss(&mut self, mss: u16, initial_segments: u16) {
         self.cwnd = self.cwnd.min(initial_window(mss, initial_segments));
         self.set_mss(mss);
@@ -141,9 +141,9 @@ impl Congestion {
         if self.is_slow_start() {
             // RFC 3465 without its limit of two segments: a peer that merges segments
             // acknowledges many with one.
-            let len = match &self.course {
-                Course::Start(start) => start.growth(acked),
-                Course::Later(_) => acked,
+            let len = match &self.algorithm {
+                Algorithm::Start(start) => start.growth(acked),
+                Algorithm::Later(_) => acked,
             };
             let grown = (self.cwnd + len).min(self.ssthresh());
             acked -= acked.min(grown - self.cwnd);
@@ -173,7 +173,7 @@ impl Congestion {
         let mss = f64::from(self.mss);
         let cwnd = self.cwnd as f64 / mss;
         let acked = acked as f64 / mss;
-        let cubic = self.course.cubic();
+        let cubic = self.algorithm.cubic();
         if cubic.epoch == Instant::NEVER {
             cubic.epoch = now;
             cubic.w_est = cwnd;
@@ -191,9 +191,10 @@ impl Congestion {
         let t = now.since(cubic.epoch).as_secs_f64();
         let srtt = srtt.unwrap_or_default().as_secs_f64();
         // RFC 9438 4.3: as fast as Reno with the same reduction, then as Reno.
-        let alpha = match cubic.w_est < cubic.cwnd_prior {
-            true => 3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA),
-            false => 1.0,
+        let alpha = if cubic.w_est < cubic.cwnd_prior {
+            3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA)
+        } else {
+            1.0
         };
         cubic.w_est += alpha * acked / cwnd;
         if window_at(t) < cubic.w_est {
@@ -205,7 +206,7 @@ impl Congestion {
 
     /// The window was not full: the curve must not run ahead of it. RFC 9438 5.8
     pub fn on_ack_while_limited_elsewhere(&mut self) {
-        self.course.end_epoch();
+        self.algorithm.end_epoch();
     }
 
     /// Data was lost, with `flight` bytes under way: the threshold falls, and the caller brings the
@@ -221,11 +222,12 @@ impl Congestion {
         };
         let cwnd = self.cwnd as f64 / mss;
         // RFC 9438 4.7: a flow that did not come back to its last maximum leaves room for others.
-        let cubic = self.course.cubic();
+        let cubic = self.algorithm.cubic();
         cubic.cwnd_prior = cwnd;
-        cubic.w_max = match cwnd < cubic.w_max {
-            true => cwnd * (1.0 + CUBIC_BETA) / 2.0,
-            false => cwnd,
+        cubic.w_max = if cwnd < cubic.w_max {
+            cwnd * (1.0 + CUBIC_BETA) / 2.0
+        } else {
+            cwnd
         };
         cubic.epoch = Instant::NEVER;
         self.credit = 0.0;
@@ -237,7 +239,7 @@ impl Congestion {
         self.cwnd = self.mss.into();
         self.credit = 0.0;
         // The curve begins where avoidance does, and not below the window of before. RFC 9438 4.8
-        self.course.cubic().w_max = 0.0;
+        self.algorithm.cubic().w_max = 0.0;
     }
 
     /// Recovery is over. RFC 6937 3
@@ -250,14 +252,14 @@ impl Congestion {
         self.cwnd = cwnd.clamp(self.mss.into(), CWND_MAX);
     }
 
-    /// What a loss is about to change.
+    /// State that a loss is about to change.
     pub fn before_loss(&self) -> BeforeLoss {
         BeforeLoss {
             cwnd: self.cwnd as u32,
             ssthresh: self.ssthresh,
-            w_max: match &self.course {
-                Course::Start(_) => 0.0,
-                Course::Later(cubic) => cubic.w_max as f32,
+            w_max: match &self.algorithm {
+                Algorithm::Start(_) => 0.0,
+                Algorithm::Later(cubic) => cubic.w_max as f32,
             },
         }
     }
@@ -266,7 +268,7 @@ impl Congestion {
     pub fn undo(&mut self, before: &BeforeLoss) {
         self.cwnd = self.cwnd.max(before.cwnd.into());
         self.ssthresh = before.ssthresh;
-        let cubic = self.course.cubic();
+        let cubic = self.algorithm.cubic();
         cubic.w_max = before.w_max.into();
         cubic.epoch = Instant::NEVER;
     }
@@ -274,24 +276,24 @@ impl Congestion {
     /// Nothing was sent for a time-out: what was known of the path is old. RFC 5681 4.1
     pub fn restart_after_idle(&mut self, initial_segments: u16) {
         self.cwnd = self.cwnd.min(initial_window(self.mss, initial_segments));
-        self.course.end_epoch();
+        self.algorithm.end_epoch();
     }
 }
 
-impl Course {
+impl Algorithm {
     /// The first slow start is over, if it was not.
     fn cubic(&mut self) -> &mut Cubic {
-        if let Course::Start(_) = self {
-            *self = Course::Later(Cubic::UNKNOWN);
+        if let Algorithm::Start(_) = self {
+            *self = Algorithm::Later(Cubic::UNKNOWN);
         }
         match self {
-            Course::Later(cubic) => cubic,
-            Course::Start(_) => unreachable!("it was replaced"),
+            Algorithm::Later(cubic) => cubic,
+            Algorithm::Start(_) => unreachable!("it was replaced"),
         }
     }
 
     fn end_epoch(&mut self) {
-        if let Course::Later(cubic) = self {
+        if let Algorithm::Later(cubic) = self {
             cubic.epoch = Instant::NEVER;
         }
     }
@@ -310,7 +312,8 @@ impl Cubic {
 
 /// RFC 6928 2, formula (1), with ten in the place of the number asked for.
 fn initial_window(mss: u16, segments: u16) -> u64 {
-    let (mss, segments) = (u64::from(mss), u64::from(segments));
+    let mss = u64::from(mss);
+    let segments = u64::from(segments);
     (segments * mss).min((2 * mss).max(segments * 1460))
 }
 
@@ -377,7 +380,7 @@ mod tests {
     const MSS: u16 = 1000;
 
     #[test]
-    fn the_initial_window_is_ten_segments_or_so_many_bytes() {
+    fn initial_window_of_ten_segments() {
         let initial = |mss| Congestion::new(CongestionControl::NewReno, mss, 10).cwnd();
         assert_eq!(initial(536), 5360);
         assert_eq!(initial(1460), 14600);
@@ -385,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_doubles_and_avoidance_adds_a_segment_a_round_trip() {
+    fn slow_start_doubles_and_avoidance_adds_one() {
         let mut window = Congestion::new(CongestionControl::NewReno, MSS, 10);
         for _ in 0..10 {
             window.on_ack(Instant::START, 1000, None);
@@ -405,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_leaves_one_segment_and_the_threshold_at_least_two() {
+    fn time_outs_leave_a_window_of_one_segment() {
         let mut window = Congestion::new(CongestionControl::NewReno, MSS, 10);
         window.on_loss(1000);
         window.on_timeout();
@@ -413,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn cubic_comes_back_to_its_maximum_after_k_seconds() {
+    fn cubic_is_back_at_its_maximum_after_k() {
         let mut window = Congestion::new(CongestionControl::Cubic, MSS, 1000);
         window.on_loss(1_000_000);
         window.end_recovery();
@@ -435,7 +438,7 @@ mod tests {
     const ROUND_TRIP: Duration = Duration::from_millis(100);
 
     #[test]
-    fn cubic_aims_lower_after_a_loss_below_its_last_maximum() {
+    fn cubic_fast_convergence() {
         let mut window = Congestion::new(CongestionControl::Cubic, MSS, 1000);
         for flight in [1_000_000, 700_000] {
             window.on_loss(flight);
@@ -475,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn the_curve_of_cubic_begins_anew_after_a_loss() {
+    fn cubic_restarts_after_a_loss() {
         // On the old curve it would be a second from there: 154 segments more at once.
         let (mut window, now) = a_second_after_a_loss();
         window.on_loss(window.cwnd());
@@ -484,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn the_curve_of_cubic_begins_anew_after_an_idle_time() {
+    fn cubic_restarts_after_idle_time() {
         // RFC 9438 4.2 counts from when avoidance begins. With the minute it would grow by half.
         let (mut window, mut now) = a_second_after_a_loss();
         now += Duration::from_secs(60);
@@ -495,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn the_curve_of_cubic_begins_anew_when_the_window_is_full_again() {
+    fn cubic_restarts_when_the_window_fills() {
         // RFC 9438 5.8: the time in which it was not full does not count.
         let (mut window, mut now) = a_second_after_a_loss();
         window.on_ack_while_limited_elsewhere();
@@ -504,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn cubic_is_never_slower_than_reno_where_windows_are_small() {
+    fn cubic_is_reno_friendly() {
         let mut window = Congestion::new(CongestionControl::Cubic, MSS, 10);
         window.on_loss(10_000);
         window.end_recovery();
@@ -517,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cube_root_is_one() {
+    fn cube_root_is_exact() {
         for x in [1e-9, 0.001, 0.5, 1.0, 2.0, 7.0, 27.0, 750.0, 1e6, 1e15] {
             let root = cube_root(x);
             assert!((root * root * root / x - 1.0).abs() < 1e-12, "{x}: {root}");
@@ -526,9 +529,10 @@ mod tests {
     }
 
     #[test]
-    fn rate_reduction_lets_ssthresh_over_flight_leave() {
+    fn rate_reduction_is_proportional() {
         let mut reduction = RateReduction::new(20_000);
-        let (mut pipe, mut sent) = (19_000, 0);
+        let mut pipe = 19_000;
+        let mut sent = 0;
         for _ in 0..10 {
             pipe -= 1000;
             let cwnd = reduction.on_delivered(1000, pipe, 10_000, 1000);

@@ -1,15 +1,15 @@
-//! The machine. What it holds, and what its owner asks of it; the work is in its rooms.
+//! State and interface of the connection machine. Its four files do the work:
 //!
-//! | room | what |
+//! | file | content |
 //! |---|---|
-//! | `receive` | a segment comes in: RFC 9293 3.10.7, in its order |
-//! | `acknowledge` | the part of that which concerns what we sent: losses, windows, round trips |
-//! | `transmit` | the next segment to go out |
-//! | `timers` | deadlines, and what is done at each |
+//! | `receive` | an arriving segment: RFC 9293 3.10.7, in its order |
+//! | `acknowledge` | acknowledgement of our data: losses, windows, round trips |
+//! | `transmit` | the next departing segment |
+//! | `timers` | deadlines, and the action at each |
 //!
 //! ```text
 //!   one deadline = the earliest of
-//!     rto_at      retransmission, RFC 6298; in its place persist_at while the peer's window is closed
+//!     rto_at      retransmission, RFC 6298; persist_at instead while the peer's window is closed
 //!     probe_at    tail loss probe, RFC 8985 7          reorder_at   RACK's reordering window
 //!     ack_at      delayed acknowledgement              idle_at      keep-alive
 //!     close_at    FIN-WAIT-2 without an owner
@@ -29,11 +29,11 @@ use std::time::Duration;
 
 use super::config::TcpConfig;
 use super::congestion::{BeforeLoss, Congestion, RateReduction};
-use super::flight::Flight;
 use super::pacing::Rate;
-use super::place::{DATA_AT, Numbering, SYN_AT};
+use super::position::{DATA_AT, Numbering, SYN_AT};
 use super::reassembly::Reassembly;
 use super::rtt::RoundTrip;
+use super::scoreboard::Scoreboard;
 use super::state::{End, TcpState};
 use crate::time::Instant;
 use crate::wire::Ecn;
@@ -59,12 +59,12 @@ pub struct Connection {
     // ---- what we send
     snd: Numbering,
     /// snd_una, snd_nxt, and what lies between.
-    flight: Flight,
+    scoreboard: Scoreboard,
     /// Behind the last byte that the application has offered; our FIN stands there.
     queue_end: u64,
     is_fin_queued: bool,
     snd_wnd: u64,
-    /// How much further the window once reached, if that is no more than the shift rounds off.
+    /// Bytes by which the window once reached further, if the shift rounds them off.
     snd_rounded: u16,
     snd_wnd_max: u64,
     snd_wl1: u64,
@@ -77,7 +77,7 @@ pub struct Connection {
     congestion: Congestion,
     phase: Phase,
     reduction: RateReduction,
-    /// Acknowledgements below this place are for a window that was full: only those grow it.
+    /// Acknowledgements below this position are for a window that was full: only those grow it.
     limited_until: u64,
     /// Duplicate acknowledgements, of a peer without SACK. RFC 5681 2
     dup_acks: u16,
@@ -86,9 +86,9 @@ pub struct Connection {
     round_trip: RoundTrip,
     /// The segment that must leave although cwnd has no room for it: the first of a recovery.
     is_retransmit_forced: bool,
-    /// What is marked as lost was not lost by congestion.
+    /// True while segments are repaired that were not lost to congestion.
     is_repairing: bool,
-    /// What was sent when the last recovery began. RFC 6582 3.2
+    /// `snd_nxt` when the last recovery began. RFC 6582 3.2
     recover: u64,
     undo: Option<Undo>,
     probe: Probe,
@@ -109,7 +109,7 @@ pub struct Connection {
     /// For the growth of the window: since when what is read is counted, and from where.
     round_at: Instant,
     round_read: u64,
-    /// The place of the peer's FIN, once it was seen.
+    /// The position of the peer's FIN, once it was seen.
     rcv_fin: Option<NonZeroU64>,
     /// The largest payload seen: two of these are acknowledged at once.
     rcv_mss: u16,
@@ -148,13 +148,13 @@ pub struct Connection {
     has_keep_alive: Option<bool>,
     /// In seconds, for this connection; 0 if it is as the others of its shard.
     user_timeout_s: u16,
-    /// Of late: progress ends it.
+    /// Present trouble; progress ends it.
     trouble: Option<Trouble>,
     window_probe: WindowProbe,
     /// snd_una moved last, the flight began, or a window that holds everything back was met.
     progress_at: Instant,
-    /// When the last of what was sent would have left at the rate of [`super::pacing`]; without a
-    /// rate, when it left.
+    /// Time at which everything sent would have left at the rate of [`super::pacing`]; without a
+    /// rate, time of the last transmission.
     spread_until: Instant,
     /// New data waits for that rate.
     is_paced: bool,
@@ -177,21 +177,21 @@ struct Marks {
     is_echo_due: bool,
     /// The window was reduced: the next new data says so (CWR).
     is_reduction_due: bool,
-    /// The peer's echoes below this place are of the window that was reduced.
+    /// The peer's echoes below this position are of the window that was reduced.
     reduced_until: u64,
 }
 
-/// What a reduction of the window would be undone to, until it is known whether it was needed.
-/// RFC 3522, RFC 4015, RFC 5682, RFC 3708
+/// State to restore if a reduction of the window proves to be needless. RFC 3522, RFC 4015, RFC
+/// 5682, RFC 3708
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     window: BeforeLoss,
-    /// When the first retransmission left; when recovery was over, once it is. In milliseconds:
-    /// each connection has room for it.
+    /// Time of the first retransmission, then of the end of recovery, in milliseconds to keep
+    /// connections small.
     at_ms: u32,
     /// Bytes that left again, and that the peer has not said came twice.
     unreported: u32,
-    /// Where they begin and end.
+    /// First and last sequence numbers of the retransmissions.
     again: (SeqNumber, SeqNumber),
 }
 
@@ -205,7 +205,7 @@ struct Clock {
     recent_at: Instant,
 }
 
-/// What the sender believes of the path.
+/// State of the path, as the sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing is known to be lost.
@@ -216,11 +216,10 @@ enum Phase {
     Loss { end: u64, trial: Trial },
 }
 
-/// Whether the timer should have expired, asked of the network if there are no timestamps to tell:
-/// F-RTO. RFC 5682 2.1
+/// F-RTO: detects a spurious time-out without timestamps. RFC 5682 2.1
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
-    /// It should, or nothing can tell.
+    /// The time-out was genuine, or nothing can tell.
     Over,
     /// The first segment leaves again, and nothing behind it.
     First,
@@ -232,9 +231,9 @@ enum Trial {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probe {
     Idle,
-    /// It leaves with the next transmission.
+    /// The next transmission sends it.
     Due,
-    /// It has left; an acknowledgement of `end` tells what became of it.
+    /// In flight; an acknowledgement of `end` tells its fate.
     Out {
         end: u64,
         is_retransmission: bool,
@@ -246,13 +245,13 @@ enum Probe {
 enum WindowProbe {
     /// None has left, or the peer has been heard since the last one did.
     Idle,
-    /// It leaves with the next transmission.
+    /// The next transmission sends it.
     Due,
-    /// It has left, and nothing has come since.
+    /// In flight, and nothing has arrived since.
     Out,
 }
 
-/// What became of a segment. A set: see the constants.
+/// Set of events of a connection: see the constants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Happened(u8);
 
@@ -269,12 +268,12 @@ impl Happened {
     pub const RELEASED: Happened = Happened(0x08);
     /// Both have closed, and we first: the connection's name lives on in TIME-WAIT.
     pub const TIME_WAIT: Happened = Happened(0x10);
-    /// It is over: [`Connection::end`].
+    /// The connection is over: [`Connection::end`].
     pub const ENDED: Happened = Happened(0x20);
-    /// It goes on, and something is in its way: [`Connection::trouble`].
+    /// The connection goes on, with trouble: [`Connection::trouble`].
     pub const TROUBLED: Happened = Happened(0x40);
 
-    /// Whether all of `other` happened.
+    /// True if all of `other` happened.
     pub const fn contains(self, other: Happened) -> bool {
         self.0 & other.0 == other.0
     }
@@ -294,7 +293,7 @@ impl BitOrAssign for Happened {
     }
 }
 
-/// What is in the way of a connection, which may pass: RFC 9293 3.9.1.8.
+/// Trouble of a connection that may pass. RFC 9293 3.9.1.8
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trouble {
     /// The same segment has left four times and was not acknowledged (R1). RFC 9293 3.8.3
@@ -303,10 +302,10 @@ pub enum Trouble {
     Unreachable,
 }
 
-/// What a segment brought.
+/// Outcome of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// What happened.
+    /// Events.
     pub happened: Happened,
     /// The part of the payload to keep.
     pub placed: Option<Placed>,
@@ -328,17 +327,17 @@ pub struct Outgoing {
     pub segment: Segment<'static>,
     /// The first byte of the payload in our stream.
     pub offset: u64,
-    /// How many bytes follow.
+    /// Payload length.
     pub len: u32,
     /// If `len` is more, the device cuts it into segments with so many bytes of payload each.
     pub mss: u16,
-    /// It was sent before.
+    /// True if it was sent before.
     pub is_retransmission: bool,
-    /// Whether routers may mark it.
+    /// ECN codepoint of the packet.
     pub ecn: Ecn,
 }
 
-/// What a connection has counted. Each name says of what there was one more.
+/// Counters of a connection. The name of each says what was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct TcpCounters {
@@ -451,8 +450,8 @@ impl Connection {
     ) -> Connection {
         let mut connection = Connection::accept(config, now, syn, cookie, timestamp_offset);
         // The answer to the SYN has left; it was not remembered when, so it gives no sample.
-        connection.flight.send(now, 1);
-        connection.flight.send_again(now, SYN_AT, 1);
+        connection.scoreboard.send(now, 1);
+        connection.scoreboard.send_again(now, SYN_AT, 1);
         connection.rcv_acked = connection.rcv_nxt;
         connection.rcv_adv =
             connection.rcv_nxt + u64::from(connection.receive_capacity.min(0xffff));
@@ -474,7 +473,7 @@ impl Connection {
             remote_port: 0,
             is_passive: false,
             snd: Numbering { initial: iss },
-            flight: Flight::new(SYN_AT),
+            scoreboard: Scoreboard::new(SYN_AT),
             queue_end: DATA_AT,
             is_fin_queued: false,
             snd_wnd: 0,
@@ -578,7 +577,7 @@ impl Connection {
     /// still to be sent has the user time-out from `now`, if nothing was missing so far.
     pub fn shut_read(&mut self, now: Instant, until: Instant) {
         self.is_read_shut = true;
-        if self.flight.is_empty() && self.persist_at == Instant::NEVER {
+        if self.scoreboard.is_empty() && self.persist_at == Instant::NEVER {
             // Nothing was missing so far. What is still to be sent has its time from now on.
             self.progress_at = now;
         }
@@ -625,12 +624,12 @@ impl Connection {
         self.finish_with(End::Aborted);
     }
 
-    /// Whether short segments leave at once. RFC 9293 3.7.4, MUST-17
+    /// Sets whether short segments leave at once. RFC 9293 3.7.4, MUST-17
     pub fn set_nodelay(&mut self, is_nodelay: bool) {
         self.is_nodelay = is_nodelay;
     }
 
-    /// Whether it is probed while nothing happens; at the pace of the shard's settings, or else of
+    /// Switches keep-alive probes on or off, at the pace of the shard's settings, or else of
     /// [`KeepAlive::default`](super::config::KeepAlive). RFC 9293 3.8.4, MUST-24
     pub fn set_keep_alive(&mut self, config: &TcpConfig, now: Instant, is_on: bool) {
         self.has_keep_alive = Some(is_on);
@@ -677,7 +676,8 @@ impl Connection {
         self.snd_mss = mss;
         self.congestion.set_mss(self.mss() as u16);
         // It was not congestion: what was too long leaves again at once, and cwnd stays.
-        self.flight.first_is_lost(u64::MAX - self.flight.start());
+        self.scoreboard
+            .first_is_lost(u64::MAX - self.scoreboard.start());
         self.is_retransmit_forced = true;
         self.is_repairing = true;
         true
@@ -711,15 +711,16 @@ impl Connection {
 
     /// Each trouble is told once, until there was progress.
     fn meet(&mut self, trouble: Trouble) -> Happened {
-        match self.trouble.replace(trouble) == Some(trouble) {
-            true => Happened::NOTHING,
-            false => Happened::TROUBLED,
+        if self.trouble.replace(trouble) == Some(trouble) {
+            Happened::NOTHING
+        } else {
+            Happened::TROUBLED
         }
     }
 
     fn is_under_way(&self, quoted: SeqNumber) -> bool {
-        let place = self.snd.place(quoted, self.flight.start());
-        (self.flight.start()..self.flight.end()).contains(&place)
+        let position = self.snd.position(quoted, self.scoreboard.start());
+        (self.scoreboard.start()..self.scoreboard.end()).contains(&position)
     }
 
     // ---- what it tells
@@ -729,38 +730,39 @@ impl Connection {
         self.state
     }
 
-    /// How it ended, if it has.
+    /// Reason of the end, if the connection has ended.
     pub fn end(&self) -> Option<End> {
         self.end
     }
 
-    /// What is in its way, since what was sent was acknowledged last. RFC 9293 3.9.1.8, MUST-47
+    /// Trouble since the last acknowledgement of new data. RFC 9293 3.9.1.8, MUST-47
     pub fn trouble(&self) -> Option<Trouble> {
         self.trouble
     }
 
-    /// It is over, and owes nothing.
+    /// True if the connection is over and has nothing left to send.
     pub fn is_done(&self) -> bool {
         self.state == TcpState::Closed && !self.is_abort_due && self.reset_due.is_none()
     }
 
-    /// Where the payload of `segment` ends in the peer's stream, if that is where it belongs.
+    /// End of `segment`'s payload in the peer's stream, if its sequence number is right.
     pub(crate) fn text_end(&self, segment: &Segment<'_>) -> u64 {
-        let start = self.rcv.place(segment.seq, self.rcv_nxt);
+        let start = self.rcv.position(segment.seq, self.rcv_nxt);
         (start + segment.payload.len() as u64).saturating_sub(DATA_AT)
     }
 
-    /// Whether the payload of `segment` begins where the next byte in order is, or before.
+    /// True if `segment`'s payload begins at the next byte in order or before.
     pub(crate) fn is_in_order(&self, segment: &Segment<'_>) -> bool {
-        self.rcv.place(segment.seq, self.rcv_nxt) <= self.rcv_nxt
+        self.rcv.position(segment.seq, self.rcv_nxt) <= self.rcv_nxt
     }
 
-    /// Whether something waits behind a hole.
+    /// True if bytes wait behind a hole.
     pub(crate) fn has_hole(&self) -> bool {
         !self.reassembly.is_empty()
     }
 
-    /// What waits behind a hole is given up. It comes again, as if it had been lost. RFC 2018 8
+    /// Drops the bytes behind holes. The peer sends them again, as if they had been lost. RFC 2018
+    /// 8
     pub(crate) fn give_up_out_of_order(&mut self) {
         self.reassembly = Reassembly::default();
     }
@@ -768,25 +770,25 @@ impl Connection {
     /// Bytes that came in order and were not read.
     pub fn readable_len(&self) -> usize {
         let data_end = self
-            .fin_place()
+            .fin_position()
             .map_or(self.rcv_nxt, |fin| fin.min(self.rcv_nxt));
         data_end.saturating_sub(self.rcv_read) as usize
     }
 
     /// Bytes of the stream that the peer has acknowledged: they are not asked for again.
     pub fn released(&self) -> u64 {
-        self.flight.start().clamp(DATA_AT, self.queue_end) - DATA_AT
+        self.scoreboard.start().clamp(DATA_AT, self.queue_end) - DATA_AT
     }
 
     /// The peer has acknowledged all that was queued; an end that was queued, perhaps not.
     pub fn is_all_acknowledged(&self) -> bool {
-        self.flight.start() >= self.queue_end
+        self.scoreboard.start() >= self.queue_end
     }
 
     /// Bytes that are queued and were never sent.
     pub fn unsent_len(&self) -> u64 {
         self.queue_end
-            .saturating_sub(self.flight.end().max(DATA_AT))
+            .saturating_sub(self.scoreboard.end().max(DATA_AT))
     }
 
     /// Nothing came out of order, and all that came was read.
@@ -801,12 +803,15 @@ impl Connection {
 
     /// The peer has closed, and all before its FIN has come.
     pub fn is_peer_closed(&self) -> bool {
-        self.fin_place().is_some_and(|fin| self.rcv_nxt > fin)
+        self.fin_position().is_some_and(|fin| self.rcv_nxt > fin)
     }
 
     /// The numbers of a connection that goes to TIME-WAIT: snd_nxt and rcv_nxt.
     pub fn last_numbers(&self) -> (SeqNumber, SeqNumber) {
-        (self.snd.seq(self.flight.end()), self.rcv.seq(self.rcv_nxt))
+        (
+            self.snd.seq(self.scoreboard.end()),
+            self.rcv.seq(self.rcv_nxt),
+        )
     }
 
     /// The peer's last timestamp and our offset, where both agreed on them.
@@ -842,30 +847,33 @@ impl Connection {
 
     /// Bytes that were sent and not acknowledged.
     pub fn flight_len(&self) -> u64 {
-        self.flight.len()
+        self.scoreboard.len()
     }
 
-    /// What it has counted.
+    /// Counters of the connection.
     pub fn counters(&self) -> &TcpCounters {
         &self.counters
     }
 
-    /// What must hold after [`Connection::transmit`] has had nothing more: for tests and fuzzers.
+    /// Asserts the invariants that hold after [`Connection::transmit`] has returned nothing; for
+    /// tests and fuzzers.
     ///
     /// # Panics
     ///
     /// If it does not.
     #[doc(hidden)]
     pub fn assert_consistent(&self) {
-        self.flight.assert_consistent();
-        let (una, nxt) = (self.flight.start(), self.flight.end());
+        self.scoreboard.assert_consistent();
+        let una = self.scoreboard.start();
+        let nxt = self.scoreboard.end();
         assert!(
             nxt <= self.queue_end + 1,
             "sent {nxt} of {}",
             self.queue_end
         );
         assert!(self.snd_mss >= SND_MSS_MIN && self.cwnd() >= self.mss());
-        let (read, got) = (self.rcv_read, self.rcv_nxt);
+        let read = self.rcv_read;
+        let got = self.rcv_nxt;
         assert!(read <= got.max(DATA_AT), "read {read} of {got}");
         assert!(self.readable_len() <= self.receive_capacity as usize);
         assert!(self.round_read <= read, "read {read}");
@@ -888,20 +896,21 @@ impl Connection {
         u64::from(self.snd_mss - options)
     }
 
-    /// Where the peer's FIN stands, once it was seen: behind its SYN, so never at 0.
-    fn fin_place(&self) -> Option<u64> {
+    /// Position of the peer's FIN once it was seen. A FIN is behind a SYN, so never at 0.
+    fn fin_position(&self) -> Option<u64> {
         self.rcv_fin.map(NonZeroU64::get)
     }
 
-    /// How fast new data leaves; `None` for as fast as the windows let it.
+    /// Pacing rate of new data; `None` if only the windows limit it.
     fn rate(&self) -> Option<Rate> {
-        let (cwnd, srtt) = (self.congestion.cwnd(), self.round_trip.srtt());
+        let cwnd = self.congestion.cwnd();
+        let srtt = self.round_trip.srtt();
         Rate::of(cwnd, srtt, self.congestion.is_slow_start())
     }
 
     /// All that we will ever send is acknowledged, the FIN as well.
     fn is_fin_acknowledged(&self) -> bool {
-        self.is_fin_queued && self.flight.start() > self.queue_end
+        self.is_fin_queued && self.scoreboard.start() > self.queue_end
     }
 
     fn finish_with(&mut self, end: End) {

@@ -1,5 +1,4 @@
-//! A window that leaves over its round trip, and not all at once: a burst is what the queues on a
-//! path lose. RFC 9002 7.7
+//! Pacing: spreads a window over its round trip, because queues on a path drop bursts. RFC 9002 7.7
 //!
 //! ```text
 //!            allowance: a burst of BURST_LEN, or of a tick, is not held back
@@ -8,14 +7,14 @@
 //!         now          at ≤ now + allowance   rate: factor × cwnd / srtt. Beyond it new data waits.
 //! ```
 //!
-//! The factor leaves room for the window to grow: 2 in slow start, 1.2 else. A round trip that is
-//! not much longer than the tick of the timers is not spread.
+//! The factor lets the window grow: 2 in slow start, otherwise 1.2. Round trips not much longer
+//! than the tick of the timers are not paced.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// What leaves at once though the rate is less: an initial window. RFC 6928 2
+/// Bytes that leave at once even if the rate is less: an initial window. RFC 6928 2
 const BURST_LEN: u64 = 10 * 1460;
 
 /// The shortest round trip that is spread, and what leaves in one piece: timers tick each
@@ -41,12 +40,12 @@ impl Rate {
         })
     }
 
-    /// How long `len` bytes take.
+    /// Duration of `len` bytes at this rate.
     fn time_of(self, len: u64) -> Duration {
         Duration::from_nanos(len.saturating_mul(self.nanos) / self.bytes.max(1))
     }
 
-    /// What one timer lets out: no fewer than two segments, or each would have a timer.
+    /// Bytes for each timer: two segments at least, or each segment would need a timer.
     pub fn quantum(self, mss: u64) -> u64 {
         let tick = TICK.as_nanos() as u64;
         (self.bytes.saturating_mul(tick) / self.nanos / mss).max(2) * mss
@@ -59,7 +58,7 @@ impl Rate {
         Instant::from_nanos(at.as_nanos().saturating_sub(allowance))
     }
 
-    /// When `len` bytes more, sent now, would have left.
+    /// Time at which `len` more bytes, sent now, would have left.
     pub fn after(self, now: Instant, at: Instant, len: u64) -> Instant {
         at.max(now) + self.time_of(len)
     }
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_takes_its_round_trip_but_for_what_lets_it_grow() {
+    fn a_window_is_spread_over_its_round_trip() {
         let rate =
             |is_slow_start| Rate::of(100_000, Some(Duration::from_millis(60)), is_slow_start);
         let leaves = |is_slow_start| rate(is_slow_start).unwrap().after(at(0), at(0), 100_000);
@@ -82,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_initial_window_is_a_burst_and_a_short_trip_is_not_spread() {
+    fn initial_windows_and_short_trips_burst() {
         let rate = Rate::of(14_600, Some(Duration::from_millis(100)), true).unwrap();
         let sent = rate.after(at(7), at(0), BURST_LEN);
         assert_eq!(rate.waits_until(sent), at(7));
@@ -93,7 +92,7 @@ mod tests {
     /// Seen: above 117 Mbit/s a connection had half of its rate. Cause: what may be sent ahead was
     /// less than a tick there, so what a timer was late by was lost. Cure: a tick at least.
     #[test]
-    fn timers_that_fire_late_cost_nothing_of_a_fast_rate() {
+    fn late_timers_cost_no_rate() {
         const WINDOW: u64 = 2_000_000;
         let rate = Rate::of(WINDOW, Some(Duration::from_millis(20)), true).unwrap();
         let late = Duration::from_micros(100);
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_lets_out_a_millisecond_of_the_rate_or_two_segments() {
+    fn a_timer_releases_a_tick_or_two_segments() {
         let rate = |cwnd| Rate::of(cwnd, Some(Duration::from_millis(20)), true).unwrap();
         assert_eq!(rate(100_000).quantum(1000), 10_000);
         assert_eq!(rate(10_000).quantum(1000), 2_000);

@@ -1,17 +1,17 @@
-//! What came out of order: ranges of places behind rcv_nxt, and which of them to report.
+//! Data out of order: ranges of positions behind rcv_nxt, and the ones to report.
 //!
 //! ```text
 //!   rcv_nxt      ┌─ range ─┐       ┌─ range ─┐          ┌ range ┐
 //!     │ ··hole·· │ stamp 3 │ hole  │ stamp 7 │ ··hole·· │   5   │        newest first: 7, 5, 3
 //! ```
 //!
-//! Ranges are in order and do not touch. Each carries a stamp of when it last changed, since the
-//! SACK option reports the most recent first (RFC 2018 4). Their count has a limit, [`RANGES_MAX`]:
-//! a segment that would be one more is dropped, as if it had been lost.
+//! Ranges are in order and do not touch. Each has a stamp of its last change, since the SACK option
+//! reports the most recent first (RFC 2018 4). There are at most [`RANGES_MAX`]: a segment that
+//! would need another is dropped, as if it had been lost.
 
 use crate::wire::tcp::{SackBlock, SackBlocks};
 
-use super::place::Numbering;
+use super::position::Numbering;
 
 /// The limit of ranges. Segments that belong to a known range, or to the first hole, always fit.
 pub const RANGES_MAX: usize = 32;
@@ -30,10 +30,10 @@ struct Stamped {
     stamp: u32,
 }
 
-/// What came of an [`Reassembly::insert`].
+/// Outcome of [`Reassembly::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
-    /// It is remembered.
+    /// The range is remembered.
     New,
     /// All of it was there.
     Duplicate,
@@ -42,7 +42,7 @@ pub enum Inserted {
 }
 
 impl Reassembly {
-    /// Whether nothing waits behind a hole.
+    /// True if nothing waits behind a hole.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -80,7 +80,8 @@ impl Reassembly {
         Inserted::New
     }
 
-    /// All before `rcv_nxt` has come. Returns the place to which it is whole with what was waiting.
+    /// All before `rcv_nxt` has come. Returns the position to which it is whole with what was
+    /// waiting.
     pub fn advance(&mut self, rcv_nxt: u64) -> u64 {
         let mut to = rcv_nxt;
         let mut count = 0;
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_become_one() {
+    fn adjacent_ranges_merge() {
         let mut ranges = Reassembly::default();
         assert_eq!(ranges.insert(10, 20), Inserted::New);
         assert_eq!(ranges.insert(30, 40), Inserted::New);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_recent_is_reported_first() {
+    fn the_latest_range_is_reported_first() {
         let mut ranges = Reassembly::default();
         for start in [50, 10, 90, 30, 70] {
             ranges.insert(start, start + 5);
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn one_range_too_many_is_refused_and_a_known_one_grows() {
+    fn ranges_beyond_the_limit_are_refused() {
         let mut ranges = Reassembly::default();
         for at in 0..RANGES_MAX as u64 {
             assert_eq!(ranges.insert(10 * at, 10 * at + 5), Inserted::New);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_a_set_of_bytes() {
+    fn agrees_with_a_set_of_bytes() {
         // Seeds are fixed: a failure repeats itself.
         let mut state = 1_u64;
         let mut random = |below: u64| {

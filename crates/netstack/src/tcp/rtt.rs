@@ -1,7 +1,7 @@
 //! Round-trip time, and the retransmission time-out that follows from it. RFC 6298
 //!
-//! The estimator is the RFC's, with its constants. What a sample is, and that a retransmitted
-//! segment gives none (Karn), is decided where acknowledgements are taken in.
+//! The estimator is the RFC's, with its constants. `acknowledge.rs` chooses the samples;
+//! retransmitted segments give none (Karn).
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::time::Instant;
 /// For how long the smallest round-trip time is believed. A route may have changed since.
 const MIN_RTT_AGE_MAX: Duration = Duration::from_secs(300);
 
-/// What the variation adds at least: the tick of the timers. Else a round trip that is always the
-/// same leaves a time-out that the next acknowledgement just misses. RFC 6298 4
+/// Least contribution of the variation: the tick of the timers. Without it the time-out of a
+/// constant round trip just misses the next acknowledgement. RFC 6298 4
 const GRANULARITY: Duration = Duration::from_millis(1);
 
 /// The estimator's state.
@@ -24,7 +24,7 @@ pub struct RoundTrip {
     rttvar: u64,
     /// The time-out before backing off.
     base: u64,
-    /// How often it was doubled since the last sample. RFC 6298 5.5
+    /// Number of doublings since the last sample. RFC 6298 5.5
     backoff: u8,
     min_rtt: u64,
     min_rtt_at: Instant,
@@ -89,7 +89,7 @@ impl RoundTrip {
         self.backoff = self.backoff.saturating_add(1);
     }
 
-    /// How often it was doubled since then.
+    /// Number of doublings since the last sample.
     pub fn back_offs(&self) -> u8 {
         self.backoff
     }
@@ -139,7 +139,7 @@ mod tests {
     };
 
     #[test]
-    fn the_first_sample_sets_the_variation_to_half_of_it() {
+    fn the_first_sample_sets_rttvar_to_half() {
         let mut trip = RoundTrip::new(&LIMITS);
         assert_eq!(trip.rto(&LIMITS), Duration::from_secs(1));
         trip.sample(Instant::START, Duration::from_millis(300), &LIMITS);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn later_samples_count_an_eighth() {
+    fn later_samples_weigh_an_eighth() {
         let mut trip = RoundTrip::new(&LIMITS);
         trip.sample(Instant::START, Duration::from_millis(800), &LIMITS);
         trip.sample(Instant::START, Duration::from_millis(400), &LIMITS);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_out_doubles_up_to_the_limit_and_a_sample_ends_that() {
+    fn back_off_doubles_until_a_sample() {
         let mut trip = RoundTrip::new(&LIMITS);
         for expected_s in [2, 4, 8, 16, 32, 60, 60] {
             trip.back_off();
@@ -172,7 +172,7 @@ mod tests {
     /// segment was sent again in the instant in which its acknowledgement came. Cause: the
     /// variation was nothing. Cure: a tick at least, as the RFC has it.
     #[test]
-    fn a_round_trip_that_does_not_vary_leaves_a_tick_to_the_time_out() {
+    fn a_steady_round_trip_leaves_a_tick() {
         let mut trip = RoundTrip::new(&LIMITS);
         for _ in 0..100 {
             trip.sample(Instant::START, Duration::from_millis(300), &LIMITS);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_round_trip_is_forgotten_after_minutes() {
+    fn the_least_round_trip_expires() {
         let mut trip = RoundTrip::new(&LIMITS);
         let at = |s| Instant::START + Duration::from_secs(s);
         trip.sample(at(0), Duration::from_millis(5), &LIMITS);

@@ -1,8 +1,7 @@
-//! What an attacker that does not see our segments must not be able to guess: initial sequence
-//! numbers, SYN cookies, timestamp offsets, ports.
+//! Values that a blind attacker must not guess: initial sequence numbers, SYN cookies, timestamp
+//! offsets, ports.
 //!
-//! All of them are a keyed hash (SipHash) of the connection's addresses and ports, so that they
-//! need no memory.
+//! Each is a keyed hash (SipHash) of the connection's addresses and ports, so they need no memory.
 //!
 //! ```text
 //!   iss      hash(flow) + now / 4 µs                     RFC 6528 3
@@ -39,7 +38,7 @@ pub struct Secret {
     key: [u8; 16],
 }
 
-/// What the peer's SYN said, as far as a cookie holds it.
+/// MSS values that a cookie can hold, in place of that of the peer's SYN.
 const COOKIE_MSS: [u16; 8] = [536, 1024, 1220, 1300, 1400, 1440, 1460, 8940];
 
 /// The time in a cookie counts these.
@@ -50,8 +49,8 @@ const COOKIE_PERIODS_MAX: u64 = 2;
 
 const COOKIE_HASH_BITS: u32 = 24;
 
-/// What else the peer's SYN said. It has no place in the cookie, but in the timestamp beside it,
-/// which the peer sends back: so only a peer with timestamps has it.
+/// Other options of the peer's SYN. They travel in the timestamp beside the cookie, which the peer
+/// echoes: only a peer with timestamps has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CookieOptions {
     /// RFC 7323 2
@@ -79,13 +78,13 @@ impl CookieOptions {
         clock.wrapping_sub(clock.wrapping_sub(bits) % STAMP_PERIOD)
     }
 
-    /// Whether a timestamp may be of [`CookieOptions::stamp`]: no older than a cookie gets.
+    /// True if a timestamp may come from [`CookieOptions::stamp`]: it is no older than a cookie.
     pub fn may_be_in(stamp: u32, clock: u32) -> bool {
         let cookie_age_max = COOKIE_PERIOD.as_millis() as u32 * (COOKIE_PERIODS_MAX as u32 + 1);
         clock.wrapping_sub(stamp) < cookie_age_max + STAMP_PERIOD
     }
 
-    /// What a timestamp of [`CookieOptions::stamp`] says.
+    /// Options in a timestamp of [`CookieOptions::stamp`].
     pub fn of_stamp(stamp: u32) -> CookieOptions {
         let scale = stamp & STAMP_NO_SCALE;
         CookieOptions {
@@ -96,7 +95,7 @@ impl CookieOptions {
     }
 }
 
-/// So that no two uses have the same hash.
+/// Purpose of a hash, so that no two purposes share one.
 #[derive(Clone, Copy)]
 enum Use {
     Isn,
@@ -125,7 +124,7 @@ impl Secret {
         self.hash(Use::Timestamp, tuple, 0) as u32
     }
 
-    /// Where the search for a port begins, between the same addresses. RFC 6056 3.3.3
+    /// Start of the search for a port between these addresses. RFC 6056 3.3.3
     pub fn port_offset(&self, tuple: &FourTuple) -> u32 {
         let tuple = FourTuple {
             local_port: 0,
@@ -176,7 +175,7 @@ impl Secret {
     }
 }
 
-/// What is hashed, as one piece.
+/// Input of the hash, in one piece.
 fn bytes_of(for_use: Use, tuple: &FourTuple, more: u64) -> ([u8; 48], usize) {
     let ports = u64::from(tuple.local_port) << 16 | u64::from(tuple.remote_port);
     let mut bytes = [0; 48];
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_isn_moves_with_the_clock_and_not_between_connections() {
+    fn isn_follows_the_clock_per_connection() {
         let secret = Secret::new(*b"0123456789abcdef");
         let first = secret.isn(after(0), &TUPLE);
         assert_eq!(secret.isn(after(1), &TUPLE) - first, 250_000);
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookies_timestamp_tells_the_options_and_is_never_of_the_future() {
+    fn cookie_timestamps_carry_the_options() {
         for bits in 0..STAMP_PERIOD {
             let options = CookieOptions::of_stamp(bits);
             for clock in [0, 63, 64, 1000, u32::MAX] {
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_tells_the_largest_mss_that_fits_for_two_minutes() {
+    fn cookies_carry_the_mss_for_two_minutes() {
         let secret = Secret::new([7; 16]);
         let irs = SeqNumber(99);
         for (mss, told) in [

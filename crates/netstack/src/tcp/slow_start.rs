@@ -1,5 +1,5 @@
-//! When slow start ends before it has filled the queues on a path: the round trip grows before
-//! anything is lost. HyStart++, RFC 9406
+//! HyStart++: ends slow start when the round trip grows, before the queues on the path overflow.
+//! RFC 9406
 //!
 //! ```text
 //!                 a round's least is beyond that of the one before
@@ -10,10 +10,10 @@
 //!                                                        five rounds ─────┴──▶ avoidance
 //! ```
 //!
-//! A round is what was under way at its beginning. One in which the window was not full fills no
-//! queue, so it neither begins the conservative part nor counts as one of its rounds. Peers that
-//! acknowledge many segments with one give too few samples in it; then slow start ends with a loss
-//! or a mark, as it always did.
+//! A round lasts until the data in flight at its beginning is acknowledged. A round with an
+//! unfilled window fills no queue, so it neither begins the conservative part nor counts as one of
+//! its rounds. Peers that acknowledge many segments at once give too few samples; then slow start
+//! ends with a loss or a mark, as without HyStart++.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const SAMPLES_MIN: u8 = 8;
 const CONSERVATIVE_DIVISOR: u64 = 4;
 const CONSERVATIVE_ROUNDS: u8 = 5;
 
-/// Of one connection, until its first slow start is over.
+/// HyStart++ of one connection, until its first slow start is over.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowStart {
     /// snd_nxt when the round began.
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_that_grows_slows_it_down_and_ends_it_after_five_rounds() {
+    fn growing_round_trips_end_slow_start() {
         let mut start = begun();
         assert!(!round(&mut start, 0, 40));
         assert_eq!(start.growth(1000), 1000);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_that_is_short_again_lets_it_go_on() {
+    fn a_shorter_round_trip_resumes_slow_start() {
         let mut start = begun();
         for (number, rtt_ms) in [40, 45, 41].into_iter().enumerate() {
             assert!(!round(&mut start, number as u64, rtt_ms));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_little_more_and_a_few_samples_tell_nothing() {
+    fn small_growth_and_few_samples_are_ignored() {
         let mut start = begun();
         for (number, rtt_ms) in [10, 13, 16, 19].into_iter().enumerate() {
             assert!(!round(&mut start, number as u64, rtt_ms));
@@ -171,7 +171,7 @@ mod tests {
     /// Seen: a connection that never filled its window left slow start when a path's round trip
     /// rose by 4 ms. Cause: its rounds counted. Cure: only those in which the window was full do.
     #[test]
-    fn rounds_that_do_not_fill_the_window_tell_nothing() {
+    fn unfilled_rounds_are_ignored() {
         let mut start = begun();
         assert!(!round(&mut start, 0, 40));
         assert!(!round_of(&mut start, 1, 45, false));

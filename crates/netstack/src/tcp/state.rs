@@ -1,4 +1,4 @@
-//! The states of a connection, and the ways in which it ends.
+//! States of a connection, and reasons of its end.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub enum TcpState {
 }
 
 impl TcpState {
-    /// Whether both ends know each other's initial sequence number, and may send data.
+    /// True if both ends know each other's initial sequence number, and may send data.
     pub const fn is_synchronized(self) -> bool {
         !matches!(
             self,
@@ -36,7 +36,7 @@ impl TcpState {
         )
     }
 
-    /// Whether the peer may still send data: it has not sent its FIN.
+    /// True if the peer may still send data: it has not sent its FIN.
     pub const fn is_receiving(self) -> bool {
         matches!(
             self,
@@ -44,7 +44,7 @@ impl TcpState {
         )
     }
 
-    /// Whether we may still be sending: data, or a FIN that is not acknowledged.
+    /// True if we may still be sending data, or a FIN that is not acknowledged.
     pub const fn is_sending(self) -> bool {
         matches!(
             self,
@@ -57,7 +57,7 @@ impl TcpState {
     }
 }
 
-/// How a connection ended.
+/// Reason of a connection's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     /// Both ends closed, and all was acknowledged.

@@ -15,7 +15,7 @@ pub const PACKET_LEN: usize = 28;
 
 const ETHERNET: u16 = 1;
 
-/// What an ARP packet is for.
+/// Operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArpOperation {
     /// "Who has the target IP?"
@@ -27,15 +27,15 @@ pub enum ArpOperation {
 /// An ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpPacket {
-    /// What it is for.
+    /// Operation.
     pub operation: ArpOperation,
-    /// Of the sender.
+    /// Sender's Ethernet address.
     pub sender_mac: EthernetAddress,
-    /// Of the sender; unspecified in a probe. RFC 5227 1.1
+    /// Sender's IP address; unspecified in a probe. RFC 5227 1.1
     pub sender_ip: Ipv4Addr,
-    /// Of the target; means nothing in a request.
+    /// Target's Ethernet address; meaningless in a request.
     pub target_mac: EthernetAddress,
-    /// Of the target; the sender's own in an announcement. RFC 5227 1.1
+    /// Target's IP address; the sender's own in an announcement. RFC 5227 1.1
     pub target_ip: Ipv4Addr,
 }
 

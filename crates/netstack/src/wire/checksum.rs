@@ -1,7 +1,7 @@
 //! The Internet checksum: the complement of the one's-complement sum of 16-bit words. RFC 1071
 //!
-//! What makes it cheap is that the sum is a sum: pieces may be summed in any order, in any width,
-//! in either byte order, at different times, and what is known need not be summed again.
+//! Pieces may be summed in any order, in any width, in either byte order and at different times,
+//! and known sums are reused: that makes it cheap.
 //!
 //! ```text
 //!   Sum::of(bytes)              8 bytes at a time, of many 64
@@ -26,9 +26,10 @@ impl Sum {
     pub fn of(bytes: &[u8]) -> Sum {
         // Words are added as this machine reads them, and the result is brought into network order
         // in the end: RFC 1071 2 (B).
-        let (mut sum, bytes) = match bytes.len() < BLOCKS_LEN_MIN {
-            true => (0, bytes),
-            false => sum_of_blocks(bytes),
+        let (mut sum, bytes) = if bytes.len() < BLOCKS_LEN_MIN {
+            (0, bytes)
+        } else {
+            sum_of_blocks(bytes)
         };
         let (words, rest) = bytes.as_chunks();
         for word in words {
@@ -87,7 +88,7 @@ impl Sum {
         Sum(self.0.swap_bytes())
     }
 
-    /// What goes into a checksum field that was zero while it was summed.
+    /// Value for a checksum field that was zero while it was summed.
     pub const fn checksum(self) -> u16 {
         !self.0
     }
@@ -97,7 +98,7 @@ impl Sum {
         self.0
     }
 
-    /// Whether this is the sum of bytes that include their checksum.
+    /// True if this is the sum of bytes with a correct checksum among them.
     pub const fn is_right(self) -> bool {
         self.0 == 0xffff
     }

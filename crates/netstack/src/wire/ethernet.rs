@@ -50,7 +50,7 @@ impl fmt::Display for EthernetAddress {
     }
 }
 
-/// What a frame carries.
+/// Type of a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 
@@ -70,7 +70,7 @@ pub struct EthernetHeader {
     pub dst: EthernetAddress,
     /// From whom.
     pub src: EthernetAddress,
-    /// What follows.
+    /// Type of the payload.
     pub ethertype: EtherType,
 }
 

@@ -7,7 +7,7 @@
 use super::checksum::Sum;
 use super::{Malformed, be16, be32, put, put16, put32, split};
 
-/// What every message begins with.
+/// Length of the part that all messages share.
 pub const HEADER_LEN: usize = 8;
 
 const ECHO_REPLY: u8 = 0;
@@ -57,7 +57,7 @@ pub enum Icmpv4Message<'a> {
     EchoReply(IcmpEcho<'a>),
     /// A packet was dropped because there is no way to where it went.
     Unreachable {
-        /// Why.
+        /// Reason.
         code: u8,
         /// With [`FRAGMENTATION_NEEDED`]: what would have fitted; 0 from very old routers.
         mtu: u16,
@@ -66,16 +66,16 @@ pub enum Icmpv4Message<'a> {
     },
     /// A packet was dropped because it took too many hops, or its fragments too long.
     TimeExceeded {
-        /// Which of them.
+        /// Reason.
         code: u8,
         /// The beginning of the packet.
         quoted: &'a [u8],
     },
     /// A packet was dropped because of what stands in its header.
     ParameterProblem {
-        /// What is wrong.
+        /// Reason.
         code: u8,
-        /// Where.
+        /// Offset of the offending byte.
         pointer: u8,
         /// The beginning of the packet.
         quoted: &'a [u8],
@@ -88,7 +88,7 @@ pub enum Icmpv4Message<'a> {
         code: u8,
         /// The four bytes behind the checksum.
         word: u32,
-        /// What follows.
+        /// Remaining bytes.
         data: &'a [u8],
     },
 }

@@ -14,7 +14,7 @@ use super::icmpv4::IcmpEcho;
 use super::ndp::NdpMessage;
 use super::{Malformed, Protocol, be32, put, put16, put32, split};
 
-/// What every message begins with.
+/// Length of the part that all messages share.
 pub const HEADER_LEN: usize = 8;
 
 const UNREACHABLE: u8 = 1;
@@ -34,30 +34,30 @@ pub const UNKNOWN_NEXT_HEADER: u8 = 1;
 pub enum Icmpv6Message<'a> {
     /// A packet was dropped because there is no way to where it went.
     Unreachable {
-        /// Why.
+        /// Reason.
         code: u8,
         /// The beginning of the packet.
         quoted: &'a [u8],
     },
     /// A packet was dropped because it was too long.
     PacketTooBig {
-        /// What would have fitted.
+        /// MTU of the link that the packet did not fit.
         mtu: u32,
         /// The beginning of the packet.
         quoted: &'a [u8],
     },
     /// A packet was dropped because it took too many hops, or its fragments too long.
     TimeExceeded {
-        /// Which of them.
+        /// Reason.
         code: u8,
         /// The beginning of the packet.
         quoted: &'a [u8],
     },
     /// A packet was dropped because of what stands in its headers.
     ParameterProblem {
-        /// What is wrong.
+        /// Reason.
         code: u8,
-        /// Where.
+        /// Offset of the offending byte.
         pointer: u32,
         /// The beginning of the packet.
         quoted: &'a [u8],
@@ -76,7 +76,7 @@ pub enum Icmpv6Message<'a> {
         code: u8,
         /// The four bytes behind the checksum.
         word: u32,
-        /// What follows.
+        /// Remaining bytes.
         data: &'a [u8],
     },
 }
@@ -123,8 +123,8 @@ impl<'a> Icmpv6Message<'a> {
         })
     }
 
-    /// Whether it tells of a packet that was dropped: no such message is answered by another.
-    /// RFC 4443 2.4 (e)
+    /// True for reports of a dropped packet: no such message is answered by another. RFC 4443 2.4
+    /// (e)
     pub fn is_error(&self) -> bool {
         match self {
             Icmpv6Message::Unreachable { .. }

@@ -42,22 +42,22 @@ pub struct Ipv4Header {
     pub src: Ipv4Addr,
     /// The receiver.
     pub dst: Ipv4Addr,
-    /// What follows.
+    /// Protocol of the payload.
     pub protocol: Protocol,
-    /// How many routers it may pass yet.
+    /// Number of routers that it may still pass.
     pub hop_limit: u8,
     /// The class of service that its sender asks for; [`DSCP_MAX`](super::DSCP_MAX) at most.
     pub dscp: u8,
-    /// What routers may do, and have done.
+    /// ECN codepoint.
     pub ecn: Ecn,
-    /// What tells the fragments of one packet from those of another. Means nothing in a packet
-    /// that neither is a fragment nor may become one. RFC 6864 4.1
+    /// Identification that the fragments of one packet share. Meaningless in a packet that neither
+    /// is a fragment nor may become one. RFC 6864 4.1
     pub identification: u16,
     /// Routers must not cut it.
     pub dont_fragment: bool,
-    /// It is a fragment, and not the last.
+    /// True for a fragment that is not the last.
     pub more_fragments: bool,
-    /// Where the fragment begins in its packet, in bytes: a multiple of 8.
+    /// Offset of the fragment in its packet, in bytes: a multiple of 8.
     pub fragment_offset: u16,
 }
 
@@ -134,7 +134,7 @@ impl Ipv4Header {
         Ok((header, header_len))
     }
 
-    /// Whether it is a part of a packet.
+    /// True if it is a part of a packet.
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
     }

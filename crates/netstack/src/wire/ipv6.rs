@@ -31,13 +31,13 @@ pub struct Ipv6Header {
     pub src: Ipv6Addr,
     /// The receiver.
     pub dst: Ipv6Addr,
-    /// What follows: the upper layer, or the first extension header.
+    /// Protocol of the payload: the upper layer, or the first extension header.
     pub next_header: Protocol,
-    /// How many routers it may pass yet.
+    /// Number of routers that it may still pass.
     pub hop_limit: u8,
     /// The class of service that its sender asks for; [`DSCP_MAX`](super::DSCP_MAX) at most.
     pub dscp: u8,
-    /// What routers may do, and have done.
+    /// ECN codepoint.
     pub ecn: Ecn,
     /// The same for all packets of a flow; 20 bits. RFC 6437
     pub flow_label: u32,
@@ -103,33 +103,33 @@ impl Ipv6Header {
 
 const FLOW_LABEL_MAX: u32 = 0xf_ffff;
 
-/// What is left of a payload when its extension headers have been read.
+/// Payload behind the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpperLayer<'a> {
-    /// What `payload` is.
+    /// Protocol of `payload`.
     pub protocol: Protocol,
     /// Behind the last extension header.
     pub payload: &'a [u8],
     /// The packet is one of several fragments. One that is alone, offset 0 and no more to come, is
     /// none: RFC 6946 4.
     pub is_fragment: bool,
-    /// Where, from the packet's beginning, the byte lies that said `protocol`: for
+    /// Offset in the packet of the byte that names `protocol`: for
     /// [`ExtensionError::ParameterProblem`].
     pub said_at: usize,
 }
 
-/// Why extension headers end the way of a packet. RFC 8200 4
+/// Reason why a packet's extension headers end its way. RFC 8200 4
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtensionError {
-    /// It is dropped silently.
+    /// The packet is dropped silently.
     Malformed(Malformed),
     /// An option said so, or there were more than [`EXTENSIONS_MAX`] headers.
     Dropped,
-    /// It is dropped, and the sender told.
+    /// The packet is dropped, and the sender told.
     ParameterProblem {
-        /// What of the ICMP message.
+        /// Code of the ICMP message.
         code: u8,
-        /// Where in the packet.
+        /// Offset in the packet.
         pointer: u32,
         /// Also if the packet was sent to a group.
         even_of_group: bool,
@@ -142,8 +142,8 @@ impl From<Malformed> for ExtensionError {
     }
 }
 
-/// How many extension headers are read. The RFC has each at most once, and the one for options
-/// twice; longer chains only cost time. RFC 8504 5.3
+/// Limit on extension headers. The RFC has each at most once, and the one for options twice; longer
+/// chains only cost time. RFC 8504 5.3
 pub const EXTENSIONS_MAX: usize = 8;
 
 /// And how many options in all, padding included. RFC 8504 5.3
@@ -158,7 +158,7 @@ const ERRONEOUS_FIELD: u8 = 0;
 const UNKNOWN_NEXT_HEADER: u8 = 1;
 const UNKNOWN_OPTION: u8 = 2;
 
-/// Where a next-header field lies in the fixed header.
+/// Offset of the next-header field in the fixed header.
 const NEXT_HEADER_AT: usize = 6;
 
 /// Walks through the extension headers of a packet's payload.

@@ -30,10 +30,10 @@ const REPORT_V2: u8 = 143;
 /// Queries and reports pass no router.
 pub const HOP_LIMIT: u8 = 1;
 
-/// Where reports of version 2 go.
+/// Destination of version 2 reports.
 const ALL_MLD_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 
-/// How many groups a report has at most: it fits into any MTU of IPv6.
+/// Limit on the groups of a report: it fits into any MTU of IPv6.
 pub const REPORT_GROUPS_MAX: usize = 60;
 
 /// The hop-by-hop header: one option that says what follows, and one that fills it up. RFC 2711
@@ -49,11 +49,11 @@ const _: () = assert!(
 /// "Who listens?"
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MldQuery {
-    /// How long an answer may wait.
+    /// Longest delay of an answer.
     pub delay_max: Duration,
-    /// Which group is asked for; [`Ipv6Addr::UNSPECIFIED`] if all are.
+    /// Queried group; [`Ipv6Addr::UNSPECIFIED`] for all.
     pub group: Ipv6Addr,
-    /// It is of version 1, and so is its answer. RFC 3810 8.2.1
+    /// True for version 1, which is answered in version 1. RFC 3810 8.2.1
     pub is_v1: bool,
 }
 
@@ -95,7 +95,7 @@ pub enum MldReport<'a> {
 }
 
 impl MldReport<'_> {
-    /// Where it goes.
+    /// Destination address.
     pub fn dst(&self) -> Ipv6Addr {
         match *self {
             MldReport::V1(group) => group,
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_delay_has_an_exponent() {
+    fn long_delays_have_an_exponent() {
         assert_eq!(
             [0, 1000, 0x7fff].map(delay_ms_of),
             [0, 1000, 0x7fff],
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_as_long_as_its_version_says() {
+    fn query_length_follows_the_version() {
         let group: Ipv6Addr = "ff02::1:ff00:7".parse().unwrap();
         let mut data = group.octets().to_vec();
         data.extend([2, 125, 0, 0]);

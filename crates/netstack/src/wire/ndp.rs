@@ -49,18 +49,18 @@ pub enum NdpMessage {
     NeighborAdvertisement {
         /// The address that is told of.
         target: Ipv6Addr,
-        /// Where it is on the link.
+        /// Ethernet address.
         link: Option<EthernetAddress>,
         /// The sender is a router.
         is_router: bool,
-        /// It was asked.
+        /// True for the answer to a solicitation.
         is_solicited: bool,
-        /// It replaces what is known.
+        /// True if it replaces a known address.
         is_override: bool,
     },
 }
 
-/// What a router tells. RFC 4861 4.2
+/// Router advertisement. RFC 4861 4.2
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterAdvertisement {
     /// For packets that hosts send; 0 if it does not say.
@@ -73,7 +73,7 @@ pub struct RouterAdvertisement {
     pub retransmit: Duration,
     /// Its address on the link.
     pub source: Option<EthernetAddress>,
-    /// What fits into a packet on this link.
+    /// MTU of this link.
     pub mtu: Option<u32>,
     /// Prefixes of this link; the first [`RouterAdvertisement::PREFIXES_MAX`].
     pub prefixes: [Option<PrefixInformation>; RouterAdvertisement::PREFIXES_MAX],
@@ -89,7 +89,7 @@ impl RouterAdvertisement {
 pub struct PrefixInformation {
     /// Its address.
     pub prefix: Ipv6Addr,
-    /// How many bits of it count: at most 128.
+    /// Number of bits that count: at most 128.
     pub len: u8,
     /// Addresses of this prefix are on this link.
     pub is_on_link: bool,
@@ -106,11 +106,11 @@ const OPTION_TARGET: u8 = 2;
 const OPTION_PREFIX: u8 = 3;
 const OPTION_MTU: u8 = 5;
 
-/// How many options of a message are read.
+/// Limit on the options of a message that are read.
 const OPTIONS_MAX: usize = 32;
 
 impl NdpMessage {
-    /// Whether an ICMPv6 type is one of these.
+    /// True if an ICMPv6 type is one of these.
     pub(super) fn is_kind(kind: u8) -> bool {
         (ROUTER_SOLICITATION..=NEIGHBOR_ADVERTISEMENT).contains(&kind)
     }

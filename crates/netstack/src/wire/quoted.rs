@@ -26,7 +26,7 @@ pub struct QuotedSegment {
 }
 
 impl QuotedSegment {
-    /// What an ICMP error quotes.
+    /// Parses the packet that an ICMP error quotes.
     ///
     /// # Errors
     ///
@@ -46,7 +46,8 @@ impl QuotedSegment {
         })
     }
 
-    /// What an ICMPv6 error quotes. TCP follows the fixed header: this host sends no others.
+    /// Parses the packet that an ICMPv6 error quotes. TCP follows the fixed header: this host sends
+    /// no others.
     ///
     /// # Errors
     ///

@@ -46,32 +46,32 @@ const CHECKSUM_AT: usize = 16;
 pub struct SeqNumber(pub u32);
 
 impl SeqNumber {
-    /// Whether `self < other`.
+    /// True if `self < other`.
     pub const fn before(self, other: SeqNumber) -> bool {
         self.since(other) < 0
     }
 
-    /// Whether `self <= other`.
+    /// True if `self <= other`.
     pub const fn at_or_before(self, other: SeqNumber) -> bool {
         self.since(other) <= 0
     }
 
-    /// Whether `self > other`.
+    /// True if `self > other`.
     pub const fn after(self, other: SeqNumber) -> bool {
         self.since(other) > 0
     }
 
-    /// Whether `self >= other`.
+    /// True if `self >= other`.
     pub const fn at_or_after(self, other: SeqNumber) -> bool {
         self.since(other) >= 0
     }
 
-    /// How far `self` is behind `other`; negative if it comes before.
+    /// Distance of `self` from `other`; negative if it comes before.
     pub const fn since(self, other: SeqNumber) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
 
-    /// Whether `self` is one of the `len` numbers from `first` on.
+    /// True if `self` is one of the `len` numbers from `first` on.
     pub const fn within(self, first: SeqNumber, len: u32) -> bool {
         self.0.wrapping_sub(first.0) < len
     }
@@ -109,7 +109,7 @@ impl Sub<u32> for SeqNumber {
     }
 }
 
-/// As [`SeqNumber::since`].
+/// Signed distance, as [`SeqNumber::since`].
 impl Sub for SeqNumber {
     type Output = i32;
 
@@ -131,7 +131,7 @@ impl Flags {
     pub const SYN: Flags = Flags(0x02);
     /// The connection is gone.
     pub const RST: Flags = Flags(0x04);
-    /// What was received should be handed on.
+    /// Push: received data should be handed on.
     pub const PSH: Flags = Flags(0x08);
     /// The urgent pointer counts.
     pub const URG: Flags = Flags(0x20);
@@ -142,7 +142,7 @@ impl Flags {
 
     const ACK_BIT: u8 = 0x10;
 
-    /// Whether all bits of `other` are set.
+    /// True if all bits of `other` are set.
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -184,7 +184,7 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// What the room for options holds. RFC 2018 3
+    /// Blocks that fit into the options. RFC 2018 3
     pub const COUNT_MAX: usize = 4;
 
     /// Beside timestamps there is room for one less. RFC 2018 3
@@ -214,7 +214,7 @@ impl SackBlocks {
         &self.blocks[..usize::from(self.count)]
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -334,7 +334,7 @@ impl TcpOptions {
         len
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -355,9 +355,10 @@ impl TcpOptions {
             put(word(NO_OPERATION, WINDOW_SCALE, 3, shift));
         }
         if let Some((value, echo)) = self.timestamps {
-            put(match self.sack_permitted {
-                true => word(SACK_PERMITTED, 2, TIMESTAMPS, 10),
-                false => ALIGNED_TIMESTAMPS,
+            put(if self.sack_permitted {
+                word(SACK_PERMITTED, 2, TIMESTAMPS, 10)
+            } else {
+                ALIGNED_TIMESTAMPS
             });
             put(value);
             put(echo);
@@ -383,19 +384,19 @@ pub struct Segment<'a> {
     pub src_port: u16,
     /// The receiver's port.
     pub dst_port: u16,
-    /// Of the SYN, or else of the first byte of the payload.
+    /// Sequence number of the SYN, or else of the first byte of the payload.
     pub seq: SeqNumber,
     /// The next byte that the sender waits for; `None` without the ACK bit.
     pub ack: Option<SeqNumber>,
     /// The other control bits.
     pub flags: Flags,
-    /// As it stands in the header: not scaled yet.
+    /// Window as in the header: not scaled yet.
     pub window: u16,
-    /// How far behind `seq` urgent data ends; means something with [`Flags::URG`] only.
+    /// Distance from `seq` to the end of urgent data; meaningful with [`Flags::URG`] only.
     pub urgent: u16,
     /// The options.
     pub options: TcpOptions,
-    /// What follows the header.
+    /// Payload behind the header.
     pub payload: &'a [u8],
 }
 
@@ -439,7 +440,7 @@ impl<'a> Segment<'a> {
         HEADER_LEN_MIN + self.options.len()
     }
 
-    /// What the segment takes of the sequence space: payload, SYN and FIN. RFC 9293 3.4
+    /// Length in sequence space: payload, SYN and FIN. RFC 9293 3.4
     pub fn seq_len(&self) -> u32 {
         let controls =
             u32::from(self.flags.contains(Flags::SYN)) + u32::from(self.flags.contains(Flags::FIN));
@@ -475,7 +476,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Whether the checksum of a whole segment fits. `pseudo_header` is that of the IP header.
+/// True if the checksum of a whole segment is right. `pseudo_header` is the sum of the IP header.
 pub fn checksum_fits(pseudo_header: Sum, bytes: &[u8]) -> bool {
     (pseudo_header + Sum::of(bytes)).is_right()
 }
@@ -492,5 +493,5 @@ pub fn write_partial_checksum(header: &mut [u8], pseudo_header: Sum) {
     put16(header, CHECKSUM_AT, pseudo_header.folded());
 }
 
-/// Where the checksum stands in the header: for a device that makes it itself.
+/// Offset of the checksum in the header: for a device that completes it.
 pub const CHECKSUM_OFFSET: u16 = CHECKSUM_AT as u16;

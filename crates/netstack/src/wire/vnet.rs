@@ -23,21 +23,22 @@ const GSO_ECN: u8 = 0x80;
 /// The header before a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// What is known of the checksum.
+    /// State of the checksum.
     pub checksum: VnetChecksum,
     /// The frame is several segments in one.
     pub gso: Option<VnetGso>,
 }
 
-/// What the header says of the checksum.
+/// State of the checksum in the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VnetChecksum {
     /// Nothing.
     #[default]
     Unknown,
-    /// It was checked.
+    /// The checksum was verified.
     Valid,
-    /// It is to be completed: the sum from `start` on, into the field that lies `offset` behind.
+    /// The checksum is to be completed: the sum from `start` on, into the field at `offset` behind
+    /// it.
     Needed {
         /// In the frame.
         start: u16,
@@ -46,7 +47,7 @@ pub enum VnetChecksum {
     },
 }
 
-/// How a frame is cut, or has been merged.
+/// Segmentation of a frame that is to be cut, or was merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VnetGso {
     /// Over IPv6, else IPv4.
@@ -55,7 +56,7 @@ pub struct VnetGso {
     pub has_cwr: bool,
     /// The length of all headers: those of each segment. A hint; may be 0.
     pub headers_len: u16,
-    /// How much payload each segment has, but the last.
+    /// Payload length of each segment but the last.
     pub segment_len: u16,
 }
 

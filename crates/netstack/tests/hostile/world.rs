@@ -297,9 +297,10 @@ impl World<'_> {
         self.now = until;
     }
 
-    /// What the shard has to send is looked at, and what must hold afterwards.
+    /// Takes the shard's segments, and checks its invariants afterwards.
     fn settle(&mut self) {
-        let (mut count, now) = (0, self.now);
+        let mut count = 0;
+        let now = self.now;
         while self.shard.has_to_transmit() {
             let (shown, stamp, isn) = (&mut self.shown, &mut self.stamp, &mut self.isn);
             // The connection that is written to.

@@ -20,7 +20,7 @@ fn address(host: u16) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host)
 }
 
-/// So many of IPv6, from 2001:db8::1 on.
+/// `count` addresses of IPv6, from 2001:db8::1 on.
 fn addresses(count: u16) -> Vec<Prefix> {
     let prefix = |host| Prefix {
         address: address(host).into(),
@@ -30,7 +30,7 @@ fn addresses(count: u16) -> Vec<Prefix> {
 }
 
 #[test]
-fn it_announces_its_addresses_and_looks_for_a_router() {
+fn addresses_are_announced_first() {
     let mut world = World::new();
     world.interface.announce(START);
     let sent = world.sent();
@@ -43,7 +43,8 @@ fn it_announces_its_addresses_and_looks_for_a_router() {
     let (link, header, message) = parsed_v6(&sent[2]);
     assert_eq!(link.dst, EthernetAddress::of_multicast_v6(OUR_GROUP));
     assert_eq!((header.src, header.dst), (Ipv6Addr::UNSPECIFIED, OUR_GROUP));
-    let (target, source) = (OUR_V6, None);
+    let target = OUR_V6;
+    let source = None;
     let question = NdpMessage::NeighborSolicitation { target, source };
     assert_eq!(message, Icmpv6Message::Ndp(question));
     let (_, header, message) = parsed_v6(&sent[3]);
@@ -66,7 +67,7 @@ fn it_announces_its_addresses_and_looks_for_a_router() {
 /// themselves. Cause: each sends two frames, and the queue of own frames has room for 64. Cure:
 /// what fits leaves, and the rest later.
 #[test]
-fn however_many_addresses_it_has_all_are_announced() {
+fn all_of_many_addresses_are_announced() {
     for count in [30, 31, 32, 100, 5000] {
         let mut world = World::with(|config| config.addresses = addresses(count));
         world.interface.announce(START);
@@ -103,7 +104,7 @@ fn however_many_addresses_it_has_all_are_announced() {
 
 /// Seen: what the device had no room for was dropped, and nothing sends it again. Cure: it waits.
 #[test]
-fn what_the_device_has_no_room_for_leaves_later() {
+fn announcements_wait_for_a_full_device() {
     let mut world = World::new();
     (world.device, world.link) = mem::pair(Capabilities::plain(MTU), 2);
     world.interface.announce(START);
@@ -121,7 +122,7 @@ fn what_the_device_has_no_room_for_leaves_later() {
 }
 
 #[test]
-fn a_router_is_asked_for_three_times_until_it_answers() {
+fn a_router_is_solicited_three_times() {
     // RFC 4861 6.3.7, 10: MAX_RTR_SOLICITATIONS, RTR_SOLICITATION_INTERVAL
     let asked_at = |answer: Option<(u64, u16)>| {
         let mut world = World::new();
@@ -153,7 +154,7 @@ fn a_router_is_asked_for_three_times_until_it_answers() {
 }
 
 #[test]
-fn a_router_is_not_asked_for_where_one_was_named() {
+fn a_named_gateway_is_not_solicited() {
     let mut world = World::with(|config| config.gateway_v6 = Some(PEER_V6));
     world.interface.announce(START);
     let sent = world.sent_until(START + Duration::from_secs(30));
@@ -182,7 +183,7 @@ fn is_router_solicitation(frame: &[u8]) -> bool {
 // ---- Groups
 
 #[test]
-fn it_reports_its_groups_twice_when_it_begins() {
+fn groups_are_reported_twice_at_the_start() {
     let other = Prefix {
         address: "2001:db8::5".parse().unwrap(),
         len: 64,
@@ -206,7 +207,7 @@ fn it_reports_its_groups_twice_when_it_begins() {
 }
 
 #[test]
-fn without_ipv6_there_is_no_group_to_report() {
+fn without_ipv6_no_group_is_reported() {
     let mut world = World::with(|config| config.addresses.truncate(1));
     world.interface.announce(START);
     assert_eq!(world.sent().len(), 1);
@@ -214,7 +215,7 @@ fn without_ipv6_there_is_no_group_to_report() {
 }
 
 #[test]
-fn more_groups_than_a_report_has_are_reported_by_several() {
+fn many_groups_take_several_reports() {
     let count = 2 * mld::REPORT_GROUPS_MAX as u16;
     // With the link-local one, which has the group of the first, as many as two reports have.
     let mut world = World::with(|config| config.addresses = addresses(count));
@@ -225,7 +226,7 @@ fn more_groups_than_a_report_has_are_reported_by_several() {
 }
 
 #[test]
-fn several_queries_have_one_answer_within_the_shortest_time() {
+fn queries_are_answered_once_and_soonest() {
     let mut world = World::new();
     for delay_ms in [10_000, 2_000, 5_000] {
         let query = query(ROUTER, 1, delay_ms, &asks(Ipv6Addr::UNSPECIFIED));
@@ -244,7 +245,7 @@ fn several_queries_have_one_answer_within_the_shortest_time() {
 }
 
 #[test]
-fn a_query_of_version_1_has_an_answer_of_version_1() {
+fn mldv1_queries_get_mldv1_answers() {
     let mut world = World::new();
     let sent = world.tell(&query(ROUTER, 1, 0, &asks(OUR_GROUP)[..16]));
     assert_eq!(sent.len(), 1);
@@ -265,7 +266,7 @@ fn a_query_of_version_1_has_an_answer_of_version_1() {
 /// Seen: of a hundred groups 64 were reported. Version 1 has a report for each, and the queue of
 /// own frames has room for 64.
 #[test]
-fn a_query_of_version_1_has_an_answer_for_each_of_many_groups() {
+fn mldv1_answers_for_each_group() {
     let mut world = World::with(|config| config.addresses = addresses(100));
     let query = query(ROUTER, 1, 0, &asks(Ipv6Addr::UNSPECIFIED)[..16]);
     let mut sent = world.tell(&query);
@@ -280,7 +281,7 @@ fn a_query_of_version_1_has_an_answer_for_each_of_many_groups() {
 }
 
 #[test]
-fn a_query_that_cannot_be_or_is_for_others_has_no_answer() {
+fn bad_queries_are_not_answered() {
     let mut world = World::new();
     let all = asks(Ipv6Addr::UNSPECIFIED);
     let other = asks("ff02::1:ff00:9".parse().unwrap());
@@ -298,7 +299,7 @@ fn a_query_that_cannot_be_or_is_for_others_has_no_answer() {
 
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
 
-/// What a query of version 2 has behind its delay.
+/// Part of a version 2 query behind its delay.
 fn asks(group: Ipv6Addr) -> Vec<u8> {
     [&group.octets()[..], &[2, 125, 0, 0]].concat()
 }
@@ -324,7 +325,7 @@ fn query(src: Ipv6Addr, hop_limit: u8, delay_ms: u16, data: &[u8]) -> Vec<u8> {
 /// RFC 2711 2.1: in a hop-by-hop header, padded.
 const ROUTER_ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
 
-/// What is in a packet that routers are to look at.
+/// Content of a packet for routers.
 fn message_to_routers(frame: &[u8]) -> (Ipv6Header, &[u8]) {
     let (link, packet) = EthernetHeader::parse(frame).unwrap();
     let (header, payload) = Ipv6Header::parse(packet).unwrap();
@@ -335,7 +336,7 @@ fn message_to_routers(frame: &[u8]) -> (Ipv6Header, &[u8]) {
     (header, &payload[8..])
 }
 
-/// What smoltcp reads in a report of version 2: what is said, and of which groups.
+/// Version 2 report as smoltcp reads it: record type and groups.
 fn reported(frame: &[u8]) -> (theirs::MldRecordType, Vec<Ipv6Addr>) {
     let (header, message) = message_to_routers(frame);
     assert_eq!(header.dst.to_string(), "ff02::16");

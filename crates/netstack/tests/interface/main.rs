@@ -27,7 +27,7 @@ use world::*;
 // ---- ARP
 
 #[test]
-fn a_request_for_its_address_is_answered_and_the_asker_known() {
+fn arp_requests_are_answered() {
     let mut world = World::new();
     let sent = world.tell(&arp(ArpOperation::Request, PEER_V4, OUR_V4));
     assert_eq!(sent.len(), 1);
@@ -47,7 +47,7 @@ fn a_request_for_its_address_is_answered_and_the_asker_known() {
 }
 
 #[test]
-fn a_request_for_another_address_is_not_answered() {
+fn arp_for_others_is_not_answered() {
     let mut world = World::new();
     let sent = world.tell(&arp(ArpOperation::Request, PEER_V4, GATEWAY_V4));
     assert_eq!(sent, [[0; 0]; 0]);
@@ -55,7 +55,7 @@ fn a_request_for_another_address_is_not_answered() {
 }
 
 #[test]
-fn a_probe_for_its_address_is_answered_and_no_neighbour() {
+fn arp_probes_make_no_neighbour() {
     // RFC 5227 2.1.1: the sender has no address yet.
     let mut world = World::new();
     let sent = world.tell(&arp(ArpOperation::Request, Ipv4Addr::UNSPECIFIED, OUR_V4));
@@ -64,14 +64,14 @@ fn a_probe_for_its_address_is_answered_and_no_neighbour() {
 }
 
 #[test]
-fn an_asker_that_is_not_of_this_link_is_no_neighbour() {
+fn off_link_arp_makes_no_neighbour() {
     let mut world = World::new();
     world.tell(&arp(ArpOperation::Request, FAR_V4, OUR_V4));
     assert!(world.interface.neighbors().is_empty());
 }
 
 #[test]
-fn another_host_with_its_address_is_counted_and_not_believed() {
+fn address_conflicts_are_counted() {
     let mut world = World::new();
     assert_eq!(
         world.tell(&arp(ArpOperation::Request, OUR_V4, OUR_V4)),
@@ -83,7 +83,7 @@ fn another_host_with_its_address_is_counted_and_not_believed() {
 // ---- Neighbour discovery
 
 #[test]
-fn a_solicitation_for_its_address_is_answered() {
+fn solicitations_are_answered() {
     let mut world = World::new();
     let question = NdpMessage::NeighborSolicitation {
         target: OUR_V6,
@@ -107,7 +107,7 @@ fn a_solicitation_for_its_address_is_answered() {
 }
 
 #[test]
-fn a_solicitation_that_has_passed_a_router_is_dropped() {
+fn routed_solicitations_are_dropped() {
     let mut world = World::new();
     let question = NdpMessage::NeighborSolicitation {
         target: OUR_V6,
@@ -120,7 +120,7 @@ fn a_solicitation_that_has_passed_a_router_is_dropped() {
 }
 
 #[test]
-fn a_host_that_wants_its_address_is_told_that_it_is_taken() {
+fn duplicate_address_probes_are_answered() {
     // RFC 4862 5.4.3; the answer goes to all, because the asker has no address.
     let mut world = World::new();
     let question = NdpMessage::NeighborSolicitation {
@@ -134,9 +134,10 @@ fn a_host_that_wants_its_address_is_told_that_it_is_taken() {
 }
 
 #[test]
-fn two_hosts_with_one_address_both_learn_of_it_when_the_second_begins() {
+fn both_hosts_learn_of_a_conflict() {
     // RFC 4862 5.4.4
-    let (mut first, mut second) = (World::new(), World::with(|config| config.mac = THEIRS));
+    let mut first = World::new();
+    let mut second = World::with(|config| config.mac = THEIRS);
     second.interface.announce(START);
     for question in second.sent() {
         for answer in first.tell(&question) {
@@ -149,7 +150,7 @@ fn two_hosts_with_one_address_both_learn_of_it_when_the_second_begins() {
 }
 
 #[test]
-fn a_router_that_advertises_itself_is_used_until_it_ends() {
+fn advertised_routers_are_used_until_they_end() {
     let mut world = World::new();
     let router: Ipv6Addr = "fe80::1234".parse().unwrap();
     assert_eq!(send_to(&mut world, FAR_V6.into()), Err(NoRoute::NoGateway));
@@ -173,13 +174,14 @@ fn a_router_that_advertises_itself_is_used_until_it_ends() {
 }
 
 #[test]
-fn an_mtu_below_what_ipv6_needs_is_not_taken() {
+fn advertised_mtus_below_1280_are_ignored() {
     let mut world = World::new();
     let advertisement = RouterAdvertisement {
         mtu: Some(100),
         ..Default::default()
     };
-    let (router, all) = ("fe80::1".parse().unwrap(), "ff02::1".parse().unwrap());
+    let router = "fe80::1".parse().unwrap();
+    let all = "ff02::1".parse().unwrap();
     world.tell(&ndp(
         router,
         all,
@@ -192,11 +194,12 @@ fn an_mtu_below_what_ipv6_needs_is_not_taken() {
 /// the link, and for three seconds no other neighbour could be. RFC 4861 7.2.4: the answer goes
 /// where every packet to its source goes.
 #[test]
-fn a_solicitation_from_beyond_the_link_makes_no_neighbour() {
+fn off_link_solicitations_make_no_neighbour() {
     let mut world = World::new();
     for host in 1..=INCOMPLETE_MAX as u16 {
         let far = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, host);
-        let (target, source) = (OUR_V6, None);
+        let target = OUR_V6;
+        let source = None;
         let question = NdpMessage::NeighborSolicitation { target, source };
         assert_eq!(world.tell(&ndp(far, OUR_V6, question)), [[0; 0]; 0]);
     }
@@ -207,11 +210,12 @@ fn a_solicitation_from_beyond_the_link_makes_no_neighbour() {
 /// Seen: each solicitation of a stranger drove a neighbour out of a full cache, and its sender was
 /// asked for before it was answered. A request of ARP drives out one in a millisecond at most.
 #[test]
-fn a_stranger_has_its_answer_without_a_place_in_a_full_cache() {
+fn a_full_cache_still_answers_strangers() {
     let mut world = World::new();
     let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 1, 0, host);
     let solicited_by = |src| {
-        let (target, source) = (OUR_V6, Some(THEIRS));
+        let target = OUR_V6;
+        let source = Some(THEIRS);
         ndp(
             src,
             OUR_V6,
@@ -231,7 +235,7 @@ fn a_stranger_has_its_answer_without_a_place_in_a_full_cache() {
 }
 
 #[test]
-fn a_solicitation_of_a_host_without_an_address_is_as_such_are() {
+fn unspecified_solicitations_are_checked() {
     // RFC 4861 7.1.1: to the group, and without an address on the link.
     let mut world = World::new();
     let none = Ipv6Addr::UNSPECIFIED;
@@ -250,7 +254,7 @@ fn a_solicitation_of_a_host_without_an_address_is_as_such_are() {
 /// hear the question. Cause: answers had filled the queue before it. Cure: it is queued when they
 /// have left.
 #[test]
-fn a_question_leaves_beside_as_many_answers_as_there_can_be() {
+fn questions_leave_beside_many_answers() {
     let mut world = World::new();
     for _ in 0..OWN_FRAMES_MAX {
         let request = arp(ArpOperation::Request, PEER_V4, OUR_V4);
@@ -270,7 +274,7 @@ fn a_question_leaves_beside_as_many_answers_as_there_can_be() {
 }
 
 #[test]
-fn questions_wait_for_a_device_that_has_no_room() {
+fn questions_wait_for_a_full_device() {
     let mut world = World::new();
     (world.device, world.link) = mem::pair(Capabilities::plain(MTU), 1);
     let count = INCOMPLETE_MAX as u8;
@@ -313,7 +317,7 @@ fn questions_wait_for_a_device_that_has_no_room() {
 /// asked for, and with it all clients beyond. Cause: it took the last place among those that are
 /// asked for. Cure: there is always one for a router.
 #[test]
-fn the_gateway_is_asked_for_however_many_others_are() {
+fn the_gateway_is_always_resolved() {
     let mut world = World::new();
     for host in 0..INCOMPLETE_MAX as u8 + 1 {
         let absent = Ipv4Addr::new(10, 0, 0, 100 + host);
@@ -335,7 +339,7 @@ fn the_gateway_is_asked_for_however_many_others_are() {
 }
 
 #[test]
-fn a_segment_waits_until_its_neighbour_has_answered() {
+fn segments_wait_for_arp() {
     let mut world = World::new();
     assert_eq!(send_to(&mut world, PEER_V4.into()), Ok(false));
     let sent = world.sent();
@@ -361,7 +365,7 @@ fn a_segment_waits_until_its_neighbour_has_answered() {
 }
 
 #[test]
-fn a_segment_over_ipv6_waits_for_an_advertisement() {
+fn ipv6_segments_wait_for_an_advertisement() {
     let mut world = World::new();
     assert_eq!(send_to(&mut world, PEER_V6.into()), Ok(false));
     let sent = world.sent();
@@ -394,7 +398,7 @@ fn a_segment_over_ipv6_waits_for_an_advertisement() {
 }
 
 #[test]
-fn what_is_not_on_the_link_goes_by_the_gateway() {
+fn off_link_segments_go_by_the_gateway() {
     let mut world = World::new();
     assert_eq!(send_to(&mut world, FAR_V4.into()), Ok(false));
     assert_eq!(parsed_arp(&world.sent()[0]).1.target_ip, GATEWAY_V4);
@@ -415,7 +419,7 @@ fn progress_confirms_the_gateway() {
 }
 
 #[test]
-fn without_a_gateway_and_to_more_than_one_host_there_is_no_route() {
+fn no_route_to_groups_or_off_link() {
     let mut world = World::with(|config| config.gateway_v4 = None);
     for dst in [
         "192.0.2.7",
@@ -449,7 +453,7 @@ fn without_a_gateway_and_to_more_than_one_host_there_is_no_route() {
 }
 
 #[test]
-fn a_prefix_of_31_bits_has_no_broadcast() {
+fn prefixes_of_31_bits_have_no_broadcast() {
     // RFC 3021
     let prefix = Prefix {
         address: Ipv4Addr::new(10, 0, 0, 1).into(),
@@ -463,7 +467,7 @@ fn a_prefix_of_31_bits_has_no_broadcast() {
 }
 
 #[test]
-fn the_source_is_of_the_same_link_as_the_destination() {
+fn the_source_is_on_the_destinations_link() {
     let world = World::new();
     let source = |dst: &str| {
         world
@@ -481,7 +485,7 @@ fn the_source_is_of_the_same_link_as_the_destination() {
 // ---- What comes
 
 #[test]
-fn a_segment_is_handed_up() {
+fn segments_are_handed_up() {
     let mut world = World::new();
     let frame = segment_v4(FAR_V4);
     let Delivery::Segment(arrived) = world.interface.receive(START, complete(&frame)) else {
@@ -493,7 +497,7 @@ fn a_segment_is_handed_up() {
 }
 
 #[test]
-fn a_segment_over_ipv6_is_handed_up_also_behind_options() {
+fn ipv6_segments_behind_options_are_handed_up() {
     let mut world = World::new();
     let (expected, mut bytes) = segment();
     let pseudo = Sum::pseudo_header_v6(FAR_V6, OUR_V6, Protocol::TCP.0, 20);
@@ -509,7 +513,7 @@ fn a_segment_over_ipv6_is_handed_up_also_behind_options() {
 }
 
 #[test]
-fn a_wrong_checksum_is_dropped_unless_the_device_has_verified_it() {
+fn wrong_checksums_are_dropped_unless_verified() {
     let mut world = World::new();
     let mut frame = segment_v4(PEER_V4);
     let last = frame.len() - 1;
@@ -529,7 +533,7 @@ fn a_wrong_checksum_is_dropped_unless_the_device_has_verified_it() {
 }
 
 #[test]
-fn what_cannot_have_been_sent_to_this_host_is_dropped_and_counted() {
+fn impossible_packets_are_dropped_and_counted() {
     let mut world = World::new();
     let from = |src: [u8; 4]| segment_v4(src.into());
     let mut to_other = segment_v4(PEER_V4);
@@ -579,7 +583,7 @@ fn what_cannot_have_been_sent_to_this_host_is_dropped_and_counted() {
 }
 
 #[test]
-fn an_echo_request_is_answered_with_its_data() {
+fn echo_requests_are_answered() {
     let mut world = World::acquainted();
     let sent = world.tell(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO)));
     let (_, header, payload) = parsed_v4(&sent[0]);
@@ -593,7 +597,7 @@ fn an_echo_request_is_answered_with_its_data() {
 }
 
 #[test]
-fn an_echo_request_to_a_group_is_not_answered() {
+fn echo_requests_to_groups_are_not_answered() {
     let mut world = World::acquainted();
     let all = "ff02::1".parse().unwrap();
     let sent = world.tell(&icmp_v6(PEER_V6, all, Icmpv6Message::EchoRequest(ECHO)));
@@ -601,7 +605,7 @@ fn an_echo_request_to_a_group_is_not_answered() {
 }
 
 #[test]
-fn the_longest_echo_is_answered_and_fills_the_frame() {
+fn the_longest_echo_fills_the_frame() {
     let mut world = World::acquainted();
     let data = [9; MTU - 28];
     let echo = IcmpEcho {
@@ -613,7 +617,7 @@ fn the_longest_echo_is_answered_and_fills_the_frame() {
 }
 
 #[test]
-fn a_datagram_to_a_port_is_unreachable() {
+fn datagrams_get_port_unreachable() {
     let mut world = World::acquainted();
     let datagram = |src, dst: IpAddr, is_right: bool| {
         let mut bytes = vec![0; 8];
@@ -661,7 +665,7 @@ fn a_datagram_to_a_port_is_unreachable() {
 }
 
 #[test]
-fn an_error_quotes_no_more_than_it_may() {
+fn icmp_errors_quote_within_the_limit() {
     let mut world = World::acquainted();
     let sent = world.tell(&v4(v4_header(PEER_V4, Protocol(99)), &[1; 1400]));
     assert_eq!(sent[0].len(), 14 + 576);
@@ -675,7 +679,7 @@ fn an_error_quotes_no_more_than_it_may() {
 }
 
 #[test]
-fn an_option_that_asks_for_it_is_complained_of_also_to_a_group() {
+fn unknown_options_get_parameter_problem() {
     let mut world = World::acquainted();
     // RFC 8200 4.2: type 0x9e, of which the highest bits say so.
     let payload = [59, 0, 0x9e, 4, 0, 0, 0, 0];
@@ -697,7 +701,7 @@ fn an_option_that_asks_for_it_is_complained_of_also_to_a_group() {
 }
 
 #[test]
-fn errors_are_not_answered_by_errors() {
+fn icmp_errors_are_not_answered() {
     let mut world = World::acquainted();
     let inner = [0; 28];
     let message = Icmpv4Message::Unreachable {

@@ -52,7 +52,7 @@ fn error_of(world: &mut World, frame: &[u8]) -> Option<PathErrorKind> {
 }
 
 #[test]
-fn a_router_that_says_what_fits_is_heard_if_that_can_be() {
+fn plausible_path_mtu_reports_are_believed() {
     let mut world = World::new();
     let quoted = quoted_v4(OUR_V4, 1500);
     let is = |mtu| Some(PathErrorKind::TooBig { mtu });
@@ -75,7 +75,7 @@ fn a_router_that_says_what_fits_is_heard_if_that_can_be() {
 }
 
 #[test]
-fn unreachable_is_hard_if_the_host_says_so() {
+fn hard_errors_come_from_the_host() {
     let mut world = World::new();
     let quoted = quoted_v4(OUR_V4, 1500);
     // Net, host, protocol, port, administratively prohibited. RFC 1122 4.2.3.9
@@ -106,7 +106,7 @@ fn unreachable_is_hard_if_the_host_says_so() {
 }
 
 #[test]
-fn packet_too_big_of_ipv6_is_handed_up_from_1280_on() {
+fn packet_too_big_counts_from_1280() {
     let mut world = World::new();
     let mut quoted = vec![0; 48];
     let header = Ipv6Header {
@@ -135,7 +135,7 @@ fn packet_too_big_of_ipv6_is_handed_up_from_1280_on() {
 }
 
 #[test]
-fn a_path_that_is_narrower_is_kept_for_a_while() {
+fn path_mtus_expire() {
     let mut world = World::new();
     let far = FAR_V4.into();
     assert_eq!(world.interface.mtu_to(START, far), MTU);
@@ -149,7 +149,7 @@ fn a_path_that_is_narrower_is_kept_for_a_while() {
 }
 
 #[test]
-fn packets_of_the_least_length_may_be_cut() {
+fn least_packets_may_be_fragmented() {
     let mut world = World::acquainted();
     assert!(world.interface.path_mtu_lowered(START, PEER_V4.into(), 100));
     assert_eq!(world.interface.mtu_to(START, PEER_V4.into()), MTU_MIN_V4);
@@ -167,7 +167,7 @@ fn packets_of_the_least_length_may_be_cut() {
 }
 
 #[test]
-fn narrow_paths_have_a_limit() {
+fn path_mtus_have_a_limit() {
     let mut world = World::new();
     let host = |number: u32| IpAddr::from(Ipv4Addr::from(0x0a01_0000 + number));
     for number in 0..PATHS_MAX as u32 + 1 {
@@ -179,7 +179,7 @@ fn narrow_paths_have_a_limit() {
 }
 
 #[test]
-fn a_source_quench_is_dropped_without_a_word() {
+fn source_quench_is_dropped() {
     // RFC 9293 3.9.2.2, MUST-55; RFC 6633 3
     let mut world = World::new();
     let mut quench = too_big(0, &quoted_v4(OUR_V4, 1500));

@@ -182,9 +182,10 @@ pub(crate) fn v6(header: Ipv6Header, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 40];
     header.emit(payload.len(), &mut bytes);
     bytes.extend_from_slice(payload);
-    let dst = match header.dst.is_multicast() {
-        true => EthernetAddress::of_multicast_v6(header.dst),
-        false => OURS,
+    let dst = if header.dst.is_multicast() {
+        EthernetAddress::of_multicast_v6(header.dst)
+    } else {
+        OURS
     };
     ethernet(dst, EtherType::IPV6, &bytes)
 }

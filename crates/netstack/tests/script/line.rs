@@ -8,13 +8,13 @@ use netstack::wire::tcp::Flags;
 /// A line: when, and what.
 #[derive(Debug)]
 pub(crate) struct Line {
-    /// How much later than the line before.
+    /// Time since the line before.
     pub(crate) after: Duration,
-    /// What happens.
+    /// Event.
     pub(crate) what: What,
 }
 
-/// What happens.
+/// Event of a line.
 #[derive(Debug)]
 pub(crate) enum What {
     /// Time passes.
@@ -45,7 +45,7 @@ pub(crate) struct Pattern {
     pub(crate) sacks: Vec<(u32, u32)>,
     pub(crate) urgent: u16,
     pub(crate) has_no_options: bool,
-    /// What the IP header says of congestion.
+    /// ECN codepoint in the IP header.
     pub(crate) ecn: Option<Ecn>,
 }
 

@@ -55,7 +55,7 @@ struct Sent {
 #[derive(Default)]
 struct Peer {
     iss: u32,
-    /// Of the shard: known from its first segment.
+    /// Initial sequence number of the shard, known from its first segment.
     irs: Option<u32>,
     /// The one before, if the name was used before.
     irs_before: Option<u32>,
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// What it is played over.
+    /// IP version of this run.
     pub(crate) fn family(&self) -> &'static str {
         match self.remote {
             IpAddr::V4(_) => "IPv4",
@@ -188,13 +188,15 @@ impl World {
     }
 
     fn shard_mut(&mut self) -> &mut Shard {
-        let (config, limits) = (self.config, self.limits);
+        let config = self.config;
+        let limits = self.limits;
         let shard = &mut self.shard;
         shard.get_or_insert_with(|| Shard::new(config, limits, *b"a secret of ours"))
     }
 
     fn peer(&mut self) -> &mut Peer {
-        let (iss, to) = (self.peer_iss, self.to);
+        let iss = self.peer_iss;
+        let to = self.to;
         self.peers.entry(self.peer).or_insert_with(|| Peer {
             iss,
             local_port: to,
@@ -244,7 +246,7 @@ impl World {
         shard.receive(now, local, remote, &segment, ecn);
     }
 
-    /// What the shard has to say.
+    /// Compares the shard's segments with the script.
     fn transmit(&mut self) -> Result<(), String> {
         let now = self.now;
         let mut sent = Vec::new();
@@ -299,7 +301,8 @@ impl World {
     fn relative(&self, sent: &Sent) -> Pattern {
         let none = Peer::default();
         let peer = self.peers.get(&sent.peer).unwrap_or(&none);
-        let (segment, irs) = (&sent.segment, peer.irs.unwrap_or(0));
+        let segment = &sent.segment;
+        let irs = peer.irs.unwrap_or(0);
         let ours = |seq: SeqNumber| seq.0.wrapping_sub(irs);
         let theirs = |seq: SeqNumber| seq.0.wrapping_sub(peer.iss);
         let offset = peer.clock_offset.unwrap_or(0);
@@ -327,9 +330,10 @@ impl World {
     }
 
     fn describe(&self, sent: &Sent) -> String {
-        let from = match sent.peer == self.peer {
-            true => String::new(),
-            false => format!("   (to peer {})", sent.peer - PEER_PORT),
+        let from = if sent.peer == self.peer {
+            String::new()
+        } else {
+            format!("   (to peer {})", sent.peer - PEER_PORT)
         };
         format!("{:?}{from}", Brief(&self.relative(sent)))
     }
@@ -422,7 +426,8 @@ impl World {
         let now = self.now;
         match words[0] {
             "listen" => {
-                let (port, backlog) = (self.to, self.backlog);
+                let port = self.to;
+                let backlog = self.backlog;
                 self.shard_mut().listen(port, backlog);
             }
             "unlisten" => self.shard_mut().unlisten(PORT),
@@ -473,7 +478,8 @@ impl World {
                     .set_keep_alive(now, id, value == Some("on"));
             }
             "user_timeout" => {
-                let (id, timeout) = (self.flow()?, duration(value.unwrap_or_default())?);
+                let id = self.flow()?;
+                let timeout = duration(value.unwrap_or_default())?;
                 self.shard_mut().set_user_timeout(now, id, timeout);
             }
             "toobig" | "unreachable" => self.icmp(words)?,
@@ -483,8 +489,10 @@ impl World {
     }
 
     fn connect(&mut self, value: Option<&str>) -> Result<(), String> {
-        let (now, port) = (self.now, self.peer);
-        let (local, remote) = (self.local, self.remote);
+        let now = self.now;
+        let port = self.peer;
+        let local = self.local;
+        let remote = self.remote;
         let id = match value {
             None => (self.shard_mut()).connect(now, local, SocketAddr::new(remote, port)),
             Some(local_port) => {
@@ -526,9 +534,10 @@ impl World {
         if got != len {
             return Err(format!("{got} of {len} bytes were there"));
         }
-        match room == bytes(from, len) {
-            true => Ok(()),
-            false => Err("other bytes than the peer sent".to_owned()),
+        if room == bytes(from, len) {
+            Ok(())
+        } else {
+            Err("other bytes than the peer sent".to_owned())
         }
     }
 
@@ -688,9 +697,10 @@ fn counter(all: &str, name: &str) -> Option<u64> {
 }
 
 fn same<T: PartialEq + Debug>(what: &str, got: T, expected: T) -> Result<(), String> {
-    match got == expected {
-        true => Ok(()),
-        false => Err(format!("{what} is {got:?}")),
+    if got == expected {
+        Ok(())
+    } else {
+        Err(format!("{what} is {got:?}"))
     }
 }
 

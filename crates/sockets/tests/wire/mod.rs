@@ -26,7 +26,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const MTU: usize = 1500;
 
-/// What a stack of these tests may have.
+/// Bounds of the devices in these tests.
 pub(crate) trait AnyDevice: Device + Send + 'static {}
 impl<D: Device + Send + 'static> AnyDevice for D {}
 
@@ -35,31 +35,32 @@ type Promise<C> = fn(Arc<SocketStack<Wire>>, Arc<SocketStack<C>>);
 
 /// One end of the link. What one end transmits waits in memory for the other.
 pub(crate) struct Wire {
-    outgoing: Arc<Lane>,
-    incoming: Arc<Lane>,
-    /// How many of the next calls fail.
+    outgoing: Arc<Pipe>,
+    incoming: Arc<Pipe>,
+    /// Number of coming calls that fail.
     pub(crate) receives_to_fail: usize,
     pub(crate) transmits_to_fail: usize,
 }
 
 /// One direction, with a descriptor that is readable while there are frames.
-struct Lane {
+struct Pipe {
     frames: Mutex<VecDeque<Vec<u8>>>,
     frames_max: usize,
-    bell: OwnedFd,
+    waker: OwnedFd,
 }
 
 fn pair(frames_max: usize) -> (Wire, Wire) {
-    let lane = || {
+    let pipe = || {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-        Arc::new(Lane {
+        Arc::new(Pipe {
             frames: Mutex::default(),
             frames_max,
-            bell: eventfd(0, flags).unwrap(),
+            waker: eventfd(0, flags).unwrap(),
         })
     };
-    let (there, back) = (lane(), lane());
-    let end = |outgoing: &Arc<Lane>, incoming: &Arc<Lane>| Wire {
+    let there = pipe();
+    let back = pipe();
+    let end = |outgoing: &Arc<Pipe>, incoming: &Arc<Pipe>| Wire {
         outgoing: Arc::clone(outgoing),
         incoming: Arc::clone(incoming),
         receives_to_fail: 0,
@@ -78,7 +79,7 @@ impl Device for Wire {
         let mut frames = self.incoming.frames.lock().unwrap();
         while let Some(room) = burst.room() {
             let Some(frame) = frames.pop_front() else {
-                let _ = rustix::io::read(&self.incoming.bell, &mut [0; 8]);
+                let _ = rustix::io::read(&self.incoming.waker, &mut [0; 8]);
                 break;
             };
             room[..frame.len()].copy_from_slice(&frame);
@@ -96,12 +97,12 @@ impl Device for Wire {
         let mut bytes = vec![0; frame.len()];
         frame.gather(&mut bytes);
         frames.push_back(bytes);
-        rustix::io::write(&self.outgoing.bell, &1u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&self.outgoing.waker, &1u64.to_ne_bytes()).unwrap();
         Ok(())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.incoming.bell.as_fd())
+        Some(self.incoming.waker.as_fd())
     }
 }
 

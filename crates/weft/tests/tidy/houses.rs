@@ -30,6 +30,7 @@ const HOUSES: &[House] = &[
         name: "event",
         floors: "
             interest set sys table waker
+            dispatcher
             bitmaps signals
             epoll fdm lap poll rtsig select uring
             mechanism
@@ -99,7 +100,7 @@ const HOUSES: &[House] = &[
             wire
             device neighbor
             ip
-            tcp/place tcp/state tcp/rtt tcp/flight tcp/pacing tcp/buffer tcp/secret
+            tcp/position tcp/state tcp/rtt tcp/scoreboard tcp/pacing tcp/buffer tcp/secret
             tcp/config tcp/reassembly tcp/slow_start
             tcp/congestion
             tcp/connection

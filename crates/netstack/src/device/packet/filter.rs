@@ -1,7 +1,7 @@
-//! Which frames a packet socket gets.
+//! Filter of a packet socket's frames.
 //!
-//! A frame with a VLAN tag is of another link. The kernel has taken the tag off, so it would look
-//! like one of this link. packet(7), `tp_vlan_tci`
+//! A frame with a VLAN tag belongs to another link. The kernel removes the tag, so it would look
+//! like a frame of this link. packet(7), `tp_vlan_tci`
 //!
 //! ```text
 //!    0   r6 = r1                       where loads from the frame look

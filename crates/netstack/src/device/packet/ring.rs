@@ -8,8 +8,8 @@
 //!            ^ tp_status                            ^ tp_mac         while TP_STATUS_USER is set
 //! ```
 //!
-//! A frame that has been merged is longer than a slot. The kernel keeps it in the socket's queue
-//! then, and its slot says so (`TP_STATUS_COPY`).
+//! A merged frame may be longer than a slot. The kernel then keeps it in the socket's queue and
+//! marks its slot (`TP_STATUS_COPY`).
 
 #![allow(unsafe_code)]
 
@@ -36,7 +36,7 @@ const SLOT_HEADERS_LEN_MAX: usize = 128;
 const BLOCK_LEN: usize = 1 << 16;
 
 /// See the [module page](self).
-pub(super) struct Ring {
+pub(super) struct PacketRing {
     memory: Mapping,
     slot_len: usize,
     /// A power of two.
@@ -45,27 +45,27 @@ pub(super) struct Ring {
     next: usize,
 }
 
-/// What a slot has.
-pub(super) enum Slot<'a> {
+/// Content of a slot.
+pub(super) enum RingSlot<'a> {
     Frame {
         header: &'a [u8],
         bytes: &'a [u8],
     },
-    /// It is in the socket's queue.
+    /// The frame is in the socket's queue.
     Queued,
     /// The queue had no room for it.
     Lost,
 }
 
-impl Ring {
+impl PacketRing {
     /// Gives a socket its ring. It is not bound yet.
-    pub(super) fn open(socket: BorrowedFd<'_>, frame_len_max: usize) -> io::Result<Ring> {
+    pub(super) fn open(socket: BorrowedFd<'_>, frame_len_max: usize) -> io::Result<PacketRing> {
         let slot_len = (frame_len_max + SLOT_HEADERS_LEN_MAX).next_power_of_two();
         let slot_len = slot_len.clamp(SLOT_LEN_MIN, BLOCK_LEN);
         let slots = (RING_LEN / slot_len).max(SLOTS_MIN);
         let len = slots * slot_len;
         sys::set_packet_ring(socket, BLOCK_LEN, slot_len, slots)?;
-        Ok(Ring {
+        Ok(PacketRing {
             memory: Mapping::of(socket, len, 0)?,
             slot_len,
             slots,
@@ -74,7 +74,7 @@ impl Ring {
     }
 
     /// Hands the next slot that is filled to `look`, and then back to the kernel.
-    pub(super) fn take<R>(&mut self, look: impl FnOnce(Slot<'_>) -> R) -> Option<R> {
+    pub(super) fn take<R>(&mut self, look: impl FnOnce(RingSlot<'_>) -> R) -> Option<R> {
         let start = self.next * self.slot_len;
         let status = self.memory.at(start, size_of::<AtomicU32>()).cast();
         // SAFETY: `at` has checked that the status lies in the mapping, which lives as long as
@@ -91,21 +91,21 @@ impl Ring {
         Some(looked)
     }
 
-    /// What lies in the slot at `start`, which is this process's.
-    fn slot(&self, start: usize, status: u32) -> Slot<'_> {
+    /// Content of the slot at `start`, which this process owns.
+    fn slot(&self, start: usize, status: u32) -> RingSlot<'_> {
         let header = self.memory.at(start, size_of::<tpacket2_hdr>()).cast();
         // SAFETY: `at` has checked that the header lies in the mapping, at the beginning of a slot,
         // and so aligned. The kernel wrote it before the status that `take` has seen, and writes
         // no more to the slot until that changes. Every bit pattern is such a header.
         let header: tpacket2_hdr = unsafe { header.read() };
         if status & TP_STATUS_COPY != 0 {
-            return Slot::Queued;
+            return RingSlot::Queued;
         }
         if header.tp_snaplen < header.tp_len {
-            return Slot::Lost;
+            return RingSlot::Lost;
         }
         let frame_at = start + usize::from(header.tp_mac);
-        Slot::Frame {
+        RingSlot::Frame {
             header: self.bytes(frame_at - vnet::HEADER_LEN, vnet::HEADER_LEN),
             bytes: self.bytes(frame_at, header.tp_snaplen as usize),
         }
@@ -114,7 +114,7 @@ impl Ring {
     fn bytes(&self, at: usize, len: usize) -> &[u8] {
         let bytes = self.memory.at(at, len);
         // SAFETY: `at` has checked that so many bytes lie in the mapping. They are in a slot that
-        // is this process's until `take` gives it back, which the borrow of its `Slot` outlives
+        // is this process's until `take` gives it back, which the borrow of its `RingSlot` outlives
         // not; nothing writes to them before.
         unsafe { slice::from_raw_parts(bytes.as_ptr(), len) }
     }

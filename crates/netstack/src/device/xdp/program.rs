@@ -29,9 +29,9 @@ use super::super::others::{COUNTS_DOWN_LEN, ETHERTYPE_AT, Limit, PROTOCOL_V4_AT,
 use crate::wire::Protocol;
 use crate::wire::ethernet::EtherType;
 
-/// Where the kernel runs the program.
+/// Mode in which the kernel runs the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum AttachMode {
     /// In the driver, if that can, on the frame as the card has left it.
     Driver,
     /// Behind it, on the kernel's own buffer: XDP_FLAGS_SKB_MODE in `linux/if_link.h`.
@@ -51,7 +51,7 @@ impl Program {
     pub(super) fn attach(
         interface: c_int,
         queues: u32,
-        place: Place,
+        mode: AttachMode,
         has_pieces: bool,
     ) -> io::Result<Program> {
         const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
@@ -61,9 +61,9 @@ impl Program {
         let instructions = program(sockets.as_fd(), &others);
         let knows_pieces = if has_pieces { BPF_F_XDP_HAS_FRAGS } else { 0 };
         let loaded = bpf::load(bpf::PROGRAM_XDP, &instructions, knows_pieces)?;
-        let flags = match place {
-            Place::Driver => 0,
-            Place::Generic => 1 << 1,
+        let flags = match mode {
+            AttachMode::Driver => 0,
+            AttachMode::Generic => 1 << 1,
         };
         let link = bpf::attach_xdp(loaded.as_fd(), interface, flags)?;
         Ok(Program {

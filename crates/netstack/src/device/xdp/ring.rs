@@ -83,7 +83,8 @@ pub(super) fn open(
             entries,
         })
     };
-    let (numbers, frames) = (size_of::<u64>(), size_of::<Descriptor>());
+    let numbers = size_of::<u64>();
+    let frames = size_of::<Descriptor>();
     let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
     let rings = Rings {
         fill: Producer::new(map(&offsets.fr, libc::XDP_UMEM_PGOFF_FILL_RING, numbers)?),
@@ -151,7 +152,7 @@ impl<T: Copy> Producer<T> {
         true
     }
 
-    /// Whether the kernel has consumed all entries.
+    /// True if the kernel has consumed all entries.
     pub(super) fn is_taken(&self) -> bool {
         self.ring.consumer().load(Ordering::Acquire) == self.produced
     }
@@ -188,7 +189,7 @@ impl<T: Copy> Consumer<T> {
     }
 }
 
-/// Where the parts of a ring lie.
+/// Pointers to the parts of a ring.
 struct Counters {
     memory: Mapping,
     producer_at: usize,

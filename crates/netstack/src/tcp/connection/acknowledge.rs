@@ -1,7 +1,7 @@
-//! What a segment says of what we sent: RFC 9293 3.10.7.4, fifth, and all that has grown on it.
+//! Acknowledgement of sent data: RFC 9293 3.10.7.4, fifth, and its later extensions.
 //!
 //! ```text
-//!   ACK, SACK blocks ─▶ flight: arrived, newly lost ─▶ phase ─▶ cwnd
+//!   ACK, SACK blocks ─▶ scoreboard: arrived, newly lost ─▶ phase ─▶ cwnd
 //!
 //!            losses                      all before `end` acknowledged
 //!   Open ───────────▶ Recovery{end} ───────────────────────────────────▶ Open     RFC 6675, 6582
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::super::config::TcpConfig;
 use super::super::congestion::RateReduction;
-use super::super::flight::{Arrival, DUP_THRESH, Detection, Echoed};
+use super::super::scoreboard::{Arrival, DUP_THRESH, Detection, Echoed};
 use super::super::state::{End, TcpState};
 use super::receive::Arriving;
 use super::{Connection, Happened, Phase, Probe, Receipt, Trial, Undo, WindowProbe};
@@ -30,8 +30,8 @@ impl Connection {
         arriving: &Arriving<'_>,
         receipt: &mut Receipt,
     ) -> bool {
-        let una = self.flight.start();
-        if ack > self.flight.end() || ack + self.snd_wnd_max < una {
+        let una = self.scoreboard.start();
+        if ack > self.scoreboard.end() || ack + self.snd_wnd_max < una {
             // RFC 5961 5.2
             self.challenge(config, now);
             return false;
@@ -49,11 +49,11 @@ impl Connection {
     fn take_window(&mut self, now: Instant, ack: u64, arriving: &Arriving<'_>) -> bool {
         // Beyond the RFC: what is sent again has old text, and its ACK and window are of now. The
         // window of before, counted from the new ACK, would reach too far.
-        let is_news = ack > self.flight.start();
+        let is_news = ack > self.scoreboard.start();
         let is_latest = is_news
             || self.snd_wl1 < arriving.seq
             || (self.snd_wl1 == arriving.seq && self.snd_wl2 <= ack);
-        if ack < self.flight.start() || !is_latest {
+        if ack < self.scoreboard.start() || !is_latest {
             return false;
         }
         if self.window_probe == WindowProbe::Out {
@@ -62,7 +62,7 @@ impl Connection {
         let window = u64::from(arriving.segment.window) << self.snd_shift;
         let is_changed = window != self.snd_wnd;
         let is_opened = self.snd_wnd == 0 && window > 0;
-        let reached = self.flight.start() + self.snd_wnd + u64::from(self.snd_rounded);
+        let reached = self.scoreboard.start() + self.snd_wnd + u64::from(self.snd_rounded);
         let taken_back = reached.saturating_sub(ack + window);
         self.snd_rounded = match taken_back >> self.snd_shift {
             0 => taken_back as u16, // The shift is 14 at most.
@@ -74,7 +74,8 @@ impl Connection {
         if is_opened && self.persist_at != Instant::NEVER {
             // What was sent as a probe was not taken: it leaves again with the rest.
             self.persist_at = Instant::NEVER;
-            self.flight.first_is_lost(u64::MAX - self.flight.start());
+            self.scoreboard
+                .first_is_lost(u64::MAX - self.scoreboard.start());
             self.is_retransmit_forced = true;
             self.is_repairing = true;
         }
@@ -86,10 +87,10 @@ impl Connection {
         is_changed
     }
 
-    /// Numbers of an acknowledgement, taken in by the flight alone.
+    /// Numbers of an acknowledgement, taken in by the scoreboard alone.
     pub(super) fn acknowledge_flight(&mut self, now: Instant, ack: u64) -> Arrival {
         let min_rtt = self.round_trip.min_rtt();
-        self.flight
+        self.scoreboard
             .acknowledge(now, ack, min_rtt, Echoed::default())
     }
 
@@ -101,18 +102,20 @@ impl Connection {
         is_window_changed: bool,
         arriving: &Arriving<'_>,
     ) {
-        let una = self.flight.start();
+        let una = self.scoreboard.start();
         let was_limited = una < self.limited_until;
-        let flight_len = self.flight.len();
+        let flight_len = self.scoreboard.len();
         let (echo, echo_rtt) = self.echo_of(now, arriving);
         let min_rtt = self.round_trip.min_rtt();
         let has_duplicate = self.take_duplicate_report(now, ack, arriving);
 
-        let arrival = self.flight.acknowledge(now, ack.max(una), min_rtt, echo);
+        let arrival = self
+            .scoreboard
+            .acknowledge(now, ack.max(una), min_rtt, echo);
         let sacked = self.take_sacks(now, ack, has_duplicate, min_rtt, echo, arriving);
         if ack > una {
             let rtt = self.sample_round_trip(config, now, &arrival, echo_rtt);
-            let end = self.flight.end();
+            let end = self.scoreboard.end();
             self.congestion.on_round_trip(ack, end, rtt, was_limited);
         }
         let mut delivered = arrival.delivered + sacked;
@@ -146,11 +149,11 @@ impl Connection {
     /// The peer is told, with the next new data.
     pub(super) fn window_was_reduced(&mut self) {
         self.marks.is_reduction_due = self.marks.is_on;
-        self.marks.reduced_until = self.flight.end();
+        self.marks.reduced_until = self.scoreboard.end();
     }
 
-    /// Whether the last reduction of the window was needed is asked once: of the peer's timestamps,
-    /// or of what it acknowledges next.
+    /// Checks once whether the last reduction of the window was needed, by the peer's timestamps or
+    /// by its next acknowledgement.
     fn judge_reduction(&mut self, ack: u64, una: u64, is_duplicate: bool, echo: Echoed) {
         let is_progress = ack > una;
         if self.undo.is_none() || !(is_progress || is_duplicate) {
@@ -175,7 +178,7 @@ impl Connection {
             self.counters.needless_reductions += 1;
             self.congestion.undo(&undo.window);
             self.phase = Phase::Open;
-            self.flight.nothing_is_lost();
+            self.scoreboard.nothing_is_lost();
         }
     }
 
@@ -187,7 +190,8 @@ impl Connection {
     /// If all that left again has come twice, its first try was late and not lost. If something
     /// else has, or the same once more, the network makes copies, and they tell nothing. RFC 3708 3
     fn judge_duplicate(&mut self, now: Instant, left: SeqNumber, right: SeqNumber) {
-        let (is_told, is_on_trial) = (self.is_told_by_duplicates(), self.is_on_trial());
+        let is_told = self.is_told_by_duplicates();
+        let is_on_trial = self.is_on_trial();
         let Some(undo) = self.undo.as_mut().filter(|_| is_told) else {
             return;
         };
@@ -209,7 +213,7 @@ impl Connection {
     }
 
     fn recovery_is_over(&mut self, now: Instant) {
-        self.flight.end_recovery();
+        self.scoreboard.end_recovery();
         if let Some(undo) = &mut self.undo {
             undo.at_ms = now.as_millis() as u32;
         }
@@ -232,7 +236,7 @@ impl Connection {
             return false;
         };
         let before = std::mem::replace(trial, Trial::Over);
-        let has_all_again = || !self.flight.has_retransmitted();
+        let has_all_again = || !self.scoreboard.has_retransmitted();
         match before {
             Trial::First if is_progress && ack < *end && may_send_new && has_all_again() => {
                 *trial = Trial::Second;
@@ -246,15 +250,15 @@ impl Connection {
     /// The window is about to be reduced. What was sent again before may arrive as well, so that
     /// the echo of its time says nothing.
     pub(super) fn remember_for_undo(&mut self, now: Instant) {
-        let is_first = self.phase == Phase::Open && !self.flight.has_retransmitted();
+        let is_first = self.phase == Phase::Open && !self.scoreboard.has_retransmitted();
         self.undo = is_first.then_some(Undo {
             window: self.congestion.before_loss(),
             at_ms: now.as_millis() as u32,
             unreported: 0,
             // Nothing did yet.
             again: (
-                self.snd.seq(self.flight.end()),
-                self.snd.seq(self.flight.start()),
+                self.snd.seq(self.scoreboard.end()),
+                self.snd.seq(self.scoreboard.start()),
             ),
         });
     }
@@ -309,8 +313,8 @@ impl Connection {
     fn take_duplicate_report(&mut self, now: Instant, ack: u64, arriving: &Arriving<'_>) -> bool {
         let blocks = arriving.segment.options.sacks;
         let mut places = blocks.as_slice().iter().map(|block| {
-            let left = self.snd.place(block.left, ack);
-            (left, self.snd.place(block.right, ack))
+            let left = self.snd.position(block.left, ack);
+            (left, self.snd.position(block.right, ack))
         });
         let Some((left, right)) = places.next() else {
             return false;
@@ -323,7 +327,8 @@ impl Connection {
             return false;
         }
         self.counters.duplicates_reported += 1;
-        self.flight.duplicate_reported(ack.max(self.flight.start()));
+        self.scoreboard
+            .duplicate_reported(ack.max(self.scoreboard.start()));
         self.judge_duplicate(now, self.snd.seq(left), self.snd.seq(right));
         true
     }
@@ -346,16 +351,16 @@ impl Connection {
         // RFC 8985 6.2 step 3
         let mut ascending = [(0, 0); SackBlocks::COUNT_MAX];
         let ascending = &mut ascending[..fresh.len()];
-        for (place, block) in ascending.iter_mut().zip(fresh) {
-            *place = (
-                self.snd.place(block.left, ack),
-                self.snd.place(block.right, ack),
+        for (position, block) in ascending.iter_mut().zip(fresh) {
+            *position = (
+                self.snd.position(block.left, ack),
+                self.snd.position(block.right, ack),
             );
         }
         ascending.sort_unstable();
         let mut delivered = 0;
         for &mut (left, right) in ascending {
-            delivered += self.flight.sack(now, left, right, min_rtt, echo);
+            delivered += self.scoreboard.sack(now, left, right, min_rtt, echo);
         }
         delivered
     }
@@ -369,7 +374,7 @@ impl Connection {
         arriving: &Arriving<'_>,
     ) -> bool {
         ack == una
-            && !self.flight.is_empty()
+            && !self.scoreboard.is_empty()
             && self.snd_wnd > 0 // or it answers a probe of its window
             && !is_window_changed
             && arriving.segment.seq_len() == 0
@@ -384,7 +389,7 @@ impl Connection {
             let is_third = u64::from(self.dup_acks) == DUP_THRESH;
             // RFC 6582 3.2 (1): not for what was under way when the last recovery began.
             if is_third && self.phase == Phase::Open && una > self.recover {
-                self.flight.first_is_lost(mss);
+                self.scoreboard.first_is_lost(mss);
             }
             return mss;
         }
@@ -397,7 +402,7 @@ impl Connection {
             Phase::Recovery { end } if ack < end => {
                 // RFC 6582 3.2: a partial acknowledgement. The next hole begins here.
                 self.partial_acks = self.partial_acks.saturating_add(1);
-                self.flight.first_is_lost(mss);
+                self.scoreboard.first_is_lost(mss);
                 self.is_retransmit_forced = true;
                 // It was not counted: the rest of what is acknowledged was.
                 let counted = (acked / mss).saturating_sub(1);
@@ -443,11 +448,11 @@ impl Connection {
     /// RACK: RFC 8985 6.2
     pub(super) fn find_losses(&mut self, now: Instant) {
         self.reorder_at = Instant::NEVER;
-        if !self.has_sack || self.flight.is_empty() {
+        if !self.has_sack || self.scoreboard.is_empty() {
             return;
         }
         let about = self.detection(now);
-        if let Some(wait) = self.flight.detect_losses(&about) {
+        if let Some(wait) = self.scoreboard.detect_losses(&about) {
             self.reorder_at = now + wait;
         }
     }
@@ -489,7 +494,7 @@ impl Connection {
             }
             _ => {}
         }
-        if self.phase == Phase::Open && self.flight.lost_len() > 0 && !self.is_repairing {
+        if self.phase == Phase::Open && self.scoreboard.lost_len() > 0 && !self.is_repairing {
             self.enter_recovery(now, flight_len);
         }
         match self.phase {
@@ -507,9 +512,9 @@ impl Connection {
         self.counters.fast_recoveries += 1;
         self.remember_for_undo(now);
         self.phase = Phase::Recovery {
-            end: self.flight.end(),
+            end: self.scoreboard.end(),
         };
-        self.recover = self.flight.end();
+        self.recover = self.scoreboard.end();
         self.partial_acks = 0;
         self.congestion.on_loss(flight_len);
         self.window_was_reduced();
@@ -532,7 +537,7 @@ impl Connection {
     /// not.
     pub(super) fn pipe(&self) -> u64 {
         let left = u64::from(self.dup_acks) * self.mss();
-        self.flight.pipe().saturating_sub(left)
+        self.scoreboard.pipe().saturating_sub(left)
     }
 
     /// snd_una has moved.
@@ -543,7 +548,7 @@ impl Connection {
         // RFC 6582 3.2 (4), "impatient": without SACK recovery fills one hole in a round trip. If
         // there are many, the time-out is to end it, so only the first of them puts that off.
         let is_patient = self.has_sack || self.partial_acks <= 1;
-        if self.flight.is_empty() {
+        if self.scoreboard.is_empty() {
             self.rto_at = Instant::NEVER; // RFC 6298 5.2
         } else if is_patient || self.rto_at == Instant::NEVER {
             self.rto_at = now + self.round_trip.rto(&config.rto); // 5.3

@@ -1,19 +1,19 @@
-//! A segment comes in: RFC 9293 3.10.7.3 and 3.10.7.4, in the order of the RFC.
+//! Arriving segments: RFC 9293 3.10.7.3 and 3.10.7.4, in the order of the RFC.
 //!
 //! ```text
 //!   timestamps (PAWS) → RST → is it in the window? → SYN → ACK → text → FIN
 //! ```
 //!
-//! RST stands before the window, as RFC 5961 3.2 has it: it is believed at rcv_nxt only. What a
-//! blind attacker could send is answered with a challenge acknowledgement, of which there are only
-//! so many.
+//! RST comes before the window check, as in RFC 5961 3.2: only a RST at rcv_nxt is believed.
+//! Segments that a blind attacker could send are answered with challenge acknowledgements, whose
+//! rate is limited.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::super::config::{CHALLENGE_PERIOD, TcpConfig};
 use super::super::congestion::Congestion;
-use super::super::place::{DATA_AT, Numbering, SYN_AT};
+use super::super::position::{DATA_AT, Numbering, SYN_AT};
 use super::super::reassembly::Inserted;
 use super::super::state::{End, TcpState};
 use super::{Clock, Connection, Happened, Placed, Probe, Receipt, SND_MSS_MIN};
@@ -28,13 +28,13 @@ const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 3600);
 /// A segment on its way through the checks. Numbers are places.
 pub(super) struct Arriving<'a> {
     pub(super) segment: &'a Segment<'a>,
-    /// Of the first byte that is left of it.
+    /// Position of its first remaining byte.
     pub(super) start: u64,
-    /// What is left of the payload, counted from its beginning.
+    /// Offset of the remaining payload.
     payload_from: usize,
     payload_to: usize,
     has_fin: bool,
-    /// As it came: for the rule of the window update.
+    /// Sequence number before trimming, for the rule of the window update.
     pub(super) seq: u64,
 }
 
@@ -77,9 +77,9 @@ impl Connection {
         receipt: &mut Receipt,
     ) {
         // First the ACK.
-        let ack = segment.ack.map(|ack| self.snd.place(ack, SYN_AT));
-        if let Some(place) = ack
-            && (place <= SYN_AT || place > self.flight.end())
+        let ack = segment.ack.map(|ack| self.snd.position(ack, SYN_AT));
+        if let Some(position) = ack
+            && (position <= SYN_AT || position > self.scoreboard.end())
         {
             if !segment.flags.contains(Flags::RST) {
                 self.reset_due = segment.ack;
@@ -118,7 +118,7 @@ impl Connection {
         } else {
             // Simultaneous open: our SYN leaves again, now with an ACK. Its text is sent again.
             self.state = TcpState::SynReceived;
-            self.flight.first_is_lost(1);
+            self.scoreboard.first_is_lost(1);
             self.is_retransmit_forced = true;
         }
     }
@@ -193,7 +193,7 @@ impl Connection {
         receipt: &mut Receipt,
     ) {
         let is_reset = segment.flags.contains(Flags::RST);
-        let seq = self.rcv.place(segment.seq, self.rcv_nxt);
+        let seq = self.rcv.position(segment.seq, self.rcv_nxt);
         if !is_reset && !self.is_timestamp_right(config, now, segment) {
             return;
         }
@@ -238,9 +238,9 @@ impl Connection {
         let Some(ack) = segment.ack else {
             return;
         };
-        let ack = self.snd.place(ack, self.flight.start());
+        let ack = self.snd.position(ack, self.scoreboard.start());
         if self.state == TcpState::SynReceived {
-            if ack <= self.flight.start() || ack > self.flight.end() {
+            if ack <= self.scoreboard.start() || ack > self.scoreboard.end() {
                 self.reset_due = segment.ack;
                 return;
             }
@@ -272,12 +272,12 @@ impl Connection {
         receipt: &mut Receipt,
     ) {
         let Some(ack) = segment.ack else {
-            self.flight.first_is_lost(1);
+            self.scoreboard.first_is_lost(1);
             self.is_retransmit_forced = true;
             return;
         };
-        let ack = self.snd.place(ack, self.flight.start());
-        if ack <= self.flight.start() || ack > self.flight.end() {
+        let ack = self.snd.position(ack, self.scoreboard.start());
+        if ack <= self.scoreboard.start() || ack > self.scoreboard.end() {
             self.reset_due = segment.ack;
             return;
         }
@@ -329,10 +329,7 @@ impl Connection {
     fn receive_reset(&mut self, config: &TcpConfig, now: Instant, seq: u64) {
         if seq == self.rcv_nxt {
             let is_refused = self.state == TcpState::SynReceived && !self.is_passive;
-            self.finish_with(match is_refused {
-                true => End::Refused,
-                false => End::Reset,
-            });
+            self.finish_with(if is_refused { End::Refused } else { End::Reset });
         } else if seq > self.rcv_nxt && seq < self.rcv_adv {
             self.challenge(config, now);
         } else {
@@ -343,7 +340,8 @@ impl Connection {
     /// The four cases of RFC 9293 3.4, table 6.
     fn is_acceptable(&self, arriving: &Arriving<'_>) -> bool {
         let len = u64::from(arriving.segment.seq_len());
-        let (start, nxt) = (arriving.start, self.rcv_nxt);
+        let start = arriving.start;
+        let nxt = self.rcv_nxt;
         let window = nxt..self.rcv_adv.max(nxt);
         match (len, window.is_empty()) {
             // A peer that probes a closed window: its ACK counts, its text is cut off. So does the
@@ -448,7 +446,7 @@ impl Connection {
         receipt: &mut Receipt,
     ) {
         // Behind the peer's FIN there is nothing, whatever it sends.
-        let fin = self.fin_place().unwrap_or(u64::MAX);
+        let fin = self.fin_position().unwrap_or(u64::MAX);
         let len_max = fin.saturating_sub(arriving.start);
         let len = ((arriving.payload_to - arriving.payload_from) as u64).min(len_max) as usize;
         let range = arriving.payload_from..arriving.payload_from + len;
@@ -460,7 +458,8 @@ impl Connection {
             self.abort();
             return;
         }
-        let (start, end) = (arriving.start, arriving.start + len as u64);
+        let end = arriving.start + len as u64;
+        let start = arriving.start;
         // What a device has merged is longer than any segment was.
         let options = if self.timestamps.is_some() { 12 } else { 0 };
         let longest = usize::from(config.mss) - options;
@@ -530,17 +529,18 @@ impl Connection {
             return;
         }
         let text_len = (arriving.payload_to - arriving.payload_from) as u64;
-        let place = arriving.start + text_len;
-        if arriving.has_fin && self.rcv_fin.is_none() && place >= self.rcv_nxt {
-            self.rcv_fin = NonZeroU64::new(place);
+        let position = arriving.start + text_len;
+        if arriving.has_fin && self.rcv_fin.is_none() && position >= self.rcv_nxt {
+            self.rcv_fin = NonZeroU64::new(position);
         }
-        if self.fin_place() != Some(self.rcv_nxt) {
+        if self.fin_position() != Some(self.rcv_nxt) {
             // One that comes again is answered again: RFC 9293 3.10.7.4 for CLOSE-WAIT and later.
             self.is_ack_due |= arriving.has_fin;
-            if arriving.has_fin && self.fin_place() == Some(place) && place > self.rcv_nxt {
+            if arriving.has_fin && self.fin_position() == Some(position) && position > self.rcv_nxt
+            {
                 // It has a sequence number, so it is reported as data is: the peer sees that what
                 // is missing was lost.
-                self.reassembly.insert(place, place + 1);
+                self.reassembly.insert(position, position + 1);
             }
             return;
         }

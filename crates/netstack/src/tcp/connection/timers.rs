@@ -1,4 +1,4 @@
-//! Deadlines, and what is done when one has come.
+//! Deadlines, and the action at each.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use super::super::state::{End, TcpState};
 use super::{Connection, Happened, Phase, Probe, Trial, Trouble, WindowProbe};
 use crate::time::Instant;
 
-/// What the clock of a shard can tell apart, twice: a probe must not leave in the very tick in
-/// which the acknowledgement would have come.
+/// Two ticks of a shard's clock: a probe must not leave in the very tick in which the
+/// acknowledgement would have come.
 const PROBE_WAIT_MIN: Duration = Duration::from_millis(2);
 
-/// What the peer may hold its acknowledgement back for. RFC 8985 7.2 (TLP.max_ack_delay)
+/// Longest time for which the peer delays its acknowledgements. RFC 8985 7.2 (TLP.max_ack_delay)
 const PEER_ACK_DELAY_MAX: Duration = Duration::from_millis(200);
 
 /// A closed window is probed with pauses that double up to this, and up to half of the user
@@ -22,7 +22,7 @@ const PERSIST_MAX: Duration = Duration::from_secs(60);
 const TROUBLE_BACK_OFFS: u8 = 3;
 
 impl Connection {
-    /// When to call [`Connection::expire`] next.
+    /// Time of the next call of [`Connection::expire`].
     pub fn deadline(&self) -> Instant {
         let early = self.rto_at.min(self.probe_at).min(self.reorder_at);
         let late = self.persist_at.min(self.idle_at).min(self.close_at);
@@ -84,7 +84,7 @@ impl Connection {
 
     fn on_retransmission_timeout(&mut self, config: &TcpConfig, now: Instant) -> Happened {
         self.rto_at = Instant::NEVER;
-        if self.flight.is_empty() {
+        if self.scoreboard.is_empty() {
             return Happened::NOTHING;
         }
         if self.snd_wnd == 0 && self.state.is_synchronized() {
@@ -103,14 +103,14 @@ impl Connection {
         let is_another = is_first || self.round_trip.back_offs() == 0;
         if is_another && self.state.is_synchronized() {
             self.remember_for_undo(now);
-            self.congestion.on_loss(self.flight.len());
+            self.congestion.on_loss(self.scoreboard.len());
             self.window_was_reduced();
         }
         let about = self.detection(now);
         if self.state.is_synchronized() {
             self.congestion.on_timeout();
             self.phase = Phase::Loss {
-                end: self.flight.end(),
+                end: self.scoreboard.end(),
                 trial: match self.undo {
                     Some(_) if is_first && self.timestamps.is_none() => Trial::First,
                     _ => Trial::Over,
@@ -118,13 +118,13 @@ impl Connection {
             };
         }
         // It may have dropped what it said that it has. RFC 2018 5, 8
-        let is_reneged = !is_first || self.flight.is_reneged();
+        let is_reneged = !is_first || self.scoreboard.is_reneged();
         if is_reneged {
-            self.flight.forget_sacks();
+            self.scoreboard.forget_sacks();
         }
         let is_all = !self.has_sack || is_reneged;
-        self.flight.timed_out(&about, is_all);
-        self.recover = self.flight.end();
+        self.scoreboard.timed_out(&about, is_all);
+        self.recover = self.scoreboard.end();
         self.is_repairing = false;
         self.dup_acks = 0;
         self.is_retransmit_forced = true;
@@ -133,9 +133,10 @@ impl Connection {
         self.probe_at = Instant::NEVER;
         self.reorder_at = Instant::NEVER;
         self.arm_retransmission(config, now);
-        match self.round_trip.back_offs() == TROUBLE_BACK_OFFS {
-            true => self.meet(Trouble::Silence),
-            false => Happened::NOTHING,
+        if self.round_trip.back_offs() == TROUBLE_BACK_OFFS {
+            self.meet(Trouble::Silence)
+        } else {
+            Happened::NOTHING
         }
     }
 
@@ -167,9 +168,9 @@ impl Connection {
     // ---- RACK and the tail loss probe: RFC 8985
 
     fn on_reordering_timeout(&mut self, now: Instant) {
-        let flight_len = self.flight.len();
+        let flight_len = self.scoreboard.len();
         self.find_losses(now);
-        if self.flight.lost_len() > 0 && self.phase == Phase::Open && !self.is_repairing {
+        if self.scoreboard.lost_len() > 0 && self.phase == Phase::Open && !self.is_repairing {
             self.enter_recovery(now, flight_len);
         }
     }
@@ -181,8 +182,8 @@ impl Connection {
             && self.phase == Phase::Open
             && self.probe == Probe::Idle
             && self.state.is_synchronized()
-            && self.flight.sacked_len() == 0
-            && !self.flight.is_empty();
+            && self.scoreboard.sacked_len() == 0
+            && !self.scoreboard.is_empty();
         if !may_probe {
             return;
         }
@@ -191,7 +192,7 @@ impl Connection {
             return;
         };
         let mut wait = (srtt * 2).max(PROBE_WAIT_MIN);
-        if self.flight.len() <= self.mss() {
+        if self.scoreboard.len() <= self.mss() {
             wait += PEER_ACK_DELAY_MAX;
         }
         self.probe_at = (now + wait).min(self.rto_at);
@@ -199,7 +200,7 @@ impl Connection {
 
     fn on_probe_timeout(&mut self, config: &TcpConfig, now: Instant) {
         self.probe_at = Instant::NEVER;
-        if self.flight.is_empty() {
+        if self.scoreboard.is_empty() {
             return;
         }
         // RFC 8985 7.3: where each segment leaves twice before its acknowledgement comes, none
@@ -273,7 +274,7 @@ impl Connection {
             return;
         };
         // Only while nothing else would find out. MUST-26
-        if !self.flight.is_empty() || self.persist_at != Instant::NEVER {
+        if !self.scoreboard.is_empty() || self.persist_at != Instant::NEVER {
             self.idle_at = now + keep_alive.interval;
             return;
         }

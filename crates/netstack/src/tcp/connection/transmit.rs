@@ -1,15 +1,15 @@
-//! The next segment to go out.
+//! Departing segments.
 //!
 //! ```text
 //!   a RST that is owed → SYN → lost data → tail loss probe → new data, FIN → window probe
 //!     → keep-alive → ACK
 //! ```
 //!
-//! [`Connection::transmit`] is called until it has nothing more. Any segment carries the
-//! acknowledgement, so the bare one comes last.
+//! The owner calls [`Connection::transmit`] until it returns nothing. Any segment carries the
+//! acknowledgement, so a bare one comes last.
 
 use super::super::config::TcpConfig;
-use super::super::place::{DATA_AT, SYN_AT};
+use super::super::position::{DATA_AT, SYN_AT};
 use super::super::state::TcpState;
 use super::{Connection, Outgoing, Phase, Probe, Trial, WindowProbe};
 use crate::time::Instant;
@@ -26,7 +26,7 @@ impl Connection {
         }
         if self.is_abort_due {
             self.is_abort_due = false;
-            let seq = self.snd.seq(self.flight.end());
+            let seq = self.snd.seq(self.scoreboard.end());
             return Some(self.reset(seq, Some(self.rcv.seq(self.rcv_nxt))));
         }
         match self.state {
@@ -42,7 +42,7 @@ impl Connection {
     /// Each kind is asked for behind a look that says whether there may be one: mostly one is due,
     /// and then none.
     fn next_due(&mut self, config: &TcpConfig, now: Instant, len_max: u32) -> Option<Outgoing> {
-        if self.flight.lost_len() > 0
+        if self.scoreboard.lost_len() > 0
             && let Some(again) = self.transmit_lost(now)
         {
             return Some(again);
@@ -80,7 +80,7 @@ impl Connection {
         }
         // RFC 6298 5, RFC 6675 6: what has left again must not leave a third time within less than
         // a time-out. Without SACK, the holes behind it do not put the time-out off: RFC 6582 3.2.
-        let is_first = outgoing.segment.seq == self.snd.seq(self.flight.start());
+        let is_first = outgoing.segment.seq == self.snd.seq(self.scoreboard.start());
         let is_first_again = outgoing.is_retransmission && is_first;
         let is_patient = self.has_sack || self.partial_acks == 0;
         if self.rto_at == Instant::NEVER || (is_first_again && is_patient) {
@@ -97,15 +97,15 @@ impl Connection {
     // ---- the handshake
 
     fn transmit_syn(&mut self, config: &TcpConfig, now: Instant) -> Option<Outgoing> {
-        let is_first = self.flight.is_empty();
-        if !is_first && self.flight.lost_len() == 0 {
+        let is_first = self.scoreboard.is_empty();
+        if !is_first && self.scoreboard.lost_len() == 0 {
             return self.is_ack_due.then(|| self.bare_ack(now));
         }
         if is_first {
-            self.flight.send(now, 1);
+            self.scoreboard.send(now, 1);
             self.progress_at = now;
         } else {
-            self.flight.send_again(now, SYN_AT, 1);
+            self.scoreboard.send_again(now, SYN_AT, 1);
             self.counters.retransmissions += 1;
         }
         self.is_retransmit_forced = false;
@@ -155,35 +155,37 @@ impl Connection {
 
     /// RFC 7323 2.2: the answer has the option if the SYN had it.
     fn offered_scale(&self, config: &TcpConfig, is_answer: bool) -> Option<u8> {
-        match is_answer {
-            false => config.has_window_scale.then(|| config.receive_shift()),
-            true => self.is_scaling.then_some(self.rcv_shift),
+        if is_answer {
+            self.is_scaling.then_some(self.rcv_shift)
+        } else {
+            config.has_window_scale.then(|| config.receive_shift())
         }
     }
 
     // ---- data
 
-    /// What is lost leaves before what is new. RFC 6675 4, NextSeg (1)
+    /// Returns the next lost segment; lost data leaves before new data. RFC 6675 4, NextSeg (1)
     fn transmit_lost(&mut self, now: Instant) -> Option<Outgoing> {
-        let (place, len) = self.flight.next_lost(self.payload_max())?;
+        let (position, len) = self.scoreboard.next_lost(self.payload_max())?;
         let has_room = self.pipe() + len <= self.congestion.cwnd() && !self.is_on_trial();
         if !has_room && !self.is_retransmit_forced {
-            self.limited_until = self.flight.end();
+            self.limited_until = self.scoreboard.end();
             return None;
         }
         self.is_retransmit_forced = false;
         // The byte of a probe is followed by what was waiting behind it.
-        let more = match self.is_repairing && place + len == self.flight.end() {
-            true => self.usable_len().min(self.payload_max() - len),
-            false => 0,
+        let more = if self.is_repairing && position + len == self.scoreboard.end() {
+            self.usable_len().min(self.payload_max() - len)
+        } else {
+            0
         };
-        let outgoing = self.retransmit(now, place, len);
+        let outgoing = self.retransmit(now, position, len);
         if more == 0 {
             return Some(outgoing);
         }
-        self.flight.send(now, more);
+        self.scoreboard.send(now, more);
         self.counters.segments_sent -= 1;
-        Some(self.segment_of(now, place, len + more, true))
+        Some(self.segment_of(now, position, len + more, true))
     }
 
     /// RFC 5682 2.1: until it is known whether the time-out was needed, nothing more leaves again.
@@ -191,12 +193,13 @@ impl Connection {
         matches!(self.phase, Phase::Loss { trial, .. } if trial != Trial::Over)
     }
 
-    fn retransmit(&mut self, now: Instant, place: u64, len: u64) -> Outgoing {
-        self.flight.send_again(now, place, len);
+    fn retransmit(&mut self, now: Instant, position: u64, len: u64) -> Outgoing {
+        self.scoreboard.send_again(now, position, len);
         self.counters.retransmissions += 1;
         if let Some(undo) = &mut self.undo {
             undo.unreported = undo.unreported.saturating_add(len as u32);
-            let (left, right) = (self.snd.seq(place), self.snd.seq(place + len));
+            let left = self.snd.seq(position);
+            let right = self.snd.seq(position + len);
             if left.before(undo.again.0) {
                 undo.again.0 = left;
             }
@@ -207,28 +210,28 @@ impl Connection {
         if let Phase::Recovery { .. } = self.phase {
             self.reduction.on_sent(len);
         }
-        if self.flight.lost_len() == 0 {
+        if self.scoreboard.lost_len() == 0 {
             self.is_repairing = false;
         }
-        self.segment_of(now, place, len, true)
+        self.segment_of(now, position, len, true)
     }
 
     /// RFC 8985 7.3: new data if there is some and the peer takes it, else the last segment.
     fn transmit_probe(&mut self, now: Instant) -> Option<Outgoing> {
-        let end = self.flight.end();
+        let end = self.scoreboard.end();
         let new_len = self.usable_len().min(self.payload_max());
         let is_new = new_len > 0 && end < self.queue_end;
         let outgoing = if is_new {
             self.send_new(now, new_len)
         } else {
-            let Some((place, len)) = self.flight.last_out(self.payload_max()) else {
+            let Some((position, len)) = self.scoreboard.last_out(self.payload_max()) else {
                 self.probe = Probe::Idle;
                 return None;
             };
-            self.retransmit(now, place, len)
+            self.retransmit(now, position, len)
         };
         self.probe = Probe::Out {
-            end: self.flight.end(),
+            end: self.scoreboard.end(),
             is_retransmission: !is_new,
         };
         self.is_trip_measured = false;
@@ -237,17 +240,17 @@ impl Connection {
 
     /// Bytes of the queue that the peer's window has room for.
     pub(super) fn usable_len(&self) -> u64 {
-        let end = self.flight.end();
-        let edge = self.flight.start() + self.snd_wnd;
+        let end = self.scoreboard.end();
+        let edge = self.scoreboard.start() + self.snd_wnd;
         self.queue_end.min(edge).saturating_sub(end)
     }
 
     fn transmit_new(&mut self, config: &TcpConfig, now: Instant, len_max: u32) -> Option<Outgoing> {
         self.is_paced = false;
-        let end = self.flight.end();
+        let end = self.scoreboard.end();
         let waits = self.queue_end.saturating_sub(end);
         let has_fin_left = self.is_fin_queued && end <= self.queue_end;
-        if (waits == 0 && !has_fin_left) || self.flight.is_full() {
+        if (waits == 0 && !has_fin_left) || self.scoreboard.is_full() {
             return None;
         }
         self.restart_if_idle(config, now);
@@ -259,14 +262,14 @@ impl Connection {
         }
         if waits > 0 && !self.may_send(len, waits) {
             // What the window holds back is asked for when nothing else would tell that it opens.
-            if self.flight.is_empty() {
+            if self.scoreboard.is_empty() {
                 self.wait_for_window(config, now);
             }
             return None;
         }
-        if waits == 0 && self.snd_wnd <= self.flight.len() {
+        if waits == 0 && self.snd_wnd <= self.scoreboard.len() {
             // Only the FIN is left, and there is no room for it.
-            if self.flight.is_empty() {
+            if self.scoreboard.is_empty() {
                 self.wait_for_window(config, now);
             }
             return None;
@@ -283,12 +286,13 @@ impl Connection {
 
     /// Whole segments that cwnd has room for; one if nothing is under way.
     fn fit_into_cwnd(&mut self, len: u64) -> Option<u64> {
-        let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd());
+        let pipe = self.pipe();
+        let cwnd = self.congestion.cwnd();
         let room = cwnd.saturating_sub(pipe);
         if len <= room {
             return Some(len);
         }
-        self.limited_until = self.flight.end();
+        self.limited_until = self.scoreboard.end();
         let mss = self.payload_max();
         let whole = room / mss * mss;
         match (whole, pipe) {
@@ -298,18 +302,18 @@ impl Connection {
         }
     }
 
-    /// What leaves now of a window that is spread over its round trip. It waits for nothing if
-    /// nothing is under way.
+    /// Returns the part of `len` that may leave now, with a window that is spread over its round
+    /// trip. With nothing in flight, everything may.
     fn fit_into_rate(&mut self, now: Instant, len: u64) -> Option<u64> {
         let Some(rate) = self.rate() else {
             return Some(len);
         };
-        if !self.flight.is_empty() && rate.waits_until(self.spread_until) > now {
+        if !self.scoreboard.is_empty() && rate.waits_until(self.spread_until) > now {
             self.is_paced = true;
             // RFC 9002 7.8: the window may grow if without our clock it would be full.
             let room = self.congestion.cwnd().saturating_sub(self.pipe());
             if self.usable_len() > room {
-                self.limited_until = self.flight.end();
+                self.limited_until = self.scoreboard.end();
             }
             return None;
         }
@@ -324,7 +328,7 @@ impl Connection {
         let is_full = len >= self.payload_max();
         let is_all = len == waits;
         let is_half_window = len >= self.snd_wnd_max / 2;
-        let is_quiet = self.is_nodelay || self.flight.is_empty() || self.is_fin_queued;
+        let is_quiet = self.is_nodelay || self.scoreboard.is_empty() || self.is_fin_queued;
         is_full || ((is_all || is_half_window) && is_quiet)
     }
 
@@ -332,11 +336,11 @@ impl Connection {
     // written in, and the processor waits until such stores have reached the cache.
     #[inline(always)]
     fn send_new(&mut self, now: Instant, len: u64) -> Outgoing {
-        let place = self.flight.end();
-        let is_last = place + len == self.queue_end;
-        let has_fin = self.is_fin_queued && is_last && self.flight.len() + len < self.snd_wnd;
+        let position = self.scoreboard.end();
+        let is_last = position + len == self.queue_end;
+        let has_fin = self.is_fin_queued && is_last && self.scoreboard.len() + len < self.snd_wnd;
         let seq_len = len + u64::from(has_fin);
-        self.flight.send(now, seq_len);
+        self.scoreboard.send(now, seq_len);
         if let Phase::Recovery { .. } = self.phase {
             self.reduction.on_sent(seq_len);
         }
@@ -352,7 +356,7 @@ impl Connection {
             self.quick_acks = 0;
             self.is_replying = true;
         }
-        let mut outgoing = self.segment_of(now, place, seq_len, false);
+        let mut outgoing = self.segment_of(now, position, seq_len, false);
         // RFC 3168 6.1.5: routers may mark new data only.
         if self.marks.is_on && len > 0 {
             outgoing.ecn = Ecn::Capable0;
@@ -366,7 +370,7 @@ impl Connection {
     /// RFC 5681 4.1
     fn restart_if_idle(&mut self, config: &TcpConfig, now: Instant) {
         let is_idle = now.since(self.spread_until) > self.round_trip.rto(&config.rto);
-        if self.flight.is_empty() && is_idle {
+        if self.scoreboard.is_empty() && is_idle {
             let segments = config.initial_window_segments;
             self.congestion.restart_after_idle(segments);
             self.spread_until = now;
@@ -378,40 +382,40 @@ impl Connection {
     fn transmit_window_probe(&mut self, now: Instant) -> Option<Outgoing> {
         self.window_probe = WindowProbe::Out;
         self.counters.window_probes += 1;
-        if !self.flight.is_empty() {
-            self.flight.first_is_lost(1);
-            let place = self.flight.start();
-            return Some(self.retransmit(now, place, 1));
+        if !self.scoreboard.is_empty() {
+            self.scoreboard.first_is_lost(1);
+            let position = self.scoreboard.start();
+            return Some(self.retransmit(now, position, 1));
         }
         let usable = self.usable_len().min(self.payload_max());
         if usable > 0 {
             self.persist_at = Instant::NEVER;
             return Some(self.send_new(now, usable));
         }
-        let place = self.flight.end();
-        if place < self.queue_end {
-            self.flight.send(now, 1);
-            return Some(self.segment_of(now, place, 1, false));
+        let position = self.scoreboard.end();
+        if position < self.queue_end {
+            self.scoreboard.send(now, 1);
+            return Some(self.segment_of(now, position, 1, false));
         }
-        if !self.is_fin_queued || place > self.queue_end {
+        if !self.is_fin_queued || position > self.queue_end {
             self.persist_at = Instant::NEVER;
             return None;
         }
         // The FIN is what is left; it takes the place of the byte.
-        self.flight.send(now, 1);
+        self.scoreboard.send(now, 1);
         self.state = match self.state {
             TcpState::Established => TcpState::FinWait1,
             TcpState::CloseWait => TcpState::LastAck,
             state => state,
         };
-        Some(self.segment_of(now, place, 1, false))
+        Some(self.segment_of(now, position, 1, false))
     }
 
     /// A segment that the peer finds wrong, and therefore answers. RFC 9293 3.8.4
     fn keep_alive_segment(&mut self, now: Instant) -> Outgoing {
         self.is_keep_alive_due = false;
         let mut outgoing = self.bare_ack(now);
-        outgoing.segment.seq = self.snd.seq(self.flight.end() - 1);
+        outgoing.segment.seq = self.snd.seq(self.scoreboard.end() - 1);
         outgoing
     }
 
@@ -420,23 +424,23 @@ impl Connection {
         // Not behind a probe, or what was sent before the window shrank: a peer does not look at
         // the ACK of a segment that lies outside of its window. Nor of one that lies before it: a
         // window that was only rounded has not shrunk. RFC 7323 2.4
-        let edge = self.flight.start() + self.snd_wnd + u64::from(self.snd_rounded);
-        let place = self.flight.end().min(edge);
-        self.segment_of(now, place, 0, false)
+        let edge = self.scoreboard.start() + self.snd_wnd + u64::from(self.snd_rounded);
+        let position = self.scoreboard.end().min(edge);
+        self.segment_of(now, position, 0, false)
     }
 
     // ---- headers
 
-    /// The segment with `len` sequence numbers from `place` on, with all that a segment says of the
-    /// other direction.
+    /// The segment with `len` sequence numbers from `position` on, with all that a segment says of
+    /// the other direction.
     #[inline(always)]
-    fn segment_of(&mut self, now: Instant, place: u64, len: u64, is_again: bool) -> Outgoing {
+    fn segment_of(&mut self, now: Instant, position: u64, len: u64, is_again: bool) -> Outgoing {
         let mss = self.payload_max();
-        let end = place + len;
+        let end = position + len;
         let has_fin = self.is_fin_queued && len > 0 && end > self.queue_end;
         let data_len = len - u64::from(has_fin);
         let mut flags = Flags::NONE;
-        if data_len > 0 && place + data_len == self.queue_end {
+        if data_len > 0 && position + data_len == self.queue_end {
             flags |= Flags::PSH;
         }
         if has_fin {
@@ -461,11 +465,11 @@ impl Connection {
             flags,
             window: self.offer_window(),
             options,
-            ..self.empty(self.snd.seq(place))
+            ..self.empty(self.snd.seq(position))
         };
         Outgoing {
             segment,
-            offset: place.saturating_sub(DATA_AT),
+            offset: position.saturating_sub(DATA_AT),
             len: data_len as u32,
             mss: mss as u16,
             is_retransmission: is_again,
@@ -510,9 +514,10 @@ impl Connection {
         let capacity = u64::from(self.receive_capacity);
         let step = u64::from(self.rcv_mss).min(capacity / 2);
         let edge = self.rcv_read + capacity;
-        let edge = match edge >= self.rcv_adv + step {
-            true => edge,
-            false => self.rcv_adv,
+        let edge = if edge >= self.rcv_adv + step {
+            edge
+        } else {
+            self.rcv_adv
         };
         let window = edge.saturating_sub(self.rcv_nxt) >> self.rcv_shift;
         let field = window.min(u64::from(u16::MAX));

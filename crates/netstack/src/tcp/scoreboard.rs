@@ -1,4 +1,4 @@
-//! What was sent and is not acknowledged: the scoreboard, and which of it is lost.
+//! The scoreboard: unacknowledged data, and the detection of its losses.
 //!
 //! ```text
 //!   start = snd_una                                                   end = snd_nxt
@@ -6,31 +6,31 @@
 //!     │  sent_at 10ms │ 10ms    │ 12ms              │ 30ms    │ 31ms      │
 //!     │  lost         │ SACKed  │ SACKed            │ again   │           │
 //!
-//!   pipe = (end − start) − SACKed − lost                 bytes that are thought to be under way
+//!   pipe = (end − start) − SACKed − lost                 bytes believed to be in flight
 //! ```
 //!
-//! Pieces tile the flight without gaps. A piece is what left at one instant and has had one fate
-//! since, so it may be many segments; a SACK block that ends inside of a piece splits it. Their
-//! count has a limit, [`PIECES_MAX`]: beyond it a SACK block that would split is left out and a
+//! Pieces tile the unacknowledged range without gaps. A piece left at one instant and has had one
+//! fate since, so it may be many segments; a SACK block that ends inside a piece splits it. There
+//! are at most [`PIECES_MAX`]: at the limit a SACK block that would split is ignored and a
 //! retransmission joins the one before it, and near it new data joins the last piece. A peer that
-//! reports each second byte, or acknowledges segment by segment what was sent again, gains nothing.
+//! reports each second byte, or acknowledges retransmissions segment by segment, gains nothing.
 //!
-//! Lost is what was sent a while before something that has arrived: RFC 8985 (RACK), by time; the
-//! reordering window is a part of the round trip, and none once three segments have overtaken. For
-//! a peer without SACK the caller counts duplicate acknowledgements and says what is lost.
+//! Data is lost if other data that was sent later has arrived: RFC 8985 (RACK), by time. The
+//! reordering window is a part of the round trip, and zero once three segments have overtaken. For
+//! a peer without SACK the caller counts duplicate acknowledgements and marks the losses.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// The limit of pieces in a flight.
+/// Limit of pieces in a scoreboard.
 pub const PIECES_MAX: usize = 512;
 
 /// From here on, new data joins the last piece if it can, with the later time of the two.
 const PIECES_MANY: usize = PIECES_MAX / 2;
 
-/// What a flight that has landed keeps, so that a connection at rest is small.
+/// Capacity that an empty scoreboard keeps, so that a connection at rest is small.
 const PIECES_KEPT: usize = 16;
 
 /// RFC 5681 and 6675: so many segments that have overtaken one mean that it is lost.
@@ -42,17 +42,17 @@ const REO_WND_PERSIST: u8 = 16;
 /// A run of bytes that left at one instant and has had one fate since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The place after its last byte; it begins where the one before ends.
+    /// The position after its last byte; it begins where the one before ends.
     pub end: u64,
-    /// When it left last.
+    /// Time of the last transmission.
     pub sent_at: Instant,
-    /// What happened to it.
+    /// Fate as far as known.
     pub fate: Fate,
-    /// It left more than once: no round-trip sample (Karn).
+    /// True after a retransmission: no round-trip sample (Karn).
     pub is_retransmitted: bool,
 }
 
-/// What is known of a piece.
+/// Fate of a piece, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Thought to be under way.
@@ -63,8 +63,7 @@ pub enum Fate {
     Lost,
 }
 
-/// What an acknowledgement has told of pieces: taken together, since only sums and the latest
-/// matter.
+/// Pieces that an acknowledgement has reported, summed up: only sums and the latest matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arrival {
     /// Bytes that are known to have arrived, and were not before.
@@ -76,9 +75,9 @@ pub struct Arrival {
     pub has_retransmitted: bool,
 }
 
-/// The scoreboard.
+/// Unacknowledged data of a connection.
 #[derive(Clone, Debug)]
-pub struct Flight {
+pub struct Scoreboard {
     start: u64,
     pieces: VecDeque<Piece>,
     sacked_len: u64,
@@ -89,11 +88,11 @@ pub struct Flight {
 /// RFC 8985 5.2 and 5.3, per connection.
 #[derive(Clone, Copy, Debug)]
 struct Rack {
-    /// Of the latest sent among the pieces that have arrived.
+    /// Latest transmission time among the pieces that have arrived.
     xmit_at: Instant,
     end: u64,
     rtt: Duration,
-    /// The highest place that has arrived.
+    /// The highest position that has arrived.
     fack: u64,
     is_reordering_seen: bool,
     /// snd_nxt when a report of duplicates was counted last.
@@ -102,7 +101,7 @@ struct Rack {
     reo_wnd_persist: u8,
 }
 
-/// What the loss detection wants to know of the connection. RFC 8985 6.2.4
+/// Inputs of the loss detection from the connection. RFC 8985 6.2.4
 #[derive(Clone, Copy, Debug)]
 pub struct Detection {
     /// The time.
@@ -117,10 +116,10 @@ pub struct Detection {
     pub mss: u64,
 }
 
-impl Flight {
+impl Scoreboard {
     /// Nothing is under way; the next byte is at `start`.
-    pub fn new(start: u64) -> Flight {
-        Flight {
+    pub fn new(start: u64) -> Scoreboard {
+        Scoreboard {
             start,
             // One that is idle has had its SYN there, and no other.
             pieces: VecDeque::with_capacity(2),
@@ -154,7 +153,7 @@ impl Flight {
         self.end() - self.start
     }
 
-    /// Whether all is acknowledged.
+    /// True if all is acknowledged.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -200,7 +199,7 @@ impl Flight {
         });
     }
 
-    /// The next bytes to send again, at most `len_max` of them: place and length.
+    /// The next bytes to send again, at most `len_max` of them: position and length.
     pub fn next_lost(&self, len_max: u64) -> Option<(u64, u64)> {
         if self.lost_len == 0 {
             return None;
@@ -223,18 +222,19 @@ impl Flight {
     /// RFC 8985 7.3
     pub fn last_out(&self, len_max: u64) -> Option<(u64, u64)> {
         let at = self.pieces.iter().rposition(|p| p.fate != Fate::Sacked)?;
-        let (start, end) = (self.start_of(at), self.pieces[at].end);
+        let start = self.start_of(at);
+        let end = self.pieces[at].end;
         let start = start.max(end.saturating_sub(len_max));
         Some((start, end - start))
     }
 
-    /// Sends `len` bytes at `place` again.
-    pub fn send_again(&mut self, now: Instant, place: u64, len: u64) {
+    /// Sends `len` bytes at `position` again.
+    pub fn send_again(&mut self, now: Instant, position: u64, len: u64) {
         let again = |piece: &mut Piece| {
             piece.sent_at = now;
             piece.is_retransmitted = true;
         };
-        self.change(place, place + len, |piece, len, sums| {
+        self.change(position, position + len, |piece, len, sums| {
             if piece.fate == Fate::Lost {
                 sums.lost_len -= len;
                 piece.fate = Fate::Out;
@@ -242,14 +242,15 @@ impl Flight {
             again(piece);
         });
         if self.pieces.len() > PIECES_MAX {
-            self.join_retransmission(place);
+            self.join_retransmission(position);
         }
     }
 
-    /// The retransmission at `place` and one just before it become one piece, with the later time.
-    fn join_retransmission(&mut self, place: u64) {
+    /// The retransmission at `position` and one just before it become one piece, with the later
+    /// time.
+    fn join_retransmission(&mut self, position: u64) {
         let is_again = |piece: &Piece| piece.fate == Fate::Out && piece.is_retransmitted;
-        let at = self.pieces.partition_point(|piece| piece.end <= place);
+        let at = self.pieces.partition_point(|piece| piece.end <= position);
         if at > 0 && is_again(&self.pieces[at - 1]) && is_again(&self.pieces[at]) {
             self.pieces.remove(at - 1);
         }
@@ -414,13 +415,13 @@ impl Flight {
         first.is_some_and(|piece| piece.fate == Fate::Sacked)
     }
 
-    /// Whether something that left again is under way.
+    /// True if a retransmission is in flight.
     pub fn has_retransmitted(&self) -> bool {
         let mut pieces = self.pieces.iter();
         pieces.any(|piece| piece.is_retransmitted && piece.fate != Fate::Sacked)
     }
 
-    /// What was thought to be lost is under way, after all.
+    /// Marks everything that was thought to be lost as in flight again.
     pub fn nothing_is_lost(&mut self) {
         for piece in &mut self.pieces {
             if piece.fate == Fate::Lost {
@@ -430,8 +431,8 @@ impl Flight {
         self.lost_len = 0;
     }
 
-    /// What the peer was said to have is not believed any more: it has a right to drop it, and has
-    /// acknowledged nothing since. RFC 2018 8
+    /// Forgets which ranges the peer has reported. It may drop them, and has acknowledged nothing
+    /// since. RFC 2018 8
     pub fn forget_sacks(&mut self) {
         for piece in &mut self.pieces {
             if piece.fate == Fate::Sacked {
@@ -498,14 +499,14 @@ impl Flight {
         self.join(first.saturating_sub(1), last + 1);
     }
 
-    /// The index of the piece that begins at `place`: one is split if none does.
-    fn split(&mut self, place: u64) -> usize {
-        let at = self.pieces.partition_point(|piece| piece.end <= place);
-        if at == self.pieces.len() || self.start_of(at) >= place {
+    /// The index of the piece that begins at `position`: one is split if none does.
+    fn split(&mut self, position: u64) -> usize {
+        let at = self.pieces.partition_point(|piece| piece.end <= position);
+        if at == self.pieces.len() || self.start_of(at) >= position {
             return at;
         }
         let mut front = self.pieces[at];
-        front.end = place;
+        front.end = position;
         self.pieces.insert(at, front);
         at + 1
     }
@@ -515,7 +516,8 @@ impl Flight {
         let mut at = last.min(self.pieces.len());
         while at > first + 1 {
             at -= 1;
-            let (before, piece) = (self.pieces[at - 1], self.pieces[at]);
+            let before = self.pieces[at - 1];
+            let piece = self.pieces[at];
             if before.is_like(&piece) {
                 self.pieces[at - 1].end = piece.end;
                 self.pieces.remove(at);
@@ -530,8 +532,8 @@ struct Sums {
     lost_len: u64,
 }
 
-/// What the peer has echoed of our clock, for telling the arrival of a retransmission from that of
-/// the first try. RFC 8985 6.2 step 2
+/// The peer's echo of our clock, which tells the arrival of a retransmission from that of the first
+/// try. RFC 8985 6.2 step 2
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Echoed {
     /// TSecr, as the time of ours that it stands for; rounded down to milliseconds.
@@ -574,7 +576,7 @@ impl Piece {
         self.fate == Fate::Out && !self.is_retransmitted
     }
 
-    /// Whether one piece may stand for both. What has arrived needs no time any more.
+    /// True if one piece can stand for both. Times of pieces that have arrived do not matter.
     fn is_like(&self, other: &Piece) -> bool {
         let is_done = self.fate == Fate::Sacked && other.fate == Fate::Sacked;
         let is_same = self.fate == other.fate
@@ -604,13 +606,14 @@ mod tests {
         }
     }
 
-    fn sack(flight: &mut Flight, now: Instant, left: u64, right: u64) -> u64 {
-        let (left, right) = (START + left, START + right);
-        flight.sack(now, left, right, Duration::ZERO, Echoed::default())
+    fn sack(board: &mut Scoreboard, now: Instant, left: u64, right: u64) -> u64 {
+        let left = START + left;
+        let right = START + right;
+        board.sack(now, left, right, Duration::ZERO, Echoed::default())
     }
 
-    fn acknowledge(flight: &mut Flight, now: Instant, to: u64) -> Arrival {
-        flight.acknowledge(now, START + to, Duration::ZERO, Echoed::default())
+    fn acknowledge(board: &mut Scoreboard, now: Instant, to: u64) -> Arrival {
+        board.acknowledge(now, START + to, Duration::ZERO, Echoed::default())
     }
 
     /// Seen: a peer acknowledged what had not come, until much was under way; let the time-out
@@ -618,82 +621,82 @@ mod tests {
     /// its own, without a limit, and all of them were looked at for every acknowledgement. Cure:
     /// at the limit a retransmission joins the one before it.
     #[test]
-    fn retransmissions_one_by_one_keep_the_limit_of_pieces() {
-        let mut flight = Flight::new(START);
-        flight.send(at(0), 10_000_000);
-        flight.timed_out(&about(at(1000)), true);
+    fn single_retransmissions_keep_the_piece_limit() {
+        let mut board = Scoreboard::new(START);
+        board.send(at(0), 10_000_000);
+        board.timed_out(&about(at(1000)), true);
         for ms in 1000..6000 {
-            let (place, len) = flight.next_lost(1000).expect("more is lost");
-            flight.send_again(at(ms), place, len);
+            let (position, len) = board.next_lost(1000).expect("more is lost");
+            board.send_again(at(ms), position, len);
         }
-        assert_eq!(flight.lost_len(), 5_000_000);
-        assert!(flight.pieces.len() <= PIECES_MAX, "{}", flight.pieces.len());
-        flight.assert_consistent();
+        assert_eq!(board.lost_len(), 5_000_000);
+        assert!(board.pieces.len() <= PIECES_MAX, "{}", board.pieces.len());
+        board.assert_consistent();
     }
 
     #[test]
-    fn what_leaves_at_one_instant_is_one_piece() {
-        let mut flight = Flight::new(START);
+    fn one_instant_is_one_piece() {
+        let mut board = Scoreboard::new(START);
         for _ in 0..10 {
-            flight.send(at(0), 1000);
+            board.send(at(0), 1000);
         }
-        flight.send(at(1), 1000);
-        assert_eq!((flight.pieces.len(), flight.len()), (2, 11_000));
-        assert_eq!(sack(&mut flight, at(40), 2000, 3000), 1000);
-        assert_eq!((flight.pieces.len(), flight.pipe()), (4, 10_000));
-        let arrival = acknowledge(&mut flight, at(41), 10_000);
+        board.send(at(1), 1000);
+        assert_eq!((board.pieces.len(), board.len()), (2, 11_000));
+        assert_eq!(sack(&mut board, at(40), 2000, 3000), 1000);
+        assert_eq!((board.pieces.len(), board.pipe()), (4, 10_000));
+        let arrival = acknowledge(&mut board, at(41), 10_000);
         assert_eq!(
             arrival.delivered, 9000,
             "what was SACKed is not delivered twice"
         );
         assert_eq!(arrival.first_sent_at, Some(at(0)));
-        assert_eq!((flight.pieces.len(), flight.pipe()), (1, 1000));
+        assert_eq!((board.pieces.len(), board.pipe()), (1, 1000));
     }
 
     #[test]
-    fn three_segments_that_have_overtaken_leave_no_reordering_window() {
-        let mut flight = Flight::new(START);
-        flight.send(at(0), 5000);
-        sack(&mut flight, at(40), 1000, 3000);
+    fn three_dupacks_end_the_reordering_window() {
+        let mut board = Scoreboard::new(START);
+        board.send(at(0), 5000);
+        sack(&mut board, at(40), 1000, 3000);
         assert_eq!(
-            flight.detect_losses(&about(at(40))),
+            board.detect_losses(&about(at(40))),
             Some(Duration::from_millis(10))
         );
-        assert_eq!(flight.lost_len(), 0);
-        sack(&mut flight, at(40), 3000, 4000);
-        assert_eq!(flight.detect_losses(&about(at(40))), None);
+        assert_eq!(board.lost_len(), 0);
+        sack(&mut board, at(40), 3000, 4000);
+        assert_eq!(board.detect_losses(&about(at(40))), None);
         assert_eq!(
-            flight.next_lost(9000),
+            board.next_lost(9000),
             Some((START, 1000)),
             "what is behind waits"
         );
     }
 
     #[test]
-    fn a_peer_that_reports_each_second_byte_does_not_make_more_pieces_than_allowed() {
-        let mut flight = Flight::new(START);
-        flight.send(at(0), 100_000);
+    fn hostile_sack_keeps_the_piece_limit() {
+        let mut board = Scoreboard::new(START);
+        board.send(at(0), 100_000);
         for left in (1..100_000).step_by(2) {
-            sack(&mut flight, at(1), left, left + 1);
+            sack(&mut board, at(1), left, left + 1);
         }
-        assert!(flight.pieces.len() <= PIECES_MAX, "{}", flight.pieces.len());
-        acknowledge(&mut flight, at(2), 100_000);
-        assert!(flight.is_empty() && flight.pieces.capacity() <= 4 * PIECES_KEPT);
+        assert!(board.pieces.len() <= PIECES_MAX, "{}", board.pieces.len());
+        acknowledge(&mut board, at(2), 100_000);
+        assert!(board.is_empty() && board.pieces.capacity() <= 4 * PIECES_KEPT);
     }
 
     #[test]
-    fn new_data_joins_the_last_piece_when_there_are_many() {
-        let mut flight = Flight::new(START);
+    fn new_data_joins_the_last_piece_at_the_limit() {
+        let mut board = Scoreboard::new(START);
         for ms in 0..5000 {
-            assert!(!flight.is_full());
-            flight.send(at(ms), 10);
+            assert!(!board.is_full());
+            board.send(at(ms), 10);
         }
-        assert_eq!((flight.len(), flight.pieces.len()), (50_000, PIECES_MANY));
+        assert_eq!((board.len(), board.pieces.len()), (50_000, PIECES_MANY));
     }
 
     /// The fate of each byte, beside the pieces.
     #[test]
-    fn its_sums_agree_with_a_fate_for_each_byte() {
+    fn sums_agree_with_a_fate_per_byte() {
         let mut state = 11_u64;
         let mut random = |below: u64| {
             state = state
@@ -702,28 +705,29 @@ mod tests {
             (state >> 33) % below
         };
         for _ in 0..300 {
-            let mut flight = Flight::new(START);
+            let mut board = Scoreboard::new(START);
             let (mut fates, mut una): (Vec<Fate>, u64) = (Vec::new(), 0);
             for step in 0..60 {
-                let (now, end) = (at(step), fates.len() as u64);
+                let now = at(step);
+                let end = fates.len() as u64;
                 match random(6) {
                     0 | 1 => {
                         let len = random(50) + 1;
-                        flight.send(now, len);
+                        board.send(now, len);
                         fates.resize((end + len) as usize, Fate::Out);
                     }
                     2 if end > una => {
                         una += random(end - una) + 1;
-                        acknowledge(&mut flight, now, una);
+                        acknowledge(&mut board, now, una);
                     }
                     3 if end > una => {
                         let left = una + random(end - una);
                         let right = left + random(end - left) + 1;
-                        sack(&mut flight, now, left, right);
+                        sack(&mut board, now, left, right);
                         fates[left as usize..right as usize].fill(Fate::Sacked);
                     }
                     4 => {
-                        flight.timed_out(&about(now), true);
+                        board.timed_out(&about(now), true);
                         for fate in fates[una as usize..].iter_mut() {
                             if *fate == Fate::Out {
                                 *fate = Fate::Lost;
@@ -731,22 +735,25 @@ mod tests {
                         }
                     }
                     _ => {
-                        let next = flight.next_lost(20);
+                        let next = board.next_lost(20);
                         let lost = (una..end).find(|&at| fates[at as usize] == Fate::Lost);
-                        assert_eq!(next.map(|(place, _)| place), lost.map(|at| START + at));
-                        if let Some((place, len)) = next {
-                            flight.send_again(now, place, len);
-                            let from = (place - START) as usize;
+                        assert_eq!(
+                            next.map(|(position, _)| position),
+                            lost.map(|at| START + at)
+                        );
+                        if let Some((position, len)) = next {
+                            board.send_again(now, position, len);
+                            let from = (position - START) as usize;
                             fates[from..from + len as usize].fill(Fate::Out);
                         }
                     }
                 }
                 let count =
                     |fate| fates[una as usize..].iter().filter(|&&f| f == fate).count() as u64;
-                assert_eq!(flight.sacked_len(), count(Fate::Sacked));
-                assert_eq!(flight.lost_len(), count(Fate::Lost));
-                assert_eq!(flight.pipe(), count(Fate::Out));
-                assert_eq!(flight.end(), START + fates.len() as u64);
+                assert_eq!(board.sacked_len(), count(Fate::Sacked));
+                assert_eq!(board.lost_len(), count(Fate::Lost));
+                assert_eq!(board.pipe(), count(Fate::Out));
+                assert_eq!(board.end(), START + fates.len() as u64);
             }
         }
     }

@@ -16,10 +16,10 @@ import time
 # take a server's.
 PORTS = iter(range(20_100, 32_000))
 
-# What carries the connections, as flags. The promises are the same under each.
+# Concurrency models, as flags. The promises are the same under each.
 VARIANTS = {
-    "uring": ["--engine", "fiber", "--io", "uring"],
-    "epoll": ["--engine", "fiber", "--io", "epoll"],
+    "uring": ["--engine", "fiber:io=uring"],
+    "epoll": ["--engine", "fiber:io=epoll"],
     "thread": ["--engine", "thread"],
     "event": ["--engine", "event"],
     "pipeline": ["--engine", "pipeline"],
@@ -30,11 +30,10 @@ FIBERS = ("uring", "epoll")
 MANY = ("uring", "epoll", "event", "pipeline")
 
 # What event loops and stages may wait with, beside epoll-edge, which is the default.
-DISPATCHERS = {name: ["--dispatcher", name] for name in ("select", "poll", "fdm", "lap", "rtsig", "epoll", "uring")}
-DISPATCHERS |= {f"rtsig-{how}": [*DISPATCHERS["rtsig"], "--rtsig-overflow", how] for how in ("select", "signalfd")}
-VARIANTS["dealt"] = [*VARIANTS["event"], "--accept", "dealt"]
-for _engine in ("event", "dealt", "pipeline"):
-    VARIANTS |= {f"{_engine}-{name}": [*VARIANTS[_engine], *flags] for name, flags in DISPATCHERS.items()}
+DISPATCHERS = ("select", "poll", "fdm", "lap", "rtsig", "rtsig-select", "rtsig-signalfd", "epoll", "uring")
+VARIANTS["distributed"] = ["--engine", "event:accept=distributed"]
+for _engine, _keys in (("event", "event:"), ("distributed", "event:accept=distributed,"), ("pipeline", "pipeline:")):
+    VARIANTS |= {f"{_engine}-{name}": ["--engine", f"{_keys}dispatcher={name}"] for name in DISPATCHERS}
 EVENT_DISPATCHERS = tuple(f"event-{name}" for name in DISPATCHERS)
 # Every engine over everything that it can stand on. Most checks are about other things, and run under ALL.
 COMBINATIONS = tuple(VARIANTS)

@@ -337,23 +337,27 @@ impl Known {
 /// weft's forms as servers, by name: what comes after `weft serve ROOT` or `weft cache`.
 pub const WEFT_FORMS: &[(&str, Speaks, &str)] = &[
     ("weft", Speaks::Web, ""),
-    ("weft epoll", Speaks::Web, "--io epoll"),
+    ("weft epoll", Speaks::Web, "--engine fiber:io=epoll"),
     (
         "weft event",
         Speaks::Web,
-        "--engine event --accept own --multi-accept on",
+        "--engine event:accept=own,multi-accept=on",
     ),
     (
         "weft event alone",
         Speaks::Web,
-        "--engine event --accept own --multi-accept on --file-threads off",
+        "--engine event:accept=own,multi-accept=on,file-threads=off",
     ),
     ("weft thread", Speaks::Web, "--engine thread"),
     ("weft netstack xdp", Speaks::Web, NETSTACK_XDP),
     ("weft netstack packet", Speaks::Web, NETSTACK_PACKET),
     ("weft netstack tap", Speaks::Web, NETSTACK_TAP),
     ("weft cache", Speaks::Cache, MANY),
-    ("weft cache epoll", Speaks::Cache, "--io=epoll -c 17000"),
+    (
+        "weft cache epoll",
+        Speaks::Cache,
+        "--engine=fiber:io=epoll -c 17000",
+    ),
     ("weft cache event", Speaks::Cache, "--engine=event -c 17000"),
     (
         "weft cache thread",
@@ -366,9 +370,9 @@ pub const WEFT_FORMS: &[(&str, Speaks, &str)] = &[
 /// as a run may.
 pub const ON_REQUEST: &str = "weft pipeline";
 
-const NETSTACK_XDP: &str = "--engine netstack --device xdp:{interface} --address {host}/24";
-const NETSTACK_PACKET: &str = "--engine netstack --device packet:{interface} --address {host}/24";
-const NETSTACK_TAP: &str = "--engine netstack --device tap:{interface} --address {host}/24";
+const NETSTACK_XDP: &str = "--engine netstack:device=xdp:{interface},address={host}/24";
+const NETSTACK_PACKET: &str = "--engine netstack:device=packet:{interface},address={host}/24";
+const NETSTACK_TAP: &str = "--engine netstack:device=tap:{interface},address={host}/24";
 
 /// weft's fibers: their names, and the kinds by which experiments ask for them.
 const FIBERS: &[(&str, &str)] = &[
@@ -398,6 +402,18 @@ pub(crate) fn name_of(kind: &str) -> &str {
     fibers.map_or(kind, |&(name, _)| name)
 }
 
+impl System {
+    /// Adds a key to `--engine`, whose value ends the command line of a weft form.
+    pub(crate) fn add_engine_key(&mut self, key: &str) {
+        if let Start::Server(server) = &mut self.start
+            && let Some(engine) = server.arguments.last_mut()
+        {
+            engine.push(',');
+            engine.push_str(key);
+        }
+    }
+}
+
 /// The dispatchers of `weft serve --engine event`, each a system `event NAME`.
 pub const DISPATCHERS: &[&str] = &[
     "select",
@@ -414,7 +430,7 @@ pub const DISPATCHERS: &[&str] = &[
 const QUEUES: &[(&str, &str)] = &[
     ("rtsig 1024", "rtsig"),
     ("rtsig 2048", "rtsig"),
-    ("rtsig 1024 select", "rtsig --rtsig-overflow select"),
+    ("rtsig 1024 select", "rtsig-select"),
 ];
 
 /// What is before the names of the two builds' forms.
@@ -449,7 +465,7 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<System> {
         .iter()
         .map(|&(name, protocol, words)| form(name, protocol, words));
     let event = |name: &str, dispatcher: &str| {
-        let words = format!("--engine event --dispatcher {dispatcher} --max-connections 8000");
+        let words = format!("--engine event:dispatcher={dispatcher} --max-connections 8000");
         form(&format!("event {name}"), Speaks::Web, &words)
     };
     let dispatchers = DISPATCHERS.iter().map(|name| event(name, name));

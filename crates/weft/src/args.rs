@@ -21,6 +21,8 @@ pub(crate) enum Invocation {
     Serve(Layer),
     /// Run a cache; the options that were typed.
     Cache(Layer),
+    /// Print the engines and their keys.
+    Engines,
     /// Measure a server; what was typed behind it.
     Load(Box<ArgMatches>),
     /// Report what the machine allows.
@@ -56,7 +58,12 @@ pub(crate) fn read(
     let (name, mut matches) = matches.remove_subcommand().expect("clap demands a command");
     let matches = &mut matches;
     let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();
+    let asks_for_engines = |matches: &ArgMatches| {
+        let engine = matches.get_one::<String>("engine");
+        engine.is_some_and(|engine| engine == "help")
+    };
     Ok(match name.as_str() {
+        "serve" | "cache" if asks_for_engines(matches) => Invocation::Engines,
         "serve" => Invocation::Serve(flags::typed::<ServeConfig>(matches)),
         "cache" => Invocation::Cache(flags::typed::<CacheConfig>(matches)),
         "load" => Invocation::Load(Box::new(matches.clone())),
@@ -233,6 +240,8 @@ fn serve() -> Command {
              flag, written in a TOML file (--config) as a key with underscores (access_log), or \
              put in the environment (WEFT_ACCESS_LOG). Flags override the environment, and the environment overrides the file. A list at a higher level replaces the whole list of a lower one.",
         )
+        // The last value of an option holds.
+        .args_override_self(true)
         .after_help("`weft serve --help` tells more, with examples.")
         .after_long_help(after_help("serve"));
     flags::add::<ServeConfig>(command)

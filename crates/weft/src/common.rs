@@ -1,4 +1,4 @@
-//! What `weft serve` and `weft cache` can both be told.
+//! Settings that `weft serve` and `weft cache` share.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -26,10 +26,6 @@ pub(crate) struct Common {
     pub(crate) pid_file: Option<PathBuf>,
 }
 
-// A larger number of kernel threads or connections is a typing error.
-pub(crate) const WORKERS_MAX: usize = 1024;
-pub(crate) const FIBERS_MAX: usize = 4_000_000;
-
 impl Common {
     /// How many processors or loops there are.
     pub(crate) fn workers(&self) -> usize {
@@ -44,6 +40,11 @@ impl Common {
         self.pid_file.as_deref().map(PidFile::write).transpose()
     }
 
+    /// Says that `flag`, the number of workers, has no effect, if it was typed and has none.
+    pub(crate) fn note_workers(&self, flag: &str) -> Option<String> {
+        self.workers.and_then(|_| self.engine.note_workers(flag))
+    }
+
     /// The engine with so many workers.
     pub(crate) fn engine(&self) -> ::serve::Engine {
         self.engine.engine(self.workers())
@@ -52,12 +53,12 @@ impl Common {
 
 impl<C: AsMut<Common> + 'static> Setting<C> {
     pub(crate) const HANDSHAKE_TIMEOUT: Setting<C> = Setting::new("tls-handshake-timeout")
-        .takes("DURATION", |config: &mut C, text| {
+        .takes("TIME", |config: &mut C, text| {
             config.as_mut().handshake_timeout = value::timeout(text)?;
             Ok(())
         })
         .starts_as("20s")
-        .help("Time for a TLS handshake, from the accept of the connection to its end");
+        .help("Time for a TLS handshake, from the accept on");
 }
 
 pub(crate) fn address(text: &str) -> Result<Address, String> {

@@ -70,6 +70,7 @@ fn run() -> Result<(), Failure> {
             drop(out);
             cache::run(typed)
         }
+        Invocation::Engines => Ok(engine::write_manual(&mut out)?),
         Invocation::Load(matches) => {
             drop(out);
             load::run(&matches)

@@ -15,99 +15,23 @@ use netstack::interface_config::{InterfaceConfig, InterfaceError};
 use netstack::ip::Prefix;
 use netstack::tcp::{CongestionControl, TcpConfig};
 
-use crate::common::Common;
 use crate::failure::Failure;
-use crate::settings::{Choices, Setting};
-use crate::value;
 
 /// What was said about the netstack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NetstackChoice {
-    device: Option<DeviceName>,
-    addresses: Vec<Prefix>,
-    gateways: Vec<IpAddr>,
-    mtu: Option<usize>,
-    congestion: CongestionControl,
-}
-
-const CONGESTION: Choices = &[
-    ("cubic", "RFC 9438, as most of the Internet"),
-    ("newreno", "RFC 5681 and 6582"),
-];
-
-impl<C: AsMut<Common> + 'static> Setting<C> {
-    /// What both commands can be told about the netstack.
-    pub(crate) const NETSTACK: &'static [Setting<C>] = &[
-        Setting::new("device")
-            .takes("KIND:NAME", |config: &mut C, text| {
-                config.as_mut().engine.netstack.device = Some(text.parse()?);
-                Ok(())
-            })
-            .on_engines(&["netstack"])
-            .help("Where the netstack's frames come from: tap:NAME, packet:NAME or xdp:NAME")
-            .more(
-                "tap makes the interface if it is not there; packet and \
-                 xdp take one that is, such as a network card or one end of a veth. Of tap and xdp \
-                 each worker takes a queue. It needs root, or CAP_NET_ADMIN for a tap that was not \
-                 made for this user, CAP_NET_RAW for packet, and both and CAP_BPF for xdp.",
-            ),
-        Setting::new("address")
-            .adds("ADDR/LEN", |config: &mut C, text| {
-                config
-                    .as_mut()
-                    .engine
-                    .netstack
-                    .addresses
-                    .push(own_address(text)?);
-                Ok(())
-            })
-            .on_engines(&["netstack"])
-            .help("An address of the netstack, as in 10.9.0.2/24; may be repeated")
-            .more("The kernel must not have it. The length is the link's prefix."),
-        Setting::new("gateway")
-            .adds("ADDR", |config: &mut C, text| {
-                config
-                    .as_mut()
-                    .engine
-                    .netstack
-                    .gateways
-                    .push(gateway(text)?);
-                Ok(())
-            })
-            .on_engines(&["netstack"])
-            .help("Where the netstack sends what leaves the link; may be repeated")
-            .more(
-                "One of IPv4 and one of IPv6. A router of IPv6 that advertises itself needs none.",
-            ),
-        Setting::new("mtu")
-            .takes("N", |config: &mut C, text| {
-                config.as_mut().engine.netstack.mtu = Some(value::count(text, 1..=MTU_MAX)?);
-                Ok(())
-            })
-            .derived("the interface's")
-            .on_engines(&["netstack"])
-            .help("The longest packet that the netstack sends and takes")
-            .more("No more than the interface's."),
-        Setting::new("congestion")
-            .chooses(CONGESTION, |config: &mut C, text| {
-                config.as_mut().engine.netstack.congestion = match text {
-                    "newreno" => CongestionControl::NewReno,
-                    _ => CongestionControl::Cubic,
-                };
-                Ok(())
-            })
-            .derived("cubic")
-            .on_engines(&["netstack"])
-            .help("How fast the netstack sends, and what it makes of a loss")
-            .more("newreno is there to be compared with."),
-    ];
+    pub(crate) device: Option<DeviceName>,
+    pub(crate) addresses: Vec<Prefix>,
+    pub(crate) gateways: Vec<IpAddr>,
+    pub(crate) mtu: Option<usize>,
+    pub(crate) congestion: CongestionControl,
 }
 
 /// What IPv4's length field can say.
-const MTU_MAX: usize = 0xffff;
+pub(crate) const MTU_MAX: usize = 0xffff;
 
 /// An address and its prefix. With other servers the flag says where to listen.
-fn own_address(text: &str) -> Result<Prefix, String> {
+pub(crate) fn own_address(text: &str) -> Result<Prefix, String> {
     let read: Result<Prefix, String> = text.parse();
     read.map_err(|why| match text.contains('/') {
         true => why,
@@ -115,7 +39,7 @@ fn own_address(text: &str) -> Result<Prefix, String> {
     })
 }
 
-fn gateway(text: &str) -> Result<IpAddr, String> {
+pub(crate) fn gateway(text: &str) -> Result<IpAddr, String> {
     let wrong = |_| format!("'{text}' is not an IP address; write one such as 10.9.0.1 or fe80::1");
     text.parse().map_err(wrong)
 }
@@ -135,13 +59,17 @@ impl NetstackChoice {
     fn interface(&self) -> Result<InterfaceConfig, String> {
         let device = self.device.clone();
         let interface = InterfaceConfig {
-            device: device.ok_or("--engine netstack needs --device, such as tap:weft0")?,
+            device: device
+                .ok_or("--engine netstack needs a device: --engine netstack:device=tap:weft0")?,
             addresses: self.addresses.clone(),
             gateways: self.gateways.clone(),
             mtu: self.mtu,
         };
         if self.addresses.is_empty() {
-            return Err("--engine netstack needs --address, such as 10.9.0.2/24".to_owned());
+            return Err(
+                "--engine netstack needs an address: --engine netstack:address=10.9.0.2/24"
+                    .to_owned(),
+            );
         }
         interface.check().map_err(|error| error.to_string())?;
         Ok(interface)
@@ -309,7 +237,7 @@ fn address_of_listener(
     let mut own = interface.addresses.iter().map(|prefix| prefix.address);
     if !address.ip().is_unspecified() && !own.any(|own| own == address.ip()) {
         return Err(format!(
-            "cannot listen at {listen}: {} is not an --address of the netstack",
+            "cannot listen at {listen}: {} is not an address of the netstack",
             address.ip()
         ));
     }
@@ -326,21 +254,16 @@ mod tests {
     use super::*;
     use crate::engine::choice;
 
-    const NETSTACK: &[(&str, &str)] = &[
-        ("engine", "netstack"),
-        ("device", "tap:weft0"),
-        ("address", "10.9.0.2/24"),
-        ("address", "fd00:9::2/64"),
-    ];
+    const NETSTACK: &str = "netstack:device=tap:weft0,address=10.9.0.2/24,address=fd00:9::2/64";
 
     #[test]
     fn what_is_missing_or_does_not_fit_is_said_with_what_to_write() {
         choice(NETSTACK).check().unwrap();
-        let refused = |flags: &[(&str, &str)]| choice(flags).check().unwrap_err();
-        let missing = |flags: &[(&str, &str)]| choice(flags).netstack.interface().unwrap_err();
-        assert!(missing(&NETSTACK[..1]).contains("needs --device"));
-        assert!(missing(&NETSTACK[..2]).contains("needs --address"));
-        let why = refused(&[NETSTACK, &[("gateway", "10.8.0.1")]].concat());
+        let missing = |text: &str| choice(text).netstack.interface().unwrap_err();
+        assert!(missing("netstack").contains("needs a device"));
+        assert!(missing("netstack:device=tap:weft0").contains("needs an address"));
+        let why = choice(&format!("{NETSTACK},gateway=10.8.0.1")).check();
+        let why = why.unwrap_err();
         assert!(why.contains("10.8.0.1"), "{why}");
     }
 
@@ -371,8 +294,7 @@ mod tests {
         assert!(!claims("192.0.2.1"));
     }
 
-    /// Seen: `--address 127.0.0.1:8080` was answered with a prefix to write. Cause: the flag had
-    /// been another server's, with a tip, until it became one of ours.
+    /// Seen: `address=127.0.0.1:8080` was answered with a prefix to write.
     #[test]
     fn an_address_to_listen_at_leads_to_the_flag_for_it() {
         for text in ["127.0.0.1:8080", "0.0.0.0"] {
@@ -429,7 +351,7 @@ mod tests {
             assert_eq!(listener(typed).unwrap().to_string(), address);
         }
         for (typed, why) in [
-            ("10.9.0.3:80", "is not an --address"),
+            ("10.9.0.3:80", "is not an address of"),
             ("localhost:80", "looks no names up"),
             ("unix:/run/x", "no Unix sockets"),
             ("10.9.0.2:0", "which port"),

@@ -64,7 +64,14 @@ fn with_names(command: Command) -> Command {
         })
     };
     let of_man = |man: Command| man.mut_arg("command", |arg| arg.value_parser(names()));
+    let of_server = |server: Command| {
+        server.mut_arg("engine", |arg| {
+            arg.value_parser(crate::engine::names().collect::<Vec<_>>())
+        })
+    };
     command
+        .mut_subcommand("serve", of_server)
+        .mut_subcommand("cache", of_server)
         .mut_subcommand("lab", of_lab)
         .mut_subcommand("man", of_man)
 }
@@ -289,7 +296,7 @@ mod tests {
             Reload::Applies => " ↻",
             Reload::Restart => "",
         };
-        let description = setting.description("");
+        let description = setting.description();
         format!("| `{flag}`{reload} | {default} | {description} |")
     }
 

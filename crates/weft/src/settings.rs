@@ -40,6 +40,11 @@ pub(crate) trait Config: std::default::Default + 'static {
         setting.flag()
     }
 
+    /// New form of a setting that was moved, such as `fiber:io=epoll`; it is a value of `engine`.
+    fn moved(_name: &str) -> Option<&'static str> {
+        None
+    }
+
     /// Called when all rows are set, with the texts that set them.
     fn conclude(&mut self, said: &layers::Layer);
 }
@@ -83,12 +88,6 @@ pub(crate) struct Setting<C: 'static> {
     pub(crate) default: Default,
     /// Whether `SIGHUP` applies a new value.
     pub(crate) reload: Reload,
-    /// The values of `--engine` with which it has an effect; none if with all.
-    pub(crate) engines: &'static [&'static str],
-    /// Whether it is a mistake to say it with another engine; else there is a note.
-    pub(crate) is_refused_elsewhere: bool,
-    /// Whether it has an effect here.
-    pub(crate) fate: Fate,
     /// One line, no full stop.
     pub(crate) help: &'static str,
     /// The rest of what is worth knowing, or "".
@@ -146,17 +145,6 @@ pub(crate) enum Reload {
     Restart,
 }
 
-/// Whether a setting of another program has an effect here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// It has the same effect as there.
-    Works,
-    /// It is accepted and changes nothing, for this reason.
-    Idle(&'static str),
-    /// The server does not start with it, for this reason.
-    Refused(&'static str),
-}
-
 /// How a row is written: it begins as a flag that does nothing and needs a restart.
 impl<C> Setting<C> {
     pub(crate) const fn new(name: &'static str) -> Setting<C> {
@@ -169,9 +157,6 @@ impl<C> Setting<C> {
             table: None,
             default: Default::Nothing,
             reload: Reload::Restart,
-            engines: &[],
-            is_refused_elsewhere: true,
-            fate: Fate::Works,
             help: "",
             more: "",
         }
@@ -246,26 +231,6 @@ impl<C> Setting<C> {
         self
     }
 
-    pub(crate) const fn on_engines(mut self, engines: &'static [&'static str]) -> Setting<C> {
-        self.engines = engines;
-        self
-    }
-
-    pub(crate) const fn or_noted(mut self) -> Setting<C> {
-        self.is_refused_elsewhere = false;
-        self
-    }
-
-    pub(crate) const fn idle(mut self, why: &'static str) -> Setting<C> {
-        self.fate = Fate::Idle(why);
-        self
-    }
-
-    pub(crate) const fn refused(mut self, why: &'static str) -> Setting<C> {
-        self.fate = Fate::Refused(why);
-        self
-    }
-
     pub(crate) const fn help(mut self, help: &'static str) -> Setting<C> {
         self.help = help;
         self
@@ -331,21 +296,11 @@ impl<C> Setting<C> {
         }
     }
 
-    /// Its description in sentences. `mark` stands around the words that say it has no effect.
-    pub(crate) fn description(&self, mark: &str) -> String {
-        let Setting { help, more, .. } = self;
-        let dot = ["", "."][usize::from(!help.is_empty())];
-        let engines = match self.engines {
-            [] => String::new(),
-            some => format!("With --engine {}.", one_of(some)),
-        };
-        let fate = match self.fate {
-            Fate::Works => String::new(),
-            Fate::Idle(why) => format!("{mark}Changes nothing{mark}: {why}."),
-            Fate::Refused(why) => format!("{mark}Refused{mark}: {why}."),
-        };
-        let sentences = format!("{help}{dot} {engines} {more} {fate}");
-        sentences.split_whitespace().collect::<Vec<_>>().join(" ")
+    /// Its description in sentences.
+    pub(crate) fn description(&self) -> String {
+        format!("{}. {}", self.help, self.more)
+            .trim_end()
+            .to_owned()
     }
 
     /// Whether it is a switch that is on unless turned off.
@@ -380,15 +335,6 @@ impl<C> Setting<C> {
             | Kind::Many(_, set) => return set(config, text),
         }
         Ok(())
-    }
-}
-
-/// `a, b or c`.
-fn one_of(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        [one] => (*one).to_owned(),
-        [some @ .., last] => format!("{} or {last}", some.join(", ")),
     }
 }
 

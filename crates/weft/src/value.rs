@@ -4,6 +4,7 @@
 //! An error says what is wrong with the text and shows a correct one. The caller puts the place in
 //! front.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -125,6 +126,27 @@ pub(crate) fn fold(text: &str, width: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Writes a name and, from `column` on, the text about it, in lines of `width` letters.
+pub(crate) fn write_row(
+    out: &mut impl Write,
+    name: &str,
+    column: usize,
+    width: usize,
+    text: &str,
+) -> io::Result<()> {
+    let mut lines = fold(text, width - column).into_iter();
+    let first = if name.len() < column {
+        lines.next().unwrap_or_default()
+    } else {
+        String::new()
+    };
+    writeln!(out, "{}", format!("{name:column$}{first}").trim_end())?;
+    for line in lines {
+        writeln!(out, "{:column$}{line}", "")?;
+    }
+    Ok(())
 }
 
 /// Reads a whole number within `range`.

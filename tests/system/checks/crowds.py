@@ -93,7 +93,7 @@ def slowest_of(server, count):
     return worst_s
 
 
-@check(*(f"{engine}-{name}" for engine in ("event", "dealt", "pipeline") for name in ("rtsig", "rtsig-select", "rtsig-signalfd")))
+@check(*(f"{engine}-{name}" for engine in ("event", "distributed", "pipeline") for name in ("rtsig", "rtsig-select", "rtsig-signalfd")))
 def an_overflow_of_signals_loses_no_request(world):
     """500 clients ask at once, and the kernel queues 64 signals: it drops the others and says so with one SIGIO."""
     queued_max = 64
@@ -167,14 +167,15 @@ def a_client_that_takes_nothing_is_let_go(world):
 def few_fibers_serve_many_clients_in_turn(world):
     """The model of the seed: a fixed number of fibers (or threads), each of which accepts and then serves. Event loops, which have
     none, know the limit alone."""
-    limits = [("--max-connections", 8)] + [("--fibers", 8)] * (world.variant not in ("event", "pipeline"))
+    fixed = {"uring": "fiber:io=uring,fibers=8", "epoll": "fiber:io=epoll,fibers=8", "thread": "thread:threads=8"}
+    limits = [("--max-connections", 8)] + [("--engine", fixed[world.variant])] * (world.variant in fixed)
     for flags in limits:
         with world.server(*flags) as server:
             clients = [server.connect() for _ in range(100)]
             for client in clients:
                 client.sendall(request("/style.css", close=True))
             statuses = [status_or_none(client) for client in clients]
-            expect_equal(f"the statuses with {flags[0]} 8", set(statuses), {200})
+            expect_equal(f"the statuses with {flags}", set(statuses), {200})
 
 
 @check(*MANY, limit_s=120)

@@ -60,9 +60,10 @@ def each_filter_is_survived_by_auto_and_named_by_uring(world):
         with cache(world, "-v", variant="auto", before_exec=before_exec) as server, server.client() as client:
             client.socket.sendall(b"set a 0 0 1\r\nx\r\n")
             expect_equal(f"{name}: a set", client.file.readline(), b"STORED\r\n")
-        dispatchers = [["--engine", engine, "--dispatcher", "uring"] for engine in ("event", "pipeline")]
+        dispatchers = [["--engine", f"{engine}:dispatcher=uring"] for engine in ("event", "pipeline")]
         # A dispatcher registers nothing.
-        for words in ([["--io", "uring"]] if name == "register" else [["--io", "uring"], *dispatchers]):
+        fibers = ["--engine", "fiber:io=uring"]
+        for words in ([fibers] if name == "register" else [fibers, *dispatchers]):
             for refused in (
                     world.server(*words, variant="auto", before_exec=before_exec, expect_ready=False),
                     cache(world, *words, variant="auto", before_exec=before_exec, expect_ready=False)):
@@ -95,14 +96,14 @@ def without_io_uring_it_serves_and_says_why(world):
         said = server.output().split("\n", 1)[1]
         expect("epoll" in said and "io_uring_disabled" in said, f"the start says {said!r}")
         expect_equal("the page", server.get("/").body, (world.site / "index.html").read_bytes())
-    refused = world.server("--io", "uring", variant="auto", expect_ready=False)
-    expect(refused.wait_end() != 0, "--io uring started without io_uring")
-    expect("io_uring_disabled" in refused.output(), f"--io uring says {refused.output()!r}")
+    refused = world.server("--engine", "fiber:io=uring", variant="auto", expect_ready=False)
+    expect(refused.wait_end() != 0, "io=uring started without io_uring")
+    expect("io_uring_disabled" in refused.output(), f"io=uring says {refused.output()!r}")
     for engine in ("event", "pipeline"):
-        refused = world.server("--engine", engine, "--dispatcher", "uring", variant="auto", expect_ready=False)
-        expect(refused.wait_end() != 0, "--dispatcher uring started without io_uring")
-        expect("--dispatcher uring: " in refused.output() and "io_uring_disabled" in refused.output(),
-               f"--dispatcher uring says {refused.output()!r}")
+        refused = world.server("--engine", f"{engine}:dispatcher=uring", variant="auto", expect_ready=False)
+        expect(refused.wait_end() != 0, "dispatcher=uring started without io_uring")
+        expect("dispatcher=uring: " in refused.output() and "io_uring_disabled" in refused.output(),
+               f"dispatcher=uring says {refused.output()!r}")
     doctor = world.start(world.binary, "doctor")
     out, err = doctor.communicate(timeout=10)
     expect(b"io_uring_disabled" in out + err, f"doctor says {out!r}")
@@ -128,7 +129,7 @@ def an_unprivileged_process_is_told_of_the_switch(world):
             expect("epoll" in said and f"io_uring_disabled is {value}" in said, f"{command[0]} with {value} says {said!r}")
             process.terminate()
             expect_equal("exit status", process.wait(10), 0)
-            process = world.start(program, *command, f"127.0.0.1:{free_port()}", "--io", "uring", pass_fds=[binary], preexec_fn=unprivileged)
+            process = world.start(program, *command, f"127.0.0.1:{free_port()}", "--engine", "fiber:io=uring", pass_fds=[binary], preexec_fn=unprivileged)
             _, err = process.communicate(timeout=10)
             expect(process.returncode == 1 and f"io_uring_disabled is {value}".encode() in err, f"{process.returncode}, {err}")
     with world.server(variant="epoll") as server:
@@ -178,8 +179,9 @@ def no_locked_memory_is_survived_by_auto_and_named_by_uring(world):
     words = ["load", "cache", f"127.0.0.1:{port}", "--populate", "--keys", "100", "-d", "300ms", "-c", 4]
     out, err = world.start(program, *words, **started).communicate(timeout=10)
     expect(b"verdict" in out and b"failed" not in err, f"{out} {err}")
-    for refused in (words, ["cache", "-l", f"127.0.0.1:{free_port()}"]):
-        process = world.start(program, *refused, "--io", "uring", **started)
+    on_ring = ["cache", "-l", f"127.0.0.1:{free_port()}", "--engine", "fiber:io=uring"]
+    for refused in ([*words, "--io", "uring"], on_ring):
+        process = world.start(program, *refused, **started)
         _, err = process.communicate(timeout=10)
         expect(process.returncode == 1 and b"ulimit -l" in err and err.count(b"\n") == 1, f"{process.returncode}, {err}")
 

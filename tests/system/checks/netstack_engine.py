@@ -42,7 +42,7 @@ class OnLink:
         self.log = world.scratch / f"{log}-{len(world.servers)}.log"
         self.nofile, self.before_exec, self.expect_ready, self.process = None, None, True, None
         device = f"{kind}:{'stack' if kind != 'tap' else INTERFACE}"
-        return ["--engine", "netstack", "--device", device, "--address", f"{SERVER}/24", "--address", f"{SERVER_V6}/64",
+        return ["--engine", f"netstack:device={device},address={SERVER}/24,address={SERVER_V6}/64",
                 "--admin", f"127.0.0.1:{self.admin_port}"]
 
     def start(self):
@@ -270,8 +270,8 @@ def af_xdp_is_refused_where_the_kernel_would_keep_some_frames(world):
     with own_network():
         make_veth(queues=3)
         for workers in (1, 2):
-            refused = world.start(world.binary, "serve", world.site, "--engine", "netstack", "--workers", workers, "--device", "xdp:stack",
-                                  "--address", f"{SERVER}/24")
+            refused = world.start(world.binary, "serve", world.site, "--workers", workers,
+                                  "--engine", f"netstack:device=xdp:stack,address={SERVER}/24")
             _, said = refused.communicate(timeout=20)
             expect(refused.returncode != 0 and b"ethtool -L stack" in said, f"it ended with {refused.returncode} and said {said!r}")
 
@@ -283,8 +283,8 @@ def an_interface_without_ethernet_is_refused(world):
         ip("tuntap", "add", "tunnel0", "mode", "tun")
         ip("link", "set", "tunnel0", "up")
         for kind in ("packet", "xdp"):
-            refused = world.start(world.binary, "serve", world.site, "--engine", "netstack", "--workers", 1, "--device", f"{kind}:tunnel0",
-                                  "--address", f"{SERVER}/24")
+            refused = world.start(world.binary, "serve", world.site, "--workers", 1,
+                                  "--engine", f"netstack:device={kind}:tunnel0,address={SERVER}/24")
             _, said = refused.communicate(timeout=20)
             expect(refused.returncode == 1 and b"carries no Ethernet frames" in said, f"it ended with {refused.returncode} and said {said!r}")
 
@@ -624,7 +624,7 @@ def a_second_server_on_a_tap_interface_is_refused_and_told_of_the_first(world):
     """Seen: with two queues it started, and took half of the first server's connections. Cause: the kernel attaches any program's queues."""
     with own_network():
         server = server_on_link(world)(workers=2)
-        second = ["--engine", "netstack", "--device", f"tap:{INTERFACE}", "--address", "10.9.0.3/24", "--listen", str(PORT)]
+        second = ["--engine", f"netstack:device=tap:{INTERFACE},address=10.9.0.3/24", "--listen", str(PORT)]
         for workers in "2", "1":
             refused = world.start(world.binary, "serve", world.site, *second, "--workers", workers)
             _, said = refused.communicate(timeout=20)
@@ -636,9 +636,9 @@ def a_second_server_on_a_tap_interface_is_refused_and_told_of_the_first(world):
 
 @check("netstack", limit_s=60)
 def a_gateway_that_does_not_answer_is_counted(world):
-    """Seen: with a wrong --gateway clients had no answer, and no figure had grown. Cause: what the neighbours do was counted, and not told."""
+    """Seen: with a wrong gateway clients had no answer, and no figure had grown. Cause: what the neighbours do was counted, and not told."""
     with own_link(world, "packet"):
-        server = world.server("--gateway", "10.9.0.77")
+        server = world.server("--engine", f"netstack:device=packet:stack,address={SERVER}/24,gateway=10.9.0.77")
         ip("address", "add", "10.7.0.1/32", "dev", "lo")
         expect_equal("absent ones", server.metric("weft_netstack_absent_neighbors_total"), 0)
         with socket.socket() as client:
@@ -696,7 +696,7 @@ def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world):
 
 @check("netstack")
 def without_the_right_to_it_the_device_is_refused_with_a_sentence(world):
-    flags = ["--engine", "netstack", "--device", f"tap:{INTERFACE}", "--address", f"{SERVER}/24"]
+    flags = ["--engine", f"netstack:device=tap:{INTERFACE},address={SERVER}/24"]
     with own_network():
         refused = world.start("setpriv", "--reuid", "65534", "--clear-groups", world.binary, "serve", world.site, *flags)
         _, said = refused.communicate(timeout=20)

@@ -9,6 +9,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::command::serve;
+use crate::engine;
 
 /// Words, separated by spaces, and what they are here.
 type Tips = &'static [(&'static str, &'static str)];
@@ -207,6 +208,11 @@ pub(super) fn with_tip(mut error: clap::Error, command: &str) -> clap::Error {
     if let Some("-V" | "--version") = unknown(&error).as_deref() {
         return suggesting_only(error, "weft --version prints it");
     }
+    if let "serve" | "cache" = command
+        && let Some(tip) = unknown(&error).as_deref().and_then(for_moved)
+    {
+        return suggesting_only(error, tip);
+    }
     match command {
         "help" => error,
         "serve" => for_serve(error),
@@ -246,6 +252,12 @@ fn drop_tip_about_values(error: &mut clap::Error) {
     }
 }
 
+/// Tip for a flag that became a key of `--engine`.
+fn for_moved(flag: &str) -> Option<String> {
+    let new = engine::moved(flag.strip_prefix("--")?)?;
+    Some(format!("{flag} is now part of --engine: --engine {new}"))
+}
+
 fn for_serve(error: clap::Error) -> clap::Error {
     let Some(typed) = unknown(&error) else {
         return error;
@@ -270,7 +282,7 @@ fn for_serve(error: clap::Error) -> clap::Error {
 fn for_lab(error: clap::Error) -> clap::Error {
     match unknown(&error).and_then(|typed| find(OF_THE_LAB, &typed)) {
         Some(tip) => suggesting_only(error, tip),
-        None => error,
+        None => for_others(error),
     }
 }
 

@@ -36,7 +36,10 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     let config = &resolved.config;
     resolved.check(check).map_err(Failure::Usage)?;
     let terminal = Arc::new(Terminal::new(config.color, config.quiet));
-    for warning in warnings.iter().chain(&resolved.notes()) {
+    for warning in warnings
+        .iter()
+        .chain(&config.common.note_workers("--workers"))
+    {
         terminal.warn(warning);
     }
     // This comes before anything here takes their numbers. sd_listen_fds(3)

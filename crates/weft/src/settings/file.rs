@@ -85,6 +85,10 @@ impl Reader<'_> {
         let why = match found {
             Some(setting) if setting.is_for_file() => return Ok(setting),
             Some(_) => format!("'{name}' cannot be set in a file; use the flag --{name}"),
+            None if C::moved(&name.replace('_', "-")).is_some() => {
+                let new = C::moved(&name.replace('_', "-")).unwrap_or_default();
+                format!("'{name}' is now part of engine: engine = \"{new}\"")
+            }
             None => {
                 let near = nearest(name, keys::<C>());
                 let near = near.map(|near| format!("did you mean '{near}'?"));

@@ -70,7 +70,7 @@ fn short_help<C>(setting: &Setting<C>) -> String {
 }
 
 fn long_help<C: Config>(setting: &Setting<C>) -> String {
-    let text = setting.description("");
+    let text = setting.description();
     let mut notes = Vec::new();
     match (&setting.kind, setting.default) {
         (Kind::Switch(_), _) | (_, Default::Nothing) => {}

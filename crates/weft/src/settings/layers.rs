@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{Config, Default, Fate, Kind, Reload, Separator, Setting, file, find, one_of, rows};
+use super::{Config, Default, Kind, Reload, Separator, Setting, file, rows};
 
 /// The texts of one place, by the setting's name. A place that does not mention a setting has no
 /// entry for it; a list that it sets to nothing is an entry without texts.
@@ -134,15 +134,9 @@ fn gather<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved
             continue;
         };
         let is_right = |said: &&SettingText| {
-            let wrong = match (setting.fate, setting.set(&mut C::default(), &said.text)) {
-                (Fate::Refused(why), _) => {
-                    Mistake::new(format!("{} is not supported: {why}", said.place))
-                }
-                (_, Err(why)) => said.wrong(&why),
-                (_, Ok(())) => return true,
-            };
-            mistakes.push(wrong);
-            false
+            let set = setting.set(&mut C::default(), &said.text);
+            mistakes.extend(set.as_ref().err().map(|why| said.wrong(why)));
+            set.is_ok()
         };
         let kept: Vec<_> = said.iter().filter(is_right).cloned().collect();
         // If no text is right, the default is the best guess.
@@ -150,37 +144,10 @@ fn gather<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved
             right.insert(setting.name, kept);
         }
     }
-    let refused = astray::<C>(&right).filter(|(row, _)| row.is_refused_elsewhere);
-    mistakes.extend(refused.map(|(_, mistake)| mistake));
     Resolved {
         config: config_of(&right),
         said: right,
     }
-}
-
-/// What was said and has no effect with the engine, which is no mistake.
-pub(crate) fn notes<C: Config>(said: &Layer) -> Vec<String> {
-    let noted = astray::<C>(said).filter(|(row, _)| !row.is_refused_elsewhere);
-    noted.map(|(_, mistake)| mistake.sentence).collect()
-}
-
-/// The rows that were said and have no effect with the engine.
-fn astray<C: Config>(layer: &Layer) -> impl Iterator<Item = (&'static Setting<C>, Mistake)> {
-    let said = move |name| layer.get(name).and_then(|said: &Vec<_>| said.last());
-    let engine = match (said("engine"), find::<C>("engine").map(|row| row.default)) {
-        (Some(said), _) => said.text.as_str(),
-        (None, Some(Default::Text(text))) => text,
-        (None, _) => "",
-    };
-    let astray = rows::<C>().filter(move |row| {
-        let engines = row.engines;
-        !engines.is_empty() && !engines.contains(&engine)
-    });
-    astray.filter_map(move |row| {
-        let engines = one_of(row.engines);
-        let why = format!("no effect with --engine {engine}: it is for --engine {engines}");
-        Some((row, said(row.name)?.wrong(&why)))
-    })
 }
 
 /// What a layer without mistakes means.
@@ -216,11 +183,6 @@ impl<C: Config> Resolved<C> {
         names
             .filter(|name| self.texts(name) != newer.texts(name))
             .collect()
-    }
-
-    /// What was said and has no effect.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        notes::<C>(&self.said)
     }
 
     fn texts(&self, name: &str) -> Option<Vec<&str>> {
@@ -271,8 +233,8 @@ impl<C: Config> Resolved<C> {
     }
 }
 
-/// Without these, others are not looked at, or in other words. So they are to blame last.
-const TO_BLAME_LAST: [&str; 5] = ["address", "device", "engine", "root", "tls-cert"];
+/// Other checks depend on these, so they are reported last.
+const TO_BLAME_LAST: [&str; 3] = ["engine", "root", "tls-cert"];
 
 /// All texts, in the order in which they can be to blame.
 fn places(layer: &Layer) -> impl Iterator<Item = (&'static str, usize)> {
@@ -305,6 +267,15 @@ pub(crate) fn environment<C: Config>(
             continue;
         };
         let Some(setting) = rows::<C>().find(|setting| setting.env() == variable) else {
+            let name = variable["WEFT_".len()..]
+                .to_ascii_lowercase()
+                .replace('_', "-");
+            if let Some(new) = C::moved(&name) {
+                warnings.push(format!(
+                    "{variable} is now part of WEFT_ENGINE: WEFT_ENGINE={new}"
+                ));
+                continue;
+            }
             let near = nearest(variable, rows::<C>().map(Setting::env));
             let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
             warnings.push(format!(
@@ -415,21 +386,15 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_means_the_same_as_flag_variable_and_key() {
+    fn flag_variable_and_key_mean_the_same() {
+        let default = resolve(&[], Vec::new()).unwrap().config;
         for setting in rows::<ServeConfig>().filter(|setting| setting.is_for_file()) {
-            let (text, engine) = (sample(setting), setting.engines.first().unwrap_or(&"event"));
-            // With an engine that it is for.
-            let mut flags = layer("engine", &[engine]);
-            let default = resolve(&[&flags], Vec::new()).unwrap().config;
-            flags.extend(layer(setting.name, &[text]));
-            let typed = resolve(&[&flags], Vec::new()).unwrap().config;
-            let variables = [("WEFT_ENGINE", *engine), (&setting.env(), text)];
-            let in_env = resolve(&[&env(&variables).0], Vec::new()).unwrap().config;
-            let engine = match setting.name {
-                "engine" => String::new(),
-                _ => format!("engine = '{engine}'"),
-            };
-            let in_file = toml(&format!("{engine}\n{} = '{text}'", setting.key())).unwrap();
+            let text = sample(setting);
+            let typed = layer(setting.name, &[text]);
+            let typed = resolve(&[&typed], Vec::new()).unwrap().config;
+            let in_env = env(&[(&setting.env(), text)]).0;
+            let in_env = resolve(&[&in_env], Vec::new()).unwrap().config;
+            let in_file = toml(&format!("{} = '{text}'", setting.key())).unwrap();
             assert_eq!(typed, in_env, "{}", setting.name);
             assert_eq!(typed, in_file, "{}", setting.name);
             assert_ne!(typed, default, "{} sets nothing", setting.name);
@@ -448,10 +413,7 @@ mod tests {
             (_, "cache") => "*.js=max-age=1",
             (_, "mime-type") => "js=text/plain",
             (_, "user") => "www-data:adm",
-            (_, "stage-threads") => "read=2",
-            (_, "device") => "tap:weft9",
-            (_, "address") => "10.9.0.2/24",
-            (_, "gateway") => "10.9.0.1",
+            (_, "engine") => "event:dispatcher=lap,accept=distributed",
             (_, "recheck") => "7s",
             (_, name) if name.ends_with("timeout") => "7s",
             (Kind::Argument(..), _) | (_, "spa" | "access-log" | "pid-file") => "some/path",
@@ -546,36 +508,20 @@ mod tests {
         );
     }
 
-    /// Seen: an MTU that is too small was said of `--address`. Cause: without an address the rest
-    /// of a netstack is not looked at, so any mistake in it went away with the address.
     #[test]
-    fn a_mistake_about_a_netstack_is_told_where_it_was_said() {
-        for (name, text) in [
-            ("mtu", "9"),
-            ("gateway", "10.8.0.1"),
-            ("gateway", "10.9.0.2"),
-        ] {
-            let said = [
-                ("address", "10.9.0.2/24"),
-                ("device", "tap:weft0"),
-                ("engine", "netstack"),
-                (name, text),
-            ];
-            let resolved = Resolved::<ServeConfig> {
-                config: ServeConfig::default(),
-                said: said
-                    .map(|(name, text)| (name, vec![SettingText::new(text, &format!("--{name}"))]))
-                    .into(),
-            };
-            let why = resolved.check(|config| config.common.engine.check());
-            let why = why.unwrap_err();
-            assert!(why.starts_with(&format!("--{name}: ")), "{why}");
-        }
+    fn a_moved_setting_names_its_new_form() {
+        let why = toml("io = 'epoll'").unwrap_err();
+        assert!(why.contains("engine = \"fiber:io=epoll\""), "{why}");
+        let (_, warnings) = env(&[("WEFT_STAGE_QUEUE", "9")]);
+        assert!(
+            warnings[0].contains("WEFT_ENGINE=pipeline:queue="),
+            "{warnings:?}"
+        );
     }
 
     #[test]
     fn a_variable_that_means_nothing_is_a_warning_and_an_empty_one_says_nothing() {
-        let (layer, warnings) = env(&[("WEFT_WORKER", "2"), ("WEFT_IO", ""), ("HOME", "/")]);
+        let (layer, warnings) = env(&[("WEFT_WORKER", "2"), ("WEFT_USER", ""), ("HOME", "/")]);
         assert!(layer.is_empty());
         assert_eq!(warnings.len(), 1);
         assert!(

@@ -1,4 +1,3 @@
-use super::layers::Layer;
 use super::*;
 use crate::command::cache::CacheConfig;
 use crate::command::serve::ServeConfig;
@@ -8,14 +7,10 @@ fn check_rows<C: Config>() {
     let mut names = BTreeSet::new();
     for setting in rows::<C>() {
         let Setting {
-            name,
-            help,
-            more,
-            fate,
-            ..
+            name, help, more, ..
         } = setting;
         assert!(names.insert(*name), "{name} is there twice");
-        assert!(!help.is_empty() || *fate != Fate::Works, "{name}");
+        assert!(!help.is_empty(), "{name}");
         assert!(!help.ends_with('.'), "{name}: {help}");
         assert!(
             help.len() <= 80,
@@ -36,61 +31,12 @@ fn every_setting_has_one_name_its_help_and_a_default_that_could_have_been_typed(
     check_rows::<CacheConfig>();
 }
 
-/// Seen: --engine thread took --workers 4 without a word. What has no effect is a mistake.
-fn check_engines<C: Config>() {
-    let Kind::Choice(choices, _) = find::<C>("engine").unwrap().kind else {
-        panic!("one of some words");
-    };
-    let engines = names(choices);
-    for setting in rows::<C>().filter(|row| row.fate == Fate::Works && row.name != "engine") {
-        let known = |engine| engines.contains(engine);
-        assert!(setting.engines.iter().all(known), "{}", setting.name);
-        let first = match setting.kind {
-            Kind::Choice(choices, _) => choices[0].0,
-            _ => "1",
-        };
-        let is_right = |text: &&str| setting.set(&mut C::default(), text).is_ok();
-        let texts = [first, "read=1", "tap:weft0", "10.9.0.2/24", "10.9.0.1"];
-        let Some(text) = texts.into_iter().find(is_right) else {
-            assert!(setting.engines.is_empty(), "{} needs a text", setting.name);
-            continue;
-        };
-        for engine in &engines {
-            let layer = [("engine", *engine), (setting.name, text)];
-            let layer = layer.map(|(name, text)| {
-                let flag = C::flag(find::<C>(name).unwrap());
-                (name, vec![layers::SettingText::new(text, &flag)])
-            });
-            let resolved = layers::resolve::<C>(&[&Layer::from(layer)], Vec::new());
-            let applies = setting.engines.is_empty() || setting.engines.contains(engine);
-            match resolved {
-                Ok(resolved) => {
-                    let is_noted = !resolved.notes().is_empty();
-                    assert_ne!(applies, is_noted, "{} with {engine}", setting.name);
-                    assert!(applies || !setting.is_refused_elsewhere, "{}", setting.name);
-                }
-                Err(why) => {
-                    let expected =
-                        format!("{}: no effect with --engine {engine}", C::flag(setting));
-                    assert!(!applies && why.starts_with(&expected), "{why}");
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn a_setting_has_an_effect_with_the_engine_or_is_refused() {
-    check_engines::<ServeConfig>();
-    check_engines::<CacheConfig>();
-}
-
 /// Seen: the help of `--index`, `--header` and others did not say that they may be given several
 /// times.
 #[test]
 fn a_flag_that_may_be_repeated_says_so() {
     let lists = rows::<ServeConfig>().filter(|row| matches!(row.kind, Kind::Many(..)));
-    let silent = lists.filter(|row| !row.description("").contains("may be repeated"));
+    let silent = lists.filter(|row| !row.description().contains("may be repeated"));
     let silent: Vec<_> = silent.map(|row| row.name).collect();
     assert!(silent.is_empty(), "{silent:?}");
 }
@@ -102,7 +48,7 @@ fn the_manual_says_which_variables_have_a_value_on_each_line() {
     let names: Vec<_> = by_line.map(|row| row.name).collect();
     assert_eq!(
         names,
-        ["tls-cert", "tls-key", "header", "cache", "mime-type"]
+        ["header", "cache", "mime-type", "tls-cert", "tls-key"]
     );
     let manual = include_str!("../../../../docs/serve.md").replace('\n', " ");
     let said = "those of headers, caching, MIME types, certificates and keys stand one per line";

@@ -16,11 +16,15 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
     refused("serve --listen 127.0.0.1", "--listen: `127.0.0.1` is not");
     refused(
         "serve --dispatcher lap",
-        "error: --dispatcher: no effect with --engine fiber: it is for --engine event or pipeline",
+        "--dispatcher is now part of --engine: --engine event:dispatcher=lap",
     );
     refused(
-        "serve --engine event --io uring",
-        "error: --io: no effect with --engine event: it is for --engine fiber",
+        "cache --io uring",
+        "--io is now part of --engine: --engine fiber:io=epoll",
+    );
+    refused(
+        "serve --engine event:io=uring",
+        "error: --engine: event has no key 'io'; its keys: dispatcher, accept,",
     );
     refused("serve a b", "tip: one directory is served");
     refused("cache --engine fibre", "fiber, thread");
@@ -196,7 +200,7 @@ fn a_port_without_its_flag_is_told_the_flag() {
 #[test]
 fn a_log_is_not_switched_on_by_a_word() {
     for word in ["on", "true", "stdout", "json"] {
-        let said = format!("--access-log: '{word}' is no place for a log; write off, - for");
+        let said = format!("--access-log: '{word}' is not a target of a log; write off, - for");
         refused(&format!("serve --access-log {word}"), &said);
     }
 }
@@ -367,7 +371,7 @@ fn every_mistake_of_a_cache_s_flags_is_told_at_once() {
         "-c: '0'",
         "-o foo: ",
         "-o hashpower: '1'",
-        "-N is not supported",
+        "-N: not supported",
     ] {
         assert!(told_of(text), "{text}: {}", ran.err);
     }

@@ -71,29 +71,14 @@ impl Drop for Served {
 
 const ENGINES: [&[&str]; 7] = [
     &["--engine", "fiber"],
-    &["--engine", "fiber", "--io", "epoll"],
+    &["--engine", "fiber:io=epoll"],
     &["--engine", "thread"],
     &["--engine", "event"],
-    &[
-        "--engine",
-        "event",
-        "--dispatcher",
-        "poll",
-        "--accept",
-        "dealt",
-    ],
+    &["--engine", "event:dispatcher=poll,accept=distributed"],
     &["--engine", "pipeline"],
     &[
         "--engine",
-        "pipeline",
-        "--stage-threads",
-        "read=1,session=1,write=1",
-        "--stage-queue",
-        "1",
-        "--stage-batch",
-        "1",
-        "--dispatcher",
-        "poll",
+        "pipeline:read-threads=1,session-threads=1,write-threads=1,queue=1,batch=1,dispatcher=poll",
     ],
 ];
 
@@ -292,7 +277,8 @@ fn a_mistake_at_a_reload_is_told_with_its_place() {
 fn the_start_says_what_the_server_runs_on() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
-    let mut command = weft(&["serve", root, "--listen", "127.0.0.1:0", "--io", "epoll"]);
+    let words = ["--listen", "127.0.0.1:0", "--engine", "fiber:io=epoll"];
+    let mut command = weft(&[&["serve", root], &words[..]].concat());
     let mut child = command
         .args(["--workers", "1"])
         .stderr(Stdio::piped())

@@ -231,14 +231,6 @@ const HOUSES: &[House] = &[
             args
             pages
         ",
-        upward: &[
-            (
-                "engine",
-                "common",
-                "the rows of its settings write into the settings of both servers, which its \
-                 choice is a part of",
-            ),
-            ("netstack", "common", "the same, of a netstack's rows"),
-        ],
+        upward: &[],
     },
 ];

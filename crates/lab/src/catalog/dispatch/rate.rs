@@ -123,7 +123,7 @@ mod tests {
             }
         };
         let queues = RATE.systems.iter().map(|kind| {
-            let by_select = words(kind).contains(" --rtsig-overflow select");
+            let by_select = words(kind).contains("dispatcher=rtsig-select");
             assert_eq!(by_select, kind.ends_with("1024 select"), "{kind}");
             queue_of(kind)
         });

@@ -71,12 +71,12 @@ fn take(
         mtu: 1500,
         kernel: is_kernel.then_some(configuration.either("reno", "reno", "cubic")),
     };
-    let congestion = [
-        "--congestion",
-        configuration.either("reno", "newreno", "cubic"),
-    ];
-    let more = if is_kernel { &[] } else { &congestion[..] };
-    let mut server = bench.start_on(plan, system, &site, 1, more)?;
+    let congestion = configuration.either("reno", "newreno", "cubic");
+    let mut system = system.clone();
+    if !is_kernel {
+        system.add_engine_key(&format!("congestion={congestion}"));
+    }
+    let mut server = bench.start_on(plan, &system, &site, 1, &[])?;
     let url = server.url(&format!("/{bytes}.html"));
     let load = words(&format!("http {url} -c 4 --warm-up 1s --timeout 10m"));
     bench.seconds *= LASTS;

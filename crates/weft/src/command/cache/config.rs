@@ -9,7 +9,7 @@ use ::serve::listen::Address;
 use ::serve::tls::{Certificate, Clients, TlsOptions};
 
 use crate::common::{Common, address};
-use crate::engine::Kind;
+use crate::engine::{EngineChoice, Kind};
 
 /// What `weft cache` shall do.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -117,6 +117,12 @@ pub(super) enum Verify {
 impl AsMut<Common> for CacheConfig {
     fn as_mut(&mut self) -> &mut Common {
         &mut self.common
+    }
+}
+
+impl AsMut<EngineChoice> for CacheConfig {
+    fn as_mut(&mut self) -> &mut EngineChoice {
+        &mut self.common.engine
     }
 }
 
@@ -383,7 +389,7 @@ mod tests {
             ("-f 1", "-f: '1'"),
             ("-l unix:/x", "-l: use -s for a Unix socket"),
             ("-S", "-S: say where the users are"),
-            ("-N 4", "-N is not supported"),
+            ("-N 4", "-N: not supported"),
             ("-Z", "-Z needs a certificate"),
             (
                 "-o ssl_chain_cert=x",

@@ -300,7 +300,7 @@ fn start_server(
         listeners,
         netstack,
         limits,
-        fibers: None,
+        fibers: config.common.engine.fibers.map(usize::from),
         log: None,
         names_peers: true,
     };

@@ -3,14 +3,14 @@
 use std::io::{self, Write};
 
 use super::config::CacheConfig;
-use super::table::EXTENDED;
-use crate::settings::{Default, Fate, Setting, flags};
-use crate::value::fold;
+use super::table::{EXTENDED, IDLE, REFUSED, names};
+use crate::settings::{Default, Setting, flags};
+use crate::value::{fold, write_row};
 
 /// Where the descriptions begin, and where lines end.
 const COLUMN: usize = 26;
 const EXTENDED_COLUMN: usize = 28;
-const WIDTH: usize = 96;
+const WIDTH: usize = 80;
 
 /// Writes `weft cache VERSION`, which is where memcached writes its own.
 pub(crate) fn version(out: &mut impl Write) -> io::Result<()> {
@@ -30,22 +30,19 @@ pub(crate) fn license(out: &mut impl Write) -> io::Result<()> {
 pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
     version(out)?;
     for opt in flags::<CacheConfig>() {
-        write_row(out, "", &usage(opt), COLUMN, &describe(opt))?;
+        write_row(out, &usage(opt), COLUMN, WIDTH, &describe(opt))?;
         if opt.name == "verbose" {
             let what = "also print commands, replies, and the sizes of chunks";
-            write_row(out, "", "-vv", COLUMN, what)?;
+            write_row(out, "-vv", COLUMN, WIDTH, what)?;
         }
         if opt.name == "extended" {
-            for row in EXTENDED.iter().filter(|row| row.fate == Fate::Works) {
-                let name = format!("{}:", listed(row));
-                write_row(out, "   - ", &name, EXTENDED_COLUMN, &describe(row))?;
+            for row in EXTENDED {
+                let name = format!("   - {}:", listed(row));
+                write_row(out, &name, EXTENDED_COLUMN, WIDTH, &describe(row))?;
             }
-            write_names(out, "   accepted, without effect here:", |row| {
-                matches!(row.fate, Fate::Idle(_))
-            })?;
-            write_names(out, "   refused, as is all external storage:", |row| {
-                matches!(row.fate, Fate::Refused(_)) && !is_external(row)
-            })?;
+            write_names(out, "accepted, without effect:", names(IDLE))?;
+            let refused = names(REFUSED).filter(|name| !is_external(name));
+            write_names(out, "refused, as is all external storage:", refused)?;
         }
     }
     writeln!(out, "\nExamples:")?;
@@ -58,8 +55,8 @@ pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
 /// Also in the manual page.
 pub(crate) const EXAMPLES: &str = "\
 weft cache -m 1024 -l 127.0.0.1          1 GiB of items, for this machine only
-weft cache -d -u nobody -l 127.0.0.1 -P /run/c.pid    in the background, not as root
-weft cache -s /run/cache.sock -a 0660    for this machine's programs, by a file's mode
+weft cache -d -u nobody -l 127.0.0.1     in the background, not as root
+weft cache -s /run/cache.sock -a 0660    local programs only, by file mode
 weft cache -e /var/lib/weft-cache/items  keep the items over a restart
 weft cache -Z -o ssl_chain_cert=chain.pem,ssl_key=key.pem
 weft cache --admin 127.0.0.1:9150        with /metrics and /healthz there";
@@ -88,53 +85,23 @@ fn describe(opt: &Setting<CacheConfig>) -> String {
     if !opt.more.is_empty() {
         text += &format!(". {}", opt.more);
     }
-    match opt.fate {
-        Fate::Works => text,
-        Fate::Idle(why) => format!("{text}; changes nothing: {why}"),
-        Fate::Refused(why) => format!("{text}; refused: {why}"),
-    }
+    text
 }
 
 /// Options of external storage are not listed: some programs look for their names here, to know
 /// whether they are supported.
-fn is_external(row: &Setting<CacheConfig>) -> bool {
-    row.name.starts_with("ext_")
+fn is_external(name: &str) -> bool {
+    name.starts_with("ext_")
 }
 
 fn write_names(
     out: &mut impl Write,
     title: &str,
-    has: impl Fn(&Setting<CacheConfig>) -> bool,
+    names: impl Iterator<Item = &'static str>,
 ) -> io::Result<()> {
-    let names: Vec<_> = EXTENDED
-        .iter()
-        .filter(|row| has(row))
-        .map(|row| row.name)
-        .collect();
-    writeln!(out, "{title}")?;
-    for line in fold(&names.join(", "), WIDTH - 5) {
+    writeln!(out, "   {title}")?;
+    for line in fold(&names.collect::<Vec<_>>().join(", "), WIDTH - 5) {
         writeln!(out, "     {line}")?;
-    }
-    Ok(())
-}
-
-fn write_row(
-    out: &mut impl Write,
-    indent: &str,
-    name: &str,
-    column: usize,
-    text: &str,
-) -> io::Result<()> {
-    let name = format!("{indent}{name}");
-    let mut lines = fold(text, WIDTH - column).into_iter();
-    let first = if name.len() < column {
-        lines.next().unwrap_or_default()
-    } else {
-        String::new()
-    };
-    writeln!(out, "{}", format!("{name:column$}{first}").trim_end())?;
-    for line in lines {
-        writeln!(out, "{:column$}{line}", "")?;
     }
     Ok(())
 }
@@ -142,6 +109,7 @@ fn write_row(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::cache::table::Reasons;
 
     #[test]
     fn the_help_names_everything_within_the_width() {
@@ -151,8 +119,9 @@ mod tests {
         for opt in flags::<CacheConfig>() {
             assert!(text.contains(&usage(opt)), "{}", opt.name);
         }
-        for row in EXTENDED {
-            assert_eq!(text.contains(row.name), !is_external(row), "{}", row.name);
+        let listed = EXTENDED.iter().map(|row| row.name);
+        for name in listed.chain(names(IDLE)).chain(names(REFUSED)) {
+            assert_eq!(text.contains(name), !is_external(name), "{name}");
         }
         let longest = text.lines().max_by_key(|line| line.len()).unwrap();
         assert!(longest.len() <= WIDTH, "{longest}");
@@ -169,7 +138,7 @@ mod tests {
                 format!(
                     "| `{}` | {default} | {} |\n",
                     usage(row).replace('|', "\\|"),
-                    row.description("**")
+                    row.description()
                 )
             });
             rows.collect::<String>()
@@ -180,8 +149,18 @@ mod tests {
         );
         format!(
             "\n| option | default | |\n|---|---|---|\n{options}\n\
-             | `-o` | default | |\n|---|---|---|\n{listed}\n"
+             | `-o` | default | |\n|---|---|---|\n{listed}\n\
+             | `-o`, accepted without effect | because |\n|---|---|\n{}\n\
+             | `-o`, refused | because |\n|---|---|\n{}\n",
+            reasons(IDLE),
+            reasons(REFUSED)
         )
+    }
+
+    fn reasons(reasons: Reasons) -> String {
+        let row =
+            |(names, why): &(&str, &str)| format!("| `{}` | {why} |\n", names.replace(' ', "`, `"));
+        reasons.iter().map(row).collect()
     }
 
     type UsageOf = fn(&Setting<CacheConfig>) -> String;

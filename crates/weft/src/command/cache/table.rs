@@ -1,25 +1,20 @@
-//! What `weft cache` can be told: memcached's flags letter by letter, the options of its `-o`, and
-//! ours behind them. The parser, `-h`, the manual page, the completions and the tables of
-//! `docs/cache.md` are all made of these rows.
+//! Settings of `weft cache`: memcached's flags letter by letter, the options of its `-o`, and
+//! weft's own. The parser, `-h`, the manual page, the completions and the tables of `docs/cache.md`
+//! are made of these rows.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use super::config::{CacheConfig, Protocol, Verify};
-use crate::common::{WORKERS_MAX, as_typed};
-use crate::engine::WITH_WORKERS;
-use crate::settings::layers::{Layer, notes};
-use crate::settings::{Config, Fate, Group, Setting, flags, put, rows};
+use crate::common::as_typed;
+use crate::engine::WORKERS_MAX;
+use crate::settings::layers::Layer;
+use crate::settings::{Config, Group, Setting, flags, put};
 use crate::value;
 
 impl Config for CacheConfig {
     /// In the order of `memcached -h`; weft's own come last.
-    const GROUPS: &'static [Group<CacheConfig>] = &[
-        group(OPTIONS),
-        group(Setting::ENGINE),
-        group(Setting::NETSTACK),
-        group(OURS),
-    ];
+    const GROUPS: &'static [Group<CacheConfig>] = &[group(OPTIONS), group(OURS)];
     const LISTED: Rows = EXTENDED;
     const HAS_FILE: bool = false;
 
@@ -36,15 +31,7 @@ impl Config for CacheConfig {
         self.listen_is_default = !named.iter().any(|name| said.contains_key(name));
         self.connections_are_default = !said.contains_key("conn-limit");
         self.about_tls = said.keys().find(|name| name.starts_with("ssl_")).copied();
-        for row in rows::<CacheConfig>() {
-            if let (Fate::Idle(why), Some([said, ..])) =
-                (row.fate, said.get(row.name).map(Vec::as_slice))
-            {
-                let note = format!("{} changes nothing: {why}", said.place);
-                self.idle.push(note);
-            }
-        }
-        self.idle.extend(notes::<CacheConfig>(said));
+        self.idle.extend(self.common.note_workers("-t"));
     }
 }
 
@@ -114,32 +101,32 @@ const OPTIONS: Rows = &[
         .help("Raise the limit on the size of core files"),
     opt('u', "user")
         .takes("user", put!(common.user = Some value::account))
-        .help("Become this user; needed when started as root"),
+        .help("Become this user; required when started as root"),
     opt('m', "memory-limit")
         .takes("num", put!(memory_bytes = megabytes))
         .starts_as("64")
         .help("Memory for items, in megabytes; a hard limit"),
     opt('M', "disable-evictions")
         .does(|config| config.has_no_evictions = true)
-        .help("Answer with an error when the memory is full, instead of evicting"),
+        .help("Return an error when the memory is full, instead of evicting"),
     opt('c', "conn-limit")
         .takes("num", put!(connections_max = value::up_to::<U32_MAX, _>))
         .starts_as("1024")
-        .help("Connections at once")
-        .more("Fewer by default where the memory, or the memory cgroup, has no room for them."),
+        .help("Maximum number of open connections")
+        .more("The default is lower if the memory, or the memory cgroup, is too small."),
     opt('k', "lock-memory")
         .does(|config| config.locks_memory = true)
         .help("Keep all memory of the process in RAM (mlockall(2))"),
     opt('v', "verbose")
         .does(|config| config.verbosity = config.verbosity.saturating_add(1))
-        .help("Print more: -v what the server does, -vv also commands and replies"),
+        .help("Print more: what the server does"),
     opt('h', "help").help("Print this and exit"),
     opt('i', "license").help("Print the license and exit"),
     opt('V', "version").help("Print the version and exit"),
     opt('P', "pidfile")
         .file("file", put!(common.pid_file = Some as_typed))
-        .help("Write the number of the process to this file")
-        .more("It goes at the end if the user of -u may remove it, and stays otherwise."),
+        .help("Write the process id to this file")
+        .more("Removed on exit, if the account of -u is allowed to."),
     opt('f', "slab-growth-factor")
         .takes("num", put!(growth_factor = growth_factor))
         .starts_as("1.25")
@@ -154,30 +141,27 @@ const OPTIONS: Rows = &[
     opt('D', "stats-prefix")
         .takes("char", put!(prefix_end = Some prefix_end))
         .derived(":")
-        .help("Character that ends a key's prefix in \"stats detail\", which this turns on"),
+        .help("Turn on \"stats detail\"; this character ends a key's prefix"),
     opt('t', "threads")
         .takes(
             "num",
             put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
         )
         .derived("the CPUs that affinity and cgroup quota allow")
-        .on_engines(WITH_WORKERS)
-        .or_noted()
-        .help("Processors: kernel threads that run the connections' fibers"),
+        .help("Kernel threads that run the fibers of connections"),
     opt('R', "max-reqs-per-event")
-        .takes("num", ignore)
-        .starts_as("20")
-        .idle(
-            "a connection gives way when its replies fill a buffer, which bounds its turn by bytes",
-        )
-        .help("Requests of one connection before others get their turn"),
+        .takes("num", |config, _| {
+            config.idle.push(format!("-R changes nothing: {YIELDS}"));
+            Ok(())
+        })
+        .help("Accepted without effect: a connection yields by bytes, not by requests"),
     opt('C', "disable-cas")
         .does(|config| config.has_no_cas = true)
-        .help("No unique number for each item"),
+        .help("Items have no unique number (CAS)"),
     opt('b', "listen-backlog")
         .takes("num", put!(backlog = value::up_to::<I32_MAX, _>))
         .starts_as("1024")
-        .help("Connections that may wait to be accepted"),
+        .help("Length of the listen queue"),
     opt('B', "protocol")
         .takes("name", put!(protocol = protocol))
         .starts_as("auto")
@@ -203,8 +187,8 @@ const OPTIONS: Rows = &[
         .help("Require authentication; the file has lines of user:password"),
     opt('e', "memory-file")
         .file("file", put!(memory_file = Some as_typed))
-        .help("Keep the items over a restart in this file")
-        .more("It is written at the end (SIGUSR1, SIGTERM, SIGINT) and read at the start."),
+        .help("Keep the items in this file over a restart")
+        .more("Written on exit (SIGUSR1, SIGTERM, SIGINT), read at start."),
     opt('Z', "enable-ssl")
         .does(|config| config.has_tls = true)
         .help("Speak TLS, with the certificate of -o ssl_chain_cert"),
@@ -213,94 +197,136 @@ const OPTIONS: Rows = &[
         .adds("list", ignore)
         .help("More options, separated by commas; see below"),
     opt('N', "napi_ids")
-        .takes("num", ignore)
-        .refused(
-            "connections are given to the processors in turn, not by the queue of the network card",
-        )
-        .help("Number of NAPI ids"),
+        .takes("num", |_, _| {
+            let why = "connections are not assigned by the queue of the network card";
+            Err(format!("not supported: {why}"))
+        })
+        .help("Refused: connections are not assigned by the queue of the network card"),
 ];
 
 const OURS: Rows = &[
+    Setting::ENGINE,
     own("workers")
         .takes(
             "num",
             put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
         )
-        .on_engines(WITH_WORKERS)
-        .or_noted()
-        .help("The same as -t"),
+        .help("Same as -t"),
     own("admin")
         .adds("addr", CacheConfig::add_admin)
-        .help("Address for /metrics, /healthz and, with fibers, /fibers over HTTP"),
+        .help("Address of /metrics, /healthz and, with fibers, /fibers"),
     Setting::HANDSHAKE_TIMEOUT,
     own("drain-timeout")
         // Long enough for requests under way on fast networks. A cache that stops should be gone
         // soon, because its clients then go on without it.
         .takes("time", put!(common.drain_timeout = value::duration))
         .starts_as("2s")
-        .help("How long connections may take to end when the server stops"),
+        .help("Grace period for open connections after SIGTERM"),
 ];
 
-const fn unused(name: &'static str, value: &'static str) -> Setting<CacheConfig> {
-    match value.is_empty() {
-        true => own(name).switches(|_, _| {}),
-        false => own(name).takes(value, ignore),
-    }
+const YIELDS: &str = "a connection yields when its replies fill a buffer";
+
+/// Options of memcached's `-o` that change nothing here, with the reason.
+pub(super) const IDLE: Reasons = &[
+    ("hashexpand", "the table grows by itself, a piece at a time"),
+    (
+        "hash_algorithm",
+        "keys are hashed with a secret random seed",
+    ),
+    (
+        "tail_repair_time",
+        "no client can keep an item from being evicted",
+    ),
+    (
+        "lru_crawler_sleep lru_crawler_tocrawl",
+        "the crawler yields after each bounded piece of work",
+    ),
+    (
+        "read_buf_mem_limit read_obj_mem_limit resp_obj_mem_limit",
+        "buffers are held only while bytes are on their way",
+    ),
+    (
+        "lru_maintainer hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor temporary_ttl",
+        "there are no hot, warm and cold queues",
+    ),
+    (
+        "slab_reassign slab_automove slab_automove_ratio slab_automove_window \
+         slab_automove_freeratio",
+        "memory moves between sizes by itself",
+    ),
+    (
+        "slab_chunk_max chunked_items",
+        "the store decides how a large item is laid out",
+    ),
+    ("inline_ascii_resp", "replies are made when they are sent"),
+    (
+        "watcher_logbuf_size worker_logbuf_size",
+        "the log of a watcher has its own bound",
+    ),
+    (
+        "ssl_wbuf_size",
+        "a TLS record is as long as what there is to send, up to 16 KiB",
+    ),
+    ("modern", "what it turns on is always on"),
+    ("drop_privileges", "there is no seccomp filter"),
+];
+
+/// Options of memcached's `-o` that are refused, with the reason.
+pub(super) const REFUSED: Reasons = &[
+    ("slab_sizes", "-f and -n set the sizes"),
+    ("ssl_kernel_tls", "TLS is done here, not in the kernel"),
+    (
+        "sock_cookie_id",
+        "sockets carry no mark: filter by address or by user",
+    ),
+    (
+        "ext_path ext_page_size ext_wbuf_size ext_threads ext_item_size ext_item_age ext_low_ttl \
+         ext_drop_unread ext_recache_rate ext_compact_under ext_drop_under ext_max_frag \
+         ext_max_sleep",
+        "there is no external storage: give the cache more memory, or run more of them",
+    ),
+    (
+        "proxy_config",
+        "weft is not a proxy: put memcached's or nutcracker in front (docs/cache.md)",
+    ),
+];
+
+/// Names, separated by spaces, and a reason.
+pub(super) type Reasons = &'static [(&'static str, &'static str)];
+
+/// Each name of such a list.
+pub(super) fn names(reasons: Reasons) -> impl Iterator<Item = &'static str> {
+    reasons.iter().flat_map(|(names, _)| names.split(' '))
 }
 
-const fn idle(name: &'static str, value: &'static str, why: &'static str) -> Setting<CacheConfig> {
-    unused(name, value).idle(why)
-}
-
-const fn refused(
-    name: &'static str,
-    value: &'static str,
-    why: &'static str,
-) -> Setting<CacheConfig> {
-    unused(name, value).refused(why)
-}
-
-const ONE_QUEUE: &str = "there are no hot, warm and cold lists here";
-const NO_REBALANCE: &str = "memory moves between sizes by itself";
-const TABLE_GROWS: &str = "the table grows by itself, a piece at a time";
-const GIVES_WAY: &str = "the crawler gives way after each bounded piece of work";
-const BUFFERS: &str = "buffers are taken only while bytes are on their way";
-const LAYOUT: &str = "the store decides how a large item is laid out";
-const LOG: &str = "the log of a watcher has a bound of its own";
-const RECORDS: &str = "a record is as long as what there is to send, up to 16 KiB";
-const NO_DISK: &str =
-    "there is no external storage: give the cache more memory, or run more of them";
-const NO_PROXY: &str =
-    "weft is not a proxy: put memcached's or nutcracker in front (docs/cache.md)";
-
-/// Every option of memcached 1.6.18's `-o`.
+/// Options of memcached 1.6.18's `-o` that have an effect.
 pub(super) const EXTENDED: Rows = &[
     own("maxconns_fast")
         .switches(|config, on| config.refuses_fast = on)
         .starts_as("on")
-        .help("At the limit of connections, refuse new ones with an error; when off, they wait"),
+        .help("Refuse connections over the limit with an error; if off, they wait"),
     own("idle_timeout")
         .takes("seconds", put!(idle_timeout = seconds))
         .starts_as("0")
-        .help("Close connections that are silent for this long; 0 is never"),
+        .help("Close connections that are idle for this long; 0 is never"),
     own("hashpower")
         .takes("num", put!(hash_power = hash_power))
         .starts_as("16")
-        .help("Begin with a table for 2^num items; it grows by itself"),
+        .help("Initial size of the hash table, 2^num; it grows by itself"),
     own("lru_crawler")
         .switches(|config, on| config.crawls = on)
         .starts_as("on")
-        .help("Look for expired items in the background; when off, it looks less often"),
+        .help("Reclaim expired items in the background; if off, less often"),
     own("track_sizes")
         .switches(|config, on| config.tracks_sizes = on)
         .starts_as("off")
         .help("Keep the sizes that \"stats sizes\" shows"),
     own("ssl_chain_cert")
         .takes("file", put!(certificate.chain = as_typed))
-        .help("The certificate and those that lead to a known one, PEM"),
+        .help("Certificate chain, PEM"),
     own("ssl_key")
         .takes("file", put!(certificate.key = Some as_typed))
-        .help("The private key, if it is not in ssl_chain_cert"),
+        .help("Private key, if it is not in ssl_chain_cert"),
     own("ssl_keyformat")
         .takes("name", put!(tls.key_is_der = key_is_der))
         .starts_as("PEM")
@@ -311,7 +337,7 @@ pub(super) const EXTENDED: Rows = &[
         .help("Certificates of clients: 0 not asked for, 1 optional, 2 or 3 required"),
     own("ssl_ca_cert")
         .takes("file", put!(ca_cert = Some as_typed))
-        .help("Certificates of the authorities that sign the clients' certificates, PEM"),
+        .help("Certificate authorities of clients, PEM"),
     own("ssl_ciphers")
         .takes("list", |config, text| {
             config.tls.ciphers = text.split(':').map(str::to_owned).collect();
@@ -326,66 +352,6 @@ pub(super) const EXTENDED: Rows = &[
         .switches(|config, on| config.tls.resumes = on)
         .starts_as("off")
         .help("Resume sessions"),
-    idle("hashexpand", "", TABLE_GROWS),
-    idle(
-        "hash_algorithm",
-        "name",
-        "keys are hashed with a secret random seed",
-    ),
-    idle(
-        "tail_repair_time",
-        "seconds",
-        "no client can keep an item from being evicted",
-    ),
-    idle("lru_crawler_sleep", "microseconds", GIVES_WAY),
-    idle("lru_crawler_tocrawl", "num", GIVES_WAY),
-    idle("read_buf_mem_limit", "megabytes", BUFFERS),
-    idle("read_obj_mem_limit", "megabytes", BUFFERS),
-    idle("resp_obj_mem_limit", "megabytes", BUFFERS),
-    idle("lru_maintainer", "", ONE_QUEUE),
-    idle("hot_lru_pct", "num", ONE_QUEUE),
-    idle("warm_lru_pct", "num", ONE_QUEUE),
-    idle("hot_max_factor", "num", ONE_QUEUE),
-    idle("warm_max_factor", "num", ONE_QUEUE),
-    idle("temporary_ttl", "seconds", ONE_QUEUE),
-    idle("slab_reassign", "", NO_REBALANCE),
-    idle("slab_automove", "num", NO_REBALANCE),
-    idle("slab_automove_ratio", "num", NO_REBALANCE),
-    idle("slab_automove_window", "num", NO_REBALANCE),
-    idle("slab_automove_freeratio", "num", NO_REBALANCE),
-    idle("slab_chunk_max", "kilobytes", LAYOUT),
-    idle("chunked_items", "", LAYOUT),
-    idle(
-        "inline_ascii_resp",
-        "",
-        "replies are made when they are sent",
-    ),
-    idle("watcher_logbuf_size", "kilobytes", LOG),
-    idle("worker_logbuf_size", "kilobytes", LOG),
-    idle("ssl_wbuf_size", "kilobytes", RECORDS),
-    idle("modern", "", "what it turns on is always on here"),
-    idle("drop_privileges", "", "there is no seccomp filter"),
-    refused("slab_sizes", "list", "-f and -n set the sizes"),
-    refused("ssl_kernel_tls", "", "TLS is done here, not in the kernel"),
-    refused(
-        "sock_cookie_id",
-        "num",
-        "sockets carry no mark: filter by address or by user",
-    ),
-    refused("ext_path", "file", NO_DISK),
-    refused("ext_page_size", "num", NO_DISK),
-    refused("ext_wbuf_size", "num", NO_DISK),
-    refused("ext_threads", "num", NO_DISK),
-    refused("ext_item_size", "num", NO_DISK),
-    refused("ext_item_age", "num", NO_DISK),
-    refused("ext_low_ttl", "num", NO_DISK),
-    refused("ext_drop_unread", "", NO_DISK),
-    refused("ext_recache_rate", "num", NO_DISK),
-    refused("ext_compact_under", "num", NO_DISK),
-    refused("ext_drop_under", "num", NO_DISK),
-    refused("ext_max_frag", "num", NO_DISK),
-    refused("ext_max_sleep", "num", NO_DISK),
-    refused("proxy_config", "file", NO_PROXY),
 ];
 
 fn ignore(_: &mut CacheConfig, _: &str) -> Result<(), String> {

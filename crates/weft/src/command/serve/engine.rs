@@ -148,7 +148,7 @@ fn start_server(
         listeners: origins.listeners,
         netstack: origins.netstack,
         limits: limits.connections.clone(),
-        fibers: config.fibers.map(usize::from),
+        fibers: config.common.engine.fibers.map(usize::from),
         log,
         names_peers: false,
     };
@@ -390,7 +390,7 @@ mod tests {
         };
         assert_eq!(memory_file_max_bytes(&https), 256 << 10);
         let mut netstack = ServeConfig::default();
-        netstack.common.engine.kind = Kind::Netstack;
+        netstack.common.engine = crate::engine::choice("netstack");
         assert_eq!(memory_file_max_bytes(&netstack), 256 << 10);
         netstack.memory_file_max_bytes = Some(7);
         assert_eq!(memory_file_max_bytes(&netstack), 7);

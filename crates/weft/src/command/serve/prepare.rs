@@ -297,7 +297,7 @@ mod tests {
     fn of_thread() -> ServeConfig {
         ServeConfig {
             common: Common {
-                engine: choice(&[("engine", "thread")]),
+                engine: choice("thread"),
                 ..Common::default()
             },
             ..ServeConfig::default()

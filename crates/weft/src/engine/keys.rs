@@ -1,0 +1,469 @@
+//! Keys of `--engine`: one table, of which its parser and its manual are made.
+
+use std::io::{self, Write};
+use std::str::FromStr;
+
+use ::serve::engine::Accept;
+use fiber::BackendChoice;
+use netstack::tcp::CongestionControl;
+
+use super::{EngineChoice, FIBERS_MAX, Kind, WORKERS_MAX};
+use crate::netstack::{MTU_MAX, gateway, own_address};
+use crate::settings::Setting;
+use crate::value::{self, write_row};
+
+/// An engine: its name and its keys.
+struct Engine {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    keys: &'static [Key],
+}
+
+/// A key of an engine.
+struct Key {
+    name: &'static str,
+    /// Words separated by bars, or the name of any other value.
+    values: &'static str,
+    default: &'static str,
+    help: &'static str,
+    set: Set,
+}
+
+/// Puts the value of a key into the choice.
+type Set = fn(&mut EngineChoice, &str) -> Result<(), String>;
+
+// A queue or a batch that is longer than this is a typing error.
+const STAGE_QUEUE_MAX: usize = 1_000_000;
+const STAGE_BATCH_MAX: usize = 10_000;
+
+const ENGINES: &[Engine] = &[
+    Engine {
+        name: "fiber",
+        kind: Kind::Fiber,
+        help: "a user-level thread per connection; the default",
+        keys: &[
+            Key {
+                name: "io",
+                values: "auto|uring|epoll",
+                default: "auto",
+                help: "input and output of fibers; auto is io_uring if the kernel allows it, else \
+                       epoll (`weft doctor` tells which)",
+                set: |choice, text| {
+                    choice.io = match text {
+                        "uring" => BackendChoice::Uring,
+                        "epoll" => BackendChoice::Epoll,
+                        _ => BackendChoice::Auto,
+                    };
+                    Ok(())
+                },
+            },
+            Key {
+                name: "fibers",
+                values: "N",
+                default: "one per connection",
+                help: "fixed number of connection fibers, made at start; each accepts a \
+                       connection, serves it to its end and accepts the next",
+                set: fixed,
+            },
+        ],
+    },
+    Engine {
+        name: "thread",
+        kind: Kind::Thread,
+        help: "a kernel thread per connection",
+        keys: &[Key {
+            name: "threads",
+            values: "N",
+            default: "one per connection",
+            help: "fixed number of connection threads, made at start",
+            set: fixed,
+        }],
+    },
+    Engine {
+        name: "event",
+        kind: Kind::Event,
+        help: "event loops, --workers of them, each for many connections",
+        keys: &[
+            DISPATCHER,
+            Key {
+                name: "accept",
+                values: "own|distributed",
+                default: "own",
+                help: "own: each loop accepts from its own socket (SO_REUSEPORT); distributed: \
+                       one thread accepts, and gives each connection to the loop with the fewest. \
+                       Inherited and Unix sockets are always distributed",
+                set: |choice, text| {
+                    choice.accept = Some(match text {
+                        "distributed" => Accept::Distributed,
+                        _ => Accept::Own,
+                    });
+                    Ok(())
+                },
+            },
+            Key {
+                name: "multi-accept",
+                values: "on|off",
+                default: "on",
+                help: "accept pending connections in batches (64, doubling to 1,024, for at most \
+                       2 ms) before returning to the loop; off: one at a time",
+                set: |choice, text| {
+                    choice.multi_accept = Some(text == "on");
+                    Ok(())
+                },
+            },
+            Key {
+                name: "file-threads",
+                values: "on|off",
+                default: "on",
+                help: "read files that are not in memory on separate threads; off: the loop \
+                       waits for the disk",
+                set: |choice, text| {
+                    choice.file_threads = Some(text == "on");
+                    Ok(())
+                },
+            },
+        ],
+    },
+    Engine {
+        name: "pipeline",
+        kind: Kind::Pipeline,
+        help: "stages with their own threads and queues, as in SEDA",
+        keys: &[
+            Key {
+                name: "read-threads",
+                values: "N",
+                default: "1 per 4 workers",
+                help: "threads of the read stage",
+                set: |choice, text| {
+                    choice.stage_threads.read = Some(threads(text)?);
+                    Ok(())
+                },
+            },
+            Key {
+                name: "session-threads",
+                values: "N",
+                default: "--workers",
+                help: "threads of the session stage",
+                set: |choice, text| {
+                    choice.stage_threads.session = Some(threads(text)?);
+                    Ok(())
+                },
+            },
+            Key {
+                name: "write-threads",
+                values: "N",
+                default: "1 per 4 workers",
+                help: "threads of the write stage",
+                set: |choice, text| {
+                    choice.stage_threads.write = Some(threads(text)?);
+                    Ok(())
+                },
+            },
+            Key {
+                name: "queue",
+                values: "N",
+                default: "1024",
+                help: "capacity of the queue in front of each stage; while one is full, the stage \
+                       before it waits, and nothing is dropped",
+                set: |choice, text| {
+                    choice.stage_queue = Some(value::count(text, 1..=STAGE_QUEUE_MAX)?);
+                    Ok(())
+                },
+            },
+            Key {
+                name: "batch",
+                values: "N",
+                default: "32",
+                help: "connections that a thread takes from its queue at a time",
+                set: |choice, text| {
+                    choice.stage_batch = Some(value::count(text, 1..=STAGE_BATCH_MAX)?);
+                    Ok(())
+                },
+            },
+            DISPATCHER,
+        ],
+    },
+    Engine {
+        name: "netstack",
+        kind: Kind::Netstack,
+        help: "TCP/IP in this process, on its own network device",
+        keys: &[
+            Key {
+                name: "device",
+                values: "KIND:NAME",
+                default: "",
+                help: "required; tap:NAME makes the interface if it does not exist; packet:NAME \
+                       and xdp:NAME use one that exists, such as a network card or one end of a \
+                       veth. With tap and xdp, each worker uses its own queue. Needs root, or \
+                       CAP_NET_ADMIN (a tap made for another user), CAP_NET_RAW (packet), both \
+                       and CAP_BPF (xdp)",
+                set: |choice, text| {
+                    choice.netstack.device = Some(text.parse()?);
+                    Ok(())
+                },
+            },
+            Key {
+                name: "address",
+                values: "ADDR/LEN",
+                default: "",
+                help: "required; an address that the kernel does not have, and the prefix length \
+                       of its link; may be repeated",
+                set: |choice, text| {
+                    choice.netstack.addresses.push(own_address(text)?);
+                    Ok(())
+                },
+            },
+            Key {
+                name: "gateway",
+                values: "ADDR",
+                default: "",
+                help: "default gateway; may be given once for IPv4 and once for IPv6, where a \
+                       router may also advertise itself",
+                set: |choice, text| {
+                    choice.netstack.gateways.push(gateway(text)?);
+                    Ok(())
+                },
+            },
+            Key {
+                name: "mtu",
+                values: "N",
+                default: "the interface's",
+                help: "longest packet in bytes; at most the interface's",
+                set: |choice, text| {
+                    choice.netstack.mtu = Some(value::count(text, 1..=MTU_MAX)?);
+                    Ok(())
+                },
+            },
+            Key {
+                name: "congestion",
+                values: "cubic|newreno",
+                default: "cubic",
+                help: "TCP congestion control (RFC 9438; RFC 5681 and 6582)",
+                set: |choice, text| {
+                    choice.netstack.congestion = match text {
+                        "newreno" => CongestionControl::NewReno,
+                        _ => CongestionControl::Cubic,
+                    };
+                    Ok(())
+                },
+            },
+        ],
+    },
+];
+
+const DISPATCHER: Key = Key {
+    name: "dispatcher",
+    values: "select|poll|fdm|lap|rtsig|rtsig-select|rtsig-signalfd|epoll|epoll-edge|uring",
+    default: "epoll-edge",
+    help: "readiness notification of the loops",
+    set: |choice, text| {
+        choice.dispatcher = text.parse().ok();
+        Ok(())
+    },
+};
+
+fn fixed(choice: &mut EngineChoice, text: &str) -> Result<(), String> {
+    choice.fibers = Some(value::up_to::<FIBERS_MAX, _>(text)?);
+    Ok(())
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    value::count(text, 1..=WORKERS_MAX)
+}
+
+impl<C: AsMut<EngineChoice> + 'static> Setting<C> {
+    /// The choice of an engine, in both commands.
+    pub(crate) const ENGINE: Setting<C> = Setting::new("engine")
+        .takes("NAME[:KEY=VALUE,...]", |config: &mut C, text| {
+            *config.as_mut() = text.parse()?;
+            Ok(())
+        })
+        .starts_as("fiber")
+        .help("Concurrency model: fiber, thread, event, pipeline or netstack")
+        .more("`--engine help` lists the keys of each. All serve the same bytes.");
+}
+
+impl FromStr for EngineChoice {
+    type Err = String;
+
+    /// Reads `event` or `event:dispatcher=lap,accept=distributed`.
+    fn from_str(text: &str) -> Result<EngineChoice, String> {
+        let (name, pairs) = text.split_once(':').unwrap_or((text, ""));
+        let engine = ENGINES.iter().find(|engine| engine.name == name);
+        let engine = engine.ok_or_else(|| {
+            let names = names().collect::<Vec<_>>().join(", ");
+            format!("'{name}' is not an engine: choose one of {names}; --engine help tells more")
+        })?;
+        let mut choice = EngineChoice {
+            kind: engine.kind,
+            ..EngineChoice::default()
+        };
+        for pair in pairs.split(',').filter(|pair| !pair.is_empty()) {
+            engine.set(&mut choice, pair)?;
+        }
+        Ok(choice)
+    }
+}
+
+impl Engine {
+    fn set(&self, choice: &mut EngineChoice, pair: &str) -> Result<(), String> {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let (name, value) = (name.trim(), value.trim());
+        let Some(key) = self.keys.iter().find(|key| key.name == name) else {
+            let keys = self.keys.iter().map(|key| key.name);
+            let keys = keys.collect::<Vec<_>>().join(", ");
+            let engine = self.name;
+            return Err(format!("{engine} has no key '{name}'; its keys: {keys}"));
+        };
+        let words: Vec<_> = key.values.split('|').collect();
+        if value.is_empty() {
+            return Err(format!("{name} needs a value: {name}={}", key.values));
+        }
+        if words.len() > 1 && !words.contains(&value) {
+            let words = words.join(", ");
+            return Err(format!("{name}: '{value}' is not one of {words}"));
+        }
+        (key.set)(choice, value).map_err(|why| format!("{name}: {why}"))
+    }
+}
+
+/// Names of the engines.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    ENGINES.iter().map(|engine| engine.name)
+}
+
+const COLUMN: usize = 27;
+const WIDTH: usize = 80;
+
+/// Writes what `--engine help` shows: each engine and its keys.
+///
+/// # Errors
+/// What writing reports.
+pub(crate) fn write_manual(out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "--engine NAME[:KEY=VALUE,...]")?;
+    for engine in ENGINES {
+        writeln!(out, "\n{}: {}", engine.name, engine.help)?;
+        for key in engine.keys {
+            let default = match key.default {
+                "" => String::new(),
+                default => format!(" [default: {default}]"),
+            };
+            let usage = format!("  {}={}", key.name, key.values);
+            let text = format!("{}{default}", key.help);
+            write_row(out, &usage, COLUMN, WIDTH, &text)?;
+        }
+    }
+    let examples = "\n--engine event:dispatcher=lap,accept=distributed\n\
+                    --engine netstack:device=tap:weft0,address=10.9.0.2/24";
+    writeln!(out, "{examples}")
+}
+
+/// Settings that became keys: old name and new form.
+const MOVED: &[(&str, &str)] = &[
+    ("io", "fiber:io=epoll"),
+    ("fibers", "fiber:fibers=N"),
+    ("dispatcher", "event:dispatcher=lap"),
+    ("rtsig-overflow", "event:dispatcher=rtsig-select"),
+    ("accept", "event:accept=distributed"),
+    ("multi-accept", "event:multi-accept=off"),
+    ("file-threads", "event:file-threads=off"),
+    ("stage-threads", "pipeline:read-threads=1,session-threads=4"),
+    ("stage-queue", "pipeline:queue=1024"),
+    ("stage-batch", "pipeline:batch=32"),
+    ("device", "netstack:device=tap:weft0"),
+    ("address", "netstack:address=10.9.0.2/24"),
+    ("gateway", "netstack:gateway=10.9.0.1"),
+    ("mtu", "netstack:mtu=1500"),
+    ("congestion", "netstack:congestion=newreno"),
+];
+
+/// Form of `--engine` that took the place of the setting `name`.
+pub(crate) fn moved(name: &str) -> Option<&'static str> {
+    let row = MOVED.iter().find(|(old, _)| *old == name);
+    row.map(|(_, new)| *new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice;
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        text.parse::<EngineChoice>().unwrap_err()
+    }
+
+    #[test]
+    fn mistakes_name_what_there_is() {
+        for (text, said) in [
+            (
+                "fibre",
+                "'fibre' is not an engine: choose one of fiber, thread",
+            ),
+            ("", "'' is not an engine"),
+            (
+                "fiber:dispatcher=lap",
+                "fiber has no key 'dispatcher'; its keys: io, fibers",
+            ),
+            (
+                "event:io=epoll",
+                "event has no key 'io'; its keys: dispatcher, accept,",
+            ),
+            (
+                "event:accept",
+                "accept needs a value: accept=own|distributed",
+            ),
+            (
+                "event:accept=dealt",
+                "accept: 'dealt' is not one of own, distributed",
+            ),
+            (
+                "pipeline:queue=0",
+                "queue: '0' is not a whole number from 1",
+            ),
+            ("netstack:mtu=70000", "mtu: '70000' is not a whole number"),
+        ] {
+            assert!(refusal(text).starts_with(said), "{text}: {}", refusal(text));
+        }
+    }
+
+    #[test]
+    fn each_word_and_default_of_a_key_is_right() {
+        for engine in ENGINES {
+            assert_eq!(choice(engine.name).kind, engine.kind);
+            for key in engine.keys {
+                let words = key.values.split('|');
+                let is_choice = key.values.contains('|');
+                let words: Vec<_> = words.filter(|_| is_choice).collect();
+                assert!(words.is_empty() || words.contains(&key.default));
+                for word in words {
+                    choice(&format!("{}:{}={word}", engine.name, key.name));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_moved_setting_is_a_key_now() {
+        for (old, new) in MOVED {
+            let new = new.replace("=N", "=9");
+            choice(&new);
+            assert!(crate::settings::find::<crate::command::serve::ServeConfig>(old).is_none());
+        }
+    }
+
+    #[test]
+    fn the_manual_shows_every_key_and_fits() {
+        let mut text = Vec::new();
+        write_manual(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for key in ENGINES.iter().flat_map(|engine| engine.keys) {
+            let usage = format!("\n  {}={}", key.name, key.values);
+            assert!(text.contains(&usage), "{usage}");
+        }
+        let longest = text.lines().max_by_key(|line| line.len()).unwrap();
+        assert!(longest.len() <= WIDTH + 10, "{longest}");
+        let manual = format!("\n```text\n{text}```\n\n");
+        crate::pages::check_manual("serve.md", "engine", &manual);
+    }
+}

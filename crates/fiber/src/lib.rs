@@ -192,7 +192,6 @@ pub use sched::block::{current, deadline, on_processor_stack, timeout, yield_now
 pub use sched::fiber::{Fiber, Flow};
 #[cfg(feature = "tracing")]
 pub use sched::spans;
-pub use sched::timer::{Tick, TimerKey, Wheel};
 pub use spawn::builder::{Builder, Scope, ScopedJoinHandle, scope, spawn, spawn_stackless};
 pub use spawn::clusters::move_to;
 pub use spawn::handle::ClusterHandle;

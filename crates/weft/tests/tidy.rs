@@ -20,13 +20,14 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("session", &[], &[]),
     ("web", &["session"], &[]),
     ("cache", &["session"], &[]),
-    ("fiber", &[], &[]),
+    ("timer", &[], &[]),
+    ("fiber", &["timer"], &[]),
     ("event", &[], &[]),
-    ("netstack", &[], &[]),
+    ("netstack", &["timer"], &[]),
     ("sockets", &["fiber", "netstack"], &[]),
     (
         "serve",
-        &["session", "fiber", "event", "netstack"],
+        &["session", "timer", "fiber", "event", "netstack"],
         &["cache"],
     ),
     ("load", &["netstack"], &[]),
@@ -42,7 +43,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
 ];
 
 /// Crates without a line of unsafe code.
-const SAFE_CRATES: &[&str] = &["session", "sockets", "web"];
+const SAFE_CRATES: &[&str] = &["session", "sockets", "timer", "web"];
 
 // One honest table may be long; nothing is longer.
 const RUST_LINES_MAX: usize = 1000;

@@ -3,7 +3,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `backlog`, `timer`, `idle`, `mail`, `ready_queue` | how long work waits, a wheel, sleepers, inboxes, lanes: without a clock, without fibers |
+//! | `backlog`, `idle`, `mail`, `ready_queue` | how long work waits, sleepers, inboxes, lanes: without a clock, without fibers |
 //! | `threads` | the kernel threads of a cluster's processors |
 //! | `spans`, `watch` | parts of a fiber's control block |
 //! | `fiber` | the control block |
@@ -18,7 +18,6 @@ pub(crate) mod idle;
 pub(crate) mod mail;
 pub(crate) mod ready_queue;
 pub(crate) mod threads;
-pub(crate) mod timer;
 
 #[cfg(feature = "tracing")]
 pub mod spans;

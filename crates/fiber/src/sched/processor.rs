@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use timer::{Tick, TimerKey, Wheel};
+
 use crate::backend::{Backend, Completed};
 use crate::base::clock::after;
 use crate::base::report::report;
@@ -24,7 +26,6 @@ use crate::sched::fiber::{Fiber, FiberRef};
 use crate::sched::idle::Notified;
 use crate::sched::ready_queue::Visitor;
 use crate::sched::roster;
-use crate::sched::timer::{Tick, TimerKey, Wheel};
 use crate::sched::watch::SetTimer;
 use crate::switch::stack::StackCache;
 

@@ -13,7 +13,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use crate::sched::timer::{Tick, TimerKey};
+use timer::{Tick, TimerKey};
 
 /// The deadline of an operation that has none.
 pub(crate) const NEVER: Tick = Tick::MAX;

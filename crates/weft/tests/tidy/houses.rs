@@ -122,6 +122,11 @@ const HOUSES: &[House] = &[
         upward: &[],
     },
     House {
+        name: "timer",
+        floors: "",
+        upward: &[],
+    },
+    House {
         name: "fiber",
         floors: "
             base/atomic base/by_reference base/cancelled base/clock base/counters
@@ -131,7 +136,7 @@ const HOUSES: &[House] = &[
             switch/stack
             switch/look switch/resources
             backend
-            sched/backlog sched/timer sched/idle sched/mail sched/ready_queue sched/threads
+            sched/backlog sched/idle sched/mail sched/ready_queue sched/threads
             sched/spans sched/spans_off
             sched/watch
             sched/fiber

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use event::{Dispatcher, Interest, Ready, Token, Trigger};
-use fiber::{Tick, TimerKey, Wheel};
 use slab::Slab;
+use timer::{Tick, TimerKey, Wheel};
 
 use super::context::EngineContext;
 use super::waker::LoopHandle;

@@ -1,17 +1,32 @@
-//! A hierarchical timing wheel (Varghese & Lauck 1987): insert and cancel in constant time, because
+//! A hierarchical timing wheel (Varghese and Lauck, 1987): insert and cancel in constant time, because
 //! a server sets a time-out for every request and almost none expires.
 //!
 //! ```text
-//!  level 0: 64 slots of 1 ms      the next 64 ms
-//!  level 1: 64 slots of 64 ms     the next 4 s
+//!  level 0: 64 slots of 1 tick            the next 64 ticks
+//!  level 1: 64 slots of 64 ticks          the next 4,096
 //!  ...
-//!  level 6: 64 slots of 795 days  beyond that a timer waits in the last slot and is sorted in again
+//!  level 6: 64 slots of 2^36 ticks        beyond that a timer waits in the last slot and is sorted in again
 //! ```
 //!
-//! No clock: the time is an argument, in ticks. Entries are doubly linked inside one vector, so a
-//! timer costs no allocation once the vector has grown.
+//! No clock: the time is an argument, in ticks, and the owner says how long a tick is. Entries are
+//! doubly linked inside one vector, so a timer costs no allocation once the vector has grown.
+//!
+//! Fibers, event loops and the netstack use the same wheel. A deadline that moves with every request
+//! need not be moved here: leave the timer where it is, and set it anew when it expires too early.
+//!
+//! ```
+//! let mut wheel = timer::Wheel::new();
+//! wheel.insert(5, "request");
+//! let idle = wheel.insert(60_000, "idle");
+//! wheel.cancel(idle);
+//! let mut expired = Vec::new();
+//! wheel.advance(10, |what| expired.push(what));
+//! assert_eq!(expired, ["request"]);
+//! ```
 
-/// A point in time. What a tick is, is the owner's to say; to the processors it is a millisecond.
+#![forbid(unsafe_code)]
+
+/// Time since the start of a wheel, in a unit of its owner's: a millisecond, say.
 pub type Tick = u64;
 
 const LEVELS: usize = 7;
@@ -30,19 +45,21 @@ pub struct TimerKey {
 }
 
 impl TimerKey {
-    /// The key in one word, as messages carry it.
-    pub(crate) fn bits(self) -> u64 {
+    /// Returns the key as one word.
+    pub fn bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    pub(crate) fn from_bits(bits: u64) -> TimerKey {
-        let (index, generation) = (bits as u32, (bits >> 32) as u32);
-        TimerKey { index, generation }
+    /// Returns the key that [`bits`](TimerKey::bits) made this word of.
+    pub fn from_bits(bits: u64) -> TimerKey {
+        TimerKey {
+            index: bits as u32,
+            generation: (bits >> 32) as u32,
+        }
     }
 }
 
-/// Timers with a payload each. Setting one and taking it back cost the same however many there are,
-/// and allocate nothing once the wheel has held as many.
+/// Timers with a payload each.
 #[derive(Debug)]
 pub struct Wheel<T> {
     now: Tick,
@@ -90,7 +107,7 @@ impl<T> Wheel<T> {
         self.now
     }
 
-    /// Whether no timer is set.
+    /// True if no timer is set.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -111,7 +128,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Takes a timer back; `None` if it has expired, or the key names none.
+    /// Cancels a timer and returns its payload; `None` if it has expired, or the key names none.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         let entry = self.entries.get(key.index as usize)?;
         if entry.generation != key.generation || entry.payload.is_none() {
@@ -122,8 +139,8 @@ impl<T> Wheel<T> {
         Some(self.release(key.index))
     }
 
-    /// When [`advance`](Wheel::advance) next has something to do: the earliest deadline or, for
-    /// far timers, the time at which they are sorted into a finer level. `None` if there are none.
+    /// Next tick at which [`advance`](Wheel::advance) has work: the earliest deadline or, for far
+    /// timers, the time at which they are sorted into a finer level. `None` without timers.
     pub fn next_expiry(&self) -> Option<Tick> {
         (0..LEVELS)
             .filter_map(|level| self.next_slot_start(level))
@@ -167,8 +184,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Takes all timers back: when each would expire, and what for.
-    pub(crate) fn drain(&mut self) -> Vec<(Tick, T)> {
+    /// Cancels all timers and returns the deadline and the payload of each.
+    pub fn drain(&mut self) -> Vec<(Tick, T)> {
         let linked = (0..self.entries.len()).filter(|&index| self.entries[index].payload.is_some());
         let linked: Vec<_> = linked.collect();
         let taken = linked.into_iter().map(|index| {
@@ -183,23 +200,21 @@ impl<T> Wheel<T> {
     fn allocate(&mut self, deadline: Tick, payload: T) -> u32 {
         if self.free == NONE {
             self.free = u32::try_from(self.entries.len()).expect("fewer than 2^32 timers");
-            let (level, slot) = (0, 0);
-            let payload = None;
-            let fresh = Entry {
+            self.entries.push(Entry {
                 deadline,
-                payload,
+                payload: None,
                 generation: FIRST_GENERATION,
                 next: NONE,
                 previous: NONE,
-                level,
-                slot,
-            };
-            self.entries.push(fresh);
+                level: 0,
+                slot: 0,
+            });
         }
         let index = self.free;
         let entry = &mut self.entries[index as usize];
         self.free = entry.next;
-        (entry.deadline, entry.payload) = (deadline, Some(payload));
+        entry.deadline = deadline;
+        entry.payload = Some(payload);
         index
     }
 
@@ -223,8 +238,10 @@ impl<T> Wheel<T> {
             self.entries[head as usize].previous = index;
         }
         let entry = &mut self.entries[index as usize];
-        (entry.next, entry.previous) = (head, NONE);
-        (entry.level, entry.slot) = (level as u8, slot as u8);
+        entry.next = head;
+        entry.previous = NONE;
+        entry.level = level as u8;
+        entry.slot = slot as u8;
         self.occupied[level] |= 1 << slot;
     }
 
@@ -236,7 +253,8 @@ impl<T> Wheel<T> {
             slot,
             ..
         } = self.entries[index as usize];
-        let (level, slot) = (level as usize, slot as usize);
+        let level = usize::from(level);
+        let slot = usize::from(slot);
         match previous {
             NONE => self.slots[level][slot] = next,
             _ => self.entries[previous as usize].next = next,
@@ -276,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_expires_at_its_tick_and_not_before() {
+    fn expires_at_its_tick() {
         let mut wheel = Wheel::new();
         wheel.insert(5_000, 1);
         assert!(expired(&mut wheel, 4_999).is_empty());
@@ -285,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_in_the_past_expires_at_once() {
+    fn past_deadline_expires_at_once() {
         let mut wheel = Wheel::new();
         wheel.advance(100, |_: u32| ());
         wheel.insert(3, 7);
@@ -294,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_timer_does_not_expire() {
+    fn cancelled_timer_does_not_expire() {
         let mut wheel = Wheel::new();
         let key = wheel.insert(10, 1);
         wheel.insert(10, 2);
@@ -304,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_no_timer_here_cancels_nothing() {
+    fn stale_key_cancels_nothing() {
         let mut other = Wheel::new();
         let keys: Vec<_> = (0..10).map(|n| other.insert(1000 + n, 1)).collect();
         let mut wheel = Wheel::new();
@@ -314,7 +332,8 @@ mod tests {
         assert_eq!(expired(&mut wheel, 10), [1]);
         let expired_here = wheel.insert(20, 2);
         wheel.cancel(expired_here);
-        let (mut twin, mut key) = (Wheel::new(), TimerKey::default());
+        let mut twin = Wheel::new();
+        let mut key = TimerKey::default();
         for _ in 0..3 {
             twin.cancel(key);
             key = twin.insert(20, 3);
@@ -323,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn draining_gives_every_timer_once_and_leaves_none() {
+    fn drain_empties_the_wheel() {
         let mut wheel = Wheel::new();
         let deadlines = [5, 70, 5_000, 1 << 40];
         let keys = deadlines.map(|deadline| wheel.insert(deadline, deadline as u32));
@@ -337,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_beyond_all_levels_still_expires() {
+    fn timer_beyond_all_levels_expires() {
         let far = u64::MAX / 2;
         let mut wheel = Wheel::new();
         wheel.insert(far, 1);
@@ -348,7 +367,7 @@ mod tests {
     proptest! {
         /// Against the obvious model: a sorted set of (deadline, timer).
         #[test]
-        fn expires_what_a_sorted_set_expires(
+        fn agrees_with_a_sorted_set(
             steps in prop::collection::vec((0u8..3, 0u64..300_000, any::<prop::sample::Index>()), 1..300)
         ) {
             let mut wheel = Wheel::new();

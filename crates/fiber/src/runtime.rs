@@ -192,8 +192,9 @@ impl Runtime {
     /// waited for is begun anew there: nothing that had come is lost. Listeners are accepted from
     /// elsewhere, timers kept elsewhere. But **fibers that have frames there stay, and the
     /// processor runs them until they have finished**, whatever they wait for: see [`Retirement`]
-    /// for how many there are, and [`dump`](Runtime::dump) for which. Stackless fibers count as such in the
-    /// middle of a step. What lasts too long, the program has to [cancel](Fiber::cancel).
+    /// for how many there are, and [`dump`](Runtime::dump) for which. Stackless fibers count as
+    /// such in the middle of a step. What lasts too long, the program has to
+    /// [cancel](Fiber::cancel).
     ///
     /// Then its thread ends, its descriptors are closed, and its number may be used again. What it
     /// has counted [stays](Runtime::counters). From any thread or fiber.
@@ -303,7 +304,11 @@ impl Runtime {
 
     /// [Cancels](crate::Fiber::cancel) all fibers that there are.
     pub fn cancel_all(&self) {
-        self.cluster.roster.fibers().iter().for_each(Fiber::cancel);
+        self.cluster
+            .registry
+            .fibers()
+            .iter()
+            .for_each(Fiber::cancel);
     }
 
     fn stop(&mut self) {

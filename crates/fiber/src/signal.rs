@@ -47,7 +47,7 @@ use crate::net::UnixStream;
 /// blocked.
 pub struct Signals {
     listener: &'static Listener,
-    doorbell: UnixStream,
+    wake_receiver: UnixStream,
 }
 
 /// What the handler touches of one [`Signals`]: it may only do what is safe at any moment
@@ -57,11 +57,11 @@ struct Listener {
     /// One bit for each signal that it is told of; none while no `Signals` has it.
     wanted: AtomicU64,
     pending: Pending,
-    /// The sockets are its: what a child of a fork rang would wake the parent, or the other way
-    /// round.
+    /// Process that owns the sockets: a byte from a forked child would wake the parent, or the
+    /// other way round.
     home: Home,
-    bell: StdUnixStream,
-    doorbell: StdUnixStream,
+    wake_sender: StdUnixStream,
+    wake_receiver: StdUnixStream,
     next: Option<&'static Listener>,
 }
 
@@ -118,14 +118,17 @@ impl Signals {
             None => Listener::add()?,
         };
         listener.forget();
-        let doorbell = match listener.doorbell.try_clone() {
-            Ok(doorbell) => OwnedFd::from(doorbell).into(),
+        let wake_receiver = match listener.wake_receiver.try_clone() {
+            Ok(wake_receiver) => OwnedFd::from(wake_receiver).into(),
             Err(error) => {
                 registered.idle.push(listener);
                 return Err(error);
             }
         };
-        let waiting = Signals { listener, doorbell };
+        let waiting = Signals {
+            listener,
+            wake_receiver,
+        };
         let result = signals
             .into_iter()
             .try_for_each(|signal| waiting.add(&mut registered, signal));
@@ -169,8 +172,8 @@ impl Signals {
             if let Some(signal) = self.listener.take() {
                 return Ok(signal);
             }
-            // As many rings as there are: each rang after its bit was set.
-            if (&self.doorbell).read(&mut [0; 64])? == 0 {
+            // Takes all bytes: each was sent after its bit was set.
+            if (&self.wake_receiver).read(&mut [0; 64])? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
@@ -318,16 +321,16 @@ impl Pending {
 impl Listener {
     /// One more, under the lock of [`REGISTERED`].
     fn add() -> io::Result<&'static Listener> {
-        let (bell, doorbell) = StdUnixStream::pair()?;
-        bell.set_nonblocking(true)?;
+        let (wake_sender, wake_receiver) = StdUnixStream::pair()?;
+        wake_sender.set_nonblocking(true)?;
         // SAFETY: null or leaked.
         let next = unsafe { LISTENERS.load(Ordering::Acquire).as_ref() };
         let listener: &'static mut Listener = Box::leak(Box::new(Listener {
             wanted: AtomicU64::new(0),
             pending: Pending(AtomicU64::new(0)),
             home: Home::here(),
-            bell,
-            doorbell,
+            wake_sender,
+            wake_receiver,
             next,
         }));
         LISTENERS.store(listener, Ordering::Release);
@@ -337,8 +340,10 @@ impl Listener {
     /// Forgets what came for the `Signals` that had it before.
     fn forget(&self) {
         let flags = rustix::net::RecvFlags::DONTWAIT;
-        let mut rings = [0u8; 64];
-        while rustix::net::recv(&self.doorbell, &mut rings[..], flags).is_ok_and(|it| it.1 > 0) {}
+        let mut bytes = [0u8; 64];
+        while rustix::net::recv(&self.wake_receiver, &mut bytes[..], flags).is_ok_and(|it| it.1 > 0)
+        {
+        }
         self.pending.0.store(0, Ordering::Release);
     }
 
@@ -357,15 +362,22 @@ impl Listener {
     fn arrived(&self, signal: i32) {
         let is_wanted = self.wanted.load(Ordering::Acquire) & bit_of(signal) != 0;
         if !is_wanted || !self.home.is_here() || !self.pending.add(signal) {
-            return; // Not ours, or the bell has been rung for it.
+            return; // Not ours, or a byte is on its way.
         }
-        // When the socket is full it has been rung often enough.
+        // A full socket holds enough bytes to wake the receiver.
         // SAFETY: sends one byte of a live local through a descriptor that is never closed.
-        unsafe { libc::send(self.bell.as_raw_fd(), [1u8].as_ptr().cast(), 1, BELL_FLAGS) };
+        unsafe {
+            libc::send(
+                self.wake_sender.as_raw_fd(),
+                [1u8].as_ptr().cast(),
+                1,
+                WAKE_FLAGS,
+            )
+        };
     }
 }
 
-const BELL_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+const WAKE_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 impl fmt::Debug for Signals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

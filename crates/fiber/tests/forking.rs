@@ -333,7 +333,7 @@ fn fork_in_scope(child: fn()) -> std::process::ExitStatus {
 }
 
 /// Seen (in review): the `Signals` of a child took those of its parent's that had been dropped, and
-/// parent and child rang each other's bell. Cause: the sockets of these are both's after a fork.
+/// parent and child woke each other. Cause: the sockets of these are both's after a fork.
 /// Cure: the child makes its own.
 #[test]
 fn a_child_waits_for_signals_of_its_own() {

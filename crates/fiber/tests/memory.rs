@@ -71,9 +71,9 @@ fn steps_without_a_stack() {
     parked.into_iter().for_each(|fiber| fiber.join().unwrap());
 }
 
-/// Seen (in review): a segmentation fault. Cause: the destructors of a stackless fiber that ends for lack of a
-/// stack ran as if inside the fiber, whose last stack was another's by then, and giving way there
-/// jumped into it. Cure: they run as on a plain thread.
+/// Seen (in review): a segmentation fault. Cause: the destructors of a stackless fiber that ends
+/// for lack of a stack ran as if inside the fiber, whose last stack was another's by then, and
+/// giving way there jumped into it. Cure: they run as on a plain thread.
 #[test]
 fn steps_without_memory_for_a_stack_end_with_an_error() {
     const NAME: &str = "steps_without_memory_for_a_stack_end_with_an_error";

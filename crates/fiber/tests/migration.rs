@@ -238,7 +238,7 @@ fn a_timed_park_of_a_fiber_that_moves_ends() {
 }
 
 /// Found in review: a fiber that met the request between its last look and its suspension was put
-/// into a lane while it was still on its stack, and another processor could have run it there.
+/// into a run queue while it was still on its stack, and another processor could have run it there.
 fn a_migratable_fiber_that_is_cancelled_as_it_begins_to_wait_is_run_by_one() {
     for round in 0..500 {
         let begun = Arc::new(AtomicBool::new(false));

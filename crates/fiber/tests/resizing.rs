@@ -474,8 +474,8 @@ fn fibers_and_threads_add_and_remove_at_once() {
     });
 }
 
-/// Load on stackless fibers and on fibers with frames, over TCP, with an acceptor on each processor, while
-/// processors come and go by the dice: every byte is compared.
+/// Load on stackless fibers and on fibers with frames, over TCP, with an acceptor on each
+/// processor, while processors come and go by the dice: every byte is compared.
 ///
 /// Seen here: on epoll a conversation waited for ever for bytes that were there. Cause: taken off a
 /// processor in the middle of its wait, it began to wait on another where it had been before, and
@@ -623,7 +623,7 @@ fn shutting_down_while_one_goes_ends_both() {
 }
 
 /// Seen: a processor that was added right after an attempt that had failed for want of descriptors
-/// ran, was not listed, and got no mail. Cause: the thread of the failed attempt was not waited
+/// ran, was not listed, and got no messages. Cause: the thread of the failed attempt was not waited
 /// for, and closed the place when the next one had it.
 #[test]
 fn an_attempt_that_failed_leaves_the_place_to_the_next() {

@@ -157,11 +157,11 @@ fn stream() -> (std::os::unix::net::UnixStream, UnixStream) {
     (near, OwnedFd::from(far).into())
 }
 
-/// Seen: a processor whose stackless fiber had forgotten an input could not be removed, and after 64 of them
-/// it had no buffer left; and bytes of a leaked input were read after the buffer was unmapped.
-/// Cause: the user owned the buffer. Cure: the user borrows it for the step, after which the
-/// runtime takes it back. (That it cannot be kept for longer is shown at `Input`, by examples that
-/// do not compile.)
+/// Seen: a processor whose stackless fiber had forgotten an input could not be removed, and after
+/// 64 of them it had no buffer left; and bytes of a leaked input were read after the buffer was
+/// unmapped. Cause: the user owned the buffer. Cure: the user borrows it for the step, after which
+/// the runtime takes it back. (That it cannot be kept for longer is shown at `Input`, by examples
+/// that do not compile.)
 #[test]
 fn a_forgotten_input_gives_its_buffer_back() {
     const FORGOTTEN: usize = 200;

@@ -1,18 +1,19 @@
-//! A hierarchical timing wheel (Varghese and Lauck, 1987): insert and cancel in constant time, because
-//! a server sets a time-out for every request and almost none expires.
+//! A hierarchical timing wheel (Varghese and Lauck, 1987): insert and cancel in constant time,
+//! because a server sets a time-out for every request and almost none expires.
 //!
 //! ```text
-//!  level 0: 64 slots of 1 tick            the next 64 ticks
-//!  level 1: 64 slots of 64 ticks          the next 4,096
+//!  level 0: 64 slots of 1 tick        the next 64 ticks
+//!  level 1: 64 slots of 64 ticks      the next 4,096
 //!  ...
-//!  level 6: 64 slots of 2^36 ticks        beyond that a timer waits in the last slot and is sorted in again
+//!  level 6: 64 slots of 2^36 ticks    the rest; beyond the last slot it is sorted in again
 //! ```
 //!
 //! No clock: the time is an argument, in ticks, and the owner says how long a tick is. Entries are
 //! doubly linked inside one vector, so a timer costs no allocation once the vector has grown.
 //!
-//! Fibers, event loops and the netstack use the same wheel. A deadline that moves with every request
-//! need not be moved here: leave the timer where it is, and set it anew when it expires too early.
+//! Fibers, event loops and the netstack use the same wheel. A deadline that moves with every
+//! request need not be moved here: leave the timer where it is, and set it anew when it expires too
+//! early.
 //!
 //! ```
 //! let mut wheel = timer::Wheel::new();

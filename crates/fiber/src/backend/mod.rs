@@ -13,11 +13,11 @@
 //! | files | ring reads | offload threads |
 //! | a deadline | cancels the operation and awaits its completion | ends the wait |
 
-mod doorbell;
 mod epoll;
 mod lent;
 mod probe;
 mod uring;
+mod waker;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,10 +26,10 @@ use std::time::Duration;
 
 pub use probe::{Denied, DeniedCause, Ring, probe};
 
-pub(crate) use doorbell::Doorbell;
 pub(crate) use epoll::{Epoll, Interest};
 pub(crate) use lent::{LENT_GROUP, LentMemory, RECEIVE_LEN_MAX};
 pub(crate) use uring::Uring;
+pub(crate) use waker::Waker;
 
 use crate::base::counters::Counters;
 
@@ -134,12 +134,12 @@ impl Backend {
     /// What the kernel says to a new ring or epoll instance.
     pub(crate) fn new(
         kind: BackendKind,
-        doorbell: &Doorbell,
+        waker: &Waker,
         lent_memory: &OnceLock<Arc<LentMemory>>,
         wake_fd: Arc<OwnedFd>,
     ) -> io::Result<Backend> {
         Ok(match kind {
-            BackendKind::Uring => Backend::Uring(Uring::new(doorbell, lent_memory, wake_fd)?),
+            BackendKind::Uring => Backend::Uring(Uring::new(waker, lent_memory, wake_fd)?),
             BackendKind::Epoll => Backend::Epoll(Epoll::new(wake_fd)?),
         })
     }
@@ -182,9 +182,9 @@ impl Backend {
     }
 
     /// Before the processor's thread ends: asks the kernel to let go of everything.
-    pub(crate) fn begin_shut_down(&self, doorbell: &Doorbell) {
+    pub(crate) fn begin_shut_down(&self, waker: &Waker) {
         if let Backend::Uring(uring) = self {
-            uring.begin_shut_down(doorbell);
+            uring.begin_shut_down(waker);
         }
     }
 

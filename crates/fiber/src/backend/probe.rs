@@ -7,7 +7,7 @@ use std::thread;
 
 use io_uring::{IoUring, Probe, opcode};
 
-use super::{Doorbell, Uring};
+use super::{Uring, Waker};
 
 /// A ring can be had; what it offers.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub fn probe() -> Result<Ring, Denied> {
     // the thread that made it.
     let probed = thread::Builder::new().spawn(|| {
         let wake_fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
-        let uring = Uring::new(&Doorbell::default(), &OnceLock::new(), Arc::new(wake_fd))?;
+        let uring = Uring::new(&Waker::default(), &OnceLock::new(), Arc::new(wake_fd))?;
         let ring = uring.try_enter()?;
         Ok(Ring {
             features: features(&ring),

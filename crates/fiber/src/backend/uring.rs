@@ -18,8 +18,8 @@ use std::time::Duration;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-use super::doorbell::{Doorbell, RUNG};
 use super::lent::{LentBuffers, LentMemory};
+use super::waker::{WOKEN_BY_MESSAGE, Waker};
 use super::{Completed, Completion, Wait};
 use crate::base::counters::Counters;
 use crate::switch::resources;
@@ -35,7 +35,7 @@ const SHUT_DOWN_LOOK: Duration = Duration::from_millis(10);
 /// What an entry's user data stands for. Addresses of operations are aligned, so small numbers are
 /// free.
 const IGNORED: u64 = 0;
-const WOKEN: u64 = 1;
+const WOKEN_BY_EVENTFD: u64 = 1;
 /// Accepts carry the listener's number, shifted, and this low bit.
 const ACCEPT_BIT: u64 = 1;
 const ACCEPT_SHIFT: u32 = 2;
@@ -73,13 +73,13 @@ pub(super) fn set_up(entries: u32) -> io::Result<IoUring> {
 
 impl Uring {
     pub(super) fn new(
-        doorbell: &Doorbell,
+        waker: &Waker,
         lent_memory: &OnceLock<Arc<LentMemory>>,
         wake_fd: Arc<OwnedFd>,
     ) -> io::Result<Uring> {
         let ring = set_up(SQ_ENTRIES)?;
         let buffers = LentBuffers::new(&ring, lent_memory)?;
-        doorbell.attach(ring.as_raw_fd());
+        waker.attach(ring.as_raw_fd());
         Ok(Uring {
             ring: RefCell::new(ring),
             wake_fd,
@@ -152,7 +152,7 @@ impl Uring {
                 counters,
                 &opcode::Read::new(Fd(self.wake_fd.as_raw_fd()), count, 8)
                     .build()
-                    .user_data(WOKEN),
+                    .user_data(WOKEN_BY_EVENTFD),
             );
         }
         counters.enters.add(1);
@@ -171,7 +171,7 @@ impl Uring {
     fn collect(&self, counters: &Counters, completed: &mut Vec<Completed>) {
         let mut ring = self.ring.borrow_mut();
         for entry in ring.completion() {
-            if entry.user_data() == RUNG {
+            if entry.user_data() == WOKEN_BY_MESSAGE {
                 // Nothing here has asked for it.
                 counters.messages_rung.add(1);
                 continue;
@@ -182,7 +182,7 @@ impl Uring {
             let completion = self.completion(&entry);
             match entry.user_data() {
                 IGNORED => {}
-                WOKEN => self.wake_armed.set(false),
+                WOKEN_BY_EVENTFD => self.wake_armed.set(false),
                 disarm if disarm & DISARM_BITS == DISARM_BITS => {
                     if completion.result < 0 {
                         completed.push(Completed::Missed(disarm >> ACCEPT_SHIFT));
@@ -287,8 +287,8 @@ impl Uring {
     }
 
     /// From now on nothing wakes it.
-    pub(super) fn begin_shut_down(&self, doorbell: &Doorbell) {
-        doorbell.detach();
+    pub(super) fn begin_shut_down(&self, waker: &Waker) {
+        waker.detach();
         self.wake_armed.set(true);
     }
 
@@ -363,9 +363,9 @@ mod tests {
     #[test]
     fn an_accept_that_has_not_begun_ends_with_the_ring() {
         let counters = Counters::default();
-        let doorbell = Doorbell::default();
+        let waker = Waker::default();
         let wake_fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let uring = Uring::new(&doorbell, &OnceLock::new(), Arc::new(wake_fd));
+        let uring = Uring::new(&waker, &OnceLock::new(), Arc::new(wake_fd));
         let Ok(uring) = uring else {
             return; // a kernel without io_uring
         };
@@ -378,7 +378,7 @@ mod tests {
         // Takes the poll's end, and no more than that.
         uring.turn(&counters, Wait::Poll, &mut completed);
         listener.accept().unwrap();
-        uring.begin_shut_down(&doorbell);
+        uring.begin_shut_down(&waker);
         const TURNS_MAX: usize = 100;
         for _ in 0..TURNS_MAX {
             if !uring.is_in_flight() {

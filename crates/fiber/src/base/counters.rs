@@ -38,9 +38,9 @@ macro_rules! counters {
 counters! {
     fibers_started: "Fibers that started here.",
     fibers_finished: "Fibers that finished here.",
-    fibers_popped: "Fibers that any processor may run, taken from a lane of this one's own.",
-    fibers_helped: "Of these, taken from another's lane because they had waited much longer than those here.",
-    fibers_stolen: "Of these, found in another's lane by one that had nothing else to do.",
+    fibers_popped: "Fibers that any processor may run, taken from a queue of this one's own.",
+    fibers_helped: "Of these, taken from another's queue because they had waited much longer than those here.",
+    fibers_stolen: "Of these, found in another's queue by one that had nothing else to do.",
     switches: "Times that a fiber was given the processor.",
     turns: "Turns of the processor's loop.",
     turns_cut: "Of these, cut short because they took long, so that what had come meanwhile went first.",

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::sched::cluster::{Cluster, Message};
 use crate::sched::fiber::{Control, Fiber, FiberRef};
 use crate::sched::processor::{self, Processor};
-use crate::sched::roster::SHARDS;
+use crate::sched::registry::SHARDS;
 use crate::switch::look::FiberState;
 use crate::switch::reason::WaitReason;
 
@@ -82,7 +82,7 @@ pub struct DumpedStack {
 impl Dump {
     /// Looks at all fibers of `cluster`; with `backtraces`, asks those that wait where they are.
     pub(crate) fn of(cluster: &Arc<Cluster>, backtraces: bool) -> Dump {
-        let mut found = cluster.roster.fibers();
+        let mut found = cluster.registry.fibers();
         found.sort_unstable_by_key(Fiber::id);
         let mut traces = if backtraces {
             trace(cluster, &found)
@@ -106,7 +106,7 @@ impl Dump {
     pub(crate) fn is_any_ring(cluster: &Cluster) -> bool {
         let mut waits = HashMap::new();
         for part in 0..SHARDS {
-            for fiber in cluster.roster.part(part) {
+            for fiber in cluster.registry.part(part) {
                 let state = fiber.control.look().state();
                 let (_, waits_for) = wait_of(&fiber.control, state);
                 if let Some(other) = waits_for {

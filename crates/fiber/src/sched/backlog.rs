@@ -1,10 +1,10 @@
-//! When it is worth waking another processor for what waits in this one's lanes.
+//! When it is worth waking another processor for what waits in this one's run queues.
 //!
 //! Waking a thread takes some 16 µs, part of which the waker spends itself, and what the other then
-//! takes has gone cold. Most runs of a server's fibers are shorter than that: a few requests that come at
-//! once are answered sooner here, one after the other. So a processor wakes another when its lanes
-//! have not been empty for [`WORTH_WAKING`], or will not be if the next fiber runs as long as those
-//! before did.
+//! takes has gone cold. Most runs of a server's fibers are shorter than that: a few requests that
+//! come at once are answered sooner here, one after the other. So a processor wakes another when
+//! its run queues have not been empty for [`WORTH_WAKING`], or will not be if the next fiber runs
+//! as long as those before did.
 //!
 //! That is a guess: a step that computes for once keeps those behind it waiting. So it is made
 //! where a monitor looks now and then whether work waits while a processor sleeps; elsewhere a
@@ -13,8 +13,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// How long short fibers wait in the lanes while another processor sleeps: longer than waking it
-/// takes, shorter than a client notices.
+/// How long short fibers wait in the run queues while another processor sleeps: longer than waking
+/// it takes, shorter than a client notices.
 pub(crate) const WORTH_WAKING: Duration = Duration::from_micros(40);
 
 /// A mean over this many turns follows a change of the load soon, and one long turn does not stay
@@ -25,7 +25,7 @@ const TURNS_OF_MEAN: u64 = 16;
 /// [`stamp`](crate::base::stamp).
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    /// When the first turn began since the lanes were empty; `None` if they are.
+    /// When the first turn began since the run queues were empty; `None` if they are.
     since: Cell<Option<u64>>,
     /// How long a fiber runs, with its share of the system calls between.
     mean_run_ticks: Cell<u64>,
@@ -66,7 +66,7 @@ impl Backlog {
         self.since.set(self.since.get().or(Some(now)));
     }
 
-    /// A turn ends, and the lanes are empty.
+    /// A turn ends, and the run queues are empty.
     #[inline]
     pub(crate) fn clear(&self) {
         self.since.set(None);
@@ -102,7 +102,7 @@ mod tests {
         assert!(!backlog.is_worth_waking(5000));
         assert!(!backlog.is_worth_waking(6000));
         assert!(backlog.is_worth_waking(6001));
-        // The lanes are not empty between the turns.
+        // The run queues are not empty between the turns.
         turn(&backlog, 6100, 1100, 100);
         assert!(backlog.is_worth_waking(6100));
         backlog.clear();

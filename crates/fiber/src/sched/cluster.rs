@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::backend::{BackendKind, Doorbell, LentMemory};
+use crate::backend::{BackendKind, LentMemory, Waker};
 use crate::base::counters::Counters;
 use crate::base::home::Home;
 use crate::base::lock::lock;
 use crate::sched::fiber::FiberRef;
 use crate::sched::idle::{Idle, Notified};
-use crate::sched::mail::Mail;
+use crate::sched::inbox::Inbox;
 use crate::sched::ready_queue::ReadyQueue;
-use crate::sched::roster::Roster;
+use crate::sched::registry::Registry;
 use crate::sched::threads::ProcessorThreads;
 
 /// Processors that work together, and the fibers that live on them.
@@ -42,7 +42,7 @@ pub(crate) struct Cluster {
     pub(crate) idle: Arc<Idle>,
     /// With [`CLOSED`].
     fiber_count: AtomicUsize,
-    pub(crate) roster: Roster,
+    pub(crate) registry: Registry,
     stopping: AtomicBool,
     /// A monitor looks now and then whether work waits while a processor sleeps.
     is_monitored: AtomicBool,
@@ -59,8 +59,8 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 #[derive(Debug)]
 pub(crate) struct ProcessorShared {
     pub(crate) counters: Counters,
-    pub(crate) doorbell: Doorbell,
-    mail: Mail<Message>,
+    pub(crate) waker: Waker,
+    inbox: Inbox<Message>,
     pub(crate) index: usize,
     idle: Arc<Idle>,
     pub(crate) stage: Stage,
@@ -142,7 +142,7 @@ impl Cluster {
             queue: ReadyQueue::new(processors_max),
             idle,
             fiber_count: AtomicUsize::new(0),
-            roster: Roster::default(),
+            registry: Registry::default(),
             stopping: AtomicBool::new(false),
             is_monitored: AtomicBool::new(false),
             stalls: AtomicU64::new(0),
@@ -181,7 +181,7 @@ impl Cluster {
     /// The runtime has been shut down; the fiber is not taken.
     pub(super) fn admit(&self, fiber: FiberRef) -> io::Result<()> {
         self.process.check("spawn a fiber");
-        match self.roster.add(fiber, || self.count_in()) {
+        match self.registry.add(fiber, || self.count_in()) {
             true => Ok(()),
             false => Err(stopped()),
         }
@@ -198,7 +198,9 @@ impl Cluster {
 
     /// Lists and counts a fiber of this cluster in another one instead; `false` if that is closed.
     pub(crate) fn hand_over(&self, fiber: FiberRef, to: &Cluster) -> bool {
-        let moved = self.roster.hand_over(fiber, &to.roster, || to.count_in());
+        let moved = self
+            .registry
+            .hand_over(fiber, &to.registry, || to.count_in());
         if moved {
             self.fiber_finished();
         }
@@ -245,7 +247,7 @@ impl Cluster {
     pub(crate) fn notify(&self) -> Notified {
         let notified = self.idle.notify();
         if let Notified::Wake(index) = notified {
-            self.processors[index].doorbell.ring();
+            self.processors[index].waker.wake();
         }
         notified
     }
@@ -297,8 +299,8 @@ impl Cluster {
 
     /// Whether processor `index`, which has registered as a sleeper, has to stay up after all.
     pub(crate) fn is_work_for(&self, index: usize) -> bool {
-        let has_mail = self.processors[index].has_mail();
-        has_mail || !self.queue.is_empty() || self.is_stopping()
+        let has_messages = self.processors[index].has_messages();
+        has_messages || !self.queue.is_empty() || self.is_stopping()
     }
 }
 
@@ -316,8 +318,8 @@ impl ProcessorShared {
     fn new(index: usize, idle: Arc<Idle>) -> ProcessorShared {
         ProcessorShared {
             counters: Counters::default(),
-            doorbell: Doorbell::default(),
-            mail: Mail::closed(),
+            waker: Waker::default(),
+            inbox: Inbox::closed(),
             index,
             idle,
             stage: Stage::default(),
@@ -330,27 +332,28 @@ impl ProcessorShared {
 
     /// Before a processor comes: the eventfd that ends its sleep.
     pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
-        let wake_fd = self.doorbell.open()?;
-        self.mail.open();
+        let wake_fd = self.waker.open()?;
+        self.inbox.open();
         Ok(wake_fd)
     }
 
     /// After it has gone.
     pub(crate) fn close(&self) {
         self.close_inbox();
-        self.doorbell.close();
+        self.waker.close();
         self.thread.store(0, Ordering::Release);
     }
 
-    /// The processor goes if there is no mail; says whether. Nothing can write to it afterwards.
+    /// Closes the inbox if it is empty, for a processor that goes; returns whether it did. Nothing
+    /// can be put there afterwards.
     pub(crate) fn close_inbox_if_empty(&self) -> bool {
-        self.mail.close_if_empty()
+        self.inbox.close_if_empty()
     }
 
-    /// The cluster stops: whatever mail there is or will be is lost.
+    /// The cluster stops: messages that are there or come are lost.
     pub(crate) fn close_inbox(&self) {
         // A message may name a fiber, which keeps the cluster, which keeps the message.
-        drop(self.mail.close());
+        drop(self.inbox.close());
     }
 
     /// Where there is no processor any more, the message is of no use: the fiber that lived there
@@ -362,7 +365,7 @@ impl ProcessorShared {
     /// # Errors
     /// The message, if there is no processor to read it.
     fn try_send(&self, message: Message) -> Result<(), Message> {
-        self.mail.post(message)?;
+        self.inbox.post(message)?;
         self.wake();
         Ok(())
     }
@@ -370,15 +373,15 @@ impl ProcessorShared {
     /// As [`send`](ProcessorShared::send), for what can wait until the processor is awake for
     /// another reason.
     pub(crate) fn send_unhurried(&self, message: Message) {
-        drop(self.mail.post(message));
+        drop(self.inbox.post(message));
     }
 
-    pub(crate) fn has_mail(&self) -> bool {
-        self.mail.has_some()
+    pub(crate) fn has_messages(&self) -> bool {
+        self.inbox.has_some()
     }
 
-    pub(crate) fn take_mail(&self) -> Vec<Message> {
-        self.mail.take()
+    pub(crate) fn take_messages(&self) -> Vec<Message> {
+        self.inbox.take()
     }
 
     pub(crate) fn is_asleep(&self) -> bool {
@@ -388,7 +391,7 @@ impl ProcessorShared {
     /// Wakes the processor if it sleeps. Only the first of many wakers makes the system call.
     fn wake(&self) {
         if self.idle.wake(self.index) {
-            self.doorbell.ring();
+            self.waker.wake();
         }
     }
 }

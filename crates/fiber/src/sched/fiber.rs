@@ -1,11 +1,11 @@
 //! The control block of a fiber, and how a fiber gives its processor away.
 //!
 //! ```text
-//!              spawn                 first run                  suspend
-//!   Unstarted ───────▶ in a lane ───────────────▶ running ◀──────────────▶ waiting
-//!                      (may start                    │         resume      (on its home
-//!                       anywhere)                    ▼                      processor, for ever)
-//!                                                 finished
+//!              spawn                  first run              suspend
+//!   Unstarted ───────▶ in a run queue ───────────▶ running ◀──────────────▶ waiting
+//!                      (may start                     │         resume      (on its home
+//!                       anywhere)                     ▼                      processor, for ever)
+//!                                                  finished
 //! ```
 //!
 //! A fiber that has started stays on its processor: Rust code may hold pointers into the
@@ -62,7 +62,7 @@ pub(crate) struct Control {
     pub(super) context: UnsafeCell<Option<Context>>,
     pub(super) yielder: Cell<*const Yielder<Resume, Suspend>>,
     watch: Watch<ProcessorShared>,
-    /// Where it stands in its part of the roster.
+    /// Where it stands in its part of the registry.
     pub(super) place: AtomicU32,
     waiting: Waiting,
     cancellation: Cancellation,
@@ -125,8 +125,8 @@ pub enum Flow {
     /// Let others have their turn; then [`Stackless::resumed`](crate::Stackless::resumed).
     Yield,
     /// Wait for a call of [`Fiber::unpark`](crate::Fiber::unpark); then
-    /// [`Stackless::resumed`](crate::Stackless::resumed). As [`park`](crate::park), it may end for no
-    /// reason.
+    /// [`Stackless::resumed`](crate::Stackless::resumed). As [`park`](crate::park), it may end for
+    /// no reason.
     Park,
     /// The fiber is finished.
     Done,

@@ -14,7 +14,7 @@
 //!   models below check it.)
 //!
 //! ```text
-//!            register                 wake (mail for it): AWAKE
+//!            register                 wake (message for it): AWAKE
 //!   AWAKE ───────────▶ ASLEEP ──┬───────────────────────────────▶ leave ──▶ AWAKE
 //!                               └───────────────────────────────▶   "
 //!                                     notify (work for any): SEARCH, and it is the spinner
@@ -56,8 +56,8 @@ pub(crate) enum Notified {
 pub(crate) enum Woken {
     /// It was not woken: a completion, a timer, or it did not sleep in the end.
     ByItself,
-    /// There is mail.
-    ForMail,
+    /// There are messages.
+    ForMessages,
     /// To look for work: it is the spinner.
     ToSearch,
 }
@@ -95,14 +95,14 @@ impl Idle {
         sleepers.push(index);
         self.sleeper_count.store(sleepers.len(), Ordering::Relaxed);
         drop(sleepers);
-        // Without it the models below deadlock: the count may be seen after the lanes were seen
-        // empty.
+        // Without it the models below deadlock: the count may be seen after the run queues were
+        // seen empty.
         fence(Ordering::SeqCst);
     }
 
     /// As [`register`](Idle::register), by a processor that is not to be woken for work that others
-    /// can do, because it goes: only mail wakes it.
-    pub(crate) fn register_for_mail(&self, index: usize) {
+    /// can do, because it goes: only a message wakes it.
+    pub(crate) fn register_for_messages(&self, index: usize) {
         self.states[index].store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -115,7 +115,7 @@ impl Idle {
         match self.states[index].swap(AWAKE, Ordering::AcqRel) {
             ASLEEP => Woken::ByItself,
             SEARCH => Woken::ToSearch,
-            _ => Woken::ForMail,
+            _ => Woken::ForMessages,
         }
     }
 
@@ -137,7 +137,7 @@ impl Idle {
     }
 
     /// Whether there is any to wake, as far as is known without the lock and without a fence: one
-    /// that falls asleep just now may be missed, and looks at the lanes before it does.
+    /// that falls asleep just now may be missed, and looks at the run queues before it does.
     #[inline]
     pub(crate) fn has_sleepers(&self) -> bool {
         self.sleeper_count.load(Ordering::Relaxed) > 0
@@ -175,7 +175,7 @@ impl Idle {
         match woken {
             Some(&index) => Notified::Wake(index),
             None => {
-                // All of them have been woken by mail, and will look at everything before they
+                // All of them have been woken by messages, and will look at everything before they
                 // sleep again.
                 self.spinner.store(false, Ordering::Release);
                 Notified::None
@@ -207,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn mail_wakes_its_processor_once_and_makes_no_spinner() {
+    fn message_wakes_its_processor_once() {
         let idle = Idle::new(2);
         idle.register(0);
         idle.register(1);
         assert!(idle.wake(0));
         assert!(!idle.wake(0), "it is on its way");
-        assert_eq!(idle.leave(0), Woken::ForMail);
+        assert_eq!(idle.leave(0), Woken::ForMessages);
         assert_eq!(idle.notify(), Notified::Wake(1));
     }
 
@@ -229,15 +229,15 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_for_mail_only_is_not_woken_for_work() {
+    fn retiring_sleeper_is_not_woken_for_work() {
         let idle = Idle::new(2);
         idle.register(0);
-        idle.register_for_mail(1);
+        idle.register_for_messages(1);
         assert_eq!(idle.notify(), Notified::Wake(0));
         idle.end_spin();
         assert_eq!(idle.notify(), Notified::None);
         assert!(idle.wake(1));
-        assert_eq!(idle.leave(1), Woken::ForMail);
+        assert_eq!(idle.leave(1), Woken::ForMessages);
     }
 
     #[test]
@@ -256,11 +256,11 @@ mod models {
     use loom::sync::{Arc, Condvar, Mutex as Lock};
     use loom::thread;
 
-    /// Work in the lanes, mail for processor 0, and beds to sleep in.
+    /// Work in the run queues, messages for processor 0, and beds to sleep in.
     struct World {
         idle: Idle,
-        lanes: AtomicUsize,
-        mail: AtomicBool,
+        queues: AtomicUsize,
+        inbox: AtomicBool,
         beds: [(Lock<bool>, Condvar); 2],
     }
 
@@ -268,8 +268,8 @@ mod models {
         fn new() -> Arc<World> {
             Arc::new(World {
                 idle: Idle::new(2),
-                lanes: AtomicUsize::new(0),
-                mail: AtomicBool::new(false),
+                queues: AtomicUsize::new(0),
+                inbox: AtomicBool::new(false),
                 beds: [(), ()].map(|()| (Lock::new(false), Condvar::new())),
             })
         }
@@ -287,23 +287,23 @@ mod models {
 
         /// Any thread adds work for any processor.
         fn push(&self) {
-            self.lanes.fetch_add(1, Ordering::Relaxed);
+            self.queues.fetch_add(1, Ordering::Relaxed);
             self.notify();
         }
 
-        /// Any thread adds mail for processor 0.
+        /// Any thread adds a message for processor 0.
         fn send(&self) {
-            self.mail.store(true, Ordering::Relaxed);
+            self.inbox.store(true, Ordering::Relaxed);
             if self.idle.wake(0) {
                 self.wake(0);
             }
         }
 
         fn take(&self) -> bool {
-            let left = self.lanes.load(Ordering::Relaxed);
+            let left = self.queues.load(Ordering::Relaxed);
             left > 0
                 && self
-                    .lanes
+                    .queues
                     .compare_exchange(left, left - 1, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
         }
@@ -312,7 +312,7 @@ mod models {
         fn search_as_spinner(&self) -> bool {
             let found = self.take();
             self.idle.end_spin();
-            if self.lanes.load(Ordering::Relaxed) > 0 {
+            if self.queues.load(Ordering::Relaxed) > 0 {
                 self.notify();
             }
             found
@@ -324,8 +324,8 @@ mod models {
                 return true;
             }
             self.idle.register(index);
-            let mail = index == 0 && self.mail.load(Ordering::Relaxed);
-            if !mail && self.lanes.load(Ordering::Relaxed) == 0 {
+            let inbox = index == 0 && self.inbox.load(Ordering::Relaxed);
+            if !inbox && self.queues.load(Ordering::Relaxed) == 0 {
                 self.sleep(index);
             }
             self.idle.leave(index) == Woken::ToSearch && self.search_as_spinner()
@@ -340,10 +340,10 @@ mod models {
             *woken = false;
         }
 
-        /// As `Processor::rest_for_mail`, of processor 0.
-        fn rest_for_mail(&self) {
-            self.idle.register_for_mail(0);
-            if !self.mail.load(Ordering::Relaxed) {
+        /// As `Processor::sleep_for_messages`, of processor 0.
+        fn sleep_for_messages(&self) {
+            self.idle.register_for_messages(0);
+            if !self.inbox.load(Ordering::Relaxed) {
                 self.sleep(0);
             }
             self.idle.leave(0);
@@ -402,10 +402,10 @@ mod models {
 
     /// Mail and work at once: processor 0 waits for both, processor 1 for work.
     #[test]
-    fn mail_and_work_at_once_lose_neither() {
+    fn messages_and_work_at_once() {
         check_between(push_and_send, |world| {
             let mut took = false;
-            while !world.mail.load(Ordering::Relaxed) {
+            while !world.inbox.load(Ordering::Relaxed) {
                 took |= world.rest(0);
                 thread::yield_now();
             }
@@ -415,16 +415,16 @@ mod models {
         });
     }
 
-    /// Processor 0 goes: first it still sleeps like others, then for mail only. Work that comes
-    /// meanwhile reaches processor 1, and the mail processor 0.
+    /// Processor 0 goes: first it still sleeps like others, then for messages only. Work that comes
+    /// meanwhile reaches processor 1, and the messages reach processor 0.
     #[test]
     fn a_processor_that_goes_swallows_no_wake_up() {
         check_between(push_and_send, |world| {
             if world.rest(0) {
                 world.push(); // Handed over: it takes none.
             }
-            while !world.mail.load(Ordering::Relaxed) {
-                world.rest_for_mail();
+            while !world.inbox.load(Ordering::Relaxed) {
+                world.sleep_for_messages();
                 thread::yield_now();
             }
         });

@@ -3,11 +3,11 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `backlog`, `idle`, `mail`, `ready_queue` | how long work waits, sleepers, inboxes, lanes: without a clock, without fibers |
+//! | `backlog`, `idle`, `inbox`, `ready_queue` | how long work waits, sleepers, inboxes, run queues: without a clock, without fibers |
 //! | `threads` | the kernel threads of a cluster's processors |
 //! | `spans`, `watch` | parts of a fiber's control block |
 //! | `fiber` | the control block |
-//! | `roster`, `cluster` | all fibers; what processors share |
+//! | `registry`, `cluster` | all fibers; what processors share |
 //! | `processor` | the half of a processor that belongs to its thread |
 //! | `local`, `waiting`, `wake` | what a fiber has, waits for, and is woken by |
 //! | `block`, `run` | how a fiber gives its processor away, and how it gets it |
@@ -15,7 +15,7 @@
 
 pub(crate) mod backlog;
 pub(crate) mod idle;
-pub(crate) mod mail;
+pub(crate) mod inbox;
 pub(crate) mod ready_queue;
 pub(crate) mod threads;
 
@@ -28,7 +28,7 @@ pub(crate) mod watch;
 
 pub(crate) mod fiber;
 
-pub(crate) mod roster;
+pub(crate) mod registry;
 
 pub(crate) mod cluster;
 

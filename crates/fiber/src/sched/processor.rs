@@ -25,7 +25,7 @@ use crate::sched::cluster::{Cluster, Message, ProcessorShared};
 use crate::sched::fiber::{Fiber, FiberRef};
 use crate::sched::idle::Notified;
 use crate::sched::ready_queue::Visitor;
-use crate::sched::roster;
+use crate::sched::registry;
 use crate::sched::watch::SetTimer;
 use crate::switch::stack::StackCache;
 
@@ -54,7 +54,7 @@ pub(crate) struct Processor {
     pub(crate) turn_was_cut: Cell<bool>,
     pub(crate) turn_max: u64,
     pub(crate) backlog: Backlog,
-    /// Pinned fibers that have run since the processor last looked at another's lane.
+    /// Pinned fibers that have run since the processor last looked at another's run queue.
     pub(crate) pinned_in_a_row: Cell<u8>,
     /// Something has come from another processor, or a fiber has made another ready that any
     /// processor may run, since the last sleep: the next may come soon, so it is worth a look
@@ -87,7 +87,7 @@ pub(crate) enum Expiry {
 #[derive(Debug, Default)]
 pub(crate) struct Retiring {
     is_begun: Cell<bool>,
-    /// Parts of the roster that have been looked through for fibers that wait here and may leave.
+    /// Parts of the registry that have been looked through for fibers that wait here and may leave.
     pub(crate) parts_done: Cell<usize>,
 }
 
@@ -103,7 +103,7 @@ impl Retiring {
 
     /// Whether it has to go on by itself, without waiting for anything.
     pub(crate) fn is_busy(&self) -> bool {
-        self.is_begun.get() && self.parts_done.get() < roster::SHARDS
+        self.is_begun.get() && self.parts_done.get() < registry::SHARDS
     }
 }
 
@@ -173,8 +173,8 @@ pub(crate) fn with_running<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Opti
     processor.current.get().map(|fiber| f(processor, fiber))
 }
 
-/// Makes a fiber ready that any processor may run, in a lane of the calling processor, if that is
-/// one of `cluster`'s.
+/// Makes a fiber ready that any processor may run, in a run queue of the calling processor, if that
+/// is one of `cluster`'s.
 pub(crate) fn push_movable_if_in(cluster: &Cluster, fiber: FiberRef) -> bool {
     let processor = here_ptr();
     if processor.is_null() {
@@ -231,12 +231,7 @@ impl Processor {
     ) -> io::Result<Processor> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let place = &cluster.processors[index];
-        let backend = Backend::new(
-            cluster.backend,
-            &place.doorbell,
-            &place.lent_memory,
-            wake_fd,
-        )?;
+        let backend = Backend::new(cluster.backend, &place.waker, &place.lent_memory, wake_fd)?;
         let visitor = cluster.queue.open(index);
         Ok(Processor {
             cluster,
@@ -442,7 +437,7 @@ pub(crate) fn is_fiber_of_here(id: u64) -> bool {
     // SAFETY: as in `with_current`.
     let processor = (!processor.is_null()).then(|| unsafe { &*processor });
     processor.is_some_and(|processor| {
-        let found = processor.cluster.roster.find(id);
+        let found = processor.cluster.registry.find(id);
         found.is_some_and(|fiber| {
             let is_here = fiber.control.is_home(processor.shared());
             is_here && !FiberRef::of(&fiber).is_movable() || processor.is_alone()

@@ -2,27 +2,29 @@
 //! nearly.
 //!
 //! The rule is that of C∀ ("User-Level Threading for Fairness", T. Delisle, Waterloo 2022). Each
-//! processor owns two FIFO *lanes*. It pushes to its own and pops from its own, so that processors
-//! seldom meet; but at every other pop it looks at one lane of another processor, and if what waits
-//! there is *much older* than what waits at home, it *helps*: takes one from there although it has
-//! work of its own. So a fiber never waits for ever behind a busy processor, and no lane is ever
-//! stolen whole.
+//! processor owns two FIFO *run queues*. It pushes to its own and pops from its own, so that
+//! processors seldom meet; but at every other pop it looks at one run queue of another processor,
+//! and if what waits there is *much older* than what waits at home, it *helps*: takes one from
+//! there although it has work of its own. So a fiber never waits for ever behind a busy processor,
+//! and no run queue is ever stolen whole.
 //!
 //! ```text
 //!             processor 0        processor 1        ...
-//!  lanes      [ 0 ]   [ 1 ]      [ 2 ]   [ 3 ]            a spin bit and a FIFO each; if the bit is taken,
-//!                                                         the caller goes on to another lane
+//!  run queues [ 0 ]   [ 1 ]      [ 2 ]   [ 3 ]            a spin bit and a FIFO each; if the bit is
+//!                                                         taken, the caller tries the other one
 //!  clocks     │head│average│     │head│average│           in cache lines of their own: a look
 //!                                                         does not disturb a push
 //! ```
 //!
 //! *Age* is a moving average of waiting times, on a logarithmic scale: three quarters from the item
 //! that waits now, a quarter from those before. "Much older" is eight times the worst of the own
-//! lanes, which is 3 more in log2. The scale matters: with a plain average one long stall lifts the
-//! average, which lifts the next cut-off, which makes the next stall longer, and helping dies out.
+//! run queues, which is 3 more in log2. The scale matters: with a plain average one long stall
+//! lifts the average, which lifts the next cut-off, which makes the next stall longer, and helping
+//! dies out.
 //!
-//! Processors come and go. Whose processor goes has its lanes *shut*: what lies there is carried to
-//! the others with its age, and a remote push that finds the lanes closed forwards its own item.
+//! Processors come and go. Whose processor goes has its run queues *shut*: what lies there is
+//! carried to the others with its age, and a remote push that finds the run queues closed forwards
+//! its own item.
 //!
 //! Stamps are handed in, so that this file has no clock and can be model-checked.
 
@@ -34,32 +36,32 @@ use crate::base::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, spin_loop,
 };
 
-/// Lanes per processor. Two, so that a push finds one free while the other is helped from.
-const LANES: usize = 2;
+/// Run queues per processor. Two, so that a push finds one free while the other is helped from.
+const QUEUES: usize = 2;
 
-/// Stamp of the head of an empty lane.
+/// Stamp of the head of an empty run queue.
 const EMPTY: u64 = u64::MAX;
 
 /// Fractions of a power of two, in which logarithms are kept.
 const LOG2_ONE: u32 = 256;
 
-/// A remote lane is helped when it is this much older on the scale of log2: eight times.
+/// A remote run queue is helped when it is this much older on the scale of log2: eight times.
 const HELP_LOG2: u32 = 3 * LOG2_ONE;
 
-/// A lane behind another last-level cache is looked at with odds of 3 in 256: its items come with
-/// cold data.
+/// A run queue behind another last-level cache is looked at with odds of 3 in 256: its items come
+/// with cold data.
 const FAR_ODDS: u64 = 3;
 
 /// Items that any processor may take.
 pub(crate) struct ReadyQueue<T> {
-    lanes: Box<[Lane<T>]>,
+    queues: Box<[RunQueue<T>]>,
     clocks: Box<[Clock]>,
     /// Of each processor: which last-level cache it was near when it last looked.
     caches: Box<[AtomicU32]>,
-    /// Of each processor: whether others may push to its lanes.
+    /// Of each processor: whether others may push to its run queues.
     open: Box<[AtomicBool]>,
-    /// Lanes that have ever been opened; the others are empty.
-    lanes_open: AtomicUsize,
+    /// Run queues that have ever been opened; the others are empty.
+    queues_open: AtomicUsize,
 }
 
 /// What one processor remembers between two visits to the queue.
@@ -68,7 +70,7 @@ pub(crate) struct Visitor {
     index: usize,
     pushes: usize,
     pops: usize,
-    /// A lane of another processor, chosen by the previous pop for this one to look at.
+    /// A run queue of another processor, chosen by the previous pop for this one to look at.
     target: Option<usize>,
     random: u64,
 }
@@ -76,81 +78,82 @@ pub(crate) struct Visitor {
 /// Where an item came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A lane of the processor that popped it.
+    /// A run queue of the processor that popped it.
     Own,
-    /// Another processor's lane, because the item was much older than those at home.
+    /// Another processor's run queue, because the item was much older than those at home.
     Helped,
 }
 
 /// A FIFO behind a spin bit. Two cache lines apart from the next, because CPUs fetch lines in
 /// pairs.
 #[repr(align(128))]
-struct Lane<T> {
+struct RunQueue<T> {
     locked: AtomicBool,
     items: UnsafeCell<VecDeque<(u64, T)>>,
 }
 
 // SAFETY: the items are touched by the one that has set `locked` only.
-unsafe impl<T: Send> Sync for Lane<T> {}
+unsafe impl<T: Send> Sync for RunQueue<T> {}
 
-/// What others may know of a lane without taking its spin bit. Written by the thread that has it.
+/// What others may know of a run queue without taking its spin bit. Written by the thread that has
+/// it.
 #[repr(align(64))]
 struct Clock {
-    /// Stamp of the lane's head.
+    /// Stamp of the run queue's head.
     head: AtomicU64,
     /// Moving average of log2 of how long items waited.
     average: AtomicU32,
 }
 
 impl<T> ReadyQueue<T> {
-    /// A queue for up to `processors_max` processors, none of which has lanes yet.
+    /// A queue for up to `processors_max` processors, none of which has run queues yet.
     pub(crate) fn new(processors_max: usize) -> ReadyQueue<T> {
-        let lanes_max = processors_max * LANES;
+        let queues_max = processors_max * QUEUES;
         ReadyQueue {
-            lanes: (0..lanes_max).map(|_| Lane::new()).collect(),
-            clocks: (0..lanes_max).map(|_| Clock::new()).collect(),
+            queues: (0..queues_max).map(|_| RunQueue::new()).collect(),
+            clocks: (0..queues_max).map(|_| Clock::new()).collect(),
             caches: (0..processors_max).map(|_| AtomicU32::new(0)).collect(),
             open: (0..processors_max)
                 .map(|_| AtomicBool::new(false))
                 .collect(),
-            lanes_open: AtomicUsize::new(0),
+            queues_open: AtomicUsize::new(0),
         }
     }
 
-    /// Gives processor `index` its lanes. Helpers and searchers find what lies in them even after
-    /// they were shut.
+    /// Gives processor `index` its run queues. Helpers and searchers find what lies in them even
+    /// after they were shut.
     pub(crate) fn open(&self, index: usize) -> Visitor {
         assert!(
-            index * LANES < self.lanes.len(),
-            "no lanes for processor {index}"
+            index * QUEUES < self.queues.len(),
+            "no queues for processor {index}"
         );
-        self.lanes_open
-            .fetch_max((index + 1) * LANES, Ordering::AcqRel);
+        self.queues_open
+            .fetch_max((index + 1) * QUEUES, Ordering::AcqRel);
         self.open[index].store(true, Ordering::SeqCst);
         Visitor::new(index)
     }
 
-    /// From now on nothing is pushed to the lanes of processor `index`, which others must have by
-    /// now: one of them must be open at any time. Its owner still may, and empties them in the end:
-    /// see [`carry_on`](ReadyQueue::carry_on).
+    /// From now on nothing is pushed to the run queues of processor `index`, which others must have
+    /// by now: one of them must be open at any time. Its owner still may, and empties them in the
+    /// end: see [`carry_on`](ReadyQueue::carry_on).
     pub(crate) fn shut(&self, index: usize) {
         self.open[index].store(false, Ordering::SeqCst);
     }
 
-    /// Empties the lanes of processor `index`, which are shut, into those of the others; says how
-    /// many items there were.
+    /// Empties the run queues of processor `index`, which are shut, into those of the others; says
+    /// how many items there were.
     pub(crate) fn carry_on(&self, index: usize) -> usize {
         // With the fence of `push_remote`: either the item that is pushed there is seen here, or
         // that it is shut, there.
         fence(Ordering::SeqCst);
-        let own = || index * LANES..(index + 1) * LANES;
+        let own = || index * QUEUES..(index + 1) * QUEUES;
         let mut count = 0;
-        // The oldest first, so that the heads of the others' lanes are right.
-        while let Some(lane) = own()
-            .filter(|&lane| !self.clocks[lane].is_empty())
-            .min_by_key(|&lane| self.clocks[lane].head.load(Ordering::Relaxed))
+        // The oldest first, so that the heads of the others' run queues are right.
+        while let Some(queue) = own()
+            .filter(|&queue| !self.clocks[queue].is_empty())
+            .min_by_key(|&queue| self.clocks[queue].head.load(Ordering::Relaxed))
         {
-            if let Some((stamp, item)) = self.take(lane) {
+            if let Some((stamp, item)) = self.take(queue) {
                 self.push_to(self.open_from(index + count), count, stamp, item);
                 count += 1;
             }
@@ -180,15 +183,15 @@ impl<T> ReadyQueue<T> {
         self.caches[index].store(cache, Ordering::Relaxed);
     }
 
-    /// Puts an item at the end of a lane of the visitor's own: one after the other in turn.
+    /// Puts an item at the end of a run queue of the visitor's own: one after the other in turn.
     #[inline]
     pub(crate) fn push(&self, visitor: &mut Visitor, now: u64, item: T) {
         visitor.pushes += 1;
         self.push_to(visitor.index, visitor.pushes, now, item);
     }
 
-    /// Puts an item at the end of a lane of processor `index`, from any thread; or of another, if
-    /// that one goes.
+    /// Puts an item at the end of a run queue of processor `index`, from any thread; or of another,
+    /// if that one goes.
     pub(crate) fn push_remote(&self, index: usize, now: u64, item: T) {
         let index = self.open_from(index);
         self.push_to(index, now as usize, now, item);
@@ -201,10 +204,10 @@ impl<T> ReadyQueue<T> {
     #[inline]
     fn push_to(&self, index: usize, mut turn: usize, now: u64, item: T) {
         loop {
-            let lane = index * LANES + turn % LANES;
-            if let Some(mut items) = self.lanes[lane].try_lock() {
+            let queue = index * QUEUES + turn % QUEUES;
+            if let Some(mut items) = self.queues[queue].try_lock() {
                 if items.is_empty() {
-                    self.clocks[lane].head.store(now, Ordering::Relaxed);
+                    self.clocks[queue].head.store(now, Ordering::Relaxed);
                 }
                 items.push_back((now, item));
                 return;
@@ -214,7 +217,7 @@ impl<T> ReadyQueue<T> {
         }
     }
 
-    /// Takes the next item by the rule above, except from lanes that are not worth it.
+    /// Takes the next item by the rule above, except from run queues that are not worth it.
     /// `waiting_since` is the stamp of the oldest that the caller has to run besides, for the
     /// cut-off; [`u64::MAX`] if there is none.
     #[inline]
@@ -228,13 +231,14 @@ impl<T> ReadyQueue<T> {
             return Some((item, Origin::Helped));
         }
         visitor.pops += 1;
-        (0..LANES).find_map(|step| {
-            let lane = visitor.index * LANES + (visitor.pops + step) % LANES;
-            Some((self.try_pop(lane, now)?, Origin::Own))
+        (0..QUEUES).find_map(|step| {
+            let queue = visitor.index * QUEUES + (visitor.pops + step) % QUEUES;
+            Some((self.try_pop(queue, now)?, Origin::Own))
         })
     }
 
-    /// Chooses a lane to look at, or looks at the chosen one: so at most every other call helps.
+    /// Chooses a run queue to look at, or looks at the chosen one: so at most every other call
+    /// helps.
     #[inline]
     pub(crate) fn help(&self, visitor: &mut Visitor, now: u64, waiting_since: u64) -> Option<T> {
         let Some(target) = visitor.target.take() else {
@@ -248,39 +252,39 @@ impl<T> ReadyQueue<T> {
         self.try_pop(target, now)
     }
 
-    /// Draws a lane of another processor.
+    /// Draws a run queue of another processor.
     #[inline]
     fn choose(&self, visitor: &mut Visitor) -> Option<usize> {
-        let lanes_open = self.lanes_open.load(Ordering::Relaxed);
-        if lanes_open <= LANES {
+        let queues_open = self.queues_open.load(Ordering::Relaxed);
+        if queues_open <= QUEUES {
             return None;
         }
         let random = visitor.draw();
-        let lane = (random >> 32) as usize % lanes_open;
-        let owner = lane / LANES;
+        let queue = (random >> 32) as usize % queues_open;
+        let owner = queue / QUEUES;
         let cache_of = |index: usize| self.caches[index].load(Ordering::Relaxed);
         let is_worth = cache_of(owner) == cache_of(visitor.index) || random % 256 < FAR_ODDS;
-        (owner != visitor.index && is_worth).then_some(lane)
+        (owner != visitor.index && is_worth).then_some(queue)
     }
 
-    /// How old a lane must be to be helped.
+    /// How old a run queue must be to be helped.
     #[inline]
     fn cutoff(&self, index: usize, now: u64, waiting_since: u64) -> u32 {
-        let own = index * LANES..(index + 1) * LANES;
-        let lanes = self.clocks[own].iter().map(|clock| clock.age(now));
-        let worst = lanes
+        let own = index * QUEUES..(index + 1) * QUEUES;
+        let queues = self.clocks[own].iter().map(|clock| clock.age(now));
+        let worst = queues
             .max()
             .unwrap_or(0)
             .max(log2(waited(now, waiting_since)));
         worst + HELP_LOG2
     }
 
-    fn try_pop(&self, lane: usize, now: u64) -> Option<T> {
-        let clock = &self.clocks[lane];
+    fn try_pop(&self, queue: usize, now: u64) -> Option<T> {
+        let clock = &self.clocks[queue];
         if clock.is_empty() {
             return None;
         }
-        let mut items = self.lanes[lane].try_lock()?;
+        let mut items = self.queues[queue].try_lock()?;
         let (stamp, item) = items.pop_front()?;
         match items.front() {
             Some(&(next, _)) => {
@@ -293,38 +297,38 @@ impl<T> ReadyQueue<T> {
         Some(item)
     }
 
-    /// Takes the head of a lane with its stamp, and waits for the spin bit if it must. The average
-    /// stays: the caller does not serve the lane.
-    fn take(&self, lane: usize) -> Option<(u64, T)> {
+    /// Takes the head of a run queue with its stamp, and waits for the spin bit if it must. The
+    /// average stays: the caller does not serve the run queue.
+    fn take(&self, queue: usize) -> Option<(u64, T)> {
         loop {
-            if let Some(mut items) = self.lanes[lane].try_lock() {
+            if let Some(mut items) = self.queues[queue].try_lock() {
                 let taken = items.pop_front()?;
                 let head = items.front().map_or(EMPTY, |&(stamp, _)| stamp);
-                self.clocks[lane].head.store(head, Ordering::Relaxed);
+                self.clocks[queue].head.store(head, Ordering::Relaxed);
                 return Some(taken);
             }
             spin_loop();
         }
     }
 
-    /// Takes an item wherever there is one: all lanes in order, from a random one on.
+    /// Takes an item wherever there is one: all run queues in order, from a random one on.
     pub(crate) fn search(&self, visitor: &mut Visitor, now: u64) -> Option<T> {
-        let lanes_open = self.lanes_open.load(Ordering::Acquire);
-        let start = (visitor.draw() >> 32) as usize % lanes_open;
-        (0..lanes_open).find_map(|step| self.try_pop((start + step) % lanes_open, now))
+        let queues_open = self.queues_open.load(Ordering::Acquire);
+        let start = (visitor.draw() >> 32) as usize % queues_open;
+        (0..queues_open).find_map(|step| self.try_pop((start + step) % queues_open, now))
     }
 
-    /// Whether any lane has an item. After a fence of the caller's, which is about to sleep.
+    /// Whether any run queue has an item. After a fence of the caller's, which is about to sleep.
     pub(crate) fn is_empty(&self) -> bool {
-        let lanes_open = self.lanes_open.load(Ordering::Acquire);
-        self.clocks[..lanes_open].iter().all(Clock::is_empty)
+        let queues_open = self.queues_open.load(Ordering::Acquire);
+        self.clocks[..queues_open].iter().all(Clock::is_empty)
     }
 
-    /// The stamp of the oldest item in the lanes of processor `index`; [`u64::MAX`] if they are
-    /// empty.
+    /// The stamp of the oldest item in the run queues of processor `index`; [`u64::MAX`] if they
+    /// are empty.
     #[inline]
     pub(crate) fn oldest(&self, index: usize) -> u64 {
-        let own = index * LANES..(index + 1) * LANES;
+        let own = index * QUEUES..(index + 1) * QUEUES;
         let heads = self.clocks[own]
             .iter()
             .map(|clock| clock.head.load(Ordering::Relaxed));
@@ -333,13 +337,13 @@ impl<T> ReadyQueue<T> {
 }
 
 impl<T> ReadyQueue<T> {
-    /// Whether processor `index` has more than one item. Several in one lane, with none in the
+    /// Whether processor `index` has more than one item. Several in one run queue, with none in the
     /// other, are taken for one.
     #[inline]
     pub(crate) fn has_several(&self, index: usize) -> bool {
-        let own = index * LANES..(index + 1) * LANES;
-        // That is seldom and soon over: the owner's pushes go to the lanes in turn, and those from
-        // elsewhere by the parity of their stamps.
+        let own = index * QUEUES..(index + 1) * QUEUES;
+        // That is seldom and soon over: the owner's pushes go to the run queues in turn, and those
+        // from elsewhere by the parity of their stamps.
         self.clocks[own].iter().all(|clock| !clock.is_empty())
     }
 }
@@ -347,7 +351,7 @@ impl<T> ReadyQueue<T> {
 impl<T> fmt::Debug for ReadyQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadyQueue")
-            .field("lanes_open", &self.lanes_open)
+            .field("queues_open", &self.queues_open)
             .finish_non_exhaustive()
     }
 }
@@ -391,8 +395,8 @@ impl Clock {
         self.average.load(Ordering::Relaxed)
     }
 
-    /// How long the head has waited, averaged with those before it. An empty lane has no age of its
-    /// own.
+    /// How long the head has waited, averaged with those before it. An empty run queue has no age
+    /// of its own.
     #[inline]
     fn age(&self, now: u64) -> u32 {
         let waited = waited(now, self.head.load(Ordering::Relaxed));
@@ -422,9 +426,9 @@ fn log2(ticks: u64) -> u32 {
     whole * LOG2_ONE + fraction as u32
 }
 
-impl<T> Lane<T> {
-    fn new() -> Lane<T> {
-        Lane {
+impl<T> RunQueue<T> {
+    fn new() -> RunQueue<T> {
+        RunQueue {
             locked: AtomicBool::new(false),
             items: UnsafeCell::new(VecDeque::new()),
         }
@@ -442,8 +446,8 @@ impl<T> Lane<T> {
     }
 }
 
-/// A lane's items while the spin bit is ours.
-struct Locked<'a, T>(&'a Lane<T>);
+/// A run queue's items while the spin bit is ours.
+struct Locked<'a, T>(&'a RunQueue<T>);
 
 impl<T> Deref for Locked<'_, T> {
     type Target = VecDeque<(u64, T)>;
@@ -510,7 +514,7 @@ mod tests {
         drain(&queue, &mut here, 100);
         for stamp in [102, 104] {
             queue.push_remote(0, stamp, 3);
-            assert!(!queue.has_several(0), "both lie in one lane");
+            assert!(!queue.has_several(0), "both lie in one queue");
         }
         queue.push_remote(0, 105, 4);
         assert!(queue.has_several(0));
@@ -526,7 +530,7 @@ mod tests {
         assert!(popped.any(|item| item == (99, Origin::Helped)));
         assert!(
             popped.next().is_some(),
-            "helped before the own lanes were empty"
+            "helped before the own queues were empty"
         );
     }
 
@@ -576,7 +580,7 @@ mod tests {
             queue.push(&mut there, 1, 0);
             helped += usize::from(queue.help(&mut here, 1_000_000, EMPTY).is_some());
         }
-        // 10,000 choices, half of them of a remote lane, 3 in 256 of those: some 60.
+        // 10,000 choices, half of them of a remote run queue, 3 in 256 of those: some 60.
         assert!(
             (10..200).contains(&helped),
             "helped {helped} times of 10,000"
@@ -665,8 +669,8 @@ mod models {
         });
     }
 
-    /// Two threads push into one processor's lanes: nothing is lost, and the queue says that it is
-    /// not empty.
+    /// Two threads push into one processor's run queues: nothing is lost, and the queue says that
+    /// it is not empty.
     #[test]
     fn remote_pushes_are_all_found() {
         check(|| {
@@ -682,7 +686,7 @@ mod models {
         });
     }
 
-    /// A processor goes while another pushes to it: nothing stays in its lanes, and nothing is
+    /// A processor goes while another pushes to it: nothing stays in its run queues, and nothing is
     /// lost.
     #[test]
     fn a_push_that_races_with_shutting_leaves_nothing_behind() {
@@ -701,7 +705,7 @@ mod models {
             threads
                 .into_iter()
                 .for_each(|thread| thread.join().unwrap());
-            assert_eq!(queue.oldest(1), EMPTY, "left in a lane that is shut");
+            assert_eq!(queue.oldest(1), EMPTY, "left in a queue that is shut");
             let mut sum = 0;
             while let Some((item, _)) = queue.pop(&mut here, 9, EMPTY) {
                 sum += item;

@@ -29,8 +29,8 @@
 //!   long as it does. Another one, or none: [`Builder::span`](crate::Builder::span). Calls of
 //!   [`offload`](crate::offload()) run inside the caller's.
 //! * A guard of `Span::enter` or `Span::entered` may live across any wait, also in a
-//!   [migratable](crate::Builder::migratable) fiber. A stackless fiber runs inside what was entered when the
-//!   last one ended.
+//!   [migratable](crate::Builder::migratable) fiber. A stackless fiber runs inside what was entered
+//!   when the last one ended.
 //! * Leaving and entering again is told to the subscriber, as it is for futures: a layer that
 //!   prints both (`FmtSpan::ACTIVE`) prints each switch, and the time that `fmt` gives as
 //!   `time.busy` is that of the processor. It runs outside of the fiber and must not wait for one.

@@ -47,8 +47,8 @@ impl Cluster {
         self.push_movable(fiber, next % self.open_places().len().max(1));
     }
 
-    /// Makes a fiber ready that any processor may run: in a lane of the calling processor or, if
-    /// the caller is none of the cluster's, of processor `index`.
+    /// Makes a fiber ready that any processor may run: in a run queue of the calling processor or,
+    /// if the caller is none of the cluster's, of processor `index`.
     pub(crate) fn push_movable(&self, fiber: FiberRef, index: usize) {
         if !processor::push_movable_if_in(self, fiber) {
             self.queue.push_remote(index, stamp::now(), fiber);

@@ -4,7 +4,7 @@
 //!   cluster A                                      cluster B
 //!   a step ends, or a migratable fiber suspends
 //!        │  counted in and listed at B, and no longer at A (under both locks of the lists)
-//!        └───────────────────────────────────────▶ in a lane of B
+//!        └───────────────────────────────────────▶ in a run queue of B
 //! ```
 //!
 //! A fiber without frames is moved by naming another queue. Its control block keeps every cluster
@@ -26,7 +26,8 @@ use crate::spawn::packet::JoinHandle;
 use crate::spawn::processors::{ProcessorStatus, Retirement};
 
 impl ClusterHandle {
-    /// Starts a fiber there, from anywhere. See [`Builder::cluster`] for settings, and for stackless fibers.
+    /// Starts a fiber there, from anywhere. See [`Builder::cluster`] for settings, and for
+    /// stackless fibers.
     ///
     /// # Panics
     /// If no stack can be had, or the runtime of the cluster has been shut down.
@@ -160,8 +161,8 @@ impl ClusterHandle {
 ///
 /// # Errors
 /// `Unsupported` if the caller is pinned or a plain thread; `NotConnected` if the other runtime has
-/// been shut down. A stackless fiber whose target is shut down between the call and the end of the step stays
-/// where they are.
+/// been shut down. A stackless fiber whose target is shut down between the call and the end of the
+/// step stays where they are.
 pub fn move_to(cluster: &ClusterHandle) -> io::Result<()> {
     let target = &cluster.0;
     target.process.check("move to a cluster");

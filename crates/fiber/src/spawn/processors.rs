@@ -1,27 +1,28 @@
 //! Processors that come and go while the cluster runs.
 //!
 //! A cluster has a fixed number of *places*. A processor that comes takes the first free one: its
-//! half of the lanes, its inbox, its counters; it brings a thread, a ring and an eventfd of its
-//! own. One that goes leaves in this order:
+//! half of the run queues, its inbox, its counters; it brings a thread, a ring and an eventfd of
+//! its own. One that goes leaves in this order:
 //!
 //! ```text
 //!  remove_processor      others                         the processor, in its own loop
 //!  ────────────────      ──────                         ──────────────────────────────
-//!  shut its lanes   ───▶ push elsewhere
-//!  mail: Retire     ──────────────────────────────────▶ lanes: carried to the others, each turn
+//!  shut its run queues   ───▶ push elsewhere
+//!  message: Retire  ──────────────────────────────────▶ run queues: carried to the others, each turn
 //!                        run what came from there  ◀─── stackless fibers that wait: their receive is cancelled *and awaited*
 //!                                                       (what had come is delivered), begun anew elsewhere
 //!                                                       accepts in the ring: ended where none waits
 //!                                                       fibers with frames: run on, as long as they like
-//!                                                       nothing in the kernel, no buffer lent, no mail: inbox closed
+//!                                                       nothing in the kernel, no buffer lent, no message: inbox closed
 //!                        set timers anew           ◀─── timers of fibers that may be anywhere
 //!                                                       ring closed, eventfd closed, thread ends, place free
 //! ```
 //!
-//! Why nothing is lost: a push to the lanes looks again whether they are shut, and the processor
-//! empties them after they were (the model is in `ready_queue.rs`); mail is sent under the inbox's
-//! lock, and what is refused there is sent to another; a fiber that is told something at a place
-//! that it has left looks for itself when it goes on (see [`Fiber::cancel`](crate::Fiber::cancel)).
+//! Why nothing is lost: a push to the run queues looks again whether they are shut, and the
+//! processor empties them after they were (the model is in `ready_queue.rs`); messages are sent
+//! under the inbox's lock, and what is refused there is sent to another; a fiber that is told
+//! something at a place that it has left looks for itself when it goes on (see
+//! [`Fiber::cancel`](crate::Fiber::cancel)).
 
 use std::fmt;
 use std::io;

@@ -1,14 +1,14 @@
 //! What a processor does: turn by turn.
 //!
-//! One turn: run what was ready when the turn began, take mail, expire timers, then enter the back
-//! end once, to hand over all operations that the fibers made and to collect what has completed.
-//! Batching the fibers' sends into that one system call is where the speed comes from.
+//! One turn: run what was ready when the turn began, take messages, expire timers, then enter the
+//! back end once, to hand over all operations that the fibers made and to collect what has
+//! completed. Batching the fibers' sends into that one system call is where the speed comes from.
 //!
 //! Pinned fibers whose wait is over go before those that gave way, which have more to do. A turn
 //! that has lasted for [`TURN_MAX`](crate::sched::processor::TURN_MAX) enters the back end before
-//! it goes on with pinned fibers, and the next one begins with movable ones, such as stackless ones with a
-//! peer's next request. So a burst of fibers that have much to do, as when they have all accepted
-//! connections and send large files, keeps none waiting that has little.
+//! it goes on with pinned fibers, and the next one begins with movable ones, such as stackless ones
+//! with a peer's next request. So a burst of fibers that have much to do, as when they have all
+//! accepted connections and send large files, keeps none waiting that has little.
 //!
 //! Otherwise what is pinned and what is movable are served by age. For the pinned ones the age is
 //! that of the turn before: reading the counter for each would cost ten times what the rest does.
@@ -35,8 +35,8 @@ use crate::sched::ready_queue::Origin;
 
 pub(crate) use retire::retire_here;
 
-/// How many fibers from the lanes a turn runs: enough to keep busy, few enough that completions
-/// are not kept waiting.
+/// How many fibers from the run queues a turn runs: enough to keep busy, few enough that
+/// completions are not kept waiting.
 const MOVABLE_PER_TURN: usize = 64;
 
 /// How many pinned fibers run between two looks at the time, if none has done much and the turn
@@ -65,7 +65,7 @@ impl Processor {
         self.note_cache();
         while !self.cluster.is_stopping() {
             self.shared().counters.turns.add(1);
-            self.take_mail();
+            self.take_messages();
             self.run_some();
             self.expire_timers();
             if self.retiring.is_begun() && self.wind_down() {
@@ -74,13 +74,13 @@ impl Processor {
             if self.has_work() || self.retiring.is_busy() || self.backend.is_to_complete() {
                 self.enter_backend(Wait::Poll);
             } else if self.retiring.is_begun() {
-                self.rest_for_mail();
+                self.sleep_for_messages();
             } else if !self.search() {
                 self.rest();
             }
         }
         // Buffers that were read elsewhere.
-        self.take_mail();
+        self.take_messages();
         self.shut_down_backend();
         self.shared().close_inbox();
     }
@@ -101,7 +101,7 @@ impl Processor {
 
     /// Takes back what the kernel may still write to; waits for a second at most.
     fn shut_down_backend(&self) {
-        self.backend.begin_shut_down(&self.shared().doorbell);
+        self.backend.begin_shut_down(&self.shared().waker);
         let deadline = Instant::now() + Duration::from_secs(1);
         while self.backend.is_shutting_down() && Instant::now() < deadline {
             self.take_completed(|counters, completed| {
@@ -110,8 +110,8 @@ impl Processor {
         }
     }
 
-    fn take_mail(&self) {
-        for message in self.shared().take_mail() {
+    fn take_messages(&self) {
+        for message in self.shared().take_messages() {
             self.shared().counters.messages.add(1);
             self.shares_work.set(true);
             match message {
@@ -258,7 +258,7 @@ impl Processor {
         }
     }
 
-    /// Looks for work in all lanes.
+    /// Looks for work in all run queues.
     fn search(&self) -> bool {
         let found = self.find();
         if let Some(fiber) = found {
@@ -300,10 +300,10 @@ impl Processor {
     }
 
     /// Sleeps until something is for this very processor, which goes.
-    fn rest_for_mail(&self) {
+    fn sleep_for_messages(&self) {
         let idle = &self.cluster.idle;
-        idle.register_for_mail(self.index);
-        let wait = match self.shared().has_mail() || self.cluster.is_stopping() {
+        idle.register_for_messages(self.index);
+        let wait = match self.shared().has_messages() || self.cluster.is_stopping() {
             true => Wait::Poll,
             false => Wait::For(self.until_next_timer()),
         };
@@ -318,7 +318,9 @@ impl Processor {
     fn spin(&self) -> bool {
         self.shared().counters.spins.add(1);
         for _ in 0..SPIN_ROUNDS {
-            if self.shared().has_mail() || !self.cluster.queue.is_empty() || self.has_pinned_ready()
+            if self.shared().has_messages()
+                || !self.cluster.queue.is_empty()
+                || self.has_pinned_ready()
             {
                 break;
             }
@@ -328,7 +330,7 @@ impl Processor {
                 self.enter_backend(Wait::Poll);
             }
         }
-        self.search_as_spinner() || self.shared().has_mail() || self.has_work()
+        self.search_as_spinner() || self.shared().has_messages() || self.has_work()
     }
 
     /// Awake again: if it was woken to look for work, it does.
@@ -402,7 +404,7 @@ impl Processor {
             Ran::Finished => {
                 counters.fibers_finished.add(1);
                 self.end_watch(fiber);
-                self.cluster.roster.remove(fiber);
+                self.cluster.registry.remove(fiber);
                 fiber.release();
                 self.cluster.fiber_finished();
             }

@@ -44,7 +44,7 @@ impl Processor {
         true
     }
 
-    /// Ends what fibers wait for here that may go on elsewhere, in one part of the roster: there
+    /// Ends what fibers wait for here that may go on elsewhere, in one part of the registry: there
     /// may be a million, and those that stay want their turn. No such wait begins here any more.
     fn relocate_some(&self) {
         if !self.retiring.is_busy() {
@@ -52,7 +52,7 @@ impl Processor {
         }
         let part = self.retiring.parts_done.get();
         self.retiring.parts_done.set(part + 1);
-        for fiber in self.cluster.roster.part(part) {
+        for fiber in self.cluster.registry.part(part) {
             self.relocate(&fiber);
         }
     }

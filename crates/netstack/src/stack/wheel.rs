@@ -65,10 +65,11 @@ impl TimerWheel {
     /// Returns the next index whose deadline has passed. Call it until there is none.
     pub fn expired(&mut self, now: Instant) -> Option<u32> {
         if self.due.is_empty() {
-            self.wheel.advance(now.as_nanos() / NANOS_PER_TICK, |index| {
-                self.armed[index as usize].1 = DUE;
-                self.due.push(index);
-            });
+            self.wheel
+                .advance(now.as_nanos() / NANOS_PER_TICK, |index| {
+                    self.armed[index as usize].1 = DUE;
+                    self.due.push(index);
+                });
         }
         while let Some(index) = self.due.pop() {
             let armed = &mut self.armed[index as usize];

@@ -136,11 +136,11 @@ const HOUSES: &[House] = &[
             switch/stack
             switch/look switch/resources
             backend
-            sched/backlog sched/idle sched/mail sched/ready_queue sched/threads
+            sched/backlog sched/idle sched/inbox sched/ready_queue sched/threads
             sched/spans sched/spans_off
             sched/watch
             sched/fiber
-            sched/roster
+            sched/registry
             sched/cluster
             sched/processor
             sched/local sched/waiting sched/wake

@@ -1,7 +1,7 @@
-//! What ends the sleep of a processor from another thread.
+//! The waker of a processor: ends its sleep from another thread.
 //!
-//! A processor sleeps in its back end, so the bell must be something that the back end waits for.
-//! An eventfd is that everywhere. Where the kernel can put a completion into another ring
+//! A processor sleeps in its back end, so it is woken by what the back end waits for. An eventfd is
+//! that everywhere. Where the kernel can put a completion into another ring
 //! (`IORING_OP_MSG_RING`; without a ring of one's own since Linux 6.13), that is two steps less: no
 //! read of the eventfd to be started for each sleep, and none to be finished at each wake-up.
 //! `weft lab run rt-wake` has both beside a futex.
@@ -17,15 +17,15 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::base::lock::lock;
 
 /// What the completion of a message says.
-pub(super) const RUNG: u64 = 2;
+pub(super) const WOKEN_BY_MESSAGE: u64 = 2;
 
 /// Of one processor's place: there while a processor is.
 #[derive(Debug, Default)]
-pub(crate) struct Doorbell(Mutex<Option<Bell>>);
+pub(crate) struct Waker(Mutex<Option<WakeTarget>>);
 
 /// Used under the lock, so that nothing writes to what is closed.
 #[derive(Debug)]
-struct Bell {
+struct WakeTarget {
     eventfd: Arc<OwnedFd>,
     /// That the processor sleeps in, unless it is epoll.
     ring: Option<RawFd>,
@@ -34,14 +34,14 @@ struct Bell {
 /// This kernel, or its administrator, allows no messages without a ring.
 static NO_MESSAGES: AtomicBool = AtomicBool::new(false);
 
-impl Doorbell {
+impl Waker {
     /// Before a processor comes: what its back end waits for.
     ///
     /// # Errors
     /// What `eventfd(2)` reports.
     pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
         let eventfd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        *lock(&self.0) = Some(Bell {
+        *lock(&self.0) = Some(WakeTarget {
             eventfd: Arc::clone(&eventfd),
             ring: None,
         });
@@ -53,32 +53,34 @@ impl Doorbell {
         lock(&self.0).take();
     }
 
-    /// The processor sleeps in this ring from now on, until [`detach`](Doorbell::detach), which
+    /// The processor sleeps in this ring from now on, until [`detach`](Waker::detach), which
     /// comes before the ring is closed.
     pub(super) fn attach(&self, ring: RawFd) {
-        if let Some(bell) = lock(&self.0).as_mut() {
-            bell.ring = Some(ring);
+        if let Some(target) = lock(&self.0).as_mut() {
+            target.ring = Some(ring);
         }
     }
 
     pub(super) fn detach(&self) {
-        if let Some(bell) = lock(&self.0).as_mut() {
-            bell.ring = None;
+        if let Some(target) = lock(&self.0).as_mut() {
+            target.ring = None;
         }
     }
 
     /// Ends the sleep of the processor, which was woken, or is about to sleep.
-    pub(crate) fn ring(&self) {
-        let bell = lock(&self.0);
-        let Some(bell) = bell.as_ref() else { return };
-        if !bell.send_message() {
+    pub(crate) fn wake(&self) {
+        let target = lock(&self.0);
+        let Some(target) = target.as_ref() else {
+            return;
+        };
+        if !target.send_message() {
             // The count of an eventfd cannot overflow here: each sleep is written to once.
-            rustix::io::write(&bell.eventfd, &1u64.to_ne_bytes()).expect("write to an eventfd");
+            rustix::io::write(&target.eventfd, &1u64.to_ne_bytes()).expect("write to an eventfd");
         }
     }
 }
 
-impl Bell {
+impl WakeTarget {
     fn send_message(&self) -> bool {
         let Some(ring) = self.ring else { return false };
         if NO_MESSAGES.load(Ordering::Relaxed) {
@@ -96,11 +98,12 @@ impl Bell {
     }
 }
 
-/// Puts a completion with [`RUNG`] into a ring. `io_uring_register(2)`
+/// Puts a completion with [`WOKEN_BY_MESSAGE`] into a ring. `io_uring_register(2)`
 fn message_to(ring: RawFd) -> io::Result<()> {
     /// Not in libc's headers of 2024.
     const IORING_REGISTER_SEND_MSG_RING: libc::c_uint = 31;
-    let entry: squeue::Entry = opcode::MsgRingData::new(Fd(ring), 0, RUNG, None).build();
+    let entry: squeue::Entry =
+        opcode::MsgRingData::new(Fd(ring), 0, WOKEN_BY_MESSAGE, None).build();
     let (no_ring, entries): (libc::c_int, libc::c_uint) = (-1, 1);
     // SAFETY: an entry is the kernel's `struct io_uring_sqe` (the crate declares it so), and is
     // only read.
@@ -128,7 +131,9 @@ mod tests {
     /// How many completions the ring got, and what the eventfd counted.
     fn heard(eventfd: &OwnedFd, ring: &mut io_uring::IoUring) -> (usize, u64) {
         ring.submit_and_wait(0).unwrap();
-        let messages = ring.completion().filter(|entry| entry.user_data() == RUNG);
+        let messages = ring
+            .completion()
+            .filter(|entry| entry.user_data() == WOKEN_BY_MESSAGE);
         let messages = messages.count();
         rustix::io::ioctl_fionbio(eventfd, true).unwrap();
         let mut count = [0; 8];
@@ -139,11 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_is_heard_once_in_the_ring_or_by_the_eventfd() {
-        let (bell, mut ring) = (Doorbell::default(), set_up(8).unwrap());
-        let eventfd = bell.open().unwrap();
-        bell.attach(ring.as_raw_fd());
-        std::thread::scope(|scope| scope.spawn(|| bell.ring()).join().unwrap());
+    fn wakes_once_by_ring_or_eventfd() {
+        let (waker, mut ring) = (Waker::default(), set_up(8).unwrap());
+        let eventfd = waker.open().unwrap();
+        waker.attach(ring.as_raw_fd());
+        std::thread::scope(|scope| scope.spawn(|| waker.wake()).join().unwrap());
         let expected = match NO_MESSAGES.load(Ordering::Relaxed) {
             true => (0, 1),
             false => (1, 0),
@@ -152,25 +157,25 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_about_to_close_gets_no_message() {
-        let (bell, mut ring) = (Doorbell::default(), set_up(8).unwrap());
-        let eventfd = bell.open().unwrap();
-        bell.attach(ring.as_raw_fd());
-        bell.detach();
-        bell.ring();
+    fn detached_ring_gets_no_message() {
+        let (waker, mut ring) = (Waker::default(), set_up(8).unwrap());
+        let eventfd = waker.open().unwrap();
+        waker.attach(ring.as_raw_fd());
+        waker.detach();
+        waker.wake();
         assert_eq!(heard(&eventfd, &mut ring), (0, 1));
-        bell.close();
-        bell.ring();
+        waker.close();
+        waker.wake();
         assert_eq!(heard(&eventfd, &mut ring), (0, 0));
     }
 
     #[test]
-    fn what_takes_no_message_is_woken_by_the_eventfd() {
-        let (bell, mut ring) = (Doorbell::default(), set_up(8).unwrap());
-        let eventfd = bell.open().unwrap();
+    fn eventfd_wakes_without_message() {
+        let (waker, mut ring) = (Waker::default(), set_up(8).unwrap());
+        let eventfd = waker.open().unwrap();
         // Not a ring.
-        bell.attach(eventfd.as_raw_fd());
-        bell.ring();
+        waker.attach(eventfd.as_raw_fd());
+        waker.wake();
         assert_eq!(heard(&eventfd, &mut ring), (0, 1));
     }
 }

@@ -10,7 +10,7 @@ use crate::sched::fiber::{Fiber, FiberRef};
 pub(crate) const SHARDS: usize = 16;
 
 #[derive(Debug, Default)]
-pub(crate) struct Roster {
+pub(crate) struct Registry {
     shards: [Mutex<Shard>; SHARDS],
 }
 
@@ -37,7 +37,11 @@ impl Shard {
     fn remove(&mut self, fiber: FiberRef) {
         let place = fiber.control().place.load(Ordering::Relaxed);
         let was = self.places[place as usize].take();
-        assert_eq!(was, Some(fiber), "place {place} of the roster is another's");
+        assert_eq!(
+            was,
+            Some(fiber),
+            "place {place} of the registry is another's"
+        );
         self.free.push(place);
     }
 
@@ -52,7 +56,7 @@ impl Shard {
     }
 }
 
-impl Roster {
+impl Registry {
     /// Lists a fiber if `admit` says so, before a processor can find it. A fiber that is refused is
     /// never in the list: a handle that was taken from there would keep its closure, and what that
     /// borrows may be gone by then.
@@ -75,7 +79,7 @@ impl Roster {
     pub(crate) fn hand_over(
         &self,
         fiber: FiberRef,
-        to: &Roster,
+        to: &Registry,
         admit: impl FnOnce() -> bool,
     ) -> bool {
         let id = fiber.control().id();

@@ -1,7 +1,8 @@
-//! The mail of a processor: what other threads put there, and the processor takes as a whole.
+//! The inbox of a processor: other threads put messages there, and the processor takes them all.
 //!
-//! Not all mail wakes its processor: what can wait is posted, and found when the processor is awake
-//! for another reason. So one that is about to sleep or to go must see whatever is in the inbox.
+//! Not every message wakes the processor: what can wait is posted, and found when the processor is
+//! awake for another reason. So one that is about to sleep or to go must see whatever is in the
+//! inbox.
 
 use std::mem;
 
@@ -11,28 +12,27 @@ use crate::base::atomic::{AtomicBool, Mutex, MutexGuard, Ordering};
 /// beside it.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Mail<M> {
-    inbox: Mutex<Inbox<M>>,
+pub(crate) struct Inbox<M> {
+    inbox: Mutex<Messages<M>>,
     /// For a look without the lock. Set under the lock, so that a processor which saw a message
     /// there sees this as well.
     has_some: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Inbox<M> {
+struct Messages<M> {
     messages: Vec<M>,
     /// There is no processor to read them.
     is_closed: bool,
 }
 
-impl<M> Mail<M> {
+impl<M> Inbox<M> {
     /// For a processor that is yet to come.
-    pub(crate) fn closed() -> Mail<M> {
-        let (messages, is_closed) = (Vec::new(), true);
-        Mail {
-            inbox: Mutex::new(Inbox {
-                messages,
-                is_closed,
+    pub(crate) fn closed() -> Inbox<M> {
+        Inbox {
+            inbox: Mutex::new(Messages {
+                messages: Vec::new(),
+                is_closed: true,
             }),
             has_some: AtomicBool::new(false),
         }
@@ -81,7 +81,7 @@ impl<M> Mail<M> {
         mem::take(&mut inbox.messages)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inbox<M>> {
+    fn lock(&self) -> MutexGuard<'_, Messages<M>> {
         self.inbox
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -96,19 +96,19 @@ mod models {
 
     /// Seen (in review): a processor that was removed slept, and did not go. Cause: the inbox had a
     /// message before `has_some` said so. Between the two, the processor could not close the inbox
-    /// and saw no mail; and what can wait wakes no processor. Cure: both change under the lock.
+    /// and saw no message; and what can wait wakes no processor. Cure: both change under the lock.
     #[test]
-    fn a_processor_that_goes_does_not_sleep_over_mail() {
+    fn retiring_processor_sees_every_message() {
         loom::model(|| {
-            let mail = Arc::new(Mail::closed());
-            mail.open();
-            let poster = Arc::clone(&mail);
+            let inbox = Arc::new(Inbox::closed());
+            inbox.open();
+            let poster = Arc::clone(&inbox);
             let thread = thread::spawn(move || poster.post(7).is_ok());
             let mut taken = Vec::new();
-            // As `Processor::wind_down` and `Processor::rest_for_mail`.
-            while !mail.close_if_empty() {
-                assert!(mail.has_some(), "asleep over a message");
-                taken.extend(mail.take());
+            // As `Processor::wind_down` and `Processor::sleep_for_messages`.
+            while !inbox.close_if_empty() {
+                assert!(inbox.has_some(), "asleep over a message");
+                taken.extend(inbox.take());
             }
             let is_posted = thread.join().unwrap();
             assert_eq!(taken.len(), usize::from(is_posted), "read, or refused");

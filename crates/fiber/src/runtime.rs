@@ -304,11 +304,7 @@ impl Runtime {
 
     /// [Cancels](crate::Fiber::cancel) all fibers that there are.
     pub fn cancel_all(&self) {
-        self.cluster
-            .registry
-            .fibers()
-            .iter()
-            .for_each(Fiber::cancel);
+        self.cluster.fibers().iter().for_each(Fiber::cancel);
     }
 
     fn stop(&mut self) {

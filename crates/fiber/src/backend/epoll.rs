@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use super::{Completed, Completion, Wait};
+use crate::backend::completion::{Completed, Completion, Wait};
 use crate::base::counters::Counters;
 
 /// How many events a turn takes; the rest comes with the next.

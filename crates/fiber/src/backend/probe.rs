@@ -7,7 +7,8 @@ use std::thread;
 
 use io_uring::{IoUring, Probe, opcode};
 
-use super::{Uring, Waker};
+use crate::backend::uring::Uring;
+use crate::backend::waker::Waker;
 
 /// A ring can be had; what it offers.
 #[derive(Clone, Debug)]

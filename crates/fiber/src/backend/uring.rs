@@ -18,16 +18,15 @@ use std::time::Duration;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-use super::lent::{LentBuffers, LentMemory};
-use super::waker::{WOKEN_BY_MESSAGE, Waker};
-use super::{Completed, Completion, Wait};
+use crate::backend::completion::{Completed, Completion, Wait};
+use crate::backend::lent::{LentBuffers, LentMemory};
+use crate::backend::ring::set_up;
+use crate::backend::waker::{WOKEN_BY_MESSAGE, Waker};
 use crate::base::counters::Counters;
 use crate::switch::resources;
 
 /// Entries of the submission ring: more operations than this in one turn cost another system call.
 const SQ_ENTRIES: u32 = 1024;
-/// The kernel keeps what does not fit (IORING_FEAT_NODROP), at a price.
-const CQ_ENTRIES: u32 = 8192;
 
 /// How long a ring that ends waits before it cancels again what has not ended.
 const SHUT_DOWN_LOOK: Duration = Duration::from_millis(10);
@@ -57,18 +56,6 @@ pub(crate) struct Uring {
     /// See [`Backend::is_to_complete`](super::Backend::is_to_complete).
     is_to_complete: Cell<bool>,
     pub(super) buffers: ManuallyDrop<LentBuffers>,
-}
-
-/// Sets up a ring as processors use it.
-pub(super) fn set_up(entries: u32) -> io::Result<IoUring> {
-    IoUring::builder()
-        .dontfork()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_taskrun_flag()
-        .setup_submit_all()
-        .setup_cqsize(CQ_ENTRIES.max(entries * 2))
-        .build(entries)
 }
 
 impl Uring {

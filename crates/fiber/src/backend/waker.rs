@@ -125,7 +125,7 @@ fn message_to(ring: RawFd) -> io::Result<()> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::backend::uring::set_up;
+    use crate::backend::ring::set_up;
     use std::os::fd::AsRawFd;
 
     /// How many completions the ring got, and what the eventfd counted.

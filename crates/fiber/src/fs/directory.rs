@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use io_uring::opcode;
 
 use super::metadata::{Metadata, metadata, symlink_metadata};
-use super::{HERE, by_ring, c_path};
+use super::ring_call::{HERE, by_ring, c_path};
 use crate::io::offload::offload;
 use crate::io::path::{IoPath, io_path};
 

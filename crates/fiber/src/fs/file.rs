@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 
 use super::metadata::{self, Metadata};
-use super::{HERE, by_ring, c_path};
+use super::ring_call::{HERE, by_ring, c_path};
 use crate::backend::ring_len;
 use crate::base::by_reference;
 use crate::io::offload::offload;

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use io_uring::{opcode, types::Fd};
 
-use super::{HERE, by_ring, c_path};
+use super::ring_call::{HERE, by_ring, c_path};
 use crate::io::offload::offload;
 use crate::io::path::{IoPath, io_path};
 

@@ -33,6 +33,7 @@ mod directory;
 mod file;
 mod metadata;
 mod page_cache;
+mod ring_call;
 
 pub use aligned::{AlignedBuffer, DIRECT_ALIGNMENT};
 pub use directory::{
@@ -43,16 +44,14 @@ pub use file::{File, OpenOptions, read_at, write_at};
 pub use metadata::{Metadata, metadata, symlink_metadata};
 pub use page_cache::is_cached;
 
-use std::ffi::CString;
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use io_uring::{opcode, squeue, types::Fd};
+use io_uring::opcode;
 
+use crate::fs::ring_call::{HERE, by_ring, c_path};
 use crate::io::offload::offload;
 use crate::io::path::{IoPath, io_path};
-use crate::io::ring::operate;
 
 /// The whole content of a file.
 ///
@@ -135,22 +134,4 @@ pub fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
 pub fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
     let path = path.as_ref();
     offload(|| std::fs::canonicalize(path))
-}
-
-/// Names are looked up from the working directory.
-const HERE: Fd = Fd(libc::AT_FDCWD);
-
-fn c_path(path: &Path) -> io::Result<CString> {
-    Ok(CString::new(path.as_os_str().as_bytes())?)
-}
-
-/// Makes an operation of the ring and waits for it, as often as a signal interrupts it. What the
-/// entry points to must stay for the time of the call.
-fn by_ring(entry: &squeue::Entry) -> io::Result<usize> {
-    loop {
-        match operate(entry.clone(), None).and_then(|completion| completion.into_result()) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
 }

@@ -43,7 +43,7 @@ fn fibers() -> Option<Vec<Fiber>> {
     let clusters = CLUSTERS.try_lock().ok()?;
     let mut found = Vec::new();
     for cluster in clusters.iter().filter_map(Weak::upgrade) {
-        found.extend(cluster.registry.try_fibers()?);
+        found.extend(cluster.try_fibers()?);
     }
     found.sort_unstable_by_key(Fiber::id);
     Some(found)

@@ -82,7 +82,7 @@ pub struct DumpedStack {
 impl Dump {
     /// Looks at all fibers of `cluster`; with `backtraces`, asks those that wait where they are.
     pub(crate) fn of(cluster: &Arc<Cluster>, backtraces: bool) -> Dump {
-        let mut found = cluster.registry.fibers();
+        let mut found = cluster.fibers();
         found.sort_unstable_by_key(Fiber::id);
         let mut traces = if backtraces {
             trace(cluster, &found)
@@ -106,7 +106,7 @@ impl Dump {
     pub(crate) fn is_any_ring(cluster: &Cluster) -> bool {
         let mut waits = HashMap::new();
         for part in 0..SHARDS {
-            for fiber in cluster.registry.part(part) {
+            for fiber in cluster.fibers_of_shard(part) {
                 let state = fiber.control.look().state();
                 let (_, waits_for) = wait_of(&fiber.control, state);
                 if let Some(other) = waits_for {

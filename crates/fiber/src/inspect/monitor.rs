@@ -254,7 +254,7 @@ impl Watch {
         let shared = &self.cluster.processors[processor];
         let backtrace = trace_thread(shared.thread.load(Ordering::Acquire));
         self.cluster.stalls.fetch_add(1, Ordering::Relaxed);
-        let fibers = self.cluster.registry.fibers();
+        let fibers = self.cluster.fibers();
         let fiber = fibers.iter().find(|fiber| fiber.id() == number);
         let stall = Stall {
             processor,

@@ -24,11 +24,11 @@
 //! same reason the last fiber that waits cannot go while the accept is in the ring: the accept is
 //! cancelled first, and what it brings all the same is the fiber's.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -38,8 +38,9 @@ use crate::base::cancelled::{Cancelled, is_cancellation};
 use crate::base::lock::lock;
 use crate::io::op::{Op, OpCarrier, check_cancelled};
 use crate::io::path::IoPath;
+use crate::sched::acceptors::{Acceptor, Acceptors, ListenerState};
 use crate::sched::block::give_way;
-use crate::sched::cluster::{Cluster, Message};
+use crate::sched::cluster::Message;
 use crate::sched::processor::{self, Processor};
 use crate::switch::reason::Operation;
 
@@ -47,60 +48,21 @@ use crate::switch::reason::Operation;
 /// the first time, and at most.
 const MORE: (usize, usize) = (8, 1024);
 
-/// What all processors share of one listener.
-#[derive(Debug)]
-pub(crate) struct ListenerState {
-    /// Non-blocking from the first accept on: others may be faster.
-    fd: OwnedFd,
-    id: u64,
-    closed: AtomicBool,
-    /// How many fibers wait, on all processors.
-    waiting: AtomicUsize,
-    /// The processors that accept from it: they are told when it closes.
-    users: Mutex<Vec<(Arc<Cluster>, usize)>>,
-    /// For plain threads that wait: readable for ever once the listener is closed.
-    end: OnceLock<OwnedFd>,
-}
-
-/// The listeners that fibers of one processor wait on. Few, so a list.
-#[derive(Default)]
-pub(crate) struct Acceptors {
-    list: RefCell<Vec<Acceptor>>,
-}
-
-/// One listener on one processor.
-struct Acceptor {
-    listener: Arc<ListenerState>,
-    /// An accept is in the ring, from its push to its completion. A fiber waits meanwhile.
-    is_armed: bool,
-    is_disarming: bool,
-    /// The ring's last accept left connections in the queue.
-    is_queue_filled: bool,
-    /// How many more were allowed after the ring's last accept, and are now.
-    more: usize,
-    more_now: usize,
-    /// Last in, first out.
-    waiters: Vec<*const Waiter>,
-}
-
 /// A fiber that waits for a connection; on its stack.
 struct Waiter {
     op: Op,
     connection: Cell<Option<OwnedFd>>,
 }
 
-impl ListenerState {
-    pub(crate) fn new(fd: OwnedFd, id: u64) -> Arc<ListenerState> {
-        Arc::new(ListenerState {
-            fd,
-            id,
-            closed: AtomicBool::new(false),
-            waiting: AtomicUsize::new(0),
-            users: Mutex::default(),
-            end: OnceLock::new(),
-        })
-    }
+/// The waiter at an address of an acceptor's list, or one just removed and not yet completed.
+fn waiter_at<'a>(address: *const ()) -> &'a Waiter {
+    // SAFETY: only `Acceptor::push` adds addresses, and they are of waiters. A waiter's fiber stays
+    // in `accept` until it is completed, which takes it off the list first; no caller keeps the
+    // reference beyond that.
+    unsafe { &*address.cast::<Waiter>() }
+}
 
+impl ListenerState {
     /// Ends all waits.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
@@ -134,12 +96,6 @@ impl ListenerState {
         rustix::io::ioctl_fionbio(self, true)?;
         let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(self.end.get_or_init(|| made))
-    }
-}
-
-impl AsFd for ListenerState {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 }
 
@@ -301,9 +257,7 @@ impl Acceptors {
     /// because the ring's accept has to end first.
     pub(crate) fn withdraw(&self, processor: &Processor, op: &Op) -> bool {
         let mut list = self.list.borrow_mut();
-        // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in a
-        // list.
-        let is_of = |&waiter: &*const Waiter| std::ptr::eq(unsafe { &raw const (*waiter).op }, op);
+        let is_of = |&waiter: &*const ()| std::ptr::eq(&raw const waiter_at(waiter).op, op);
         for acceptor in list.iter_mut() {
             if let Some(at) = acceptor.waiters.iter().position(is_of) {
                 if acceptor.is_armed && acceptor.waiters.len() == 1 {
@@ -496,27 +450,20 @@ impl Acceptor {
     /// want one.
     fn deliver(&mut self, processor: &Processor, connection: OwnedFd) {
         processor.shared().counters.accepted.add(1);
-        // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in
-        // the list.
-        let waits = |&waiter: &*const Waiter| !unsafe { &*waiter }.op.is_ending();
+        let waits = |&waiter: &*const ()| !waiter_at(waiter).op.is_ending();
         let at = self.waiters.iter().rposition(waits).unwrap_or(0);
-        let waiter = self.remove(at);
-        // SAFETY: as above; it is completed here.
-        let waiter = unsafe { &*waiter };
+        let waiter = waiter_at(self.remove(at));
         waiter.connection.set(Some(connection));
         waiter.op.complete(processor, Completion::READY);
     }
 
     /// Ends the waits that had to wait for the ring's accept.
     fn end_withdrawn(&mut self, processor: &Processor) {
-        // SAFETY: as in `deliver`.
-        let is_ending = |&waiter: &*const Waiter| unsafe { &*waiter }.op.is_ending();
+        let is_ending = |&waiter: &*const ()| waiter_at(waiter).op.is_ending();
         while let Some(at) = self.waiters.iter().position(is_ending) {
-            let waiter = self.remove(at);
-            // SAFETY: as in `deliver`.
-            unsafe { &*waiter }
-                .op
-                .complete(processor, Completion::error(libc::ECANCELED));
+            let waiter = waiter_at(self.remove(at));
+            let cancelled = Completion::error(libc::ECANCELED);
+            waiter.op.complete(processor, cancelled);
         }
     }
 
@@ -530,12 +477,12 @@ impl Acceptor {
         }
     }
 
-    fn push(&mut self, waiter: *const Waiter) {
+    fn push(&mut self, waiter: &Waiter) {
         self.listener.waiting.fetch_add(1, Ordering::SeqCst);
-        self.waiters.push(waiter);
+        self.waiters.push(std::ptr::from_ref(waiter).cast());
     }
 
-    fn remove(&mut self, at: usize) -> *const Waiter {
+    fn remove(&mut self, at: usize) -> *const () {
         self.listener.waiting.fetch_sub(1, Ordering::SeqCst);
         self.waiters.remove(at)
     }
@@ -566,9 +513,8 @@ impl Acceptor {
     /// Gives an error to all that wait. Those that come back arm again.
     fn fail(&mut self, processor: &Processor, completion: Completion) {
         while let Some(last) = self.waiters.len().checked_sub(1) {
-            let waiter = self.remove(last);
-            // SAFETY: as in `deliver`.
-            unsafe { &*waiter }.op.complete(processor, completion);
+            let waiter = waiter_at(self.remove(last));
+            waiter.op.complete(processor, completion);
         }
     }
 

@@ -10,8 +10,8 @@ use super::resolve::{first_that_works, resolve};
 use super::socket::{Socket, SocketKind};
 use super::{listener, stream};
 use crate::backend::Interest;
-use crate::io::accept::ListenerState;
 use crate::io::path::{IoPath, io_path};
+use crate::sched::acceptors::ListenerState;
 
 /// A TCP connection, as [`std::net::TcpStream`].
 #[derive(Debug)]

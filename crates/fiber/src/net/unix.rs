@@ -17,8 +17,8 @@ use super::datagram::datagram;
 use super::socket::{Socket, SocketKind};
 use super::{listener, stream};
 use crate::backend::Interest;
-use crate::io::accept::ListenerState;
 use crate::io::path::{IoPath, io_path};
+use crate::sched::acceptors::ListenerState;
 
 /// A connection between processes of this machine, as [`std::os::unix::net::UnixStream`].
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::backend::{BackendKind, LentMemory, Waker};
 use crate::base::counters::Counters;
 use crate::base::home::Home;
 use crate::base::lock::lock;
-use crate::sched::fiber::FiberRef;
+use crate::sched::fiber_ref::FiberRef;
 use crate::sched::idle::{Idle, Notified};
 use crate::sched::inbox::Inbox;
 use crate::sched::ready_queue::ReadyQueue;
@@ -42,7 +42,7 @@ pub(crate) struct Cluster {
     pub(crate) idle: Arc<Idle>,
     /// With [`CLOSED`].
     fiber_count: AtomicUsize,
-    pub(crate) registry: Registry,
+    pub(super) registry: Registry<FiberRef>,
     stopping: AtomicBool,
     /// A monitor looks now and then whether work waits while a processor sleeps.
     is_monitored: AtomicBool,
@@ -142,7 +142,7 @@ impl Cluster {
             queue: ReadyQueue::new(processors_max),
             idle,
             fiber_count: AtomicUsize::new(0),
-            registry: Registry::default(),
+            registry: Registry::new(),
             stopping: AtomicBool::new(false),
             is_monitored: AtomicBool::new(false),
             stalls: AtomicU64::new(0),
@@ -174,37 +174,13 @@ impl Cluster {
         self.places_open.fetch_max(index + 1, Ordering::AcqRel);
     }
 
-    /// Counts and lists a new fiber, under the lock of the list: a cancellation of all that finds
-    /// it counted also finds it listed.
-    ///
-    /// # Errors
-    /// The runtime has been shut down; the fiber is not taken.
-    pub(super) fn admit(&self, fiber: FiberRef) -> io::Result<()> {
-        self.process.check("spawn a fiber");
-        match self.registry.add(fiber, || self.count_in()) {
-            true => Ok(()),
-            false => Err(stopped()),
-        }
-    }
-
-    /// `false` if the cluster is closed.
-    fn count_in(&self) -> bool {
+    /// Counts a new fiber; false if the cluster is closed.
+    pub(super) fn count_in(&self) -> bool {
         let is_closed = self.fiber_count.fetch_add(1, Ordering::AcqRel) & CLOSED != 0;
         if is_closed {
             self.fiber_finished();
         }
         !is_closed
-    }
-
-    /// Lists and counts a fiber of this cluster in another one instead; `false` if that is closed.
-    pub(crate) fn hand_over(&self, fiber: FiberRef, to: &Cluster) -> bool {
-        let moved = self
-            .registry
-            .hand_over(fiber, &to.registry, || to.count_in());
-        if moved {
-            self.fiber_finished();
-        }
-        moved
     }
 
     /// No fiber comes any more; says how many there are.
@@ -214,17 +190,6 @@ impl Cluster {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.fiber_count.load(Ordering::Acquire) & CLOSED != 0
-    }
-
-    /// Starts a fiber on this very processor: the one after `index` others that run, round and
-    /// round.
-    ///
-    /// # Errors
-    /// The runtime has been shut down; the fiber is not taken.
-    pub(crate) fn spawn_on(&self, fiber: FiberRef, index: usize) -> io::Result<()> {
-        self.admit(fiber)?;
-        self.send_to_running(index, Message::Start(fiber));
-        Ok(())
     }
 
     /// Sends a message to the processor after `index` others that run, round and round. To none if

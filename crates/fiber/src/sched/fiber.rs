@@ -28,6 +28,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::base::cancelled::Cancellation;
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
+pub(crate) use crate::sched::fiber_ref::FiberRef;
 use crate::sched::spans::{self, Spans};
 use crate::sched::watch::Watch;
 use crate::switch::locals::Locals;
@@ -62,8 +63,8 @@ pub(crate) struct Control {
     pub(super) context: UnsafeCell<Option<Context>>,
     pub(super) yielder: Cell<*const Yielder<Resume, Suspend>>,
     watch: Watch<ProcessorShared>,
-    /// Where it stands in its part of the registry.
-    pub(super) place: AtomicU32,
+    /// Slot in its shard of the cluster's registry.
+    pub(super) registry_slot: AtomicU32,
     waiting: Waiting,
     cancellation: Cancellation,
     /// Touched where the fiber runs only.
@@ -180,16 +181,6 @@ pub(crate) enum Ran {
     Finished,
 }
 
-/// A fiber that is not finished, as queues and operations hold it.
-///
-/// INVARIANT: the runtime owns one count of the control block from spawn to finish, so the address
-/// is good; and the fiber is in one place only: running, in one queue, or named by one waiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FiberRef(NonNull<Control>);
-
-// SAFETY: it is a counted pointer to a `Sync` control block; see the invariant.
-unsafe impl Send for FiberRef {}
-
 impl Control {
     pub(crate) fn new(
         cluster: Arc<Cluster>,
@@ -221,7 +212,7 @@ impl Control {
             context: UnsafeCell::new(context),
             yielder: Cell::new(std::ptr::null()),
             watch: Watch::default(),
-            place: AtomicU32::new(0),
+            registry_slot: AtomicU32::new(0),
             waiting: Waiting::default(),
             cancellation: Cancellation::default(),
             rare: OnceCell::new(),
@@ -329,26 +320,33 @@ impl Control {
 impl FiberRef {
     /// Hands one count of the control block to the runtime.
     pub(crate) fn new(control: Arc<Control>) -> FiberRef {
-        let address = Arc::into_raw(control).cast_mut();
-        FiberRef(NonNull::new(address).expect("an Arc is never null"))
+        let address = NonNull::new(Arc::into_raw(control).cast_mut());
+        FiberRef::at(address.expect("an Arc is never null").cast())
     }
 
     /// For as long as the handle is there.
     pub(crate) fn of(fiber: &Fiber) -> FiberRef {
-        FiberRef(NonNull::from(&*fiber.control))
+        FiberRef::at(NonNull::from(&*fiber.control).cast())
     }
 
+    #[inline(always)]
     pub(crate) fn control(&self) -> &Control {
-        // SAFETY: see the invariant of FiberRef.
-        unsafe { self.0.as_ref() }
+        // SAFETY: see the invariant of FiberRef. Its address is that of a control block, because
+        // only `new` and `of` make one.
+        unsafe { self.control_ptr().as_ref() }
+    }
+
+    #[inline(always)]
+    fn control_ptr(self) -> NonNull<Control> {
+        self.address().cast()
     }
 
     pub(crate) fn handle(self) -> Fiber {
         // SAFETY: the pointer came from Arc::into_raw, and the runtime's own count keeps it alive
         // while a new one is made.
         let control = unsafe {
-            Arc::increment_strong_count(self.0.as_ptr());
-            Arc::from_raw(self.0.as_ptr())
+            Arc::increment_strong_count(self.control_ptr().as_ptr());
+            Arc::from_raw(self.control_ptr().as_ptr())
         };
         Fiber { control }
     }
@@ -356,7 +354,7 @@ impl FiberRef {
     /// Gives the runtime's count back: the fiber is finished.
     pub(crate) fn release(self) {
         // SAFETY: the pointer came from Arc::into_raw, and this is the end of the invariant.
-        drop(unsafe { Arc::from_raw(self.0.as_ptr()) });
+        drop(unsafe { Arc::from_raw(self.control_ptr().as_ptr()) });
     }
 
     /// What a fiber between two steps, or in one, runs. While it is in one the kernel has nothing

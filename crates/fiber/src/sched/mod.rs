@@ -1,13 +1,14 @@
-//! Who runs where and when. From the ground up: each knows only those above it in this list, but
-//! for the fiber, which keeps its cluster alive.
+//! The scheduler. From the ground up: each module knows only those above it in this list.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `backlog`, `idle`, `inbox`, `ready_queue` | how long work waits, sleepers, inboxes, run queues: without a clock, without fibers |
 //! | `threads` | the kernel threads of a cluster's processors |
 //! | `spans`, `watch` | parts of a fiber's control block |
-//! | `fiber` | the control block |
-//! | `registry`, `cluster` | all fibers; what processors share |
+//! | `fiber_ref`, `registry` | the address of a fiber; a list of all |
+//! | `cluster` | state that processors share |
+//! | `fiber`, `members` | the control block; fibers of a cluster |
+//! | `acceptors` | listeners that fibers wait on |
 //! | `processor` | the half of a processor that belongs to its thread |
 //! | `local`, `waiting`, `wake` | what a fiber has, waits for, and is woken by |
 //! | `block`, `run` | how a fiber gives its processor away, and how it gets it |
@@ -22,15 +23,20 @@ pub(crate) mod threads;
 #[cfg(feature = "tracing")]
 pub mod spans;
 #[cfg(not(feature = "tracing"))]
-#[path = "spans_off.rs"]
-pub(crate) mod spans;
+pub(crate) mod spans_off;
+#[cfg(not(feature = "tracing"))]
+pub(crate) use spans_off as spans;
 pub(crate) mod watch;
 
-pub(crate) mod fiber;
-
+mod fiber_ref;
 pub(crate) mod registry;
 
 pub(crate) mod cluster;
+
+pub(crate) mod fiber;
+mod members;
+
+pub(crate) mod acceptors;
 
 pub(crate) mod processor;
 

@@ -19,13 +19,13 @@ use crate::backend::{Backend, Completed};
 use crate::base::clock::after;
 use crate::base::report::report;
 use crate::base::stamp;
-use crate::io::accept::Acceptors;
+use crate::sched::acceptors::Acceptors;
 use crate::sched::backlog::{Backlog, WORTH_WAKING};
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
 use crate::sched::fiber::{Fiber, FiberRef};
 use crate::sched::idle::Notified;
 use crate::sched::ready_queue::Visitor;
-use crate::sched::registry;
+use crate::sched::registry::SHARDS;
 use crate::sched::watch::SetTimer;
 use crate::switch::stack::StackCache;
 
@@ -87,7 +87,7 @@ pub(crate) enum Expiry {
 #[derive(Debug, Default)]
 pub(crate) struct Retiring {
     is_begun: Cell<bool>,
-    /// Parts of the registry that have been looked through for fibers that wait here and may leave.
+    /// Shards of the registry that have been looked through for fibers that wait here and may leave.
     pub(crate) parts_done: Cell<usize>,
 }
 
@@ -103,7 +103,7 @@ impl Retiring {
 
     /// Whether it has to go on by itself, without waiting for anything.
     pub(crate) fn is_busy(&self) -> bool {
-        self.is_begun.get() && self.parts_done.get() < registry::SHARDS
+        self.is_begun.get() && self.parts_done.get() < SHARDS
     }
 }
 
@@ -437,7 +437,7 @@ pub(crate) fn is_fiber_of_here(id: u64) -> bool {
     // SAFETY: as in `with_current`.
     let processor = (!processor.is_null()).then(|| unsafe { &*processor });
     processor.is_some_and(|processor| {
-        let found = processor.cluster.registry.find(id);
+        let found = processor.cluster.find_fiber(id);
         found.is_some_and(|fiber| {
             let is_here = fiber.control.is_home(processor.shared());
             is_here && !FiberRef::of(&fiber).is_movable() || processor.is_alone()

@@ -1,89 +1,96 @@
-//! All fibers of a cluster, started or not: for cancelling them, and for showing them.
+//! The registry of a cluster's fibers, started or not: a list in shards, by number.
 
+use std::fmt::Debug;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::base::lock::lock;
-use crate::sched::fiber::{Fiber, FiberRef};
 
-/// Fibers start and end on all processors at once, so the list is in parts, by the fiber's number.
+/// Number of shards. Fibers start and end on all processors at once.
 pub(crate) const SHARDS: usize = 16;
 
-#[derive(Debug, Default)]
-pub(crate) struct Registry {
-    shards: [Mutex<Shard>; SHARDS],
+/// Items with a number each. An item's owner keeps the slot, so it comes and goes in constant time.
+#[derive(Debug)]
+pub(crate) struct Registry<T> {
+    shards: [Mutex<Shard<T>>; SHARDS],
 }
 
-/// A part of the list. A fiber keeps its place in it, so that it comes and goes in constant time.
-#[derive(Debug, Default)]
-struct Shard {
-    places: Vec<Option<FiberRef>>,
+#[derive(Debug)]
+struct Shard<T> {
+    slots: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
-impl Shard {
-    fn add(&mut self, fiber: FiberRef) {
-        let place = match self.free.pop() {
-            Some(place) => place,
+impl<T: Copy + Debug + Eq> Shard<T> {
+    fn add(&mut self, item: T, slot: &AtomicU32) {
+        let free = match self.free.pop() {
+            Some(free) => free,
             None => {
-                self.places.push(None);
-                u32::try_from(self.places.len() - 1).expect("fewer than 2^32 fibers")
+                self.slots.push(None);
+                u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 fibers")
             }
         };
-        self.places[place as usize] = Some(fiber);
-        fiber.control().place.store(place, Ordering::Relaxed);
+        self.slots[free as usize] = Some(item);
+        slot.store(free, Ordering::Relaxed);
     }
 
-    fn remove(&mut self, fiber: FiberRef) {
-        let place = fiber.control().place.load(Ordering::Relaxed);
-        let was = self.places[place as usize].take();
-        assert_eq!(
-            was,
-            Some(fiber),
-            "place {place} of the registry is another's"
-        );
-        self.free.push(place);
+    fn remove(&mut self, item: T, slot: &AtomicU32) {
+        let slot = slot.load(Ordering::Relaxed);
+        let was = self.slots[slot as usize].take();
+        assert_eq!(was, Some(item), "slot {slot} of the registry is another's");
+        self.free.push(slot);
     }
 
-    /// A fiber in the list is not released before it has been taken out, under the lock that `self`
-    /// is in.
-    fn fibers(&self) -> Vec<Fiber> {
-        self.places
-            .iter()
-            .flatten()
-            .map(|fiber| fiber.handle())
-            .collect()
+    fn items(&self) -> impl Iterator<Item = T> {
+        self.slots.iter().flatten().copied()
     }
 }
 
-impl Registry {
-    /// Lists a fiber if `admit` says so, before a processor can find it. A fiber that is refused is
-    /// never in the list: a handle that was taken from there would keep its closure, and what that
-    /// borrows may be gone by then.
-    pub(crate) fn add(&self, fiber: FiberRef, admit: impl FnOnce() -> bool) -> bool {
-        let mut shard = lock(self.shard_of(fiber.control().id()));
+impl<T: Copy + Debug + Eq> Registry<T> {
+    pub(crate) fn new() -> Registry<T> {
+        Registry {
+            shards: std::array::from_fn(|_| {
+                Mutex::new(Shard {
+                    slots: Vec::new(),
+                    free: Vec::new(),
+                })
+            }),
+        }
+    }
+
+    /// Lists an item if `admit` returns true, under the lock: an item that is refused is never
+    /// listed.
+    pub(super) fn add(
+        &self,
+        id: u64,
+        item: T,
+        slot: &AtomicU32,
+        admit: impl FnOnce() -> bool,
+    ) -> bool {
+        let mut shard = lock(self.shard_of(id));
         let admitted = admit();
         if admitted {
-            shard.add(fiber);
+            shard.add(item, slot);
         }
         admitted
     }
 
-    /// Before the fiber is released.
-    pub(crate) fn remove(&self, fiber: FiberRef) {
-        lock(self.shard_of(fiber.control().id())).remove(fiber);
+    pub(super) fn remove(&self, id: u64, item: T, slot: &AtomicU32) {
+        lock(self.shard_of(id)).remove(item, slot);
     }
 
-    /// Moves a fiber into another list, if `admit` says so: a walk through one list finds it there,
-    /// or it is in the other by then.
-    pub(crate) fn hand_over(
+    /// Moves an item to another registry if `admit` returns true. A walk through one of them finds
+    /// it there, or it is in the other by then.
+    pub(super) fn hand_over(
         &self,
-        fiber: FiberRef,
-        to: &Registry,
+        id: u64,
+        item: T,
+        slot: &AtomicU32,
+        to: &Registry<T>,
         admit: impl FnOnce() -> bool,
     ) -> bool {
-        let id = fiber.control().id();
-        let (from, to) = (self.shard_of(id), to.shard_of(id));
+        let from = self.shard_of(id);
+        let to = to.shard_of(id);
         assert!(!std::ptr::eq(from, to), "a move to where the fiber is");
         // In the order of their addresses: others may go the other way.
         let (mut from, mut to) = if std::ptr::from_ref(from) < std::ptr::from_ref(to) {
@@ -95,40 +102,29 @@ impl Registry {
         };
         let admitted = admit();
         if admitted {
-            from.remove(fiber);
-            to.add(fiber);
+            from.remove(item, slot);
+            to.add(item, slot);
         }
         admitted
     }
 
-    /// All that there are, one part after the other: fibers that come meanwhile may be missing.
-    pub(crate) fn fibers(&self) -> Vec<Fiber> {
-        (0..SHARDS).flat_map(|part| self.part(part)).collect()
+    /// Calls `f` with each item of shard `shard`, under its lock.
+    pub(super) fn map<R>(&self, shard: usize, f: impl FnMut(T) -> R) -> Vec<R> {
+        lock(&self.shards[shard]).items().map(f).collect()
     }
 
-    /// The fiber with this number.
-    pub(crate) fn find(&self, id: u64) -> Option<Fiber> {
-        let shard = lock(self.shard_of(id));
-        let mut fibers = shard.places.iter().flatten();
-        let found = fibers.find(|fiber| fiber.control().id() == id);
-        found.map(|fiber| fiber.handle())
+    /// As [`map`](Registry::map), without waiting for the lock: `None` if another thread has it.
+    pub(super) fn try_map<R>(&self, shard: usize, f: impl FnMut(T) -> R) -> Option<Vec<R>> {
+        let shard = self.shards[shard].try_lock().ok()?;
+        Some(shard.items().map(f).collect())
     }
 
-    /// Those of one part of [`SHARDS`].
-    pub(crate) fn part(&self, part: usize) -> Vec<Fiber> {
-        lock(&self.shards[part]).fibers()
+    /// Returns the first `Some` of `f`, of the items that may have number `id`, under the lock.
+    pub(super) fn find<R>(&self, id: u64, f: impl FnMut(T) -> Option<R>) -> Option<R> {
+        lock(self.shard_of(id)).items().find_map(f)
     }
 
-    /// The same for a debugger, which has stopped the world: `None` if a change was under way.
-    pub(crate) fn try_fibers(&self) -> Option<Vec<Fiber>> {
-        let mut found = Vec::new();
-        for shard in &self.shards {
-            found.extend(shard.try_lock().ok()?.fibers());
-        }
-        Some(found)
-    }
-
-    fn shard_of(&self, id: u64) -> &Mutex<Shard> {
+    fn shard_of(&self, id: u64) -> &Mutex<Shard<T>> {
         &self.shards[id as usize % SHARDS]
     }
 }

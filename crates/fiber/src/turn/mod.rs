@@ -404,7 +404,7 @@ impl Processor {
             Ran::Finished => {
                 counters.fibers_finished.add(1);
                 self.end_watch(fiber);
-                self.cluster.registry.remove(fiber);
+                self.cluster.unlist(fiber);
                 fiber.release();
                 self.cluster.fiber_finished();
             }

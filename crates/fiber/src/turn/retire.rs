@@ -52,7 +52,7 @@ impl Processor {
         }
         let part = self.retiring.parts_done.get();
         self.retiring.parts_done.set(part + 1);
-        for fiber in self.cluster.registry.part(part) {
+        for fiber in self.cluster.fibers_of_shard(part) {
             self.relocate(&fiber);
         }
     }

@@ -135,13 +135,18 @@ const HOUSES: &[House] = &[
             switch/valgrind switch/locals switch/reason switch/token
             switch/stack
             switch/look switch/resources
+            backend/completion backend/lent backend/ring
+            backend/waker
+            backend/epoll backend/uring
+            backend/probe
             backend
             sched/backlog sched/idle sched/inbox sched/ready_queue sched/threads
             sched/spans sched/spans_off
             sched/watch
-            sched/fiber
-            sched/registry
+            sched/fiber_ref sched/registry
             sched/cluster
+            sched/fiber
+            sched/members sched/acceptors
             sched/processor
             sched/local sched/waiting sched/wake
             sched/block sched/run

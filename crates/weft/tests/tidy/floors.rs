@@ -51,7 +51,7 @@ fn rooms_use_only_the_floors_below() {
 }
 
 /// How many upward arrows a crate may have; one that is not named, none.
-const UPWARD_MAX: &[(&str, usize)] = &[("fiber", 2), ("weft", 2)];
+const UPWARD_MAX: &[(&str, usize)] = &[("weft", 2)];
 
 #[test]
 fn few_upward_arrows_are_listed() {

@@ -171,21 +171,7 @@ const HOUSES: &[House] = &[
             runtime
             base switch sched io spawn inspect
         ",
-        upward: &[
-            (
-                "sched/fiber",
-                "sched/cluster",
-                "a fiber keeps the clusters that it has been in alive, because its handle wakes it \
-                 there; and a cluster's queue is made of fibers. One of the two has to name the \
-                 other",
-            ),
-            (
-                "sched/processor",
-                "io/accept",
-                "the listeners that its fibers wait on lie in the processor, as a field that it \
-                 makes and does not look into",
-            ),
-        ],
+        upward: &[],
     },
     House {
         name: "load",

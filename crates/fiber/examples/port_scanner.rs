@@ -1,5 +1,4 @@
-//! Which TCP ports of this machine answer? A fiber for each, 512 at a time: a semaphore says how
-//! many.
+//! Scans the TCP ports of this machine: a fiber for each, 512 at a time, bounded by a semaphore.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

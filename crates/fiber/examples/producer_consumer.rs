@@ -6,7 +6,7 @@ use std::thread;
 
 use fiber::sync::{mpmc, mpsc};
 
-/// How many numbers below `limit` have how many steps to 1 in Collatz's sequence.
+/// Numbers below `limit`, counted by their steps to 1 in Collatz's sequence.
 pub(crate) fn count_steps(limit: u64) -> BTreeMap<u32, u32> {
     let (jobs, to_do) = mpmc::bounded(64);
     let (results, done) = mpsc::sync_channel(64);

@@ -35,7 +35,7 @@ pub(crate) use waker::Waker;
 
 use crate::base::counters::Counters;
 
-/// Which back end a runtime was asked to use.
+/// Back end that a runtime is asked to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendChoice {
     /// io_uring if this kernel and its administrator allow it, else epoll.
@@ -47,7 +47,7 @@ pub enum BackendChoice {
     Epoll,
 }
 
-/// Which back end a runtime uses.
+/// Back end that a runtime uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendKind {
     /// io_uring: operations in batches.
@@ -101,13 +101,13 @@ impl Backend {
         }
     }
 
-    /// Whether a turn would not sleep even if it might: it hands over a send, which completes at
-    /// once unless the socket is full.
+    /// True if a turn would not sleep: it submits a send, which completes at once unless the socket
+    /// is full.
     pub(crate) fn is_to_complete(&self) -> bool {
         matches!(self, Backend::Uring(uring) if uring.is_to_complete())
     }
 
-    /// Whether the kernel has nothing left to complete, and no buffer is out.
+    /// True if the kernel has nothing left to complete, and no buffer is out.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
             Backend::Uring(uring) => uring.is_quiet(),
@@ -137,7 +137,7 @@ impl Backend {
         }
     }
 
-    /// Whether the kernel has not let go of everything, after
+    /// True until the kernel has let go of everything, after
     /// [`begin_shut_down`](Backend::begin_shut_down).
     pub(crate) fn is_shutting_down(&self) -> bool {
         matches!(self, Backend::Uring(uring) if uring.is_in_flight())

@@ -118,7 +118,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     by_ring(&opcode::UnlinkAt::new(HERE, path.as_ptr()).build()).map(drop)
 }
 
-/// Where a symbolic link leads, one step.
+/// Target of a symbolic link, one step.
 ///
 /// # Errors
 /// What `readlink(2)` reports.

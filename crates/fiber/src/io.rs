@@ -1,5 +1,5 @@
-//! What fibers ask of the kernel, and of other threads. From the ground up: each knows only those
-//! above it in this list.
+//! Requests of fibers to the kernel and to other threads. From the ground up: each module knows
+//! only those above it in this list.
 //!
 //! | module | what it is |
 //! |---|---|

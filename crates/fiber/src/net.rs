@@ -143,7 +143,7 @@ macro_rules! stream {
     };
 }
 
-/// What streams and datagram sockets have in common.
+/// Methods that streams and datagram sockets share.
 macro_rules! handle {
     ($name:ident, $std:ty, $kind:ident) => {
         impl $name {
@@ -166,7 +166,7 @@ macro_rules! handle {
                 Ok(error.err().map(std::io::Error::from))
             }
 
-            /// How long a read may wait; `None` (the default) is for ever.
+            /// Limit on the wait of a read; `None` (the default) for none.
             ///
             /// # Errors
             /// `InvalidInput` for a zero time-out.
@@ -177,7 +177,7 @@ macro_rules! handle {
                 self.socket.set_timeout(Interest::Read, timeout)
             }
 
-            /// How long a write may wait; `None` (the default) is for ever.
+            /// Limit on the wait of a write; `None` (the default) for none.
             ///
             /// # Errors
             /// `InvalidInput` for a zero time-out.
@@ -221,7 +221,7 @@ macro_rules! handle {
     };
 }
 
-/// What listeners have in common.
+/// Methods that listeners share.
 macro_rules! listener {
     ($name:ident, $stream:ident, $std:ty, $kind:ident) => {
         impl $name {

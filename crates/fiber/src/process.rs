@@ -45,11 +45,11 @@ pub struct Command {
 
 /// A child process, as [`std::process::Child`]. Dropping it neither kills it nor waits for it.
 pub struct Child {
-    /// Where to write what it reads, if that is [`Stdio::piped`].
+    /// Pipe to its standard input, if that is [`Stdio::piped`].
     pub stdin: Option<PipeWriter>,
-    /// What it writes, if that is [`Stdio::piped`].
+    /// Pipe from its standard output, if that is [`Stdio::piped`].
     pub stdout: Option<PipeReader>,
-    /// What it writes as errors, if that is [`Stdio::piped`].
+    /// Pipe from its standard error, if that is [`Stdio::piped`].
     pub stderr: Option<PipeReader>,
     inner: std::process::Child,
     /// Readable once it has ended (pidfd_open(2)).
@@ -103,19 +103,19 @@ impl Command {
         self
     }
 
-    /// What it reads.
+    /// Sets its standard input.
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Command {
         self.inner.stdin(stdin);
         self
     }
 
-    /// Where it writes.
+    /// Sets its standard output.
     pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Command {
         self.inner.stdout(stdout);
         self
     }
 
-    /// Where it writes errors.
+    /// Sets its standard error.
     pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Command {
         self.inner.stderr(stderr);
         self
@@ -201,7 +201,7 @@ impl Child {
         }
     }
 
-    /// How it has ended; `None` if it has not.
+    /// Exit status; `None` if it has not ended.
     ///
     /// # Errors
     /// What `waitid(2)` reports.

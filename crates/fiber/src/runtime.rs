@@ -40,7 +40,7 @@ pub struct Runtime {
     monitor: Option<Monitor>,
 }
 
-/// How a [`shutdown`](Runtime::shutdown_with) went.
+/// Result of a [`shutdown`](Runtime::shutdown_with).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shutdown {
     /// Fibers that had not finished in time, and were cancelled.
@@ -167,7 +167,7 @@ impl Runtime {
         ClusterHandle(Arc::clone(&self.cluster))
     }
 
-    /// How many processors it has, without those that are being removed.
+    /// Number of processors, without those that are being removed.
     pub fn processor_count(&self) -> usize {
         self.cluster.processor_count()
     }
@@ -217,7 +217,7 @@ impl Runtime {
         self.cluster().remove_processor(index)
     }
 
-    /// How many fibers there are, started or not.
+    /// Number of fibers, started or not.
     pub fn fiber_count(&self) -> usize {
         self.cluster.fiber_count()
     }
@@ -227,7 +227,7 @@ impl Runtime {
         self.cluster.backend
     }
 
-    /// Why the back end is epoll although [`BackendChoice::Auto`] would have liked io_uring.
+    /// Reason why the back end is epoll although [`BackendChoice::Auto`] prefers io_uring.
     pub fn denied(&self) -> Option<&Denied> {
         self.denied.as_ref()
     }
@@ -243,13 +243,13 @@ impl Runtime {
         Inspector(Arc::clone(&self.cluster))
     }
 
-    /// How often the stall detector has found a fiber that kept its processor for too long.
+    /// Number of times that the stall detector found a fiber that kept its processor for too long.
     pub fn stall_count(&self) -> u64 {
         self.cluster.stalls.load(Ordering::Relaxed)
     }
 
-    /// What each processor has counted, by number. Those of processors that were removed stay, and
-    /// one that gets the same number goes on counting there.
+    /// Counters of each processor, by number. Those of processors that were removed stay, and one
+    /// that gets the same number goes on counting there.
     pub fn counters(&self) -> Vec<ProcessorCounters> {
         self.cluster
             .open_places()
@@ -265,7 +265,8 @@ impl Runtime {
         self.shutdown_with(patience, Duration::from_secs(1)).left
     }
 
-    /// As [`shutdown`](Runtime::shutdown), and waits up to `grace` for those that were cancelled.
+    /// Same as [`shutdown`](Runtime::shutdown), and waits up to `grace` for fibers that were
+    /// cancelled.
     ///
     /// Nothing is lost: what a fiber had received when it was cancelled it gets, connections that
     /// were not accepted are closed, the kernel gives all buffers back before the rings go, and no
@@ -337,23 +338,22 @@ impl fmt::Debug for Runtime {
 }
 
 impl RuntimeBuilder {
-    /// How many processors (kernel threads that run fibers); at least 1.
+    /// Number of processors (kernel threads that run fibers); at least 1.
     #[must_use]
     pub fn processors(mut self, count: usize) -> RuntimeBuilder {
         self.processors = Some(count.max(1));
         self
     }
 
-    /// How many processors there may be at a time, those that are being removed included; at least
-    /// as many as it starts with. 64 unless said otherwise, and not more than 8,192. Each costs
-    /// some 800 bytes, whether it is there or not.
+    /// Limit on processors at a time, those that are being removed included; at least as many as it
+    /// starts with. 64 by default, and at most 8,192. Each costs some 800 bytes, in use or not.
     #[must_use]
     pub fn max_processors(mut self, count: usize) -> RuntimeBuilder {
         self.processors_max = Some(count);
         self
     }
 
-    /// Which back end.
+    /// Sets the back end.
     #[must_use]
     pub fn backend(mut self, choice: BackendChoice) -> RuntimeBuilder {
         self.backend = choice;
@@ -373,15 +373,14 @@ impl RuntimeBuilder {
         self
     }
 
-    /// What to do about a stall, on the monitor's thread; without this it is printed on standard
-    /// error.
+    /// Called for a stall, on the monitor's thread; without this it is printed on standard error.
     #[must_use]
     pub fn on_stall(mut self, f: impl Fn(&Stall) + Send + Sync + 'static) -> RuntimeBuilder {
         self.listeners.stall = Arc::new(f);
         self
     }
 
-    /// What to do about a deadlock, on the monitor's thread; without this it is printed on standard
+    /// Called for a deadlock, on the monitor's thread; without this it is printed on standard
     /// error.
     #[must_use]
     pub fn on_deadlock(mut self, f: impl Fn(&Deadlock) + Send + Sync + 'static) -> RuntimeBuilder {
@@ -443,7 +442,7 @@ fn with_processors(count: usize, places: usize, backend: BackendKind) -> io::Res
 
 const PROCESSORS_MAX_DEFAULT: usize = 64;
 
-/// As many CPUs as Linux runs on; more is a mistake.
+/// CPUs that Linux supports; more processors are a mistake.
 const PROCESSORS_MAX: usize = 8192;
 
 fn available_processors() -> usize {

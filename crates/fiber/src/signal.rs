@@ -50,7 +50,7 @@ pub struct Signals {
     wake_receiver: UnixStream,
 }
 
-/// What the handler touches of one [`Signals`]: it may only do what is safe at any moment
+/// State of one [`Signals`] that the handler touches: it may only do what is safe at any moment
 /// (signal-safety(7)). Never freed, because a handler may be looking at it, and used again: there
 /// are as many as there have been `Signals` at one time.
 struct Listener {
@@ -91,7 +91,7 @@ struct Registered {
     idle: Vec<&'static Listener>,
 }
 
-/// Those of which a handler cannot return, and those that cannot be caught.
+/// Signals of which a handler cannot return, and those that cannot be caught.
 const FORBIDDEN: [i32; 6] = [
     libc::SIGKILL,
     libc::SIGSTOP,
@@ -311,7 +311,8 @@ impl Pending {
     }
 
     fn take(&self) -> Option<i32> {
-        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        let set = Ordering::AcqRel;
+        let fetch = Ordering::Acquire;
         let without_first = |pending: u64| (pending != 0).then(|| pending & (pending - 1));
         let before = self.0.fetch_update(set, fetch, without_first).ok()?;
         Some(before.trailing_zeros() as i32 + 1)
@@ -395,7 +396,7 @@ mod models {
     /// `take` that was faster with another one, and took that for the last. Cure: it takes the
     /// other one.
     #[test]
-    fn of_as_many_takers_as_signals_none_goes_empty() {
+    fn each_taker_gets_a_signal() {
         loom::model(|| {
             let pending = Arc::new(Pending(AtomicU64::new(0)));
             assert!(pending.add(7) && pending.add(9) && !pending.add(9));

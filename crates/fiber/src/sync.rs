@@ -97,7 +97,7 @@ macro_rules! const_unless_loom {
 }
 use const_unless_loom;
 
-/// What all guards are: a way to the value, and printed as the value is.
+/// Implements guards: access to the value, and printing as the value.
 macro_rules! guards {
     ($($guard:ident),+) => {$(
         impl<T: ?Sized> std::ops::Deref for $guard<'_, T> {
@@ -124,7 +124,7 @@ macro_rules! guards {
 }
 use guards;
 
-/// Whether a panic has left a value half changed.
+/// Set if a panic has left a value half changed.
 #[derive(Debug)]
 struct Poison(AtomicBool);
 

@@ -1,4 +1,4 @@
-//! What a processor does: turn by turn.
+//! Turns of a processor.
 //!
 //! One turn: run what was ready when the turn began, take messages, expire timers, then enter the
 //! back end once, to hand over all operations that the fibers made and to collect what has
@@ -35,22 +35,22 @@ use crate::sched::ready_queue::Origin;
 
 pub(crate) use retire::retire_here;
 
-/// How many fibers from the run queues a turn runs: enough to keep busy, few enough that
-/// completions are not kept waiting.
+/// Fibers from the run queues that a turn runs: enough to keep busy, few enough that completions
+/// are not kept waiting.
 const MOVABLE_PER_TURN: usize = 64;
 
-/// How many pinned fibers run between two looks at the time, if none has done much and the turn
-/// before was not cut short.
+/// Pinned fibers that run between two looks at the time, if none has done much and the turn before
+/// was not cut short.
 const PINNED_PER_TIME: usize = 8;
 
-/// As many operations without a wait are much: see [`give_way`](crate::sched::block::give_way).
+/// Operations without a wait that count as much: see [`give_way`](crate::sched::block::give_way).
 const MUCH_UNSUSPENDED: u8 = 8;
 
 /// After so many pinned fibers the processor looks whether the work of another has waited much
 /// longer.
 const PINNED_PER_LOOK: u8 = 16;
 
-/// How often a processor without work looks around before it sleeps; with the pauses some 5 to 10
+/// Rounds that a processor without work looks around before it sleeps; with the pauses some 5 to 10
 /// µs, which is less than it takes to wake a thread.
 const SPIN_ROUNDS: usize = 64;
 const PAUSES_PER_ROUND: usize = 8;
@@ -142,9 +142,10 @@ impl Processor {
         let was_cut = self.turn_was_cut.replace(false);
         let mut until_time = PINNED_PER_TIME;
         // A fiber that may leave a processor that goes does so instead of running.
-        let mut movable_left = match self.retiring.is_begun() {
-            true => 0,
-            false => MOVABLE_PER_TURN,
+        let mut movable_left = if self.retiring.is_begun() {
+            0
+        } else {
+            MOVABLE_PER_TURN
         };
         loop {
             let pinned = ready + gave_way;
@@ -303,9 +304,10 @@ impl Processor {
     fn sleep_for_messages(&self) {
         let idle = &self.cluster.idle;
         idle.register_for_messages(self.index);
-        let wait = match self.shared().has_messages() || self.cluster.is_stopping() {
-            true => Wait::Poll,
-            false => Wait::For(self.until_next_timer()),
+        let wait = if self.shared().has_messages() || self.cluster.is_stopping() {
+            Wait::Poll
+        } else {
+            Wait::For(self.until_next_timer())
         };
         self.shared().counters.sleeps.add(1);
         self.enter_backend(wait);

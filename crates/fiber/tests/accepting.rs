@@ -58,7 +58,7 @@ fn on_a_thread(f: impl FnOnce() + Send + 'static) -> mpsc::Receiver<()> {
 /// the next try of their handshake. Cause: std's listeners have room for 128. Cure: as many wait as
 /// the system allows.
 #[test]
-fn a_crowd_finds_room_before_the_first_accept() {
+fn backlog_holds_a_crowd() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let connect = |_| Client::connect_timeout(&address, BOUND / 10).expect("no room");
@@ -71,7 +71,7 @@ fn a_crowd_finds_room_before_the_first_accept() {
 /// Seen: the fibers got `EAGAIN`, because the thread had made the listener non-blocking under an
 /// accept of the ring; a thread that waited did not hear that the listener was closed.
 #[test]
-fn threads_and_fibers_accept_from_one_listener() {
+fn threads_and_fibers_accept() {
     on_each(|runtime| {
         let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
         let address = listener.local_addr().unwrap();
@@ -141,7 +141,7 @@ fn a_thread_gets_what_fibers_leave() {
 /// needed. Cause: a multishot accept does not stop. Cure: connections are accepted for those that
 /// wait, and for no others.
 #[test]
-fn connections_that_no_fiber_asks_for_stay_in_the_listen_queue() {
+fn unasked_connections_stay_queued() {
     on_each(|runtime| {
         let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
         let address = listener.local_addr().unwrap();
@@ -166,7 +166,7 @@ fn connections_that_no_fiber_asks_for_stay_in_the_listen_queue() {
 /// loop around `accept` that skips errors never ended once the listener was closed or its fiber
 /// cancelled.
 #[test]
-fn incoming_ends_with_its_listener_or_its_fiber() {
+fn incoming_ends_with_listener_or_fiber() {
     on_each(|runtime| {
         for ends_by_close in [true, false] {
             let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
@@ -177,9 +177,10 @@ fn incoming_ends_with_its_listener_or_its_fiber() {
             };
             visit(address);
             visit(address);
-            match ends_by_close {
-                true => listener.close(),
-                false => served.fiber().cancel(),
+            if ends_by_close {
+                listener.close()
+            } else {
+                served.fiber().cancel()
             }
             assert_eq!(served.join().unwrap(), 2);
         }
@@ -227,7 +228,7 @@ fn a_full_listen_queue_starves_no_fiber() {
 /// and the poll of its ring, which nothing needed any more, was the one of several that the kernel
 /// tells (EPOLLEXCLUSIVE). It is taken back then.
 #[test]
-fn a_ring_without_waiters_leaves_news_to_other_programs() {
+fn ring_without_waiters_takes_nothing() {
     const PATIENCE: Duration = Duration::from_millis(300);
     let start = |count| {
         let builder = Runtime::builder().processors(count);
@@ -290,7 +291,7 @@ fn a_ring_without_waiters_leaves_news_to_other_programs() {
 /// loop, later nine, and turns are long when there is much to do. Cure: as long as there are more,
 /// each turn takes twice as many as the one before, for fibers that wait and for those that come.
 #[test]
-fn a_queue_of_connections_does_not_take_a_turn_for_each() {
+fn queued_connections_share_turns() {
     const CLIENTS: usize = 512;
     for (backend, fibers) in [
         (BackendChoice::Uring, CLIENTS),
@@ -333,7 +334,7 @@ fn a_queue_of_connections_does_not_take_a_turn_for_each() {
 /// more with each receive. Cause: they were accepted non-blocking, which a ring answers with
 /// EAGAIN instead of waiting, and nothing knew of it. Cure: they block, as the ring's own do.
 #[test]
-fn connections_that_come_together_are_of_one_kind() {
+fn batch_of_connections_is_uniform() {
     const CLIENTS: usize = 8;
     for (backend, blocks) in [(BackendChoice::Uring, true), (BackendChoice::Epoll, false)] {
         let builder = Runtime::builder().processors(1).backend(backend);

@@ -90,7 +90,8 @@ fn a_cancelled_read_says_so() {
 fn a_cancelled_write_says_so_and_counts_what_was_sent() {
     let (near, mut far) = pair();
     let sent = cancelled_in(move || {
-        let (chunk, mut sent) = (vec![7; 1 << 20], 0);
+        let chunk = vec![7; 1 << 20];
+        let mut sent = 0;
         loop {
             match (&near).write(&chunk) {
                 Ok(len) => sent += len,
@@ -179,7 +180,8 @@ fn a_loop_that_ignores_the_request_is_slowed_down() {
     assert_eq!(failures.join().unwrap(), 2000);
 }
 
-/// As if the other side were gone, so a loop over a receiver ends; and nothing is lost.
+/// A receive fails as if the other side were gone, so a loop over a receiver ends; and nothing is
+/// lost.
 fn a_wait_for_a_channel_ends() {
     let (sender, receiver) = mpmc::rendezvous::<u32>();
     let waits: [&(dyn Fn() + Sync); 4] = [
@@ -601,7 +603,8 @@ fn send_against_cancel_counts_every_byte() {
         let (near, mut far) = pair();
         let chunk_len = 1 + chance.below(300_000) as usize;
         let sender = fiber::spawn(move || {
-            let (chunk, mut sent) = (vec![7; chunk_len], 0);
+            let chunk = vec![7; chunk_len];
+            let mut sent = 0;
             while let Ok(len) = (&near).write(&chunk) {
                 sent += len;
             }

@@ -70,7 +70,7 @@ impl<F: FnMut(usize) -> Flow + Send + 'static> Stackless for Script<F> {
 }
 
 #[test]
-fn a_fiber_is_spawned_into_another_cluster_from_anywhere() {
+fn spawn_into_another_cluster() {
     each_pair(|a, b| {
         let (to_a, to_b) = (a.cluster(), b.cluster());
         assert_ne!(to_a, to_b);
@@ -100,7 +100,7 @@ fn a_fiber_is_spawned_into_another_cluster_from_anywhere() {
 }
 
 #[test]
-fn a_call_in_another_cluster_may_borrow_and_passes_panics_on() {
+fn call_borrows_and_passes_panics() {
     each_pair(|a, b| {
         let to_b = b.cluster();
         let numbers: Vec<u64> = (0..1000).collect();
@@ -124,7 +124,7 @@ fn a_call_in_another_cluster_may_borrow_and_passes_panics_on() {
 }
 
 #[test]
-fn who_is_cancelled_cancels_what_it_calls_elsewhere_and_waits_for_it() {
+fn cancel_reaches_call_elsewhere() {
     each_pair(|a, b| {
         let (to_b, ended) = (b.cluster(), Arc::new(AtomicBool::new(false)));
         let ends = Arc::clone(&ended);
@@ -144,7 +144,7 @@ fn who_is_cancelled_cancels_what_it_calls_elsewhere_and_waits_for_it() {
 }
 
 #[test]
-fn a_pinned_fiber_and_a_thread_are_told_what_to_do_instead() {
+fn move_of_pinned_fiber_is_refused() {
     let runtime = Runtime::builder().processors(1).start().unwrap();
     let cluster = runtime.cluster();
     let on_a_thread = move_to(&cluster).unwrap_err();
@@ -155,7 +155,7 @@ fn a_pinned_fiber_and_a_thread_are_told_what_to_do_instead() {
 }
 
 #[test]
-fn a_migratable_fiber_moves_at_once_and_takes_everything_along() {
+fn migratable_fiber_moves_at_once() {
     fiber::fiber_local! {
         static MARK: Cell<u32> = Cell::new(0);
     }
@@ -225,7 +225,7 @@ impl Stackless for Wanderer {
 }
 
 #[test]
-fn conversations_go_to_and_fro_between_two_steps_and_lose_no_byte() {
+fn stackless_fibers_move_losing_nothing() {
     each_pair(|a, b| {
         let mut all = Vec::new();
         for _ in 0..20 {
@@ -282,7 +282,7 @@ fn it_is_counted_and_listed_where_it_is() {
 
 /// An unpark may find it here, on its way, or there: no unpark is lost.
 #[test]
-fn unparks_that_race_with_a_move_are_not_lost() {
+fn unparks_race_with_move() {
     const ROUNDS: usize = 500;
     each_pair(|a, b| {
         let clusters = [a.cluster(), b.cluster()];
@@ -312,7 +312,7 @@ fn unparks_that_race_with_a_move_are_not_lost() {
 }
 
 #[test]
-fn a_request_to_end_that_races_with_moves_is_met() {
+fn cancel_races_with_moves() {
     each_pair(|a, b| {
         for pause in 0..60 {
             let clusters = [a.cluster(), b.cluster()];
@@ -337,9 +337,10 @@ fn a_request_to_end_that_races_with_moves_is_met() {
                 Script(
                     move |step| {
                         move_to(&clusters[step % 2]).unwrap();
-                        match fiber::is_cancelled() {
-                            true => Flow::Done,
-                            false => Flow::Yield,
+                        if fiber::is_cancelled() {
+                            Flow::Done
+                        } else {
+                            Flow::Yield
                         }
                     },
                     0,
@@ -356,7 +357,7 @@ fn a_request_to_end_that_races_with_moves_is_met() {
 }
 
 #[test]
-fn a_cluster_that_has_been_shut_down_takes_nobody() {
+fn closed_cluster_refuses_fibers() {
     for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
         let start = || {
             Runtime::builder()
@@ -389,7 +390,7 @@ fn a_cluster_that_has_been_shut_down_takes_nobody() {
 /// A runtime that is shut down while fibers come and go: each ends in one of the two, and none is
 /// left or lost.
 #[test]
-fn shutting_one_down_while_fibers_travel_loses_nobody() {
+fn shutdown_during_moves() {
     for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
         for round in 0..10u64 {
             let start = || {
@@ -428,7 +429,7 @@ fn shutting_one_down_while_fibers_travel_loses_nobody() {
 }
 
 #[test]
-fn travel_and_removal_of_processors_go_together() {
+fn moves_and_processor_removal() {
     each_pair(|a, b| {
         let is_over = Arc::new(AtomicBool::new(false));
         let travellers: Vec<_> = (0..8)
@@ -469,7 +470,7 @@ fn travel_and_removal_of_processors_go_together() {
 /// Cause: a fiber that waited with a deadline, and moved, left its timer behind and set a new one,
 /// at every hop. Cure: the old one is taken back.
 #[test]
-fn deadlines_of_fibers_that_move_leave_no_timers_behind() {
+fn moves_leave_no_timers() {
     const HOPS: u64 = 100;
     let patience = Duration::from_millis(300);
     each_pair(|a, b| {

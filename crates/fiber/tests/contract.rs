@@ -1,4 +1,4 @@
-//! What every back end promises: one suite, run over each.
+//! Contract of back ends: one suite, run over each.
 
 mod closed_port;
 #[macro_use]
@@ -509,8 +509,10 @@ fn a_file_that_is_taken_as_fast_as_it_is_sent_leaves_turns_to_others() {
         }
     });
     let sender = builder().spawn(move || {
-        let (mut at, mut longest) = (0, 0);
-        let (mut turn, mut turn_began) = (0, 0);
+        let mut at = 0;
+        let mut longest = 0;
+        let mut turn = 0;
+        let mut turn_began = 0;
         while at < LEN {
             at += near
                 .send_cached_file(file.as_fd(), at, PIECE_LEN, None)
@@ -578,7 +580,7 @@ fn two_directions_of_one_stream() {
 /// the one made the socket blocking just before the other one's `sendfile(2)`. Cure: the mode does
 /// not change during such a call.
 #[test]
-fn receiving_from_a_stream_does_not_block_who_sends_a_file_on_it() {
+fn receive_and_send_file_together() {
     const ROUNDS: usize = 300;
     let builder = Runtime::builder().processors(2);
     let runtime = builder.backend(BackendChoice::Uring).start().unwrap();

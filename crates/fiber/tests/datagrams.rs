@@ -326,7 +326,7 @@ impl FullReceiver {
         self.send_within(PATIENCE)
     }
 
-    /// As [`send`](FullReceiver::send), with the deadline of `timeout`.
+    /// Same as [`send`](FullReceiver::send), with the deadline of `timeout`.
     fn send_within(&self, time: Duration) -> JoinHandle<io::Result<usize>> {
         let (sender, name) = (Arc::clone(&self.sender), self.name.clone());
         let send = move || match &name {
@@ -406,7 +406,7 @@ fn the_end_of_writing_wakes_who_waits_for_room() {
     }
 }
 
-/// What all datagram sockets can do.
+/// Operations that all datagram sockets share.
 trait Receiver: Send + Sync {
     fn recv(&self, buffer: &mut [u8]) -> io::Result<usize>;
     fn peek(&self, buffer: &mut [u8]) -> io::Result<usize>;

@@ -114,7 +114,7 @@ fn files_are_served_and_nothing_else() {
 }
 
 #[test]
-fn an_open_port_is_found_and_a_closed_one_is_not() {
+fn scanner_finds_open_port() {
     fiber::run(|| {
         let (_open, address) = listen();
         let closed = closed_port::closed_port();

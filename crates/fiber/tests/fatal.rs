@@ -33,17 +33,14 @@ fn endless(n: usize) -> usize {
 }
 
 #[test]
-fn an_overflow_names_the_fiber_and_what_to_change() {
+fn overflow_names_the_fiber() {
     if is_child() {
         fiber::run(|| {
             let builder = fiber::Builder::new().name("greedy");
             builder.spawn(|| endless(0)).unwrap().join().unwrap();
         });
     }
-    let message = dies_of(
-        libc::SIGABRT,
-        "an_overflow_names_the_fiber_and_what_to_change",
-    );
+    let message = dies_of(libc::SIGABRT, "overflow_names_the_fiber");
     assert!(message.contains("fiber 'greedy'"), "{message}");
     assert!(
         message.contains("has overflowed its stack of 60 KiB"),
@@ -57,15 +54,12 @@ fn an_overflow_names_the_fiber_and_what_to_change() {
 }
 
 #[test]
-fn the_overflow_of_a_thread_is_still_reported_by_std() {
+fn thread_overflow_goes_to_std() {
     if is_child() {
         fiber::run(|| ());
         let _ = std::thread::spawn(|| endless(0)).join();
     }
-    let message = dies_of(
-        libc::SIGABRT,
-        "the_overflow_of_a_thread_is_still_reported_by_std",
-    );
+    let message = dies_of(libc::SIGABRT, "thread_overflow_goes_to_std");
     assert!(message.contains("has overflowed its stack"), "{message}");
     assert!(!message.contains("fiber '"), "{message}");
 }
@@ -91,7 +85,7 @@ impl Drop for PanicsOnDrop {
 }
 
 #[test]
-fn a_result_that_panics_when_dropped_aborts() {
+fn result_drop_panic_aborts() {
     if is_child() {
         // One processor, so that the handle has gone before the result comes.
         let runtime = fiber::Runtime::builder().processors(1).start().unwrap();
@@ -100,7 +94,7 @@ fn a_result_that_panics_when_dropped_aborts() {
             fiber::sleep(std::time::Duration::from_secs(5));
         });
     }
-    let message = dies_of(libc::SIGABRT, "a_result_that_panics_when_dropped_aborts");
+    let message = dies_of(libc::SIGABRT, "result_drop_panic_aborts");
     assert!(
         message.contains("the result of a fiber panicked"),
         "{message}"
@@ -152,13 +146,13 @@ fn a_panic_names_the_fiber() {
 /// fiber ended the process. Cause: the line that names the fiber was written by a macro that panics
 /// when it cannot write, within the panic hook.
 #[test]
-fn a_panic_that_cannot_be_written_down_costs_its_fiber_only() {
+fn unprintable_panic_ends_its_fiber() {
     if is_child() {
         fiber::run(|| assert!(fiber::spawn(|| panic!("broken")).join().is_err()));
         std::process::exit(7);
     }
     let full = std::fs::File::options().write(true).open("/dev/full");
-    let status = command("a_panic_that_cannot_be_written_down_costs_its_fiber_only")
+    let status = command("unprintable_panic_ends_its_fiber")
         .stdout(Stdio::null())
         .stderr(full.unwrap())
         .status();

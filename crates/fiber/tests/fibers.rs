@@ -1,4 +1,4 @@
-//! What fibers promise, whatever the back end.
+//! Fibers, on any back end.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -50,7 +50,7 @@ fn a_plain_thread_may_join_and_unpark() {
 }
 
 #[test]
-fn unpark_before_park_is_remembered_once() {
+fn unpark_before_park() {
     fiber::run(|| {
         fiber::current().unwrap().unpark();
         fiber::current().unwrap().unpark();
@@ -135,7 +135,7 @@ fn scoped_fibers_borrow() {
 }
 
 #[test]
-fn a_scope_waits_although_its_body_panics() {
+fn scope_waits_after_panic() {
     fiber::run(|| {
         let finished = AtomicBool::new(false);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -154,7 +154,7 @@ fn a_scope_waits_although_its_body_panics() {
 
 #[test]
 #[should_panic(expected = "a scoped fiber panicked")]
-fn a_scope_passes_on_a_panic_that_nobody_joined() {
+fn scope_passes_unjoined_panic() {
     fiber::run(|| {
         fiber::scope(|scope| {
             scope.spawn(|| panic!("inside"));
@@ -174,7 +174,7 @@ fn probe_address() -> usize {
 /// A fiber starts anywhere and then stays: at every point where it suspends, thread-local storage
 /// and the thread are those that it began with.
 #[test]
-fn a_started_fiber_never_changes_its_thread() {
+fn started_fiber_keeps_its_thread() {
     let runtime = runtime(4);
     let threads = Arc::new(Mutex::new(HashSet::new()));
     let all = Arc::clone(&threads);
@@ -216,7 +216,7 @@ fn a_started_fiber_never_changes_its_thread() {
 }
 
 #[test]
-fn unstarted_fibers_leave_a_busy_processor() {
+fn unstarted_fibers_spread() {
     let runtime = runtime(2);
     runtime.run(|| {
         let busy = Builder::new().processor(0).spawn(|| {
@@ -233,7 +233,7 @@ fn unstarted_fibers_leave_a_busy_processor() {
 }
 
 #[test]
-fn offload_runs_elsewhere_borrows_and_passes_panics_on() {
+fn offload_borrows_and_passes_panics() {
     fiber::run(|| {
         let here = std::thread::current().id();
         let mut text = String::from("borrowed");
@@ -290,7 +290,7 @@ fn deep_recursion_fits_a_larger_stack() {
 
 /// Room for a deep call that a stack of 16 KiB has not got.
 #[test]
-fn the_processors_stack_has_room_for_deep_calls() {
+fn deep_call_on_processor_stack() {
     #[inline(never)]
     fn deep() -> usize {
         std::hint::black_box([7u8; 200_000])
@@ -314,7 +314,7 @@ fn the_processors_stack_has_room_for_deep_calls() {
 }
 
 #[test]
-fn shutdown_says_how_many_fibers_it_left_behind() {
+fn shutdown_counts_fibers_left() {
     let runtime = runtime(2);
     for _ in 0..3 {
         runtime.spawn(|| {
@@ -329,7 +329,7 @@ fn shutdown_says_how_many_fibers_it_left_behind() {
 }
 
 #[test]
-fn a_panicking_fiber_may_still_do_io_in_its_destructors() {
+fn io_in_destructor_of_panicking_fiber() {
     use std::io::{Read, Write};
     struct SaysGoodbye(fiber::net::UnixStream);
     impl Drop for SaysGoodbye {

@@ -74,7 +74,8 @@ fn reading_and_writing_go_on_where_they_ended() {
         file.write_all(b"two ").unwrap();
         file.try_clone().unwrap().write_all(b"three").unwrap();
         let mut file = File::open(&path).unwrap();
-        let (mut first, mut rest) = ([0; 4], String::new());
+        let mut first = [0; 4];
+        let mut rest = String::new();
         file.read_exact(&mut first).unwrap();
         file.read_to_string(&mut rest).unwrap();
         assert_eq!((&first, &*rest), (b"one ", "two three"));
@@ -260,7 +261,7 @@ fn direct_file(directory: &Path) -> (File, bool) {
 /// each. Cause: a read that must not wait (RWF_NOWAIT) was tried first, and past the page cache the
 /// kernel waits for the disk nevertheless. Cure: another thread reads.
 #[test]
-fn a_direct_read_does_not_keep_the_processor() {
+fn direct_read_yields_processor() {
     for choice in [fiber::BackendChoice::Uring, fiber::BackendChoice::Epoll] {
         let builder = fiber::Runtime::builder().processors(1).backend(choice);
         let runtime = builder.start().unwrap();

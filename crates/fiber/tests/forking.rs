@@ -63,7 +63,7 @@ fn wait_for(pid: i32) -> std::process::ExitStatus {
 }
 
 #[test]
-fn the_runtime_of_the_parent_is_refused_in_the_child() {
+fn child_cannot_use_parent_runtime() {
     if let Some(runtime) = runtime() {
         let sleeper = runtime.spawn(|| fiber::sleep(Duration::from_secs(3600)));
         let status = fork(|| drop(runtime.spawn(|| ())));
@@ -76,26 +76,23 @@ fn the_runtime_of_the_parent_is_refused_in_the_child() {
         assert_eq!(status.code(), Some(0));
         std::process::exit(0);
     }
-    in_a_process(
-        "the_runtime_of_the_parent_is_refused_in_the_child",
-        |said| {
-            for refused in [
-                "cannot spawn a fiber",
-                "cannot wait for a fiber",
-                "cannot join a fiber",
-            ] {
-                assert!(said.contains(refused), "{refused}: {said}");
-            }
-            assert!(
-                said.contains("exec, or start a runtime of its own"),
-                "{said}"
-            );
-        },
-    );
+    in_a_process("child_cannot_use_parent_runtime", |said| {
+        for refused in [
+            "cannot spawn a fiber",
+            "cannot wait for a fiber",
+            "cannot join a fiber",
+        ] {
+            assert!(said.contains(refused), "{refused}: {said}");
+        }
+        assert!(
+            said.contains("exec, or start a runtime of its own"),
+            "{said}"
+        );
+    });
 }
 
 #[test]
-fn the_parent_goes_on_and_a_new_runtime_starts_in_the_child() {
+fn child_starts_its_own_runtime() {
     if let Some(outer) = runtime() {
         let talk = || {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -138,14 +135,11 @@ fn the_parent_goes_on_and_a_new_runtime_starts_in_the_child() {
         assert_eq!(outer.shutdown(Duration::from_secs(3600)), 0);
         std::process::exit(0);
     }
-    in_a_process(
-        "the_parent_goes_on_and_a_new_runtime_starts_in_the_child",
-        |_| (),
-    );
+    in_a_process("child_starts_its_own_runtime", |_| ());
 }
 
 #[test]
-fn a_fiber_that_forks_is_a_plain_thread_in_the_child() {
+fn forking_fiber_is_thread_in_child() {
     if let Some(runtime) = runtime() {
         let status = runtime.run(|| {
             // Others are ready, and must not run twice.
@@ -166,16 +160,13 @@ fn a_fiber_that_forks_is_a_plain_thread_in_the_child() {
         assert_eq!(status.code(), Some(0));
         std::process::exit(0);
     }
-    in_a_process(
-        "a_fiber_that_forks_is_a_plain_thread_in_the_child",
-        |said| {
-            assert_eq!(said.matches("another fiber ran").count(), 10, "{said}");
-        },
-    );
+    in_a_process("forking_fiber_is_thread_in_child", |said| {
+        assert_eq!(said.matches("another fiber ran").count(), 10, "{said}");
+    });
 }
 
 #[test]
-fn a_fiber_that_comes_back_in_the_child_is_stopped() {
+fn fiber_returning_in_child_is_stopped() {
     if let Some(runtime) = runtime() {
         let status = runtime.run(|| {
             // SAFETY: as in `fork`; the child goes wrong on purpose.
@@ -192,7 +183,7 @@ fn a_fiber_that_comes_back_in_the_child_is_stopped() {
         assert_eq!(std::process::ExitStatus::from_raw(status).signal(), Some(6));
         std::process::exit(0);
     }
-    in_a_process("a_fiber_that_comes_back_in_the_child_is_stopped", |said| {
+    in_a_process("fiber_returning_in_child_is_stopped", |said| {
         assert!(said.contains("came back to the runtime"), "{said}");
         assert!(said.contains("exec or _exit"), "{said}");
     });
@@ -200,7 +191,7 @@ fn a_fiber_that_comes_back_in_the_child_is_stopped() {
 
 /// The process becomes another program while operations are in flight and other fibers wait.
 #[test]
-fn a_fiber_that_calls_exec_leaves_nothing_of_the_runtime_behind() {
+fn exec_leaves_no_runtime_behind() {
     if let Some(runtime) = runtime() {
         runtime.run(|| {
             let listener = std::sync::Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
@@ -215,21 +206,18 @@ fn a_fiber_that_calls_exec_leaves_nothing_of_the_runtime_behind() {
             panic!("exec: {error}, {near:?}");
         });
     }
-    in_a_process(
-        "a_fiber_that_calls_exec_leaves_nothing_of_the_runtime_behind",
-        |said| {
-            assert!(said.contains("it is another program"), "{said}");
-            for left in ["io_uring", "eventpoll", "eventfd", "socket:"] {
-                assert!(!said.contains(left), "{left} was left open: {said}");
-            }
-        },
-    );
+    in_a_process("exec_leaves_no_runtime_behind", |said| {
+        assert!(said.contains("it is another program"), "{said}");
+        for left in ["io_uring", "eventpoll", "eventfd", "socket:"] {
+            assert!(!said.contains(left), "{left} was left open: {said}");
+        }
+    });
 }
 
-/// What a child may touch by mistake: wake-ups, requests and locks of the parent's fibers. It is
-/// refused, or is without effect.
+/// A child may touch wake-ups, requests and locks of the parent's fibers by mistake. It is refused,
+/// or is without effect.
 #[test]
-fn what_the_child_does_to_the_fibers_of_the_parent_is_without_effect() {
+fn child_cannot_touch_parent_fibers() {
     if let Some(runtime) = runtime() {
         let parks = runtime.spawn(|| {
             fiber::park();
@@ -266,16 +254,13 @@ fn what_the_child_does_to_the_fibers_of_the_parent_is_without_effect() {
         assert_eq!(runtime.shutdown(Duration::from_secs(3600)), 0);
         std::process::exit(0);
     }
-    in_a_process(
-        "what_the_child_does_to_the_fibers_of_the_parent_is_without_effect",
-        |_| (),
-    );
+    in_a_process("child_cannot_touch_parent_fibers", |_| ());
 }
 
 /// Seen: a fiber forked inside of `scope`, or while it had a `JoinSet`; its child hung without a
 /// word. Cause: it waited for fibers that are the parent's. Cure: it is refused, as `join` is.
 #[test]
-fn a_child_does_not_wait_for_scoped_fibers_of_the_parent() {
+fn child_skips_parent_scope() {
     if let Some(runtime) = runtime() {
         let sleep = || fiber::sleep(Duration::from_secs(3600));
         let status = runtime.run(|| {
@@ -296,18 +281,15 @@ fn a_child_does_not_wait_for_scoped_fibers_of_the_parent() {
         assert_eq!(status.map(|status| status.code()), [Some(1), Some(0)]);
         std::process::exit(0);
     }
-    in_a_process(
-        "a_child_does_not_wait_for_scoped_fibers_of_the_parent",
-        |said| {
-            for refused in [
-                "cannot wait for scoped fibers",
-                "in the child",
-                "cannot join a fiber",
-            ] {
-                assert!(said.contains(refused), "{refused}: {said}");
-            }
-        },
-    );
+    in_a_process("child_skips_parent_scope", |said| {
+        for refused in [
+            "cannot wait for scoped fibers",
+            "in the child",
+            "cannot join a fiber",
+        ] {
+            assert!(said.contains(refused), "{refused}: {said}");
+        }
+    });
 }
 
 /// Forks inside of a scope that has a fiber, where the child runs `child` and then leaves the

@@ -26,9 +26,12 @@ fn on_each_back_end(test: impl Fn() + Clone + Send + Sync + 'static) {
 fn edges() -> impl Strategy<Value = u64> {
     const ENDS: [u64; 7] = [0, 1 << 10, 1 << 16, 1 << 31, 1 << 32, 1 << 62, 1 << 63];
     let end = prop::sample::select(&ENDS[..]);
-    (end, 0u64..3, any::<bool>()).prop_map(|(end, by, is_below)| match is_below {
-        true => end.wrapping_sub(by),
-        false => end + by,
+    (end, 0u64..3, any::<bool>()).prop_map(|(end, by, is_below)| {
+        if is_below {
+            end.wrapping_sub(by)
+        } else {
+            end + by
+        }
     })
 }
 
@@ -38,7 +41,7 @@ fn durations() -> impl Strategy<Value = Duration> {
     prop_oneof![Just(Duration::MAX), secs, millis]
 }
 
-/// What a test does with a semaphore.
+/// One operation of a test on a semaphore.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Release(usize),
@@ -63,7 +66,7 @@ proptest! {
 
     /// Seen: `release(usize::MAX)` wrapped round, and took a permit away.
     #[test]
-    fn a_semaphore_counts_as_far_as_it_says_and_refuses_more(steps in steps()) {
+    fn semaphore_limit(steps in steps()) {
         const MAX: u128 = Semaphore::PERMITS_MAX as u128;
         let semaphore = Semaphore::new(0);
         let mut permits = 0u128;
@@ -191,7 +194,7 @@ proptest! {
     /// Seen: `stack_size(usize::MAX)` panicked, because the largest stack there may be did not fit
     /// its own description.
     #[test]
-    fn a_stack_may_be_asked_to_have_any_size(size in edges()) {
+    fn any_stack_size(size in edges()) {
         on_each_back_end(move || {
             let fiber = Builder::new().stack_size(size as usize).spawn(|| 7).unwrap();
             assert_eq!(fiber.join().unwrap(), 7);
@@ -199,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn capacities_and_processors_may_be_any_number(number in edges()) {
+    fn any_capacity_and_processor_count(number in edges()) {
         let number = number as usize;
         on_each_back_end(move || {
             let (sender, receiver) = mpsc::sync_channel(number.max(1));
@@ -229,7 +232,7 @@ fn refused<T>(result: io::Result<T>) -> Option<T> {
 /// Seen: a vectored write of more slices than `writev(2)` takes failed, where std writes the first
 /// of them.
 #[test]
-fn a_vectored_write_may_have_any_number_of_slices() {
+fn any_number_of_slices() {
     on_each_back_end(|| {
         for count in [0, 1, 1023, 1024, 1025, 5000] {
             let (near, far) = UnixStream::pair().unwrap();
@@ -247,7 +250,7 @@ fn a_vectored_write_may_have_any_number_of_slices() {
 
 /// Buffers of more than 4 GiB, of which no page is touched that nothing is written to.
 #[test]
-fn a_buffer_may_be_longer_than_a_transfer() {
+fn buffer_longer_than_a_transfer() {
     on_each_back_end(|| {
         let len = (1 << 32) + 1;
         let mut file = tempfile::tempfile().unwrap();

@@ -1,4 +1,4 @@
-//! What one sees of the fibers from outside.
+//! Views of fibers from outside: dumps, stalls, debugger.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ fn wait_in_a_function_of_mine() {
 }
 
 #[test]
-fn a_parked_fiber_says_where_it_is_and_who_spawned_it() {
+fn dump_shows_parked_fiber() {
     let runtime = runtime(2);
     let builder = Builder::new().name("parked");
     let parked = runtime
@@ -76,7 +76,7 @@ fn a_parked_fiber_says_where_it_is_and_who_spawned_it() {
 }
 
 #[test]
-fn a_fiber_that_is_looked_at_a_hundred_times_gets_all_that_is_sent() {
+fn dumps_disturb_no_receive() {
     for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
         let builder = Runtime::builder().processors(2).backend(choice);
         let runtime = builder.start().unwrap();
@@ -143,7 +143,7 @@ fn each_wait_is_named() {
 }
 
 #[test]
-fn steps_that_wait_have_no_stack() {
+fn waiting_stackless_has_no_stack() {
     struct Quiet(TcpStream);
     impl Stackless for Quiet {
         fn source(&self) -> Source<'_> {
@@ -167,7 +167,7 @@ fn steps_that_wait_have_no_stack() {
 }
 
 #[test]
-fn a_stall_is_reported_with_the_function_that_stalls() {
+fn stall_report_names_the_function() {
     #[inline(never)]
     fn hog_the_processor(is_over: &AtomicBool) {
         while !is_over.load(Ordering::Relaxed) {
@@ -203,7 +203,7 @@ fn a_stall_is_reported_with_the_function_that_stalls() {
 /// Seen: stalls that were reported on a machine with too much to do, of fibers that had hardly run.
 /// Cause: the time that passed was measured. Cure: a wait for a CPU does not count.
 #[test]
-fn a_fiber_that_waits_for_a_cpu_does_not_stall() {
+fn wait_for_cpu_is_no_stall() {
     const THRESHOLD: Duration = Duration::from_millis(100);
     // SAFETY: plain data; 0 is the calling thread.
     let pin = |cpu| unsafe {
@@ -258,7 +258,7 @@ fn a_fiber_that_waits_for_a_cpu_does_not_stall() {
 }
 
 #[test]
-fn fibers_that_wait_for_each_other_are_reported() {
+fn deadlock_is_reported() {
     let (sender, deadlocks) = mpsc::channel();
     let runtime = Runtime::builder()
         .processors(2)

@@ -1,5 +1,5 @@
-//! What happens when there is no memory for a stack. It takes limits that hold for the whole
-//! process, so the test runs this program again, as a child.
+//! Fibers without memory for a stack. Limits hold for a whole process, so the test runs this
+//! program again, as a child.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -46,9 +46,10 @@ fn use_up_memory() {
     rustix::process::setrlimit(rustix::process::Resource::As, limits).unwrap();
 }
 
-fn steps_without_a_stack() {
+fn stackless_without_a_stack() {
     let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
-    let (mut near, dropped) = (near, Arc::new(AtomicBool::new(false)));
+    let mut near = near;
+    let dropped = Arc::new(AtomicBool::new(false));
     let steps = GivesWay {
         stream: TcpStream::from(OwnedFd::from(far)),
         dropped: Arc::clone(&dropped),
@@ -75,12 +76,12 @@ fn steps_without_a_stack() {
 /// for lack of a stack ran as if inside the fiber, whose last stack was another's by then, and
 /// giving way there jumped into it. Cure: they run as on a plain thread.
 #[test]
-fn steps_without_memory_for_a_stack_end_with_an_error() {
-    const NAME: &str = "steps_without_memory_for_a_stack_end_with_an_error";
+fn stackless_without_stack_memory() {
+    const NAME: &str = "stackless_without_stack_memory";
     if std::env::var_os("CHILD").is_some() {
         let left_before = fiber::resources().buffers_left;
         let runtime = Runtime::builder().processors(1).start().unwrap();
-        runtime.run(steps_without_a_stack);
+        runtime.run(stackless_without_a_stack);
         drop(runtime);
         assert_eq!(fiber::resources().buffers_left, left_before);
         return;

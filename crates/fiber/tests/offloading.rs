@@ -44,7 +44,7 @@ fn until(so: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_call_that_owns_what_it_uses_can_be_given_up() {
+fn owned_call_can_be_abandoned() {
     let _alone = alone();
     fiber::run(|| {
         let (disk, before) = (Disk::default(), offload_counters());
@@ -60,7 +60,7 @@ fn a_call_that_owns_what_it_uses_can_be_given_up() {
 }
 
 #[test]
-fn a_cancelled_fiber_does_not_wait_for_its_call() {
+fn cancel_abandons_the_call() {
     let _alone = alone();
     fiber::run(|| {
         let disk = Disk::default();
@@ -78,7 +78,7 @@ fn a_cancelled_fiber_does_not_wait_for_its_call() {
 }
 
 #[test]
-fn who_gives_up_in_line_leaves_the_line_and_the_call_is_never_made() {
+fn abandoned_queued_call_is_not_made() {
     let _alone = alone();
     set_offload_threads_max(2);
     fiber::run(|| {
@@ -104,7 +104,7 @@ fn who_gives_up_in_line_leaves_the_line_and_the_call_is_never_made() {
 }
 
 #[test]
-fn calls_beyond_the_limit_wait_in_line_and_are_counted() {
+fn calls_beyond_limit_are_queued() {
     let _alone = alone();
     set_offload_threads_max(3);
     fiber::run(|| {
@@ -155,7 +155,7 @@ fn the_panic_of_a_call_is_its_fibers() {
 }
 
 #[test]
-fn a_name_is_looked_up_within_its_deadline() {
+fn name_lookup_keeps_deadline() {
     let _alone = alone();
     set_offload_threads_max(1);
     fiber::run(|| {
@@ -182,7 +182,7 @@ fn a_name_is_looked_up_within_its_deadline() {
 /// Cause: such a result is dropped on the pool's thread, outside of what catches the panics of
 /// calls. Cure: the thread survives it.
 #[test]
-fn a_result_that_panics_when_dropped_costs_no_thread() {
+fn result_drop_panic_costs_no_thread() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -215,7 +215,7 @@ fn a_result_that_panics_when_dropped_costs_no_thread() {
 /// Seen: 32 calls that waited for fibers, whose own calls stood in line behind them for ever.
 /// Cause: each kept a thread of the pool while it waited. Cure: such a call does not count.
 #[test]
-fn calls_may_wait_for_fibers_that_make_calls() {
+fn nested_calls_do_not_deadlock() {
     let _alone = alone();
     set_offload_threads_max(2);
     fiber::run(|| {

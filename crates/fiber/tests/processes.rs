@@ -201,7 +201,8 @@ fn a_signal_wakes_the_fiber_that_waits() {
 
 fn signals_that_nobody_waited_for_are_told_once() {
     let _alone = SIGNALS.lock().unwrap();
-    let (one, other) = (fiber::signal::SIGUSR2, fiber::signal::SIGWINCH);
+    let one = fiber::signal::SIGUSR2;
+    let other = fiber::signal::SIGWINCH;
     let signals = Signals::new([one, other]).unwrap();
     raise(one);
     raise(one);

@@ -86,7 +86,7 @@ fn migratable() -> Builder {
 }
 
 #[test]
-fn one_that_comes_runs_fibers_and_one_that_has_gone_does_not() {
+fn add_and_remove_a_processor() {
     each_backend(1, |runtime| {
         assert_eq!(runtime.add_processor().unwrap(), 1);
         assert_eq!(runtime.processor_count(), 2);
@@ -135,7 +135,7 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
-fn a_fiber_with_frames_keeps_its_processor_until_it_has_finished() {
+fn pinned_fiber_keeps_its_processor() {
     each_backend(2, |runtime| {
         let begun = Arc::new(AtomicBool::new(false));
         let begins = Arc::clone(&begun);
@@ -178,7 +178,7 @@ fn a_fiber_with_frames_keeps_its_processor_until_it_has_finished() {
 }
 
 #[test]
-fn conversations_that_wait_go_on_elsewhere() {
+fn waiting_stackless_fibers_relocate() {
     each_backend(1, |runtime| {
         let cancelled = Arc::new(AtomicUsize::new(0));
         let number = runtime.add_processor().unwrap();
@@ -214,7 +214,7 @@ fn conversations_that_wait_go_on_elsewhere() {
 }
 
 #[test]
-fn whoever_may_move_waits_elsewhere_for_the_same() {
+fn movable_waits_relocate() {
     each_backend(2, |runtime| {
         const NAP: Duration = Duration::from_millis(300);
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -306,7 +306,7 @@ fn whoever_may_move_waits_elsewhere_for_the_same() {
 /// lent it waits. A processor looks for those that may leave it in 16 turns, by their numbers. Who
 /// is found in the last turn must reach one that is awake, though there is no other turn.
 #[test]
-fn the_last_that_leaves_reaches_another_processor() {
+fn last_fiber_relocates() {
     each_backend(2, |runtime| {
         let spawn = || {
             let nap = || {
@@ -338,7 +338,7 @@ fn the_last_that_leaves_reaches_another_processor() {
 }
 
 #[test]
-fn a_buffer_that_was_lent_comes_home_before_its_processor_goes() {
+fn lent_buffer_returns_first() {
     struct Keep(UnixStream, Arc<AtomicBool>, Arc<fiber::sync::Event>);
     impl Stackless for Keep {
         fn source(&self) -> Source<'_> {
@@ -419,7 +419,7 @@ fn threads() -> usize {
 }
 
 #[test]
-fn no_descriptor_and_no_thread_stays_behind() {
+fn removal_leaks_nothing() {
     fiber::run(|| fiber::offload(|| ()));
     each_backend(1, |runtime| {
         let echo = |_| {
@@ -452,7 +452,7 @@ fn no_descriptor_and_no_thread_stays_behind() {
 }
 
 #[test]
-fn fibers_and_threads_add_and_remove_at_once() {
+fn concurrent_add_and_remove() {
     each_backend(1, |runtime| {
         let change = |rounds: usize| {
             for _ in 0..rounds {
@@ -599,7 +599,7 @@ fn under_load_nothing_is_lost() {
 }
 
 #[test]
-fn shutting_down_while_one_goes_ends_both() {
+fn shutdown_during_removal() {
     each_backend(3, |runtime| {
         runtime
             .spawn_with(Builder::new().processor(2), || fiber::sleep(LONG))
@@ -626,8 +626,8 @@ fn shutting_down_while_one_goes_ends_both() {
 /// ran, was not listed, and got no messages. Cause: the thread of the failed attempt was not waited
 /// for, and closed the place when the next one had it.
 #[test]
-fn an_attempt_that_failed_leaves_the_place_to_the_next() {
-    const NAME: &str = "an_attempt_that_failed_leaves_the_place_to_the_next";
+fn failed_add_frees_the_place() {
+    const NAME: &str = "failed_add_frees_the_place";
     if std::env::var_os("CHILD").is_some() {
         return add_after_failures();
     }

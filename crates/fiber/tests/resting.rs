@@ -1,4 +1,4 @@
-//! When processors sleep.
+//! Sleep of processors.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,12 +20,12 @@ impl Stackless for Echo {
 
     fn received(&mut self, input: io::Result<Input>) -> Flow {
         let input = input.unwrap();
-        match input.is_empty() {
-            true => Flow::Done,
-            false => self
-                .0
+        if input.is_empty() {
+            Flow::Done
+        } else {
+            self.0
                 .write_all(&input)
-                .map_or(Flow::Done, |()| Flow::Receive),
+                .map_or(Flow::Done, |()| Flow::Receive)
         }
     }
 }
@@ -47,7 +47,7 @@ fn exchange(client: &mut TcpStream) {
     client.read_exact(&mut [0]).unwrap();
 }
 
-/// How often the processor sleeps in so many exchanges, one after the other.
+/// Number of times that the processor sleeps in so many exchanges, one after the other.
 fn sleeps(runtime: &Runtime, client: &mut TcpStream) -> u64 {
     exchange(client);
     let count = || runtime.counters()[0].sleeps;

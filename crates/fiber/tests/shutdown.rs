@@ -35,7 +35,7 @@ fn open_descriptors() -> usize {
 }
 
 #[test]
-fn who_finishes_in_time_is_not_cancelled() {
+fn fiber_that_finishes_in_time() {
     each_runtime(|runtime| {
         let cancelled = Arc::new(AtomicBool::new(false));
         for _ in 0..10 {
@@ -58,7 +58,7 @@ fn who_finishes_in_time_is_not_cancelled() {
 }
 
 #[test]
-fn whoever_waits_is_cancelled_and_awaited() {
+fn waiting_fibers_are_cancelled() {
     each_runtime(|runtime| {
         let ended = Arc::new(AtomicUsize::new(0));
         let waits: [fn(); 5] = [
@@ -97,7 +97,7 @@ fn whoever_waits_is_cancelled_and_awaited() {
 }
 
 #[test]
-fn what_a_connection_had_received_is_answered_before_the_end() {
+fn received_input_is_answered() {
     each_runtime(|runtime| {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -132,7 +132,7 @@ fn what_a_connection_had_received_is_answered_before_the_end() {
 }
 
 #[test]
-fn who_does_not_listen_is_counted_and_left() {
+fn fiber_that_ignores_cancel_is_left() {
     each_runtime(|runtime| {
         // It waits for nothing that can be cancelled.
         runtime.spawn(|| fiber::uncancellable(|| fiber::sleep(LONG)));
@@ -180,7 +180,7 @@ fn no_descriptor_stays_behind() {
 /// connections, so when the accept in the ring had been cancelled for the shutdown, it was begun
 /// anew. Cure: not any more at that time.
 #[test]
-fn who_still_waits_for_connections_does_not_keep_the_ring() {
+fn waiting_accept_frees_the_ring() {
     each_runtime(|runtime| {
         let left_before = fiber::resources().rings_left;
         let begun = Arc::new(AtomicBool::new(false));
@@ -203,7 +203,7 @@ fn who_still_waits_for_connections_does_not_keep_the_ring() {
 /// runtime was one of its own fibers, or what it tells of stalls. Cause: the thread waited for
 /// itself. Cure: it waits for the others, and its processor ends when the fiber does.
 #[test]
-fn a_runtime_may_be_dropped_by_its_own_fiber() {
+fn runtime_dropped_by_its_fiber() {
     each_runtime(|runtime| {
         let runtime = Arc::new(Mutex::new(Some(runtime)));
         let (own, other) = (Arc::clone(&runtime), Arc::clone(&runtime));
@@ -219,7 +219,7 @@ fn a_runtime_may_be_dropped_by_its_own_fiber() {
 }
 
 #[test]
-fn a_runtime_may_be_dropped_by_what_it_tells_of_stalls_which_may_panic() {
+fn runtime_dropped_by_stall_callback() {
     let _alone = alone();
     let place: Arc<Mutex<Option<Runtime>>> = Arc::default();
     let own = Arc::clone(&place);

@@ -1,5 +1,5 @@
-//! What safe code could do to break memory, were it not for the rules of docs/fiber/soundness.md:
-//! leaks, drops in odd places, and a runtime that goes first.
+//! Attempts of safe code to break memory: leaks, drops in odd places, and a runtime that goes
+//! first. See docs/fiber/soundness.md.
 
 mod patience;
 
@@ -44,8 +44,7 @@ thread_local! {
     static OF_THREAD: OfThread = OfThread::default();
 }
 
-/// What another thread does with a value that it was lent: tells of it, and has it until it is told
-/// to stop.
+/// A thread with a value that it was lent: reports it, and keeps it until it is told to stop.
 struct Borrower {
     tell: mpsc::Sender<Arc<AtomicBool>>,
     stop: Mutex<mpsc::Receiver<()>>,
@@ -84,13 +83,13 @@ fn outlives_the_runtime(lend: fn(&OfThread, &Borrower, &ClusterHandle)) {
 /// when a runtime stopped, the stacks of fibers that had not ended stayed, but the kernel threads
 /// that they had run on ended. Cure: such a thread stays too.
 #[test]
-fn a_thread_local_that_is_lent_to_an_offloaded_call_outlives_the_runtime() {
+fn offload_borrows_thread_local() {
     outlives_the_runtime(|lent, borrower, _| fiber::offload(|| borrower.borrow(lent)));
 }
 
-/// As above.
+/// The same for a scope.
 #[test]
-fn a_thread_local_that_is_lent_to_a_scope_outlives_the_runtime() {
+fn scope_borrows_thread_local() {
     outlives_the_runtime(|lent, borrower, _| {
         fiber::scope(|scope| {
             scope.spawn(|| fiber::offload(|| borrower.borrow(lent)));
@@ -98,15 +97,15 @@ fn a_thread_local_that_is_lent_to_a_scope_outlives_the_runtime() {
     });
 }
 
-/// As above.
+/// The same for another cluster.
 #[test]
-fn a_thread_local_that_is_lent_to_another_cluster_outlives_the_runtime() {
+fn cluster_borrows_thread_local() {
     outlives_the_runtime(|lent, borrower, elsewhere| elsewhere.run(|| borrower.borrow(lent)));
 }
 
-/// As above: a list of fibers reads the owner of the lock that a fiber waits for.
+/// The same for a list of fibers, which reads the owner of the lock that a fiber waits for.
 #[test]
-fn a_lock_of_a_thread_that_a_fiber_waits_for_can_be_shown_after_the_runtime() {
+fn dump_reads_lock_of_dead_thread() {
     thread_local! {
         static LOCK: fiber::sync::Mutex<OfThread> = fiber::sync::Mutex::default();
     }
@@ -163,7 +162,7 @@ fn stream() -> (std::os::unix::net::UnixStream, UnixStream) {
 /// the runtime takes it back. (That it cannot be kept for longer is shown at `Input`, by examples
 /// that do not compile.)
 #[test]
-fn a_forgotten_input_gives_its_buffer_back() {
+fn forgotten_input_returns_buffer() {
     const FORGOTTEN: usize = 200;
     each_backend(|choice| {
         let runtime = start(choice, 1);
@@ -248,7 +247,7 @@ fn ends_where_it_was(spawn: fn(&Runtime, Busy, mpsc::Receiver<()>) -> fiber::Fib
 /// and so it stayed in the control block. Cure: what is left is dropped at the very end of the
 /// fiber, by the fiber, and then it can have no values any more.
 #[test]
-fn a_value_that_a_result_makes_when_it_is_dropped_ends_on_its_thread() {
+fn result_drop_stays_on_its_thread() {
     ends_where_it_was(|runtime, busy, waits| {
         let handle = runtime.spawn(move || {
             let _ = waits.recv();
@@ -259,10 +258,10 @@ fn a_value_that_a_result_makes_when_it_is_dropped_ends_on_its_thread() {
     });
 }
 
-/// As above: the payload of a panic that no handle wanted stayed in the control block, and was
-/// dropped with the last handle.
+/// Seen: the payload of a panic that no handle wanted stayed in the control block, and was dropped
+/// with the last handle.
 #[test]
-fn a_payload_of_steps_that_no_handle_wants_is_dropped_by_the_steps() {
+fn unwanted_payload_drops_in_fiber() {
     struct Panics(Mutex<Option<(Busy, mpsc::Receiver<()>)>>);
     impl Stackless for Panics {
         fn begin(&mut self) -> Flow {
@@ -283,7 +282,7 @@ fn a_payload_of_steps_that_no_handle_wants_is_dropped_by_the_steps() {
 /// after the call that refused it had returned and what the closure borrowed was gone. Cure: what
 /// is refused is never listed.
 #[test]
-fn a_refused_closure_is_dropped_before_the_refusal_returns() {
+fn refused_closure_drops_first() {
     let runtime = start(BackendChoice::Epoll, 1);
     let (cluster, inspector) = (runtime.cluster(), runtime.inspector());
     assert_eq!(runtime.shutdown(PATIENCE), 0);
@@ -310,7 +309,7 @@ fn a_refused_closure_is_dropped_before_the_refusal_returns() {
 /// still for ever. Cause: a closure that is refused was dropped while the scope's list was locked,
 /// and what it owned looked at the scope. Cure: it is dropped after that.
 #[test]
-fn what_a_refused_closure_owns_may_use_the_scope() {
+fn refused_closure_may_use_scope() {
     struct Cancels<'scope, 'env>(&'scope Scope<'scope, 'env>);
     impl Drop for Cancels<'_, '_> {
         fn drop(&mut self) {
@@ -344,7 +343,7 @@ fn what_a_refused_closure_owns_may_use_the_scope() {
 /// Cause: closures lay at the base of the fiber's stack, which takes no more. Cure: large ones lie
 /// on the heap.
 #[test]
-fn a_large_closure_runs_as_a_small_one_does() {
+fn large_closure_runs() {
     #[derive(Clone, Copy)]
     #[repr(align(256))]
     struct Aligned([u8; 4096]);
@@ -368,7 +367,7 @@ fn a_large_closure_runs_as_a_small_one_does() {
 /// A fiber that was left behind has nodes in the queues of locks and channels, and handles at
 /// others: they may all be used. Run by `./ci.sh asan`, which would see a frame that is gone.
 #[test]
-fn a_fiber_that_was_left_behind_may_be_talked_to() {
+fn handle_outlives_runtime() {
     use fiber::sync::{Event, Mutex, mpmc};
     thread_local! {
         static BUFFER: RefCell<[u8; 64]> = const { RefCell::new([0; 64]) };
@@ -423,7 +422,7 @@ fn a_fiber_that_was_left_behind_may_be_talked_to() {
 /// and was taken for the select's own; but fibers of one processor share a `thread_local!`, and
 /// the second put its node over that of the first, which waited. Cure: it is refused.
 #[test]
-fn an_operation_that_a_select_waits_for_is_refused_to_another() {
+fn select_operation_is_exclusive() {
     use fiber::sync::{Receiving, Select, mpmc};
     thread_local! {
         static IS_WAITING: Cell<bool> = const { Cell::new(false) };

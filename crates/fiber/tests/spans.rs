@@ -20,7 +20,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 mod patience;
 
-/// What was logged: by message, the names of the spans around it, from the outermost.
+/// Log: by message, the names of the spans around it, from the outermost.
 #[derive(Clone, Default)]
 struct Log {
     events: Arc<Mutex<HashMap<String, Vec<String>>>>,
@@ -101,7 +101,7 @@ fn on_each(processors: usize, test: impl Fn(&'static Log) + Clone + Send + 'stat
 }
 
 #[test]
-fn two_fibers_on_one_processor_are_in_their_own_spans() {
+fn fibers_have_their_own_spans() {
     on_each(1, |log| {
         let first = fiber::spawn(|| {
             let _outer = info_span!("first").entered();
@@ -144,7 +144,7 @@ fn two_fibers_on_one_processor_are_in_their_own_spans() {
 
 /// Guards that are dropped in another order than they were made.
 #[test]
-fn spans_may_be_left_in_any_order_and_entered_twice() {
+fn spans_leave_in_any_order() {
     on_each(1, |log| {
         let (a, b) = (info_span!("out-a"), info_span!("out-b"));
         let (in_a, in_b) = (a.clone().entered(), b.entered());
@@ -174,7 +174,7 @@ fn spans_may_be_left_in_any_order_and_entered_twice() {
 }
 
 #[test]
-fn a_fiber_runs_inside_the_span_where_it_was_spawned_or_the_given_one() {
+fn fiber_inherits_span() {
     on_each(2, |log| {
         let parent = info_span!("parent").entered();
         let looked = Arc::new(Semaphore::new(0));
@@ -214,7 +214,7 @@ fn a_fiber_runs_inside_the_span_where_it_was_spawned_or_the_given_one() {
 
 /// A fiber that is helped away from its processor, and others on both that log and are in no span.
 #[test]
-fn a_migratable_fiber_takes_its_spans_along_and_leaves_none_behind() {
+fn spans_migrate_with_fiber() {
     on_each(2, |log| {
         let (has_begun, has_moved) = (
             Arc::new(Semaphore::new(0)),
@@ -283,7 +283,7 @@ impl Stackless for Says {
 }
 
 #[test]
-fn steps_stay_inside_their_span_wherever_they_go_on() {
+fn spans_follow_stackless_fiber() {
     on_each(2, |log| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -305,7 +305,7 @@ fn steps_stay_inside_their_span_wherever_they_go_on() {
 }
 
 #[test]
-fn panics_and_cancellation_inside_a_span_leave_nothing() {
+fn panic_and_cancel_leave_span() {
     on_each(1, |log| {
         let panics = fiber::spawn(|| {
             let _in = info_span!("panics").entered();
@@ -338,7 +338,7 @@ fn panics_and_cancellation_inside_a_span_leave_nothing() {
 }
 
 #[test]
-fn the_list_of_fibers_says_which_spans_they_are_in() {
+fn dump_shows_spans() {
     let log = Log::get();
     let runtime = Runtime::builder().processors(1).start().unwrap();
     let parked = runtime.spawn(|| {
@@ -365,7 +365,7 @@ fn the_list_of_fibers_says_which_spans_they_are_in() {
 /// current span, and the fiber that was not spawned had been counted. Cure: it is counted out by a
 /// guard.
 #[test]
-fn a_subscriber_that_panics_at_a_spawn_does_not_hold_the_scope() {
+fn panicking_subscriber_frees_scope() {
     struct Panics;
     impl Subscriber for Panics {
         fn enabled(&self, _: &Metadata<'_>) -> bool {

@@ -21,10 +21,10 @@ contract! {
     what_comes_before_the_first_input
     a_reset_is_an_error
     unix_streams_work_alike
-    the_value_is_dropped_when_the_steps_are_done
+    value_is_dropped_when_done
     more_conversations_at_once_than_lent_buffers
     who_holds_input_for_long_starves_nobody
-    steps_without_input_yield_and_park
+    stackless_yields_and_parks
 }
 
 fn pair() -> (TcpStream, TcpStream) {
@@ -277,7 +277,7 @@ fn unix_streams_work_alike() {
     steps.join().unwrap();
 }
 
-fn the_value_is_dropped_when_the_steps_are_done() {
+fn value_is_dropped_when_done() {
     struct Counted(TcpStream, Arc<AtomicUsize>);
     impl Drop for Counted {
         fn drop(&mut self) {
@@ -302,7 +302,7 @@ fn the_value_is_dropped_when_the_steps_are_done() {
     assert_eq!(dropped.load(Ordering::SeqCst), 1);
 }
 
-fn steps_without_input_yield_and_park() {
+fn stackless_yields_and_parks() {
     struct Counting {
         left: usize,
         count: Arc<AtomicUsize>,
@@ -350,7 +350,7 @@ impl Stackless for Wandering {
 }
 
 #[test]
-fn steps_go_on_while_the_processor_that_has_them_computes() {
+fn stackless_leaves_busy_processor() {
     for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
         let builder = Runtime::builder().processors(2);
         let runtime = builder.backend(choice).start().unwrap();
@@ -399,7 +399,7 @@ impl Stackless for Notes {
 /// however long that took, before it looked for input. Cure: a turn that takes long is cut short,
 /// and the next one begins with stackless fibers that have input.
 #[test]
-fn input_does_not_wait_for_a_burst_of_fibers() {
+fn burst_does_not_delay_input() {
     const BURST: usize = 40;
     for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
         let builder = Runtime::builder().processors(1);
@@ -547,7 +547,7 @@ impl Stackless for AskedOnce {
 /// until there were none. Cause: the buffer was looked at only after the value had been asked.
 /// Cure: the other way round.
 #[test]
-fn a_panic_of_the_source_gives_the_buffer_back() {
+fn source_panic_returns_buffer() {
     let left_before = fiber::resources().buffers_left;
     harness::run(BackendChoice::Auto, || {
         let (mut near, far) = pair();

@@ -1,4 +1,4 @@
-//! What streams of every kind promise, over each back end: TCP, Unix sockets, pipes, terminals.
+//! Streams of every kind, over each back end: TCP, Unix sockets, pipes, terminals.
 
 #[macro_use]
 mod harness;
@@ -42,7 +42,7 @@ contract! {
     a_fifo_is_opened_when_the_other_side_is
 }
 
-/// What all streams can do.
+/// Operations that all streams share.
 trait Stream: Debug + Send + Sync {
     fn read(&self, buffer: &mut [u8], deadline: Option<Instant>) -> io::Result<usize>;
     fn receive(&self, deadline: Option<Instant>) -> io::Result<Vec<u8>>;
@@ -299,7 +299,7 @@ fn timeout_bounds_reads_and_writes() {
     });
 }
 
-/// What `f` returns in a fiber that is cancelled if it does not end by itself.
+/// Result of `f` in a fiber that is cancelled if it does not end by itself.
 fn ended<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     let fiber = fiber::spawn(f);
     let _ = fiber::timeout(PATIENCE, || fiber.wait());
@@ -408,7 +408,7 @@ fn what_follows_urgent_data_is_read() {
     });
 }
 
-/// As with urgent data: a read ends behind the bytes that descriptors came with.
+/// A read ends behind the bytes that descriptors came with, as with urgent data.
 fn what_follows_passed_descriptors_is_read() {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     for_each_kind(|kind, near, far| {
@@ -517,7 +517,7 @@ fn pipe_ends_that_go_wake_the_other() {
     assert_eq!(kind_of(writing.join().unwrap()), ErrorKind::BrokenPipe);
 }
 
-/// As with urgent data: a read ends with its packet (O_DIRECT, pipe(2)).
+/// A read ends with its packet (O_DIRECT, pipe(2)), as with urgent data.
 fn packets_of_a_pipe_are_read_one_by_one() {
     use rustix::pipe::{PipeFlags, pipe_with};
     let flags = PipeFlags::CLOEXEC | PipeFlags::DIRECT;
@@ -545,7 +545,7 @@ fn read_two(reader: &mut PipeReader, wanted: [&[u8]; 2], write: impl FnOnce()) {
     }
 }
 
-/// As with urgent data: a read ends with its line.
+/// A read ends with its line, as with urgent data.
 fn lines_of_a_terminal_are_read_one_by_one() {
     // SAFETY: opens a new terminal, and its other end; the descriptors are ours.
     let (master, slave) = unsafe {
@@ -604,7 +604,7 @@ fn a_fifo_is_opened_when_the_other_side_is() {
 
 /// A plain thread waits as a fiber does.
 #[test]
-fn a_plain_thread_connects_beside_a_full_queue() {
+fn thread_connects_to_full_queue() {
     let (listener, name, _filling) = full_listener();
     let connecting = std::thread::spawn(move || UnixStream::connect_addr(&name));
     for _ in 0..3 {
@@ -616,7 +616,7 @@ fn a_plain_thread_connects_beside_a_full_queue() {
 /// Seen (in review): each duplicate of a stream that was dropped left its registration with epoll.
 /// Cause: closing a descriptor does not end it while another one has its file. Cure: it is removed.
 #[test]
-fn a_dropped_duplicate_is_not_left_with_epoll() {
+fn dropped_duplicate_leaves_epoll() {
     let builder = Runtime::builder().processors(1);
     let runtime = builder.backend(BackendChoice::Epoll).start().unwrap();
     let registrations = || -> usize {

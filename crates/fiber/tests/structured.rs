@@ -61,7 +61,7 @@ fn a_dropped_set_cancels_and_waits() {
 }
 
 #[test]
-fn a_set_that_is_dropped_by_a_panic_cancels() {
+fn set_dropped_by_panic_cancels() {
     fiber::run(|| {
         let (told, ended) = std::sync::mpsc::channel();
         let panicked = fiber::spawn(move || {
@@ -82,7 +82,7 @@ fn a_set_that_is_dropped_by_a_panic_cancels() {
 }
 
 #[test]
-fn cancellation_goes_down_through_sets_and_scopes() {
+fn cancel_descends_sets_and_scopes() {
     fiber::run(|| {
         let in_set = fiber::spawn(|| {
             let mut set = JoinSet::new();
@@ -106,7 +106,7 @@ fn cancellation_goes_down_through_sets_and_scopes() {
 }
 
 #[test]
-fn a_scope_that_panics_cancels_its_fibers_and_waits() {
+fn panicking_scope_cancels_and_waits() {
     fiber::run(|| {
         let ended = AtomicUsize::new(0);
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -142,7 +142,7 @@ fn a_scope_cancels_on_request() {
 }
 
 #[test]
-fn deadlines_only_shorten_and_end_with_their_call() {
+fn nested_deadlines_shorten() {
     fiber::run(|| {
         let start = Instant::now();
         let inner = fiber::deadline(start + Duration::from_millis(20), || {
@@ -156,7 +156,7 @@ fn deadlines_only_shorten_and_end_with_their_call() {
 }
 
 #[test]
-fn a_set_can_be_waited_for_with_a_deadline() {
+fn set_wait_with_deadline() {
     fiber::run(|| {
         let mut set = JoinSet::new();
         let sleeper = set.spawn(|| fiber::sleep(LONG));
@@ -243,7 +243,7 @@ fiber::fiber_local! {
 }
 
 #[test]
-fn values_are_dropped_before_the_join_the_latest_first() {
+fn locals_drop_before_join() {
     let runtime = fiber::Runtime::builder().processors(1).start().unwrap();
     let dropped = runtime.run(|| {
         let fiber = fiber::spawn(|| {
@@ -261,7 +261,7 @@ fn values_are_dropped_before_the_join_the_latest_first() {
 /// after the set. Cause: the set was told by the fiber's closure, and values end after that. Cure:
 /// they end before.
 #[test]
-fn values_are_dropped_before_a_set_has_the_result() {
+fn locals_drop_before_set_result() {
     struct Slow;
     impl Drop for Slow {
         fn drop(&mut self) {
@@ -319,7 +319,7 @@ fn several_may_wait_for_one_fiber() {
     });
 }
 
-/// As for a thread of `std` that joins itself.
+/// A join of itself is refused, as for a thread of `std`.
 #[test]
 fn a_fiber_that_joins_itself_is_refused() {
     fiber::run(|| {
@@ -337,7 +337,7 @@ fn a_fiber_that_joins_itself_is_refused() {
 }
 
 #[test]
-fn a_member_of_a_set_does_not_wait_for_itself() {
+fn set_member_skips_itself() {
     fiber::run(|| {
         let (give, take) = mpsc::channel::<JoinSet<()>>();
         let (tell, told) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! What the locks and channels promise, to fibers and plain threads, on either back end.
+//! Locks and channels, for fibers and plain threads, on either back end.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,5 @@
-//! What code of a processor may do that cannot suspend: a destructor while its fiber unwinds, and
-//! what runs on the processor's own stack.
+//! Code of a processor that cannot suspend: a destructor while its fiber unwinds, and calls on the
+//! processor's own stack.
 
 mod patience;
 
@@ -119,12 +119,12 @@ fn takes_a_kept_lock(n: usize) {
 }
 
 #[test]
-fn a_destructor_takes_a_lock_that_is_kept() {
+fn destructor_takes_kept_lock() {
     takes_a_kept_lock(0);
 }
 
 #[test]
-fn the_processors_stack_takes_a_lock_that_is_kept() {
+fn processor_stack_takes_kept_lock() {
     takes_a_kept_lock(1);
 }
 
@@ -263,10 +263,10 @@ fn a_storm_on_a_condition_ends() {
     });
 }
 
-/// What a fiber of the same processor holds across a wait cannot be had where nothing suspends.
-/// That is said, and not waited for. (While a fiber unwinds, this ends the process.)
+/// A lock that a fiber of the same processor holds across a wait cannot be had where nothing
+/// suspends. That is an error, and not a wait. (While a fiber unwinds, this ends the process.)
 #[test]
-fn a_wait_that_would_never_end_is_refused() {
+fn endless_wait_is_refused() {
     let runtime = Runtime::builder().processors(1).start().unwrap();
     let told = runtime.spawn(|| {
         let lock = Arc::new(Mutex::new(0));

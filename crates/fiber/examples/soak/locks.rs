@@ -10,16 +10,16 @@ use fiber::sync::{Condvar, Mutex, RwLock, Semaphore, mpmc};
 use crate::dice::Dice;
 use crate::scenes::Props;
 
-/// What all players of a round share.
+/// State that all players of a round share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Always the same number twice, under the lock.
     pair: Mutex<(u64, u64)>,
-    /// How often the pair was changed.
+    /// Number of changes to the pair.
     changes: AtomicU64,
     table: RwLock<Vec<u64>>,
     permits: Semaphore,
-    /// How many have a permit.
+    /// Number of players with a permit.
     inside: AtomicU64,
 }
 
@@ -38,7 +38,7 @@ impl Default for Shared {
 }
 
 impl Shared {
-    /// When no scene plays any more.
+    /// Checks the end state, when no scene plays any more.
     pub(crate) fn check(&self) -> Result<(), String> {
         let pair = *self.pair.lock().map_err(|_| "a lock is poisoned")?;
         let changes = self.changes.load(Ordering::SeqCst);
@@ -56,9 +56,10 @@ impl Shared {
 pub(crate) fn counted(dice: &mut Dice, props: &Props) -> io::Result<()> {
     let shared = &props.shared;
     let patience = Duration::from_millis(dice.below(20));
-    let locked = match dice.one_in(2) {
-        true => shared.pair.lock_timeout(patience).ok(),
-        false => shared.pair.lock().ok(),
+    let locked = if dice.one_in(2) {
+        shared.pair.lock_timeout(patience).ok()
+    } else {
+        shared.pair.lock().ok()
     };
     if let Some(mut pair) = locked {
         pair.0 += 1;

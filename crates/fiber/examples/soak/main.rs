@@ -67,7 +67,8 @@ fn main() -> ExitCode {
 }
 
 fn settings(mut arguments: impl Iterator<Item = String>) -> Result<Settings, String> {
-    let (mut seconds, mut seed) = (30 * 60, u64::from(std::process::id()) ^ now_ns());
+    let mut seconds = 30 * 60;
+    let mut seed = u64::from(std::process::id()) ^ now_ns();
     while let Some(name) = arguments.next() {
         let number = arguments.next().and_then(|value| value.parse().ok());
         let number = number.ok_or(format!("{name} wants a number"))?;
@@ -205,7 +206,7 @@ impl Looker {
     }
 }
 
-/// What is open in a process that has run fibers and runs none.
+/// Descriptors and threads of a process that has run fibers and runs none.
 struct Baseline {
     descriptors: usize,
 }
@@ -249,12 +250,13 @@ impl Baseline {
             left => return Err(format!("{left} threads of processors are left")),
         }
         let open = open_descriptors();
-        match open.len() == self.descriptors {
-            true => Ok(()),
-            false => Err(format!(
+        if open.len() == self.descriptors {
+            Ok(())
+        } else {
+            Err(format!(
                 "{} descriptors before, now {open:#?}",
                 self.descriptors
-            )),
+            ))
         }
     }
 }

@@ -19,7 +19,7 @@ const PLAYERS: usize = 64;
 /// Fibers that accept from each listener.
 const ACCEPTORS: usize = 4;
 
-/// How the scenes of a round ended.
+/// Results of the scenes of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     played: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Outcomes {
     timed_out: u64,
     /// The other end was cancelled.
     disturbed: u64,
-    /// What must not happen.
+    /// First violation that was seen.
     pub(crate) wrong: Option<String>,
 }
 
@@ -102,11 +102,12 @@ impl Stage {
         while Instant::now() < self.curtain && outcomes.wrong.is_none() {
             while players.len() < PLAYERS {
                 let (dice, props) = (Dice::new(self.dice.number()), servers.props.clone());
-                let builder = match self.dice.one_in(3) {
+                let builder = if self.dice.one_in(3) {
                     // SAFETY: the scenes hold nothing across their waits that is not `Send`, and
                     // use no thread-local storage.
-                    true => unsafe { Builder::new().migratable() },
-                    false => Builder::new(),
+                    unsafe { Builder::new().migratable() }
+                } else {
+                    Builder::new()
                 };
                 let player = players.spawn_with(builder, move || scenes::play(dice, &props));
                 known.push(player.expect("a stack for a player"));
@@ -240,17 +241,16 @@ fn accept(
     let builder = Builder::new().name("acceptor").processor(number);
     let accept = move || {
         while let Ok(stream) = listener.accept() {
-            let handler = match in_steps {
-                true => {
-                    let clusters = clusters.clone();
-                    let dice = Dice::new(stream.peer_addr().map_or(0, |peer| peer.port().into()));
-                    fiber::spawn_stackless(Echo {
-                        stream,
-                        clusters,
-                        dice,
-                    })
-                }
-                false => fiber::spawn(move || echo(stream)),
+            let handler = if in_steps {
+                let clusters = clusters.clone();
+                let dice = Dice::new(stream.peer_addr().map_or(0, |peer| peer.port().into()));
+                fiber::spawn_stackless(Echo {
+                    stream,
+                    clusters,
+                    dice,
+                })
+            } else {
+                fiber::spawn(move || echo(stream))
             };
             remember(&handlers, handler.fiber().clone());
         }

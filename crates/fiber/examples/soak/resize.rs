@@ -11,10 +11,10 @@ use crate::dice::Dice;
 
 /// Processors that run at the same time; those that go and cannot yet come on top.
 const RUNNING_MAX: usize = 6;
-/// How long a processor may take to go when the round is over and no fiber is left.
+/// Time that a processor may take to go when the round is over and no fiber is left.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many came and went.
+/// Processors that came and went.
 #[derive(Debug, Default)]
 pub(crate) struct Resized {
     added: usize,

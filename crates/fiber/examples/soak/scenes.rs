@@ -1,4 +1,4 @@
-//! What a fiber of the crowd does: one scene after the other, until one fails. Wrong bytes panic.
+//! The program of a fiber: one scene after the other, until one fails. Wrong bytes panic.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use fiber::{ClusterHandle, move_to};
 use crate::dice::Dice;
 use crate::locks;
 
-/// Where the servers are.
+/// Addresses of the servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Props {
     pub(crate) echo: SocketAddr,
@@ -30,7 +30,7 @@ pub(crate) struct Props {
 
 type Scene = fn(&mut Dice, &Props) -> io::Result<()>;
 
-/// Those that are dear come once, the others more often.
+/// Scenes to draw from: expensive ones stand here once, others more often.
 const SCENES: &[Scene] = &[
     talk,
     talk,

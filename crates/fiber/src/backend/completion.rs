@@ -12,23 +12,23 @@ pub(crate) enum Wait {
     For(Option<Duration>),
 }
 
-/// How much one entry of the ring transfers of a buffer of `len` bytes: no more than a system call
-/// does. read(2)
+/// Length that one entry of the ring transfers of a buffer of `len` bytes: at most that of a system
+/// call. read(2)
 pub(crate) fn ring_len(len: usize) -> u32 {
     const MAX: usize = 0x7fff_f000;
     len.min(MAX) as u32
 }
 
-/// How an operation ended, as the ring reports it: a result or minus an errno, and flags.
+/// End of an operation, as the ring reports it: a result or minus an errno, and flags.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     pub(crate) result: i32,
     pub(crate) flags: u32,
-    /// Where in the lent buffer that the flags name the received bytes start.
+    /// Start of the received bytes in the lent buffer that the flags name.
     pub(crate) piece_start: u32,
 }
 
-/// What a turn has brought.
+/// One result of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Completed {
     /// The operation at this address has ended.

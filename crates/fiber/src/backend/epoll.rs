@@ -12,13 +12,13 @@ use rustix::event::{Timespec, epoll};
 use crate::backend::completion::{Completed, Completion, Wait};
 use crate::base::counters::Counters;
 
-/// How many events a turn takes; the rest comes with the next.
+/// Events per turn; the rest comes with the next.
 const EVENTS_PER_TURN: usize = 256;
 
 /// The wake-up eventfd's event; descriptors of sources are never this.
 const WAKE: u64 = u64::MAX;
 
-/// What a fiber waits for.
+/// Direction that a fiber waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     Read,
@@ -28,13 +28,13 @@ pub(crate) enum Interest {
 pub(crate) struct Epoll {
     fd: OwnedFd,
     wake_fd: Arc<OwnedFd>,
-    /// What the latest wait has brought; its capacity is what a wait may bring.
+    /// Events of the latest wait; the capacity is the limit of a wait.
     events: RefCell<Vec<epoll::Event>>,
     /// By descriptor. A descriptor's number is used again after a close: `io_id` tells.
     sources: RefCell<Vec<Source>>,
 }
 
-/// What this processor knows of one descriptor.
+/// State of one descriptor on this processor.
 #[derive(Default)]
 struct Source {
     /// Number of the socket that the rest is about; 0 is none.
@@ -136,8 +136,8 @@ impl Epoll {
         source.waiting.retain_mut(woken);
     }
 
-    /// Whether an attempt in this direction may succeed: not if the last one came up short and no
-    /// edge has come since. Unknown descriptors may.
+    /// True unless the last attempt in this direction came up short and no edge has come since.
+    /// True for unknown descriptors.
     pub(crate) fn may_try(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest) -> bool {
         let sources = self.sources.borrow();
         let source = sources
@@ -176,7 +176,7 @@ impl Epoll {
         }
     }
 
-    /// Whether urgent data has come, since the descriptor is known.
+    /// True if urgent data has come since the descriptor was registered.
     pub(crate) fn has_urgent(&self, fd: BorrowedFd<'_>, io_id: u64) -> bool {
         let sources = self.sources.borrow();
         let source = sources.get(fd.as_raw_fd() as usize);
@@ -222,8 +222,8 @@ impl Epoll {
         Ok(())
     }
 
-    /// As [`forget`](Epoll::forget), for one of several descriptors of a file: closing it does not
-    /// end its registration. epoll(7)
+    /// Same as [`forget`](Epoll::forget), for one of several descriptors of a file: closing it does
+    /// not end its registration. epoll(7)
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>, io_id: u64) {
         let sources = self.sources.borrow();
         let source = sources.get(fd.as_raw_fd() as usize);

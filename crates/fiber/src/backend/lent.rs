@@ -20,14 +20,14 @@ use std::sync::{Arc, OnceLock};
 use io_uring::types::BufRingEntry;
 use io_uring::{IoUring, cqueue};
 
-/// How many receive buffers a processor lends. Together they hold what may arrive in one turn; when
-/// they are used up, receives wait for readiness and take a buffer of the thread's, so that a
-/// receive that holds one for long starves no other.
+/// Receive buffers of a processor. Together they hold what may arrive in one turn; when they are
+/// used up, receives wait for readiness and take a buffer of the thread's, so that a receive that
+/// holds one for long starves no other.
 const LENT_BUFFERS: u16 = 64;
 /// A lent buffer holds many requests of many connections, one after the other: see [`Lease`]. Where
 /// the kernel cannot do that (before Linux 6.12), it holds one receive.
 const LENT_BUFFER_LEN: usize = 16 * 1024;
-/// What one receive brings at most.
+/// Largest number of bytes that one receive returns.
 pub(crate) const RECEIVE_LEN_MAX: usize = LENT_BUFFER_LEN;
 /// The buffer group's number; there is one.
 pub(crate) const LENT_GROUP: u16 = 0;
@@ -46,8 +46,7 @@ pub(super) struct LentBuffers {
     leases: [Cell<Lease>; LENT_BUFFERS as usize],
 }
 
-/// Where a buffer stands between the moment when the kernel takes it up and the moment when it is
-/// free again.
+/// A buffer in use: from the moment when the kernel takes it up until it is free again.
 ///
 /// ```text
 ///   |  read, given back  |  held by 2 steps  |  free for the kernel  |
@@ -149,7 +148,7 @@ impl LentBuffers {
         }
     }
 
-    /// How many pieces have not been given back.
+    /// Number of pieces that have not been given back.
     pub(super) fn pieces_held(&self) -> usize {
         let pieces = |lease: &Cell<Lease>| lease.get().pieces as usize;
         self.leases.iter().map(pieces).sum()
@@ -193,9 +192,10 @@ impl LentMemory {
         map(BUFFER_MEMORY_LEN).map(LentMemory)
     }
 
-    /// Where a piece of buffer `id` is: `len` bytes from `start` on.
+    /// Address of a piece of buffer `id`: `len` bytes from `start` on.
     pub(crate) fn piece(&self, id: u16, start: u32, len: u32) -> NonNull<[u8]> {
-        let (start, len) = (start as usize, len as usize);
+        let start = start as usize;
+        let len = len as usize;
         assert!(
             start + len <= LENT_BUFFER_LEN,
             "a piece at {start}, {len} long"

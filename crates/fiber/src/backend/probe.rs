@@ -1,4 +1,4 @@
-//! Whether this process may use io_uring and, if not, what forbids it and what to do.
+//! Checks that this process may use io_uring; if not, names what forbids it and what to do.
 
 use std::fmt;
 use std::io;
@@ -21,13 +21,13 @@ pub struct Ring {
 /// No ring can be had. Displays as one sentence with cause and remedy.
 #[derive(Debug)]
 pub struct Denied {
-    /// What denies it.
+    /// Cause of the denial.
     pub cause: DeniedCause,
-    /// What the kernel said.
+    /// Error that the kernel reported.
     pub error: io::Error,
 }
 
-/// What denies a ring.
+/// Cause of a denied ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeniedCause {
@@ -123,7 +123,7 @@ impl Denied {
 }
 
 impl DeniedCause {
-    /// What to do about it, in one sentence.
+    /// Advice in one sentence.
     pub fn remedy(self) -> &'static str {
         match self {
             DeniedCause::DisabledForAll => "allow it with `sysctl kernel.io_uring_disabled=0`",

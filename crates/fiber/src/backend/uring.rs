@@ -28,17 +28,16 @@ use crate::switch::resources;
 /// Entries of the submission ring: more operations than this in one turn cost another system call.
 const SQ_ENTRIES: u32 = 1024;
 
-/// How long a ring that ends waits before it cancels again what has not ended.
+/// Time after which a ring that ends cancels again what has not ended.
 const SHUT_DOWN_LOOK: Duration = Duration::from_millis(10);
 
-/// What an entry's user data stands for. Addresses of operations are aligned, so small numbers are
-/// free.
+/// User data of entries. Addresses of operations are aligned, so small numbers are free.
 const IGNORED: u64 = 0;
 const WOKEN_BY_EVENTFD: u64 = 1;
 /// Accepts carry the listener's number, shifted, and this low bit.
 const ACCEPT_BIT: u64 = 1;
 const ACCEPT_SHIFT: u32 = 2;
-/// What cancels them, likewise, with these.
+/// Low bits of the entry that cancels an accept.
 const DISARM_BITS: u64 = 3;
 
 const ENTER_GETEVENTS: u32 = 1;
@@ -48,7 +47,7 @@ const CQE_F_BUFFER: u32 = 1;
 pub(crate) struct Uring {
     ring: RefCell<IoUring>,
     wake_fd: Arc<OwnedFd>,
-    /// Where the read of the wake-up eventfd goes. Boxed: the kernel has its address.
+    /// Destination of the read from the wake-up eventfd. Boxed: the kernel has its address.
     wake_count: Box<Cell<u64>>,
     wake_armed: Cell<bool>,
     /// Operations that the kernel has and has not completed.
@@ -98,7 +97,7 @@ impl Uring {
         self.push_all(counters, std::slice::from_ref(entry));
     }
 
-    /// As `push`, for entries that are linked: in one submission, and with one completion.
+    /// Pushes linked entries, with one submission and one completion.
     fn push_all(&self, counters: &Counters, entries: &[squeue::Entry]) {
         let mut ring = self.ring.borrow_mut();
         // SAFETY: every caller waits for the completion before what the entry points to goes away
@@ -267,7 +266,7 @@ impl Uring {
         );
     }
 
-    /// Whether the kernel has nothing but the wait for a wake-up, and no piece of a buffer is held.
+    /// True if the kernel has only the wait for a wake-up, and no piece of a buffer is held.
     pub(super) fn is_quiet(&self) -> bool {
         let own = usize::from(self.wake_armed.get());
         self.in_flight.get() == own && self.buffers.pieces_held() == 0
@@ -348,7 +347,7 @@ mod tests {
     /// another takes the connection, it waits for the next one. Cure: what has not ended is
     /// cancelled again.
     #[test]
-    fn an_accept_that_has_not_begun_ends_with_the_ring() {
+    fn ring_end_ends_unbegun_accept() {
         let counters = Counters::default();
         let waker = Waker::default();
         let wake_fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();

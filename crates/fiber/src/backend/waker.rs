@@ -16,10 +16,10 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::base::lock::lock;
 
-/// What the completion of a message says.
+/// User data of the completion that a wake-up message makes.
 pub(super) const WOKEN_BY_MESSAGE: u64 = 2;
 
-/// Of one processor's place: there while a processor is.
+/// Waker of one processor's place: set while a processor is there.
 #[derive(Debug, Default)]
 pub(crate) struct Waker(Mutex<Option<WakeTarget>>);
 
@@ -128,7 +128,7 @@ mod tests {
     use crate::backend::ring::set_up;
     use std::os::fd::AsRawFd;
 
-    /// How many completions the ring got, and what the eventfd counted.
+    /// Completions that the ring got, and the count of the eventfd.
     fn heard(eventfd: &OwnedFd, ring: &mut io_uring::IoUring) -> (usize, u64) {
         ring.submit_and_wait(0).unwrap();
         let messages = ring
@@ -149,9 +149,10 @@ mod tests {
         let eventfd = waker.open().unwrap();
         waker.attach(ring.as_raw_fd());
         std::thread::scope(|scope| scope.spawn(|| waker.wake()).join().unwrap());
-        let expected = match NO_MESSAGES.load(Ordering::Relaxed) {
-            true => (0, 1),
-            false => (1, 0),
+        let expected = if NO_MESSAGES.load(Ordering::Relaxed) {
+            (0, 1)
+        } else {
+            (1, 0)
         };
         assert_eq!(heard(&eventfd, &mut ring), expected);
     }

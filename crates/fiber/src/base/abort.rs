@@ -1,12 +1,12 @@
-//! Where nothing may unwind.
+//! Guards for code that must not unwind.
 
 use super::report::report;
 
 /// Ends the process, with this message, when a panic would go where it must not.
 pub(crate) struct AbortOnUnwind(pub(crate) &'static str);
 
-/// Of a destructor that panics where nothing is left to catch it: `std` ends the process for
-/// threads as well.
+/// Message for a destructor that panics where nothing is left to catch it: `std` ends the process
+/// for threads as well.
 pub(crate) const DROPPED: &str = "the result of a fiber panicked when it was dropped";
 
 impl Drop for AbortOnUnwind {

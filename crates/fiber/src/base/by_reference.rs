@@ -1,4 +1,4 @@
-//! What a shared reference does, its owner does as well.
+//! Implements for an owner the I/O traits of its shared reference.
 
 /// Implements `Read` and `Write` by those of the reference.
 macro_rules! by_reference {

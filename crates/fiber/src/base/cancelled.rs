@@ -24,25 +24,25 @@ impl From<Cancelled> for io::Error {
     }
 }
 
-/// Whether an error says that the fiber was cancelled.
+/// True if an error says that the fiber was cancelled.
 pub fn is_cancellation(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Cancelled>())
 }
 
-/// What a fiber's control block knows of it.
+/// Cancellation state in a fiber's control block.
 #[derive(Default)]
 pub(crate) struct Cancellation {
     pub(crate) requested: AtomicBool,
-    /// How many [`uncancellable`](crate::uncancellable) it is in. Touched by the processor that
-    /// runs the fiber, or where it waits.
+    /// Nesting depth of [`uncancellable`](crate::uncancellable). Touched by the processor that runs
+    /// the fiber, or where it waits.
     pub(crate) masks: Cell<u8>,
-    /// How many suspension points have failed, or returned early, because it was due or past its
-    /// deadline.
+    /// Number of suspension points that have failed, or returned early, because it was due or past
+    /// its deadline.
     ignored: Cell<u16>,
 }
 
 impl Cancellation {
-    /// Whether the next suspension point fails.
+    /// True if the next suspension point fails.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         // Sequentially consistent: a fiber that has told where it runs (its home) and does not see

@@ -1,4 +1,4 @@
-//! What the processors count, for `/metrics`, tests and curiosity.
+//! Counters of processors, for `/metrics` and tests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ macro_rules! counters {
             $(pub(crate) $name: Counter,)*
         }
 
-        /// What one processor has done since it started.
+        /// Counters of one processor since its start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct ProcessorCounters {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How many forks this process descends from, since its ancestor started a runtime.
+/// Forks between this process and the one that started the first runtime.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// The process that a runtime belongs to.
@@ -15,7 +15,7 @@ impl Home {
         Home(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is still the one that the runtime belongs to.
+    /// True if the runtime belongs to this process and not to one that it was forked from.
     #[inline]
     pub(crate) fn is_here(self) -> bool {
         self.0 == GENERATION.load(Ordering::Relaxed)

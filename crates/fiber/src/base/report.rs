@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// So much a pipe takes at once if it takes anything. pipe(7)
+/// Bytes that a pipe takes at once if it takes any. pipe(7)
 const PIPE_BUF: usize = 4096;
 
 /// Writes a message, as far as there is room for it at once.

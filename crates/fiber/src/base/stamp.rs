@@ -25,8 +25,8 @@ pub(crate) fn now() -> u64 {
     ticks
 }
 
-/// How much the counter grows in `time`, within some percent. The first call measures it, which
-/// takes some 100 µs.
+/// Growth of the counter in `time`, within some percent. The first call measures it, which takes
+/// some 100 µs.
 pub(crate) fn ticks(time: Duration) -> u64 {
     static PER_MICROSECOND: OnceLock<u64> = OnceLock::new();
     let per_microsecond = *PER_MICROSECOND.get_or_init(|| {
@@ -38,7 +38,7 @@ pub(crate) fn ticks(time: Duration) -> u64 {
     per_microsecond.saturating_mul(time.as_micros() as u64)
 }
 
-/// How much the counter grows in a microsecond.
+/// Growth of the counter in a microsecond.
 fn measure() -> u64 {
     let (began, counted_from) = (Instant::now(), now());
     while began.elapsed() < Duration::from_micros(20) {

@@ -1,4 +1,4 @@
-//! Where a thread runs. Which CPUs share a last-level cache: help comes from near by.
+//! Last-level caches and the CPUs that share them: help comes from near by.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -19,8 +19,8 @@ fn read() -> Vec<u32> {
     (0..).map_while(of_cpu).collect()
 }
 
-/// Of the caches that a CPU has, the one of the highest level; its number is the same for all that
-/// share it. (Documentation/ABI/testing/sysfs-devices-system-cpu)
+/// Number of the highest-level cache of a CPU; the same for all CPUs that share it.
+/// (Documentation/ABI/testing/sysfs-devices-system-cpu)
 fn of_cpu(cpu: usize) -> Option<u32> {
     let folder = format!("/sys/devices/system/cpu/cpu{cpu}");
     fs::metadata(&folder).ok()?;

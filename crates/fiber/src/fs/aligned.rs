@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// What `O_DIRECT` wants of addresses, offsets and lengths on the disks of today.
+/// Alignment that `O_DIRECT` needs of addresses, offsets and lengths on the disks of today.
 pub const DIRECT_ALIGNMENT: usize = 4096;
 
 /// A buffer aligned for `O_DIRECT`.

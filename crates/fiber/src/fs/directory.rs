@@ -13,7 +13,7 @@ use super::ring_call::{HERE, by_ring, c_path};
 use crate::io::offload::offload;
 use crate::io::path::{IoPath, io_path};
 
-/// How many entries one trip to an offload thread brings.
+/// Entries per trip to an offload thread.
 const ENTRIES_PER_TRIP: usize = 256;
 
 /// The entries of a directory, in the order of the file system; `.` and `..` are not among them.
@@ -84,9 +84,10 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
             result => result?,
         }
     }
-    match path.as_os_str().is_empty() || metadata(path)?.is_dir() {
-        true => Ok(()),
-        false => Err(io::ErrorKind::AlreadyExists.into()),
+    if path.as_os_str().is_empty() || metadata(path)?.is_dir() {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::AlreadyExists.into())
     }
 }
 
@@ -115,7 +116,7 @@ pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 }
 
 impl ReadDir {
-    /// Where blocking is allowed.
+    /// Reads the next entries, on a thread that may block.
     fn fetch(&mut self) {
         let Some(entries) = &mut self.entries else {
             return;
@@ -157,12 +158,12 @@ impl DirEntry {
         &self.file_name
     }
 
-    /// What it is; a symbolic link is not followed.
+    /// Type of the entry; a symbolic link is not followed.
     pub fn file_type(&self) -> FileType {
         self.file_type
     }
 
-    /// What is known of it; a symbolic link is not followed.
+    /// Metadata of the entry; a symbolic link is not followed.
     ///
     /// # Errors
     /// What `statx(2)` reports.

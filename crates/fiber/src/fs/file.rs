@@ -23,7 +23,7 @@ pub struct File {
     fd: OwnedFd,
 }
 
-/// How to open a file, as [`std::fs::OpenOptions`].
+/// Options for opening a file, as [`std::fs::OpenOptions`].
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     read: bool,
@@ -66,12 +66,12 @@ impl File {
         options.read(true).write(true).create_new(true).open(path)
     }
 
-    /// How to open a file: the same as [`OpenOptions::new`].
+    /// Options for opening a file: the same as [`OpenOptions::new`].
     pub fn options() -> OpenOptions {
         OpenOptions::new()
     }
 
-    /// What is known of it.
+    /// Metadata of the file.
     ///
     /// # Errors
     /// What `statx(2)` reports.
@@ -87,7 +87,7 @@ impl File {
         Ok(self.metadata()?.len())
     }
 
-    /// Whether it has no bytes.
+    /// True if it has no bytes.
     ///
     /// # Errors
     /// What `statx(2)` reports.

@@ -1,4 +1,4 @@
-//! What is known of a file besides its bytes: `statx(2)`.
+//! Metadata of files: `statx(2)`.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::ring_call::{HERE, by_ring, c_path};
 use crate::io::offload::offload;
 use crate::io::path::{IoPath, io_path};
 
-/// What is known of a file, as [`std::fs::Metadata`].
+/// Metadata of a file, as [`std::fs::Metadata`].
 #[derive(Clone)]
 pub struct Metadata(libc::statx);
 
@@ -74,17 +74,17 @@ impl Metadata {
         self.0.stx_size
     }
 
-    /// Whether it is a regular file.
+    /// True for a regular file.
     pub fn is_file(&self) -> bool {
         self.kind() == libc::S_IFREG
     }
 
-    /// Whether it is a directory.
+    /// True for a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == libc::S_IFDIR
     }
 
-    /// Whether it is a symbolic link.
+    /// True for a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.kind() == libc::S_IFLNK
     }
@@ -104,7 +104,7 @@ impl Metadata {
         libc::makedev(self.0.stx_dev_major, self.0.stx_dev_minor)
     }
 
-    /// How many names it has.
+    /// Number of hard links.
     pub fn nlink(&self) -> u64 {
         u64::from(self.0.stx_nlink)
     }
@@ -119,7 +119,7 @@ impl Metadata {
         self.0.stx_gid
     }
 
-    /// When its content was changed last.
+    /// Time of the last change of the content.
     ///
     /// # Errors
     /// None on Linux; as `std` has it.
@@ -127,7 +127,7 @@ impl Metadata {
         time(&self.0.stx_mtime)
     }
 
-    /// When it was read last, as far as the file system keeps it.
+    /// Time of the last read, as far as the file system keeps it.
     ///
     /// # Errors
     /// None on Linux; as `std` has it.
@@ -135,7 +135,7 @@ impl Metadata {
         time(&self.0.stx_atime)
     }
 
-    /// When it was made.
+    /// Time of creation.
     ///
     /// # Errors
     /// `Unsupported` where the file system does not keep it.

@@ -1,4 +1,4 @@
-//! What is in the page cache.
+//! Content of the page cache.
 
 use std::io;
 use std::ops::Range;
@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::ReadWriteFlags;
 
-/// Whether all of `range` is in the page cache, so that reading or sending it does not touch the
-/// disk. Something may push it out right after; that costs time and nothing else.
+/// True if all of `range` is in the page cache, so that reading or sending it does not touch the
+/// disk. The kernel may evict it right after; that costs time and nothing else.
 ///
 /// Asks `cachestat(2)` (Linux 6.5) and tries to read the first and the last byte without waiting.
 pub fn is_cached(file: BorrowedFd<'_>, range: Range<u64>) -> bool {

@@ -1,5 +1,4 @@
-//! What a debugger calls to see the fibers: C functions without arguments that it must get right,
-//! used by `tools/gdb/fibers.py`.
+//! Entry points for a debugger: C functions that `tools/gdb/fibers.py` calls to list the fibers.
 //!
 //! They are called in the middle of anything, so they only try locks: when a stopped thread holds
 //! one, they say so.

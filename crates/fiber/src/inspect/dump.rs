@@ -15,20 +15,20 @@ use crate::sched::registry::SHARDS;
 use crate::switch::look::FiberState;
 use crate::switch::reason::WaitReason;
 
-/// So many fibers are asked where they are; a million backtraces are of no use.
+/// Limit on fibers asked for a backtrace; a million are of no use.
 const TRACED_MAX: usize = 1000;
 
-/// How long processors may take to answer: one that is stalled does not.
+/// Time that processors may take to answer: one that is stalled does not.
 const TRACE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// So many lines are printed; the summary counts all fibers.
+/// Limit on printed lines; the summary counts all fibers.
 const PRINTED_MAX: usize = 1000;
 
 /// From this number on, fibers that do the same are one line.
 const ALIKE_MIN: usize = 4;
 
-/// What [`Runtime::dump`](crate::Runtime::dump) has found. Printed, it is a summary and a list; see
-/// also [`to_json`](Dump::to_json).
+/// Result of [`Runtime::dump`](crate::Runtime::dump). Printed, it is a summary and a list; see also
+/// [`to_json`](Dump::to_json).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Dump {
@@ -48,24 +48,25 @@ pub struct DumpedFiber {
     pub id: u64,
     /// Its name, if it has one.
     pub name: Option<String>,
-    /// What it is doing.
+    /// State of the fiber.
     pub state: FiberState,
-    /// What it waits for, in words; `None` if it does not wait.
+    /// Description of its wait; `None` if it does not wait.
     pub waits_for: Option<String>,
     /// The fiber that has what it waits for, if that is known.
     pub waits_for_fiber: Option<u64>,
     /// The processor that it is on.
     pub processor: Option<usize>,
-    /// How long ago it was spawned.
+    /// Time since it was spawned.
     pub age: Duration,
     /// Its stack, if it has one now.
     pub stack: Option<DumpedStack>,
     /// The spans that it is inside of, from the outermost to the innermost, by name; none without
     /// the feature `tracing`.
     pub spans: Vec<String>,
-    /// Where it was spawned: file, line, column.
+    /// Source location of the spawn: file, line, column.
     pub spawned_at: String,
-    /// Where it waits, innermost frame first, if that was asked for and the fiber could say.
+    /// Backtrace of its wait, innermost frame first, if that was asked for and the fiber could make
+    /// it.
     pub backtrace: Option<String>,
 }
 
@@ -101,8 +102,8 @@ impl Dump {
         Dump { fibers, deadlocks }
     }
 
-    /// Whether fibers wait for each other in a ring, without making a dump: a few nanoseconds a
-    /// fiber, and memory only for those that wait for another.
+    /// True if fibers wait for each other in a ring. Makes no dump: a few nanoseconds a fiber, and
+    /// memory only for those that wait for another.
     pub(crate) fn is_any_ring(cluster: &Cluster) -> bool {
         let mut waits = HashMap::new();
         for part in 0..SHARDS {
@@ -223,7 +224,7 @@ pub(crate) fn in_words(reason: WaitReason) -> String {
     }
 }
 
-/// How far down from its base a stack has been touched: pages stay with it, so this is its
+/// Bytes from its base down to which a stack has been touched: pages stay with it, so this is its
 /// high-water mark.
 fn touched_len(usable: &std::ops::Range<usize>) -> usize {
     const PAGE_SIZE: usize = 4096;
@@ -347,7 +348,7 @@ fn split_frames(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What a fiber that was seen in this state waits for, and for which other fiber, if it is one.
+/// Wait of a fiber that was seen in this state, and the other fiber that it waits for, if any.
 fn wait_of(control: &Control, state: FiberState) -> (Option<WaitReason>, Option<u64>) {
     let reason = match state {
         FiberState::Waiting => control.waiting().reason(),
@@ -440,9 +441,10 @@ impl Dump {
         }
         let mut lines: Vec<Vec<_>> = Vec::new();
         for fibers in alike.into_values() {
-            match fibers.len() >= ALIKE_MIN && fibers[0].waits_for_fiber.is_none() {
-                true => lines.push(fibers),
-                false => lines.extend(fibers.into_iter().map(|fiber| vec![fiber])),
+            if fibers.len() >= ALIKE_MIN && fibers[0].waits_for_fiber.is_none() {
+                lines.push(fibers)
+            } else {
+                lines.extend(fibers.into_iter().map(|fiber| vec![fiber]))
             }
         }
         lines.sort_unstable_by_key(|fibers| fibers[0].id);
@@ -451,9 +453,10 @@ impl Dump {
 }
 
 impl DumpedFiber {
-    /// What fibers that do the same have in common.
+    /// Key that is equal for fibers that do the same.
     fn kind(&self) -> impl Eq + Hash + '_ {
-        let (name, spans) = (&self.name, &self.spans);
+        let name = &self.name;
+        let spans = &self.spans;
         let wait = (self.state, &self.waits_for, &self.backtrace);
         (name, spans, wait, &self.spawned_at)
     }
@@ -523,13 +526,13 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_found_and_chains_are_not_rings() {
+    fn finds_rings_and_not_chains() {
         let edges = [(1, 2), (2, 3), (3, 1), (4, 1), (5, 6), (7, 8), (8, 7)];
         assert_eq!(rings(edges.into()), [vec![1, 2, 3], vec![7, 8]]);
     }
 
     #[test]
-    fn a_fiber_that_waits_for_itself_is_a_ring() {
+    fn fiber_waiting_for_itself_is_a_ring() {
         assert_eq!(rings([(9, 9)].into()), [vec![9]]);
     }
 

@@ -31,12 +31,12 @@ pub struct Stall {
     pub fiber: u64,
     /// Its name, if it has one.
     pub name: Option<String>,
-    /// Where it was spawned, if it has not ended meanwhile.
+    /// Source location of its spawn, if it has not ended meanwhile.
     pub spawned_at: Option<String>,
-    /// How long it has kept the processor so far, at least. When the processor's thread waited for
-    /// a CPU, which others had, is not counted.
+    /// Time for which it has kept the processor so far, at least. Time in which the processor's
+    /// thread waited for a CPU is not counted.
     pub duration: Duration,
-    /// What it was doing, innermost frame first.
+    /// Backtrace at the time, innermost frame first.
     pub backtrace: String,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Stall {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Deadlock {
-    /// What every fiber of the runtime was doing; see [`Dump::deadlocks`].
+    /// State of every fiber of the runtime; see [`Dump::deadlocks`].
     pub dump: Dump,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Deadlock {
     }
 }
 
-/// What the monitor tells, and to what.
+/// Callbacks of the monitor.
 #[derive(Clone)]
 pub(crate) struct Listeners {
     pub(crate) stall: Arc<dyn Fn(&Stall) + Send + Sync>,
@@ -101,7 +101,7 @@ impl fmt::Debug for Listeners {
     }
 }
 
-/// When all processors sleep, the monitor looks this seldom: an idle runtime should cost nothing.
+/// Period while all processors sleep: an idle runtime should cost nothing.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Rings are not looked for among more fibers than this.
@@ -181,7 +181,7 @@ struct Watch {
     cluster: Arc<Cluster>,
     threshold: Duration,
     listeners: Listeners,
-    /// Of each processor: what ran when it was last seen to change.
+    /// Fiber of each processor, as of its latest change.
     seen: Vec<Seen>,
     is_ring_reported: bool,
 }
@@ -191,13 +191,13 @@ struct Seen {
     fiber: u64,
     switches: u64,
     since: Instant,
-    /// Of the processor's thread, at that time.
+    /// Times of the processor's thread, at that time.
     time: Option<ThreadTime>,
     is_reported: bool,
 }
 
 impl Seen {
-    /// How long the fiber had kept the processor when `now` was seen.
+    /// Time for which the fiber had kept the processor when `now` was seen.
     fn kept_until(&self, now: &Seen) -> Duration {
         let elapsed = now.since.saturating_duration_since(self.since);
         match (&self.time, &now.time) {
@@ -267,7 +267,7 @@ impl Watch {
         tell(&*self.listeners.stall, &stall);
     }
 
-    /// When nothing runs, a fiber may wait for itself.
+    /// Looks for rings of fibers while nothing runs.
     fn look_for_rings(&mut self) {
         if self.is_ring_reported || self.cluster.fiber_count() > DEADLOCKED_MAX {
             return;
@@ -286,7 +286,8 @@ const SIGNAL: i32 = libc::SIGURG;
 
 const ADDRESSES_MAX: usize = 128;
 
-/// Where the handler leaves what it found; one thread is asked at a time.
+/// Question to a thread, and where the signal handler leaves the answer; one thread is asked at a
+/// time.
 static ASKED: Question = Question(AtomicI32::new(0));
 static FOUND: [AtomicUsize; ADDRESSES_MAX] = [const { AtomicUsize::new(0) }; ADDRESSES_MAX];
 static FOUND_COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -302,7 +303,7 @@ impl Question {
         self.0.store(thread, Ordering::Release);
     }
 
-    /// Whether `thread` is asked; it answers then, and the question cannot be withdrawn.
+    /// True if `thread` is asked; it answers then, and the question cannot be withdrawn.
     fn begin_answer(&self, thread: i32) -> bool {
         self.replace(thread, ANSWERING)
     }
@@ -321,7 +322,8 @@ impl Question {
     }
 
     fn replace(&self, from: i32, to: i32) -> bool {
-        let (done, not) = (Ordering::AcqRel, Ordering::Acquire);
+        let done = Ordering::AcqRel;
+        let not = Ordering::Acquire;
         self.0.compare_exchange(from, to, done, not).is_ok()
     }
 }
@@ -364,7 +366,7 @@ extern "C" fn note_addresses(_: i32) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// What a thread of this process is doing, by names.
+/// Backtrace of a thread of this process, by names.
 fn trace_thread(thread: i32) -> String {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     const PATIENCE: Duration = Duration::from_millis(200);
@@ -423,7 +425,7 @@ mod tests {
     /// threads in the unwinder that takes no lock. Cause: a question was withdrawn while its
     /// thread was answering it, and the next thread was asked. Cure: the answer is waited for.
     #[test]
-    fn a_question_that_is_being_answered_is_not_withdrawn() {
+    fn answered_question_is_not_withdrawn() {
         let question = Question(AtomicI32::new(0));
         question.ask(7);
         assert!(!question.begin_answer(8), "another is asked");

@@ -1,5 +1,5 @@
-//! What the kernel's scheduler says of a thread: on a machine with too much to do, a thread that
-//! waits for a CPU is not to blame for the time that passes.
+//! Times of a thread in the kernel's scheduler: on an overloaded machine, a thread that waits for a
+//! CPU is not to blame for the time that passes.
 
 use std::fs;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use std::time::Duration;
 /// The times of a thread so far, and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadTime {
-    /// It runs, or waits for a CPU.
+    /// True if it runs or waits for a CPU.
     is_runnable: bool,
     ran: Duration,
-    /// It was runnable and waited for a CPU. Of a wait that goes on, nothing is in here yet.
+    /// Time in which it was runnable and waited for a CPU, without a wait that goes on.
     delayed: Duration,
 }
 
 impl ThreadTime {
-    /// Of a thread of this process; `None` if there is no /proc to ask, or no such thread.
+    /// Times of a thread of this process; `None` without /proc or without such a thread.
     pub(super) fn of(thread: i32) -> Option<ThreadTime> {
         let read = |name| fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).ok();
         ThreadTime::parse(&read("stat")?, &read("schedstat")?)
@@ -35,8 +35,8 @@ impl ThreadTime {
         })
     }
 
-    /// How much of the time `elapsed` since `before` the thread took itself: its CPU time if it is
-    /// runnable, and if it sleeps, all of it but its waits for a CPU.
+    /// Part of the time `elapsed` since `before` that the thread used: its CPU time if it is
+    /// runnable; if it sleeps, all but its waits for a CPU.
     pub(super) fn taken_since(&self, before: &ThreadTime, elapsed: Duration) -> Duration {
         if self.is_runnable {
             self.ran.saturating_sub(before.ran).min(elapsed)
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_a_cpu_is_not_held_against_a_thread() {
+    fn wait_for_cpu_is_not_counted() {
         let before = time('R', 100, 1000);
         let elapsed = Duration::from_millis(500);
         let taken = |now: ThreadTime| now.taken_since(&before, elapsed).as_millis();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_of_threads_that_there_are() {
+    fn reads_times_of_live_threads() {
         let this = ThreadTime::of(thread_id()).unwrap();
         assert!(this.is_runnable);
         assert_eq!(ThreadTime::of(0), None);

@@ -44,8 +44,8 @@ use crate::sched::cluster::Message;
 use crate::sched::processor::{self, Processor};
 use crate::switch::reason::Operation;
 
-/// How many connections the processors of a listener take together after one that came by a ring:
-/// the first time, and at most.
+/// Connections that the processors of a listener take together after one that came by a ring: the
+/// first time, and at most.
 const MORE: (usize, usize) = (8, 1024);
 
 /// A fiber that waits for a connection; on its stack.
@@ -113,7 +113,7 @@ fn closed_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the listener was closed")
 }
 
-/// What `incoming` makes of an accept: nothing once no accept waits any more, so that a loop that
+/// Result of `incoming` for an accept: `None` once no accept waits any more, so that a loop that
 /// skips errors ends. `TimedOut` is the deadline of the fiber.
 pub(crate) fn unless_over<T>(accepted: io::Result<T>) -> Option<io::Result<T>> {
     const OVER: [io::ErrorKind; 2] = [io::ErrorKind::NotConnected, io::ErrorKind::TimedOut];
@@ -194,7 +194,7 @@ fn accept_now(listener: &ListenerState, path: IoPath) -> io::Result<Option<Owned
     }
 }
 
-/// Whether a connection is in the listen queue just now.
+/// True if a connection is in the listen queue just now.
 fn has_connection(listener: &ListenerState) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let at_once = Timespec::default();

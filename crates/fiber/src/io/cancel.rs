@@ -36,7 +36,7 @@ use crate::sched::cluster::Message;
 use crate::sched::fiber::Fiber;
 use crate::sched::processor::{self, Processor};
 
-/// Whether the calling fiber was cancelled, and is not in [`uncancellable`]. `false` on a plain
+/// True if the calling fiber was cancelled and is not in [`uncancellable`]. False on a plain
 /// thread.
 pub fn is_cancelled() -> bool {
     processor::with_current(|_, fiber| fiber.control().cancellation().is_due()).unwrap_or(false)
@@ -55,9 +55,10 @@ pub fn checkpoint() -> io::Result<()> {
     if cancelled {
         return Err(Cancelled.into());
     }
-    match deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-        true => Err(io::ErrorKind::TimedOut.into()),
-        false => Ok(()),
+    if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        Err(io::ErrorKind::TimedOut.into())
+    } else {
+        Ok(())
     }
 }
 
@@ -75,7 +76,7 @@ pub fn park() {
     }
 }
 
-/// As [`park`], but not longer than `timeout`.
+/// Same as [`park`], but not longer than `timeout`.
 pub fn park_timeout(timeout: Duration) {
     let left = left_until_deadline();
     if left.is_some_and(|left| left.is_zero()) {
@@ -142,7 +143,7 @@ impl Fiber {
         tell_home(self);
     }
 
-    /// Whether the fiber was asked to end.
+    /// True if the fiber was asked to end.
     pub fn is_cancel_requested(&self) -> bool {
         self.control
             .cancellation()

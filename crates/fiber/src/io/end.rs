@@ -1,4 +1,4 @@
-//! How operations end: by themselves, or before that.
+//! Ends of operations: by completion, deadline, cancellation or relocation.
 
 use crate::backend::{Backend, Completed, Completion};
 use crate::io::op::{Op, OpCarrier};
@@ -6,7 +6,7 @@ use crate::sched::fiber::Fiber;
 use crate::sched::processor::Processor;
 use crate::sched::watch::NEVER;
 
-/// What a turn of the back end has brought: makes the fibers ready that waited for it.
+/// Takes one result of the back end's turn: makes the fiber ready that waited for it.
 pub(crate) fn take(processor: &Processor, completed: Completed) {
     match completed {
         Completed::Operation(op, completion) => {

@@ -1,4 +1,4 @@
-//! What happens to a runtime when its process forks: it stays with the parent.
+//! Forks: a runtime stays with the parent process.
 //!
 //! `fork(2)` copies one kernel thread, the calling one. Processors are other threads, and the rings
 //! are shared with the kernel under the parent's name; so the child has the memory of a runtime and

@@ -1,4 +1,4 @@
-//! What a receive has brought in a buffer of its processor's, until it has been read.
+//! Received bytes in a buffer of the processor's, until they have been read.
 
 use std::ptr::NonNull;
 

@@ -72,10 +72,10 @@ where
     }
 }
 
-/// As [`offload`], for a call that owns what it uses, and so can be left alone: past the deadline
-/// of [`timeout`](crate::timeout), or when the fiber is [cancelled](Fiber::cancel), the fiber goes
-/// on. A call that stands in line is then never made; one that has begun goes on to its end, keeps
-/// its thread for so long, and its result is dropped there.
+/// Same as [`offload`], for a call that owns what it uses: past the deadline of
+/// [`timeout`](crate::timeout), or when the fiber is [cancelled](Fiber::cancel), the fiber goes on
+/// without it. A call that is still queued is then never made; one that has begun runs to its end,
+/// keeps its thread until then, and its result is dropped there.
 ///
 /// ```
 /// use std::time::Duration;

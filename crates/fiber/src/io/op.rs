@@ -33,14 +33,14 @@ pub(crate) struct Fields {
     pub(super) waits_for: Cell<Option<RawFd>>,
     /// Its fiber was cancelled; the completion may be yet to come.
     cancelled: Cell<bool>,
-    /// It was ended because its processor goes; the fiber begins it anew, on another.
+    /// Ended because its processor goes; the fiber begins it anew, on another.
     pub(super) relocated: Cell<bool>,
-    /// It cannot be begun anew.
+    /// Cannot be begun anew.
     pub(super) is_bound: Cell<bool>,
     pub(super) carrier: OpCarrier,
 }
 
-/// What knows of an operation, and has to be told when it ends early.
+/// The part of the runtime that knows of an operation and must be told when it ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpCarrier {
     /// The ring, or epoll's list of waits.
@@ -97,7 +97,7 @@ impl Op {
         self.is_bound.set(true);
     }
 
-    /// Where it is, which is what the back end and the fiber's watch know of it.
+    /// Address of the operation, by which the back end and the fiber's watch know it.
     pub(crate) fn address(&self) -> *const () {
         std::ptr::from_ref(self).cast()
     }
@@ -135,7 +135,7 @@ impl Op {
         self.fiber.control().watch().end();
     }
 
-    /// How it ended, if it has.
+    /// The completion, if it has ended.
     pub(crate) fn completion(&self) -> Option<Completion> {
         self.completion.get()
     }
@@ -152,13 +152,12 @@ impl Op {
         self.timed_out.get()
     }
 
-    /// Whether it was asked to end.
+    /// True if it was asked to end.
     pub(crate) fn is_ending(&self) -> bool {
         self.relocated.get() || self.cancelled.get() || self.timed_out.get()
     }
 
-    /// Whether it was ended for no other reason than that its processor goes. Nothing has been done
-    /// then.
+    /// True if it was ended only because its processor goes. Nothing has been done then.
     pub(crate) fn is_relocated(&self) -> bool {
         self.relocated.get() && !self.cancelled.get() && !self.timed_out.get()
     }
@@ -186,7 +185,7 @@ impl Op {
         self.wait(WaitReason::Io { fd, operation })
     }
 
-    /// As [`wait_for`](Op::wait_for), for what no descriptor stands for.
+    /// Same as [`wait_for`](Op::wait_for), for an operation without a descriptor.
     pub(crate) fn wait(&self, reason: WaitReason) -> Completion {
         let _noted = waiting::on(reason);
         loop {
@@ -270,7 +269,7 @@ pub(crate) fn pause(fiber: FiberRef, longest: Duration) {
     cancellation.masks.set(masked - 1);
 }
 
-/// So many operations of a cancelled fiber fail without delay.
+/// Operations of a cancelled fiber that fail without delay.
 const FAILED_AT_ONCE_MAX: u16 = 1000;
 
 /// Fails if `fiber`, which calls, was cancelled. A loop that ignores the error is slowed down.
@@ -279,9 +278,10 @@ const FAILED_AT_ONCE_MAX: u16 = 1000;
 /// [`Cancelled`].
 #[inline]
 pub(crate) fn check_cancelled(fiber: FiberRef) -> io::Result<()> {
-    match fiber.control().cancellation().is_due() {
-        true => Err(refuse(fiber)),
-        false => Ok(()),
+    if fiber.control().cancellation().is_due() {
+        Err(refuse(fiber))
+    } else {
+        Ok(())
     }
 }
 

@@ -1,9 +1,9 @@
-//! Which way operations go.
+//! Choice between ring, epoll and blocking calls.
 
 use crate::backend::Backend;
 use crate::sched::processor;
 
-/// How an operation of the calling thread reaches the kernel.
+/// Way of an operation of the calling thread to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoPath {
     Uring,

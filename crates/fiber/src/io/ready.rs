@@ -57,13 +57,14 @@ pub(crate) fn wait_ready(
         Interest::Write => Operation::Send,
     };
     let completion = op.wait_for(fd.as_raw_fd(), operation);
-    match op.is_relocated() {
-        true => Ok(()),
-        false => waited(completion),
+    if op.is_relocated() {
+        Ok(())
+    } else {
+        waited(completion)
     }
 }
 
-/// How a wait ended for the fiber that waited.
+/// Result of a wait, for the fiber that waited.
 pub(crate) fn waited(completion: Completion) -> io::Result<()> {
     match completion.into_result() {
         Ok(_) => Ok(()),

@@ -74,7 +74,7 @@ fn described(entry: &squeue::Entry) -> (RawFd, Operation) {
     (fd, operation)
 }
 
-/// How a completed operation ended for the fiber that waited.
+/// Result of a completed operation, for the fiber that waited.
 pub(crate) fn outcome(op: &Op, completion: Completion) -> io::Result<Completion> {
     match completion.result {
         result if result >= 0 => Ok(completion),

@@ -80,7 +80,8 @@ impl Socket {
             && sockets[0].revents().contains(PollFlags::RDHUP)
     }
 
-    /// As [`receive_datagram`](Socket::receive_datagram), with the sender's address if it has one.
+    /// Same as [`receive_datagram`](Socket::receive_datagram), with the sender's address if it has
+    /// one.
     pub(super) fn receive_datagram_from(
         &self,
         buffer: &mut [u8],
@@ -213,7 +214,8 @@ impl Socket {
         if self.is_send_buffer_full() {
             return self.wait(Interest::Write, deadline);
         }
-        let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+        let family = AddressFamily::UNIX;
+        let flags = SocketFlags::CLOEXEC;
         let probe = socket_with(family, SocketType::DGRAM, flags, None)?;
         if rustix::net::connect(&probe, address).is_err() {
             // The receiver is gone: the next send says how.
@@ -223,7 +225,7 @@ impl Socket {
         probe.wait(Interest::Write, deadline)
     }
 
-    /// Whether what this socket has sent, and is not received yet, is as much as it may be.
+    /// True if the sent bytes that are not received yet fill the send buffer.
     fn is_send_buffer_full(&self) -> bool {
         let mut unreceived_len: libc::c_int = 0;
         // SAFETY: writes one int, which is what this call is given. SIOCOUTQ, unix(7)
@@ -254,7 +256,8 @@ macro_rules! datagram {
                 self.socket.receive_datagram(buffer, flags, deadline)
             }
 
-            /// As [`recv`](Self::recv), but the datagram stays, and the next call gets it again.
+            /// Same as [`recv`](Self::recv), but the datagram stays, and the next call gets it
+            /// again.
             ///
             /// # Errors
             /// As [`recv`](Self::recv).

@@ -76,7 +76,7 @@ pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
 }
 
 impl PipeReader {
-    /// How long a read may wait; `None` (the default) is for ever.
+    /// Limit on the wait of a read; `None` (the default) for none.
     ///
     /// # Errors
     /// `InvalidInput` for a zero time-out.
@@ -86,7 +86,7 @@ impl PipeReader {
 }
 
 impl PipeWriter {
-    /// How long a write may wait; `None` (the default) is for ever.
+    /// Limit on the wait of a write; `None` (the default) for none.
     ///
     /// # Errors
     /// `InvalidInput` for a zero time-out.

@@ -33,19 +33,19 @@ use crate::io::{op, ready, ring};
 use crate::sched::block::give_way;
 use crate::sched::processor::{self, Processor};
 
-/// How much of a file goes out in one call, in bytes: one fast peer must not keep the processor.
+/// Bytes of a file that one call sends: one fast peer must not keep the processor.
 const FILE_PIECE_LEN_MAX: u64 = 1024 * 1024;
 
-/// How long a fiber leaves a Unix listener alone whose queue is full, and at most, since each
+/// Pause before another attempt at a Unix listener whose queue is full, and the longest: each
 /// further wait is twice as long.
 const CONNECT_PAUSE: Duration = Duration::from_millis(1);
 const CONNECT_PAUSE_MAX: Duration = Duration::from_millis(32);
 
-/// How long a wait to write to a Unix socket is at most before it is tried again: nothing else
-/// tells that the writing side was shut down, here or in another process that has the socket.
+/// Longest wait to write to a Unix socket before another attempt: nothing else tells that the
+/// writing side was shut down, here or in another process that has the socket.
 const SHUT_LOOK: Duration = Duration::from_millis(100);
 
-/// What one system call takes; the rest of them is for the next. IOV_MAX, readv(2)
+/// Slices that one system call takes; the rest is for the next. IOV_MAX, readv(2)
 const SLICES_MAX: usize = 1024;
 
 /// For [`Socket::attempt`], which takes the length that is hoped for: no attempt counts as short. A
@@ -53,7 +53,7 @@ const SLICES_MAX: usize = 1024;
 /// takes that for the end of readiness would wait for an edge that has come.
 pub(super) const ANY_LEN: usize = 0;
 
-/// What a descriptor is, as far as it matters for waiting.
+/// Kind of a descriptor, as far as it matters for waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketKind {
     /// A read that is shorter than its buffer was the last one, unless urgent data has come.
@@ -81,7 +81,7 @@ pub(crate) struct Socket {
     write_timeout: AtomicU64,
 }
 
-/// Whether the open file blocks, which duplicates of the descriptor share. A ring waits for
+/// Blocking mode of the open file, which duplicates of the descriptor share. A ring waits for
 /// blocking files only, and calls without a flag of their own (`sendfile(2)`, `read(2)`) must not
 /// find one.
 #[derive(Debug, Default)]
@@ -464,7 +464,7 @@ impl Socket {
         Ok(len)
     }
 
-    /// As [`attempt`](Socket::attempt), and does not give way to other fibers afterwards.
+    /// Same as [`attempt`](Socket::attempt), without giving way to other fibers afterwards.
     fn try_until_ready(
         &self,
         interest: Interest,
@@ -557,9 +557,10 @@ impl Socket {
             let now = Some(Instant::now());
             wait_ready_plain(self.fd.as_fd(), interest, now).is_ok()
         };
-        match io_path() == IoPath::Epoll && is_ready() {
-            true => Ok(()),
-            false => self.wait(interest, deadline),
+        if io_path() == IoPath::Epoll && is_ready() {
+            Ok(())
+        } else {
+            self.wait(interest, deadline)
         }
     }
 
@@ -704,7 +705,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Where input comes from: see [`TcpStream::source`](crate::net::TcpStream::source).
+/// Source of input: see [`TcpStream::source`](crate::net::TcpStream::source).
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a>(pub(crate) &'a Socket);
 
@@ -727,7 +728,7 @@ fn receive_into_lent(fd: Fd) -> squeue::Entry {
         .flags(Flags::BUFFER_SELECT)
 }
 
-/// Whether a receive found no lent buffer free; counts it.
+/// True if a receive found no lent buffer free; counts it.
 fn is_exhausted(error: &io::Error) -> bool {
     let is_exhausted = error.raw_os_error() == Some(libc::ENOBUFS);
     if is_exhausted {
@@ -736,9 +737,9 @@ fn is_exhausted(error: &io::Error) -> bool {
     is_exhausted
 }
 
-/// What a receive brought, in a buffer of the runtime's, which takes it back when this is dropped.
-/// Drop it soon: there are few, and when all are in use a receive costs two system calls more.
-/// Empty is the end of the stream.
+/// Received bytes, in a buffer that the runtime takes back when this is dropped. Drop it soon:
+/// there are few, and when all are in use a receive costs two system calls more. Empty is the end
+/// of the stream.
 ///
 /// The buffer is borrowed for the step. What is to stay must be copied, because the buffer is the
 /// runtime's and goes with it:
@@ -794,8 +795,8 @@ impl Deref for Input<'_> {
     }
 }
 
-/// Where the bytes of a receive are. In a frame of the runtime's, so that the buffer goes home
-/// whatever the user does with the [`Input`].
+/// Owner of received bytes. In a frame of the runtime's, so that the buffer goes home whatever the
+/// user does with the [`Input`].
 pub(crate) enum Received {
     Nothing,
     Lent(LentBuffer),

@@ -30,7 +30,7 @@ impl TcpStream {
         first_that_works(&resolve(address)?, connect)
     }
 
-    /// Whether small segments are sent at once (TCP_NODELAY).
+    /// Sends small segments at once if true (TCP_NODELAY).
     ///
     /// # Errors
     /// What `setsockopt(2)` reports.

@@ -65,7 +65,7 @@ impl UdpSocket {
         self.socket.send_datagram(bytes, Some(&address), deadline)
     }
 
-    /// As [`recv`](UdpSocket::recv), and says who sent it.
+    /// Same as [`recv`](UdpSocket::recv), and returns the sender.
     ///
     /// # Errors
     /// As [`recv`](UdpSocket::recv).
@@ -73,7 +73,7 @@ impl UdpSocket {
         self.receive_from(buffer, RecvFlags::empty())
     }
 
-    /// As [`peek`](UdpSocket::peek), and says who sent it.
+    /// Same as [`peek`](UdpSocket::peek), and returns the sender.
     ///
     /// # Errors
     /// As [`recv`](UdpSocket::recv).

@@ -175,7 +175,7 @@ impl UnixDatagram {
         Ok(rustix::net::connect(&self.socket, &address)?)
     }
 
-    /// As [`connect`](UnixDatagram::connect), to an address, which may be an abstract name.
+    /// Same as [`connect`](UnixDatagram::connect), to an address, which may be an abstract name.
     ///
     /// # Errors
     /// What `connect(2)` reports.
@@ -196,7 +196,7 @@ impl UnixDatagram {
         self.socket.send_datagram(bytes, Some(&address), deadline)
     }
 
-    /// As [`send_to`](UnixDatagram::send_to), to an address, which may be an abstract name.
+    /// Same as [`send_to`](UnixDatagram::send_to), to an address, which may be an abstract name.
     ///
     /// # Errors
     /// As [`send_to`](UnixDatagram::send_to).
@@ -206,7 +206,7 @@ impl UnixDatagram {
         self.socket.send_datagram(bytes, Some(&address), deadline)
     }
 
-    /// As [`recv`](UnixDatagram::recv), and says who sent it.
+    /// Same as [`recv`](UnixDatagram::recv), and returns the sender.
     ///
     /// # Errors
     /// As [`recv`](UnixDatagram::recv).
@@ -242,7 +242,7 @@ impl UnixDatagram {
     }
 }
 
-/// As the kernel has it. A name of nothing can be no target.
+/// Address as the kernel has it. An empty name can be no target.
 fn kernel_address(address: &SocketAddr) -> io::Result<SocketAddrUnix> {
     match (address.as_pathname(), address.as_abstract_name()) {
         (Some(path), _) => Ok(SocketAddrUnix::new(path)?),
@@ -251,7 +251,7 @@ fn kernel_address(address: &SocketAddr) -> io::Result<SocketAddrUnix> {
     }
 }
 
-/// As `std` has it. An address of nothing but its family is that of a socket without a name
+/// Address as `std` has it. An address of only its family is that of a socket without a name
 /// (unix(7)).
 fn unix_address(address: Option<SocketAddrAny>) -> io::Result<SocketAddr> {
     const FAMILY_LEN: u32 = size_of::<libc::sa_family_t>() as u32;

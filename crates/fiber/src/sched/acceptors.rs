@@ -14,7 +14,7 @@ pub(crate) struct ListenerState {
     pub(crate) fd: OwnedFd,
     pub(crate) id: u64,
     pub(crate) closed: AtomicBool,
-    /// How many fibers wait, on all processors.
+    /// Number of fibers that wait, on all processors.
     pub(crate) waiting: AtomicUsize,
     /// The processors that accept from it: they are told when it closes.
     pub(crate) users: Mutex<Vec<(Arc<Cluster>, usize)>>,
@@ -36,7 +36,7 @@ pub(crate) struct Acceptor {
     pub(crate) is_disarming: bool,
     /// The ring's last accept left connections in the queue.
     pub(crate) is_queue_filled: bool,
-    /// How many more were allowed after the ring's last accept, and are now.
+    /// Further accepts that were allowed after the ring's last accept, and those left.
     pub(crate) more: usize,
     pub(crate) more_now: usize,
     /// Addresses of fibers' waiters, whose type only `io::accept` knows. Last in, first out.

@@ -1,4 +1,4 @@
-//! When it is worth waking another processor for what waits in this one's run queues.
+//! Decides when it is worth waking another processor for the fibers in this one's run queues.
 //!
 //! Waking a thread takes some 16 µs, part of which the waker spends itself, and what the other then
 //! takes has gone cold. Most runs of a server's fibers are shorter than that: a few requests that
@@ -13,7 +13,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// How long short fibers wait in the run queues while another processor sleeps: longer than waking
+/// Time that short fibers wait in the run queues while another processor sleeps: longer than waking
 /// it takes, shorter than a client notices.
 pub(crate) const WORTH_WAKING: Duration = Duration::from_micros(40);
 
@@ -21,13 +21,12 @@ pub(crate) const WORTH_WAKING: Duration = Duration::from_micros(40);
 /// in it for long.
 const TURNS_OF_MEAN: u64 = 16;
 
-/// What a processor knows of the time that its fibers take. Times are in ticks of the
-/// [`stamp`](crate::base::stamp).
+/// Run times of a processor's fibers, in ticks of the [`stamp`](crate::base::stamp).
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    /// When the first turn began since the run queues were empty; `None` if they are.
+    /// Start of the first turn since the run queues were empty; `None` if they are.
     since: Cell<Option<u64>>,
-    /// How long a fiber runs, with its share of the system calls between.
+    /// Mean run time of a fiber, with its share of the system calls between.
     mean_run_ticks: Cell<u64>,
     /// Fibers that have run since the mean was formed.
     runs: Cell<u64>,
@@ -49,7 +48,7 @@ impl Backlog {
         self.runs.set(self.runs.get() + 1);
     }
 
-    /// What has run since the last call took `ticks`.
+    /// Adds `ticks` that the fibers since the last call took.
     #[inline]
     pub(crate) fn note_runs(&self, ticks: u64) {
         if let Some(run) = ticks.checked_div(self.runs.replace(0)) {
@@ -72,7 +71,7 @@ impl Backlog {
         self.since.set(None);
     }
 
-    /// Whether what waits at `now` will have waited for too long when the next fiber has run.
+    /// True if fibers that wait at `now` will have waited for too long when the next one has run.
     pub(crate) fn is_worth_waking(&self, now: u64) -> bool {
         let waits = self
             .since
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn short_work_wakes_no_processor_until_it_has_lasted() {
+    fn short_work_wakes_late() {
         let backlog = backlog();
         turn(&backlog, 5000, 0, 0);
         assert!(!backlog.is_worth_waking(5000));
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn long_work_wakes_another_before_it_begins() {
+    fn long_work_wakes_early() {
         let backlog = backlog();
         for at in 0..100 {
             backlog.clear();
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_between_two_turns_is_not_what_fibers_take() {
+    fn sleep_is_not_run_time() {
         let backlog = backlog();
         for at in 0..100 {
             turn(&backlog, at * 100_000, 0, 0);
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_without_fibers_says_nothing_of_how_long_they_take() {
+    fn empty_turn_leaves_the_mean() {
         let backlog = backlog();
         turn(&backlog, 1_000_000, 1_000_000, 0);
         assert_eq!(backlog.mean_run_ticks.get(), 0);

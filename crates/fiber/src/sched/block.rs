@@ -1,4 +1,4 @@
-//! How a fiber gives its processor away: yield, park, and what is bounded by a deadline.
+//! Ways of a fiber to give its processor away: yield, park, and waits with a deadline.
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ pub(crate) fn give_way(len: usize) {
     }
 }
 
-/// As [`park`](crate::park), whatever the deadline of the fiber.
+/// Same as [`park`](crate::park), ignoring the deadline of the fiber.
 pub(crate) fn park() {
     match processor::with_current(|_, fiber| fiber) {
         Some(fiber) if !fiber.take_token() => {
@@ -66,7 +66,7 @@ pub(crate) fn park() {
     }
 }
 
-/// As [`park`], but not longer than `timeout`.
+/// Same as [`park`], but not longer than `timeout`.
 pub(crate) fn park_timeout(timeout: Duration) {
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return thread_wait::for_fibers(|| std::thread::park_timeout(timeout));
@@ -87,7 +87,7 @@ pub(crate) fn park_timeout(timeout: Duration) {
     processor::here(|processor| processor.cancel_timer(keeper, number, timer));
 }
 
-/// As [`park`], but not past the deadline of [`timeout`].
+/// Same as [`park`], but not past the deadline of [`timeout`].
 pub(crate) fn park_until_deadline() {
     match left_until_deadline() {
         Some(left) => park_timeout(left),
@@ -95,7 +95,7 @@ pub(crate) fn park_until_deadline() {
     }
 }
 
-/// How long it is until the deadline of [`timeout`], if there is one.
+/// Time left until the deadline of [`timeout`], if there is one.
 pub(crate) fn left_until_deadline() -> Option<Duration> {
     let deadline = processor::with_current(|_, fiber| fiber.deadline()).flatten()?;
     Some(deadline.saturating_duration_since(Instant::now()))
@@ -118,7 +118,7 @@ pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {
     deadline(after(duration), f)
 }
 
-/// As [`timeout`], with the time at which it is over.
+/// Same as [`timeout`], with the time at which it is over.
 pub fn deadline<R>(at: Instant, f: impl FnOnce() -> R) -> R {
     struct Restore<'a>(&'a Control, Option<Instant>);
     impl Drop for Restore<'_> {
@@ -187,7 +187,7 @@ pub(crate) fn suspend(how: Suspend) {
     suspend_fiber(fiber, how);
 }
 
-/// As [`suspend`]; `fiber` is the caller.
+/// Same as [`suspend`]; `fiber` is the caller.
 ///
 /// Not inlined: after the switch nothing computed from thread-local storage before may be used, and
 /// a call boundary is what keeps the compiler from doing so in the frames above.

@@ -25,7 +25,7 @@ use crate::sched::threads::ProcessorThreads;
 /// Processors that work together, and the fibers that live on them.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    /// Where the threads of the processors are.
+    /// Process of the processors' threads.
     pub(crate) process: Home,
     pub(crate) backend: BackendKind,
     /// A place for each processor that there may ever be at a time. See
@@ -66,7 +66,8 @@ pub(crate) struct ProcessorShared {
     pub(crate) stage: Stage,
     /// Fibers that have frames here and cannot leave, as of its latest turn.
     pub(crate) pinned: AtomicUsize,
-    /// Of the ring's receive buffers, which fibers that move take along; unset on other back ends.
+    /// Memory of the ring's receive buffers, which fibers that move take along; unset on other back
+    /// ends.
     pub(crate) lent_memory: OnceLock<Arc<LentMemory>>,
     /// The number of the fiber that runs; 0 is none.
     pub(crate) running: AtomicU64,
@@ -74,7 +75,7 @@ pub(crate) struct ProcessorShared {
     pub(crate) thread: AtomicI32,
 }
 
-/// What other threads tell a processor.
+/// A message from another thread to a processor.
 pub(crate) enum Message {
     /// One of its own fibers was unparked.
     Ready(FiberRef),
@@ -98,7 +99,7 @@ impl fmt::Debug for Message {
     }
 }
 
-/// How far a place is between two processors.
+/// Life of a place: free, with a processor, or with one that retires.
 #[derive(Debug, Default)]
 pub(crate) struct Stage(AtomicU8);
 
@@ -160,7 +161,7 @@ impl Cluster {
         self.is_monitored.load(Ordering::Relaxed)
     }
 
-    /// How many processors run and do not go.
+    /// Number of processors that run and do not go.
     pub(crate) fn processor_count(&self) -> usize {
         self.running.load(Ordering::Acquire)
     }
@@ -262,7 +263,7 @@ impl Cluster {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Whether processor `index`, which has registered as a sleeper, has to stay up after all.
+    /// True if processor `index`, which has registered as a sleeper, must stay awake after all.
     pub(crate) fn is_work_for(&self, index: usize) -> bool {
         let has_messages = self.processors[index].has_messages();
         has_messages || !self.queue.is_empty() || self.is_stopping()
@@ -270,12 +271,12 @@ impl Cluster {
 }
 
 impl ProcessorShared {
-    /// Whether there is no processor here.
+    /// True if there is no processor here.
     pub(crate) fn is_free(&self) -> bool {
         self.stage.is(FREE)
     }
 
-    /// Whether there is a processor here that does not go.
+    /// True if there is a processor here that does not go.
     pub(crate) fn is_running(&self) -> bool {
         self.stage.is(RUNNING)
     }
@@ -321,8 +322,8 @@ impl ProcessorShared {
         drop(self.inbox.close());
     }
 
-    /// Where there is no processor any more, the message is of no use: the fiber that lived there
-    /// has left, and looks for itself where it goes on.
+    /// Posts a message and wakes the processor. Without a processor the message is dropped: the
+    /// fiber that lived there has left, and looks for itself where it goes on.
     pub(crate) fn send(&self, message: Message) {
         drop(self.try_send(message));
     }
@@ -335,8 +336,7 @@ impl ProcessorShared {
         Ok(())
     }
 
-    /// As [`send`](ProcessorShared::send), for what can wait until the processor is awake for
-    /// another reason.
+    /// Same as [`send`](ProcessorShared::send), without waking the processor.
     pub(crate) fn send_unhurried(&self, message: Message) {
         drop(self.inbox.post(message));
     }

@@ -46,19 +46,19 @@ pub struct Fiber {
 /// Everything the runtime knows of one fiber.
 pub(crate) struct Control {
     id: u64,
-    /// It may go on on any processor, whatever it has on its stack: see
+    /// May go on on any processor, whatever it has on its stack: see
     /// [`Builder::migratable`](crate::Builder::migratable).
     is_migratable: bool,
     is_stackless: bool,
-    /// It is ending and makes no fiber-local values any more. Touched where the fiber runs only.
+    /// Ending, so no fiber-local values are made any more. Touched where the fiber runs only.
     has_no_locals: Cell<bool>,
     /// Boxed: most have none.
     name: Option<Box<Cow<'static, str>>>,
     spawned_at: &'static Location<'static>,
     pub(super) token: Token,
-    /// Where it started; null before. Wake-ups from other threads go there.
+    /// Processor where it started; null before. Wake-ups from other threads go there.
     pub(super) home: AtomicPtr<ProcessorShared>,
-    /// Of a stackless fiber.
+    /// Value of a stackless fiber.
     stackless: UnsafeCell<Option<Box<dyn StacklessBody>>>,
     pub(super) context: UnsafeCell<Option<Context>>,
     pub(super) yielder: Cell<*const Yielder<Resume, Suspend>>,
@@ -73,8 +73,8 @@ pub(crate) struct Control {
     pub(super) spans: Spans,
     /// Whose stack it is on, where that has come to: for those who look.
     pub(super) look: Look,
-    /// Where it is: changed only by the thread that has the fiber in hand. Kept by one of the two
-    /// below.
+    /// Present cluster: changed only by the thread that has the fiber in hand. Kept alive by one of
+    /// the two below.
     cluster: AtomicPtr<Cluster>,
     /// Keeps the shared halves of the processors alive as long as anything may unpark this fiber.
     birthplace: Arc<Cluster>,
@@ -82,18 +82,18 @@ pub(crate) struct Control {
     migration: UnsafeCell<Option<Box<Migration>>>,
 }
 
-/// Of a fiber that has been in other clusters than its first, or is about to be.
+/// Clusters of a fiber that has moved, or is about to.
 struct Migration {
-    /// Where it goes when it may.
+    /// Cluster to go to when it may.
     target: Option<Arc<Cluster>>,
-    /// Where it has been, each once: as [`Control::birthplace`].
+    /// Clusters that it has been in, each once: kept alive as [`Control::birthplace`] is.
     visited: Vec<Arc<Cluster>>,
 }
 
-/// What few fibers need.
+/// State that few fibers need.
 #[derive(Default)]
 pub(super) struct RareState {
-    /// Of [`timeout`](crate::timeout) and [`deadline`](crate::deadline).
+    /// Deadline of [`timeout`](crate::timeout) and [`deadline`](crate::deadline).
     pub(super) deadline: Cell<Option<Instant>>,
     locals: Locals,
     /// On its way from the fiber to the processor that asked.
@@ -108,7 +108,7 @@ unsafe impl Sync for Control {}
 // its author's promise).
 unsafe impl Send for Control {}
 
-/// What a fiber runs.
+/// Code of a fiber.
 pub(crate) enum Body {
     /// A closure, which lies at the base of its stack until it runs there.
     Once(Context, StackPlace),
@@ -118,7 +118,7 @@ pub(crate) enum Body {
 
 pub(crate) type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
 
-/// What comes after a step.
+/// Continuation after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Wait for input; then [`Stackless::received`](crate::Stackless::received).
@@ -150,7 +150,7 @@ pub(crate) trait StacklessBody: Send {
     fn abandon(&mut self, error: io::Error);
 }
 
-/// What a fiber is given the processor for.
+/// Reason for giving a fiber the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resume {
     /// To go on.
@@ -159,7 +159,7 @@ pub(crate) enum Resume {
     Trace,
 }
 
-/// What a fiber asks of its processor when it gives it away.
+/// Request of a fiber that gives its processor away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suspend {
     /// Run me again after the others.
@@ -172,7 +172,7 @@ pub(crate) enum Suspend {
     Move,
 }
 
-/// What came of running a fiber.
+/// Result of running a fiber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ran {
     Suspended(Suspend),
@@ -236,7 +236,7 @@ impl Control {
         &self.watch
     }
 
-    /// What it waits for.
+    /// The wait of the fiber, for a dump.
     pub(crate) fn waiting(&self) -> &Waiting {
         &self.waiting
     }
@@ -277,7 +277,7 @@ impl Control {
         }
     }
 
-    /// Where it is.
+    /// Its present cluster.
     pub(crate) fn cluster(&self) -> &Cluster {
         // SAFETY: the control block holds every cluster that this ever pointed to.
         unsafe { &*self.cluster.load(Ordering::Acquire) }
@@ -302,7 +302,7 @@ impl Control {
         &self.spans
     }
 
-    /// Whether another processor may be about to run it even while it waits with frames.
+    /// True if another processor may be about to run it even while it waits with frames.
     pub(crate) fn is_migratable(&self) -> bool {
         self.is_migratable
     }
@@ -357,8 +357,8 @@ impl FiberRef {
         drop(unsafe { Arc::from_raw(self.control_ptr().as_ptr()) });
     }
 
-    /// What a fiber between two steps, or in one, runs. While it is in one the kernel has nothing
-    /// of the frame: its operation is complete.
+    /// Value of a stackless fiber, between two steps or in one. While it is in one the kernel has
+    /// nothing of the frame: its operation is complete.
     pub(super) fn stackless<'a>(self) -> &'a mut dyn StacklessBody {
         // SAFETY: only the processor that runs a fiber, or begins its wait, touches its value
         // (invariant of FiberRef), and none of our callers holds on to it. They live as long as the
@@ -395,7 +395,7 @@ impl FiberRef {
         }
     }
 
-    /// Whether it has named one. By the processor that has just run it.
+    /// True if it has named a target. By the processor that has just run it.
     #[inline]
     pub(crate) fn has_target(self) -> bool {
         // SAFETY: the fiber is in the caller's hand (invariant).
@@ -411,7 +411,7 @@ impl FiberRef {
         migration.as_mut()?.target.take()
     }
 
-    /// It is in this cluster from now on. By the processor that has run it elsewhere.
+    /// Puts it into this cluster. By the processor that has run it elsewhere.
     pub(crate) fn enter(self, cluster: &Arc<Cluster>) {
         // SAFETY: as in `has_target`.
         let migration = unsafe { &mut *self.control().migration.get() };
@@ -445,7 +445,7 @@ impl FiberRef {
         self.control().token.park()
     }
 
-    /// Whether any processor may run it next, once it has started: it has no frames, because it is
+    /// True if any processor may run it next, once it has started: it has no frames, because it is
     /// between two steps, or its author has promised that they may move. Asked before it is made
     /// ready.
     #[inline]

@@ -1,4 +1,4 @@
-//! Which processors sleep, and which to wake: as few as will do, and never none by mistake.
+//! Sleeping processors: wakes as few as will do, and never none by mistake.
 //!
 //! * **Last in, first out.** The last to fall asleep is woken first: its cache is warm, and the
 //!   others may stay asleep.
@@ -32,15 +32,15 @@ const SEARCH: u8 = 2;
 pub(crate) struct Idle {
     /// A processor looks for work now.
     spinner: AtomicBool,
-    /// Those that have registered and not left, in this order. Some may have been woken and be on
-    /// their way.
+    /// Processors that have registered and not left, in this order. Some may have been woken and be
+    /// on their way.
     sleepers: Mutex<Vec<usize>>,
     /// Length of `sleepers`, to be read without the lock.
     sleeper_count: AtomicUsize,
     states: Box<[AtomicU8]>,
 }
 
-/// What new work wakes.
+/// Effect of new work on sleepers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
     /// All are awake.
@@ -51,10 +51,10 @@ pub(crate) enum Notified {
     Wake(usize),
 }
 
-/// Why a processor is awake again.
+/// Reason for which a processor is awake again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// It was not woken: a completion, a timer, or it did not sleep in the end.
+    /// Not woken: a completion, a timer, or it did not sleep in the end.
     ByItself,
     /// There are messages.
     ForMessages,
@@ -100,8 +100,8 @@ impl Idle {
         fence(Ordering::SeqCst);
     }
 
-    /// As [`register`](Idle::register), by a processor that is not to be woken for work that others
-    /// can do, because it goes: only a message wakes it.
+    /// Same as [`register`](Idle::register), for a processor that goes: it is woken by messages,
+    /// and not for work that others can do.
     pub(crate) fn register_for_messages(&self, index: usize) {
         self.states[index].store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -119,7 +119,7 @@ impl Idle {
         }
     }
 
-    /// Whether processor `index` sleeps and was not woken.
+    /// True if processor `index` sleeps and was not woken.
     pub(crate) fn is_asleep(&self, index: usize) -> bool {
         self.states[index].load(Ordering::SeqCst) == ASLEEP
     }
@@ -136,7 +136,7 @@ impl Idle {
                 .is_ok()
     }
 
-    /// Whether there is any to wake, as far as is known without the lock and without a fence: one
+    /// True if there is one to wake, as far as is known without the lock and without a fence: one
     /// that falls asleep just now may be missed, and looks at the run queues before it does.
     #[inline]
     pub(crate) fn has_sleepers(&self) -> bool {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_to_fall_asleep_is_woken_first_and_one_at_a_time() {
+    fn wakes_latest_sleeper_first() {
         let idle = Idle::new(3);
         assert_eq!(idle.notify(), Notified::None);
         [0, 1, 2].into_iter().for_each(|index| idle.register(index));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn retiring_sleeper_is_not_woken_for_work() {
+    fn retiring_sleeper_ignores_work() {
         let idle = Idle::new(2);
         idle.register(0);
         idle.register_for_messages(1);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_sleepers_are_on_their_way_nobody_is_woken_and_nobody_spins() {
+    fn no_wake_when_all_are_woken() {
         let idle = Idle::new(1);
         idle.register(0);
         assert!(idle.wake(0));
@@ -308,7 +308,7 @@ mod models {
                     .is_ok()
         }
 
-        /// As `Processor::search_as_spinner`.
+        /// Same as `Processor::search_as_spinner`.
         fn search_as_spinner(&self) -> bool {
             let found = self.take();
             self.idle.end_spin();
@@ -318,7 +318,8 @@ mod models {
             found
         }
 
-        /// As `Processor::rest`: spin once, register, look again, sleep. `true` if it took work.
+        /// Same as `Processor::rest`: spin once, register, look again, sleep. Returns true if it
+        /// took work.
         fn rest(&self, index: usize) -> bool {
             if self.idle.begin_spin() && self.search_as_spinner() {
                 return true;
@@ -340,7 +341,7 @@ mod models {
             *woken = false;
         }
 
-        /// As `Processor::sleep_for_messages`, of processor 0.
+        /// Same as `Processor::sleep_for_messages`, of processor 0.
         fn sleep_for_messages(&self) {
             self.idle.register_for_messages(0);
             if !self.inbox.load(Ordering::Relaxed) {
@@ -373,7 +374,7 @@ mod models {
         });
     }
 
-    /// What processor 0 does, while a thread brings something and processor 1 works.
+    /// Runs `does` on processor 0, while a thread brings something and processor 1 works.
     fn check_between(brings: fn(&World), does: fn(&World)) {
         check(move || {
             let world = World::new();
@@ -395,7 +396,7 @@ mod models {
     }
 
     #[test]
-    fn two_pushes_reach_two_processors_although_wakes_are_suppressed() {
+    fn two_pushes_reach_two_processors() {
         let push_twice = |world: &World| (0..2).for_each(|_| world.push());
         check_between(push_twice, |world| world.work_one(0));
     }
@@ -418,7 +419,7 @@ mod models {
     /// Processor 0 goes: first it still sleeps like others, then for messages only. Work that comes
     /// meanwhile reaches processor 1, and the messages reach processor 0.
     #[test]
-    fn a_processor_that_goes_swallows_no_wake_up() {
+    fn retiring_processor_passes_wake_on() {
         check_between(push_and_send, |world| {
             if world.rest(0) {
                 world.push(); // Handed over: it takes none.

@@ -98,7 +98,7 @@ mod models {
     /// message before `has_some` said so. Between the two, the processor could not close the inbox
     /// and saw no message; and what can wait wakes no processor. Cure: both change under the lock.
     #[test]
-    fn retiring_processor_sees_every_message() {
+    fn retiring_processor_sees_messages() {
         loom::model(|| {
             let inbox = Arc::new(Inbox::closed());
             inbox.open();

@@ -57,7 +57,7 @@ impl<T: 'static> LocalKey<T> {
         self.try_with(f).expect("destructors of fiber-local values")
     }
 
-    /// As [`with`](LocalKey::with).
+    /// Same as [`with`](LocalKey::with), without a panic.
     ///
     /// # Errors
     /// [`AccessError`] if the value has been dropped already, because the fiber is ending.
@@ -117,7 +117,7 @@ impl<T: 'static> LocalKey<RefCell<T>> {
     }
 }
 
-/// Those of a plain thread.
+/// Values of a plain thread.
 #[derive(Default)]
 struct Plain(Locals);
 

@@ -67,8 +67,8 @@ impl Cluster {
         self.registry.map(shard, FiberRef::handle)
     }
 
-    /// As [`fibers`](Cluster::fibers), for a debugger, which has stopped the world: `None` if a
-    /// change was under way.
+    /// Same as [`fibers`](Cluster::fibers), for a debugger, which has stopped the world: `None` if
+    /// a change was under way.
     pub(crate) fn try_fibers(&self) -> Option<Vec<Fiber>> {
         let mut found = Vec::new();
         for shard in 0..SHARDS {

@@ -29,7 +29,7 @@ use crate::sched::registry::SHARDS;
 use crate::sched::watch::SetTimer;
 use crate::switch::stack::StackCache;
 
-/// How long fibers run before the processor looks what the back end has collected.
+/// Time for which fibers run before the processor looks at the back end.
 pub(crate) const TURN_MAX: Duration = Duration::from_millis(2);
 
 pub(crate) struct Processor {
@@ -40,14 +40,14 @@ pub(crate) struct Processor {
     pub(crate) id: u64,
     pub(crate) backend: Backend,
     pub(crate) acceptors: Acceptors,
-    /// What the latest turn of the back end has brought.
+    /// Results of the latest turn of the back end.
     pub(crate) completed: RefCell<Vec<Completed>>,
     /// Pinned fibers that are ready, first in, first out.
     pub(crate) ready: RefCell<VecDeque<FiberRef>>,
     /// Pinned fibers that are ready because they gave way to others.
     pub(crate) gave_way: RefCell<VecDeque<FiberRef>>,
     pub(crate) visitor: RefCell<Visitor>,
-    /// When the turn began: no fiber that becomes ready in it is older. See [`stamp`].
+    /// Start of the turn: no fiber that becomes ready in it is older. See [`stamp`].
     pub(crate) turn_began: Cell<u64>,
     /// The turn before has left fibers to this one, and how long a turn may last. See
     /// [`turn`](crate::turn).
@@ -70,11 +70,11 @@ pub(crate) struct Processor {
     pinned: Cell<usize>,
     pub(crate) retiring: Retiring,
     pub(crate) timers: RefCell<Wheel<Expiry>>,
-    /// When tick 0 of the timers was.
+    /// Time of tick 0 of the timers.
     pub(crate) epoch: Instant,
 }
 
-/// What happens when a timer expires.
+/// Action when a timer expires.
 #[derive(Debug)]
 pub(crate) enum Expiry {
     /// `park_timeout` ends.
@@ -83,7 +83,7 @@ pub(crate) enum Expiry {
     Watch(Fiber),
 }
 
-/// How far a processor is with going.
+/// Progress of a processor that goes.
 #[derive(Debug, Default)]
 pub(crate) struct Retiring {
     is_begun: Cell<bool>,
@@ -101,7 +101,7 @@ impl Retiring {
         self.is_begun.get()
     }
 
-    /// Whether it has to go on by itself, without waiting for anything.
+    /// True if it has to go on by itself, without waiting for anything.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_begun.get() && self.parts_done.get() < SHARDS
     }
@@ -143,7 +143,7 @@ impl Drop for Here {
     }
 }
 
-/// Whether this thread is a processor.
+/// True if this thread is a processor.
 pub(crate) fn is_here() -> bool {
     !here_ptr().is_null()
 }
@@ -162,7 +162,7 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Opti
     processor.current.get().map(|fiber| f(processor, fiber))
 }
 
-/// As [`with_current`], also while the fiber unwinds: for what does not suspend.
+/// Same as [`with_current`], also while the fiber unwinds: for code that does not suspend.
 pub(crate) fn with_running<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Option<R> {
     let processor = here_ptr();
     if processor.is_null() {
@@ -263,7 +263,7 @@ impl Processor {
         &self.cluster.processors[self.index]
     }
 
-    /// Whether its cluster has no other processor.
+    /// True if its cluster has no other processor.
     fn is_alone(&self) -> bool {
         self.cluster.processor_count() == 1 && !self.retiring.is_begun()
     }
@@ -350,7 +350,7 @@ impl Processor {
         self.timers.borrow_mut().insert(tick, expiry)
     }
 
-    /// When a tick of this processor's timers is.
+    /// Time of a tick of this processor's timers.
     pub(crate) fn time_of(&self, tick: Tick) -> Instant {
         let time = self.epoch.checked_add(Duration::from_millis(tick));
         time.unwrap_or_else(|| after(Duration::MAX))
@@ -431,7 +431,7 @@ fn cancel_timer([processor, key]: [u64; 2]) {
     });
 }
 
-/// Whether this fiber can run on the calling thread only.
+/// True if this fiber can run on the calling thread only.
 pub(crate) fn is_fiber_of_here(id: u64) -> bool {
     let processor = here_ptr();
     // SAFETY: as in `with_current`.
@@ -445,7 +445,7 @@ pub(crate) fn is_fiber_of_here(id: u64) -> bool {
     })
 }
 
-/// Whether the calling code cannot suspend, and no fiber of the cluster runs before it ends.
+/// True if the calling code cannot suspend, and no fiber of the cluster runs before it ends.
 pub(crate) fn blocks_all_of(cluster: &Cluster) -> bool {
     let processor = here_ptr();
     if processor.is_null() || with_current(|_, _| ()).is_some() {

@@ -56,15 +56,15 @@ const FAR_ODDS: u64 = 3;
 pub(crate) struct ReadyQueue<T> {
     queues: Box<[RunQueue<T>]>,
     clocks: Box<[Clock]>,
-    /// Of each processor: which last-level cache it was near when it last looked.
+    /// Last-level cache that each processor was near when it last looked.
     caches: Box<[AtomicU32]>,
-    /// Of each processor: whether others may push to its run queues.
+    /// For each processor: true if others may push to its run queues.
     open: Box<[AtomicBool]>,
     /// Run queues that have ever been opened; the others are empty.
     queues_open: AtomicUsize,
 }
 
-/// What one processor remembers between two visits to the queue.
+/// State that one processor keeps between two visits to the queue.
 #[derive(Debug)]
 pub(crate) struct Visitor {
     index: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Visitor {
     random: u64,
 }
 
-/// Where an item came from.
+/// Origin of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A run queue of the processor that popped it.
@@ -95,7 +95,7 @@ struct RunQueue<T> {
 // SAFETY: the items are touched by the one that has set `locked` only.
 unsafe impl<T: Send> Sync for RunQueue<T> {}
 
-/// What others may know of a run queue without taking its spin bit. Written by the thread that has
+/// State of a run queue that others may read without its spin bit. Written by the thread that has
 /// it.
 #[repr(align(64))]
 struct Clock {
@@ -267,7 +267,7 @@ impl<T> ReadyQueue<T> {
         (owner != visitor.index && is_worth).then_some(queue)
     }
 
-    /// How old a run queue must be to be helped.
+    /// Age from which on a run queue of another processor is helped.
     #[inline]
     fn cutoff(&self, index: usize, now: u64, waiting_since: u64) -> u32 {
         let own = index * QUEUES..(index + 1) * QUEUES;
@@ -318,7 +318,7 @@ impl<T> ReadyQueue<T> {
         (0..queues_open).find_map(|step| self.try_pop((start + step) % queues_open, now))
     }
 
-    /// Whether any run queue has an item. After a fence of the caller's, which is about to sleep.
+    /// True if no run queue has an item. After a fence of the caller's, which is about to sleep.
     pub(crate) fn is_empty(&self) -> bool {
         let queues_open = self.queues_open.load(Ordering::Acquire);
         self.clocks[..queues_open].iter().all(Clock::is_empty)
@@ -337,8 +337,8 @@ impl<T> ReadyQueue<T> {
 }
 
 impl<T> ReadyQueue<T> {
-    /// Whether processor `index` has more than one item. Several in one run queue, with none in the
-    /// other, are taken for one.
+    /// True if processor `index` has more than one item. Several in one run queue, with none in the
+    /// other, count as one.
     #[inline]
     pub(crate) fn has_several(&self, index: usize) -> bool {
         let own = index * QUEUES..(index + 1) * QUEUES;
@@ -395,8 +395,8 @@ impl Clock {
         self.average.load(Ordering::Relaxed)
     }
 
-    /// How long the head has waited, averaged with those before it. An empty run queue has no age
-    /// of its own.
+    /// Waiting time of the head, averaged with those before it. An empty run queue has no age of
+    /// its own.
     #[inline]
     fn age(&self, now: u64) -> u32 {
         let waited = waited(now, self.head.load(Ordering::Relaxed));
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_has_several_items_if_each_of_its_lanes_has_one() {
+    fn several_means_one_in_each_queue() {
         let queue = ReadyQueue::new(2);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         (0..4).for_each(|n| queue.push(&mut there, 100, n));
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_much_older_item_is_helped_before_ones_own() {
+    fn helps_much_older_item_first() {
         let queue = ReadyQueue::new(2);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         queue.push(&mut there, 1_000, 99);
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_of_the_same_age_is_left_to_its_owner() {
+    fn leaves_item_of_same_age() {
         let queue = ReadyQueue::new(2);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         queue.push(&mut there, 1_000, 99);
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_outside_the_lanes_counts_for_the_cutoff() {
+    fn cutoff_counts_pinned_fibers() {
         let queue = ReadyQueue::new(2);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         queue.push(&mut there, 1_000, 99);
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_finds_the_last_item_wherever_it_is() {
+    fn search_finds_the_last_item() {
         let queue = ReadyQueue::new(8);
         let mut visitors: Vec<_> = (0..8).map(|index| queue.open(index)).collect();
         for index in 0..8 {
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_lanes_that_are_shut_goes_to_the_others_with_its_age() {
+    fn shut_queues_keep_ages() {
         let queue = ReadyQueue::new(4);
         let mut visitors: Vec<_> = (0..3).map(|index| queue.open(index)).collect();
         (0..10u32).for_each(|n| queue.push(&mut visitors[1], 100 + u64::from(n), n));
@@ -647,7 +647,7 @@ mod models {
 
     /// Owner and helper together take every item once.
     #[test]
-    fn owner_and_searcher_take_each_item_once() {
+    fn owner_and_searcher_share_items() {
         check(|| {
             let queue = Arc::new(ReadyQueue::new(2));
             let (mut here, mut there) = (queue.open(0), queue.open(1));
@@ -689,7 +689,7 @@ mod models {
     /// A processor goes while another pushes to it: nothing stays in its run queues, and nothing is
     /// lost.
     #[test]
-    fn a_push_that_races_with_shutting_leaves_nothing_behind() {
+    fn push_races_with_shut() {
         check(|| {
             let queue = Arc::new(ReadyQueue::new(2));
             let (mut here, mut gone) = (queue.open(0), queue.open(1));
@@ -716,7 +716,7 @@ mod models {
 
     /// One processor comes and another goes, while a third pushes: one of them is found.
     #[test]
-    fn a_push_finds_a_processor_while_they_come_and_go() {
+    fn push_finds_an_open_processor() {
         check(|| {
             let queue = Arc::new(ReadyQueue::new(2));
             let mut here = queue.open(0);

@@ -113,7 +113,8 @@ impl<T: Copy + Debug + Eq> Registry<T> {
         lock(&self.shards[shard]).items().map(f).collect()
     }
 
-    /// As [`map`](Registry::map), without waiting for the lock: `None` if another thread has it.
+    /// Same as [`map`](Registry::map), without waiting for the lock: `None` if another thread has
+    /// it.
     pub(super) fn try_map<R>(&self, shard: usize, f: impl FnMut(T) -> R) -> Option<Vec<R>> {
         let shard = self.shards[shard].try_lock().ok()?;
         Some(shard.items().map(f).collect())

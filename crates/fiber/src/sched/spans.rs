@@ -143,7 +143,7 @@ impl Subscriber for Follow {
     }
 }
 
-/// Which span a fiber is to run in: `None` is the one where it is spawned.
+/// Span that a fiber is to run in: `None` is the one where it is spawned.
 pub(crate) type Chosen = Option<Span>;
 
 /// The spans that one fiber is inside of. Changed by the processor that runs it, read by those who
@@ -154,7 +154,7 @@ pub(crate) struct Spans(OnceLock<Box<Kept>>);
 /// Made for a fiber when it first enters a span.
 #[derive(Default)]
 struct Kept {
-    /// How many notes there are: no lock is taken for none.
+    /// Number of notes: no lock is taken for none.
     depth: AtomicUsize,
     state: Mutex<State>,
 }
@@ -175,7 +175,7 @@ struct Note {
 }
 
 thread_local! {
-    /// Of a processor's thread: the spans of the fiber that it runs, on whichever stack that is.
+    /// Spans of the fiber that this processor's thread runs, on whichever stack that is.
     static INSIDE: Cell<Option<NonNull<Spans>>> = const { Cell::new(None) };
 }
 
@@ -195,7 +195,7 @@ fn with_inside(f: impl FnOnce(&Spans)) {
 }
 
 impl Spans {
-    /// Those of a fiber that is spawned here and now.
+    /// Spans of a fiber that is spawned here and now.
     pub(crate) fn new(chosen: Chosen) -> Spans {
         let base = chosen.unwrap_or_else(Span::current);
         let name = base.metadata().map_or("?", Metadata::name);

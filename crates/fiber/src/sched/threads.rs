@@ -22,8 +22,8 @@ impl ProcessorThreads {
 #[derive(Debug)]
 pub(crate) struct ProcessorThread {
     pub(crate) thread: thread::JoinHandle<()>,
-    /// What is handed over here is dropped when the processor has gone, and at once if it has: so
-    /// those are told that the scheduler need not know. It is one thing, at its removal.
+    /// Channel for values to drop when the processor has gone, and at once if it has: their
+    /// destructors report that. Used once, at its removal.
     pub(crate) gone: mpsc::Sender<Box<dyn Any + Send>>,
     /// Told if the thread does not end then, because frames are left on it.
     pub(crate) stays: mpsc::Receiver<()>,

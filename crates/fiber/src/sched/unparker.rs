@@ -3,7 +3,7 @@
 use crate::sched::block::suspendable;
 use crate::sched::fiber::Fiber;
 
-/// What is parked: a fiber or a plain thread.
+/// Handle to a parked fiber or plain thread.
 #[derive(Debug)]
 pub(crate) enum Unparker {
     Fiber(Fiber),

@@ -31,7 +31,7 @@ pub(crate) fn on_lock(owner: &AtomicU64) -> Noted<'_> {
     note(encode(WaitReason::Lock { address, owner: 0 }), true)
 }
 
-/// As [`on`] for the calling fiber, unless what it waits for is known in more detail already.
+/// Same as [`on`] for the calling fiber, unless a more detailed reason is noted already.
 pub(crate) fn on_unless_noted(fiber: FiberRef, reason: WaitReason) -> Option<Noted<'static>> {
     let note = &fiber.control().waiting().note;
     // Only the fiber itself writes here.
@@ -82,7 +82,7 @@ mod tests {
     use crate::switch::reason::WaitReason;
 
     #[test]
-    fn a_parked_fiber_is_known_to_wait_and_a_running_one_is_not() {
+    fn parked_fiber_has_a_reason() {
         let runtime = crate::Runtime::builder().processors(1).start().unwrap();
         runtime.run(|| {
             let waiter = crate::spawn(crate::park);

@@ -28,10 +28,10 @@ pub(crate) struct Watch<P> {
     operation: AtomicPtr<()>,
     deadline: AtomicU64,
     keeper: AtomicPtr<P>,
-    /// Where the operation is in flight.
+    /// Processor of the operation in flight.
     place: AtomicPtr<P>,
-    /// Of the keeper, if there is one. Touched only where the fiber is: by the thread that runs it,
-    /// or while it waits there.
+    /// Timer on the keeper, if there is one. Touched only where the fiber is: by the thread that
+    /// runs it, or while it waits there.
     timer: Cell<SetTimer>,
 }
 
@@ -83,7 +83,7 @@ impl<P> Watch<P> {
         in_flight.then(|| (op.cast_const(), self.deadline.load(Ordering::Relaxed)))
     }
 
-    /// Whether the timer on processor `here` expires by `deadline`.
+    /// True if the timer on processor `here` expires by `deadline`.
     pub(crate) fn is_covered(&self, here: &P, deadline: Tick) -> bool {
         self.is_kept_by(here) && self.timer.get().tick <= deadline
     }

@@ -62,7 +62,7 @@ pub fn spawn_stackless(value: impl Stackless) -> JoinHandle<()> {
     started.expect("failed to spawn a fiber")
 }
 
-/// What a fiber starts with, like [`std::thread::Builder`].
+/// Settings of a new fiber, like [`std::thread::Builder`].
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     name: Option<Cow<'static, str>>,
@@ -215,7 +215,7 @@ impl Builder {
         self.start_body(cluster, spawned_at, body)
     }
 
-    /// What a fiber runs that calls `entry`, on a stack of its own.
+    /// Body that calls `entry`, on a stack of its own.
     fn body(&self, entry: impl FnOnce() + Send + 'static) -> io::Result<Body> {
         let stack = match self.stack_size.unwrap_or(STACK_SIZE_DEFAULT) {
             STACK_SIZE_DEFAULT => processor::with_running(|processor, _| processor.stacks.take())
@@ -328,7 +328,7 @@ unsafe fn outlive_borrows<'a>(f: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnc
     unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'a>, Box<dyn FnOnce() + Send>>(f) }
 }
 
-/// What the fiber runs: the closure, its result put away, the one that waits woken. Nothing unwinds
+/// Code of a fiber: runs the closure, stores its result, wakes the one that waits. Nothing unwinds
 /// beyond it.
 fn entry<F, T>(packet: Arc<Packet<T>>, f: F) -> impl FnOnce() + Send
 where
@@ -466,7 +466,7 @@ impl CountedIn<'_> {
         CountedIn(data)
     }
 
-    /// It counts itself out.
+    /// Counts the fiber out once it has started.
     fn has_started(self) {
         std::mem::forget(self);
     }
@@ -486,7 +486,7 @@ pub struct ScopedJoinHandle<'scope, T> {
 }
 
 impl<T> ScopedJoinHandle<'_, T> {
-    /// As [`JoinHandle::join`].
+    /// Same as [`JoinHandle::join`].
     ///
     /// # Errors
     /// The payload of its panic, if it panicked.
@@ -494,7 +494,7 @@ impl<T> ScopedJoinHandle<'_, T> {
         self.inner.join()
     }
 
-    /// As [`JoinHandle::wait`].
+    /// Same as [`JoinHandle::wait`].
     ///
     /// # Errors
     /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
@@ -502,7 +502,7 @@ impl<T> ScopedJoinHandle<'_, T> {
         self.inner.wait()
     }
 
-    /// As [`JoinHandle::cancel`].
+    /// Same as [`JoinHandle::cancel`].
     pub fn cancel(&self) {
         self.inner.cancel();
     }
@@ -512,7 +512,7 @@ impl<T> ScopedJoinHandle<'_, T> {
         self.inner.fiber()
     }
 
-    /// As [`JoinHandle::is_finished`].
+    /// Same as [`JoinHandle::is_finished`].
     pub fn is_finished(&self) -> bool {
         self.inner.is_finished()
     }

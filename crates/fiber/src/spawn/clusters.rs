@@ -61,12 +61,12 @@ impl ClusterHandle {
         builder::run_in(&self.0, Location::caller(), f)
     }
 
-    /// As [`Runtime::processors`](crate::Runtime::processors).
+    /// Same as [`Runtime::processors`](crate::Runtime::processors).
     pub fn processors(&self) -> Vec<ProcessorStatus> {
         self.0.processor_statuses()
     }
 
-    /// As [`Runtime::add_processor`](crate::Runtime::add_processor).
+    /// Same as [`Runtime::add_processor`](crate::Runtime::add_processor).
     ///
     /// # Errors
     /// The same, and `NotConnected` if the runtime has been shut down.
@@ -79,7 +79,7 @@ impl ClusterHandle {
         }
     }
 
-    /// As [`Runtime::remove_processor`](crate::Runtime::remove_processor).
+    /// Same as [`Runtime::remove_processor`](crate::Runtime::remove_processor).
     ///
     /// # Errors
     /// The same, and `NotConnected` if the runtime has been shut down.

@@ -35,12 +35,12 @@ impl ClusterHandle {
         processor::with_running(|processor, _| ClusterHandle(Arc::clone(&processor.cluster)))
     }
 
-    /// As [`Runtime::fiber_count`](crate::Runtime::fiber_count).
+    /// Same as [`Runtime::fiber_count`](crate::Runtime::fiber_count).
     pub fn fiber_count(&self) -> usize {
         self.0.fiber_count()
     }
 
-    /// As [`Runtime::processor_count`](crate::Runtime::processor_count).
+    /// Same as [`Runtime::processor_count`](crate::Runtime::processor_count).
     pub fn processor_count(&self) -> usize {
         self.0.processor_count()
     }

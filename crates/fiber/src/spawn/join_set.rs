@@ -35,7 +35,7 @@ use crate::spawn::packet::{self, FiberResult};
 /// ```
 pub struct JoinSet<T> {
     shared: Arc<Mutex<Shared<T>>>,
-    /// Those whose results have not been taken.
+    /// Fibers whose results have not been taken.
     fibers: HashMap<u64, Fiber>,
 }
 
@@ -111,9 +111,9 @@ impl<T: Send + 'static> JoinSet<T> {
         None
     }
 
-    /// As [`join_next`](JoinSet::join_next), but a suspension point like others: it ends at the
-    /// deadline of [`timeout`](crate::timeout), and when the fiber that waits is
-    /// [cancelled](Fiber::cancel). Those of the set go on then.
+    /// Same as [`join_next`](JoinSet::join_next), but a suspension point like others: it ends at
+    /// the deadline of [`timeout`](crate::timeout), and when the fiber that waits is
+    /// [cancelled](Fiber::cancel). The fibers of the set go on then.
     ///
     /// # Errors
     /// `TimedOut`, or [`Cancelled`](crate::Cancelled); `Deadlock` in a fiber of the set that is the
@@ -165,12 +165,12 @@ impl<T: Send + 'static> JoinSet<T> {
         self.fibers.values().for_each(Fiber::cancel);
     }
 
-    /// How many fibers there are whose results have not been taken.
+    /// Number of fibers whose results have not been taken.
     pub fn len(&self) -> usize {
         self.fibers.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.fibers.is_empty()
     }

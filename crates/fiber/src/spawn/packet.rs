@@ -1,4 +1,4 @@
-//! Where a fiber leaves its result, and what waits for it.
+//! Result of a fiber, and the wait for it.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -58,7 +58,7 @@ pub(super) fn refuse_to_wait_for(fiber: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Where a fiber leaves its result.
+/// Shared cell for the result of a fiber.
 pub(crate) struct Packet<T> {
     /// There while `progress` is FINISHED.
     result: UnsafeCell<MaybeUninit<FiberResult<T>>>,
@@ -136,7 +136,7 @@ impl<T> Packet<T> {
         }
     }
 
-    /// As [`wait`](Packet::wait), but a suspension point like others.
+    /// Same as [`wait`](Packet::wait), but a suspension point like others.
     pub(super) fn try_wait(&self) -> io::Result<()> {
         while !self.is_finished() {
             checkpoint()?;
@@ -239,7 +239,7 @@ impl<T> JoinHandle<T> {
         self.fiber.cancel();
     }
 
-    /// Whether [`join`](JoinHandle::join) would return at once.
+    /// True if [`join`](JoinHandle::join) would return at once.
     pub fn is_finished(&self) -> bool {
         self.packet.is_finished()
     }
@@ -258,12 +258,12 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// What a [`scope`](crate::scope) and its fibers share.
+/// State that a [`scope`](crate::scope) shares with its fibers.
 pub(super) struct ScopeData {
-    /// Where its fibers are.
+    /// Process of its fibers.
     pub(super) process: Home,
     pub(super) running: AtomicUsize,
-    /// Those that run, by number, for cancelling them.
+    /// Running fibers by number, for cancelling them.
     pub(super) fibers: Mutex<HashMap<u64, Fiber>>,
     pub(super) panicked: AtomicBool,
     pub(super) owner: Unparker,

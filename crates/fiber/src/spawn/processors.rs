@@ -46,7 +46,7 @@ use crate::turn::retire_here;
 pub struct ProcessorStatus {
     /// Its number, which another one gets when it has gone.
     pub index: usize,
-    /// It was removed, and goes as soon as it can.
+    /// Removed, and about to go.
     pub is_retiring: bool,
     /// Fibers that have frames there, as of its latest turn: they cannot go on anywhere else.
     pub pinned: usize,
@@ -68,19 +68,20 @@ impl Retirement {
         self.index
     }
 
-    /// Whether it has gone: its ring and descriptors are closed, and its number may be another's.
+    /// True if it has gone: its ring and descriptors are closed, and its number may be another's.
     pub fn is_over(&self) -> bool {
         self.gone.is_set()
     }
 
-    /// How many fibers it still has to run, because they have frames there. [`Dump`](crate::Dump)
-    /// shows which.
+    /// Number of fibers that it still has to run, because they have frames there.
+    /// [`Dump`](crate::Dump) shows which.
     pub fn pinned(&self) -> usize {
-        match self.is_over() {
-            true => 0,
-            false => self.cluster.processors[self.index]
+        if self.is_over() {
+            0
+        } else {
+            self.cluster.processors[self.index]
                 .pinned
-                .load(Ordering::Relaxed),
+                .load(Ordering::Relaxed)
         }
     }
 

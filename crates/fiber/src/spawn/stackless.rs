@@ -127,12 +127,12 @@ enum Wait {
     Begin,
     /// The fiber gave way, or was parked.
     Resumed,
-    /// It is yet to begin, on another processor.
+    /// Yet to begin, on another processor.
     Postponed,
     /// An operation, whose address the back end has until it is complete, and the processor that
     /// began it.
     Operation(Op, NonNull<ProcessorShared>),
-    /// It could not begin.
+    /// Failed to begin.
     Failed(io::Error),
 }
 

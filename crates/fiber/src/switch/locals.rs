@@ -29,7 +29,7 @@ impl<T: 'static> LocalKey<T> {
         LocalKey { init }
     }
 
-    /// What tells keys apart: each is a static of its own, and none is empty.
+    /// Identity of a key: each is a static of its own, and none is empty.
     fn address(&'static self) -> usize {
         std::ptr::from_ref(self).addr()
     }

@@ -1,5 +1,4 @@
-//! What a fiber shows of itself to those who look from outside: the list of fibers, a debugger, the
-//! overflow handler.
+//! State that a fiber shows to observers: the list of fibers, a debugger, the overflow handler.
 //!
 //! Each switch leaves two marks in the control block, plain stores that cost a nanosecond together:
 //! the state, and where the frame lies that waits. A debugger sets its registers to that frame and
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use crate::switch::stack::StackPlace;
 
-/// What a fiber is doing.
+/// State of a fiber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -65,7 +64,7 @@ pub(crate) struct Look {
     frame: AtomicPtr<WaitingFrame>,
 }
 
-/// Where a suspended fiber is: the registers that unwinding starts from. In the frame that waits.
+/// Registers of a suspended fiber that unwinding starts from, in the frame that waits.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct WaitingFrame {
@@ -94,7 +93,7 @@ impl Look {
         FiberState::ALL[usize::from(self.state.load(Ordering::Acquire))]
     }
 
-    /// How long ago it was spawned, to some milliseconds.
+    /// Time since it was spawned, to some milliseconds.
     pub(crate) fn age(&self) -> Duration {
         Duration::from_millis(u64::from(coarse_ms().wrapping_sub(self.spawned_ms)))
     }
@@ -137,7 +136,7 @@ impl Look {
         Some((instruction, stack, base))
     }
 
-    /// Whether its stack has room for an unwinder beneath the frame that waits.
+    /// True if its stack has room for an unwinder beneath the frame that waits.
     pub(crate) fn has_room_to_trace(&self) -> bool {
         const UNWINDER_LEN: usize = 12 * 1024;
         let (frame, stack) = (self.frame.load(Ordering::Relaxed), self.stack());

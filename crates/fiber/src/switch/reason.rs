@@ -1,4 +1,4 @@
-//! What each fiber waits for, so that a list of fibers can say it.
+//! Reason of each fiber's wait, for the list of fibers.
 //!
 //! A blocking wait notes its reason in the fiber's control block, one relaxed store at either end:
 //!
@@ -21,7 +21,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What a fiber waits for.
+/// Reason of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitReason {
     /// A [`Mutex`](crate::sync::Mutex), and the number of the fiber that has it now: 0 if none or a
@@ -73,7 +73,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// What the fiber waits for just now. From any thread.
+    /// Present reason. From any thread.
     pub(crate) fn reason(&self) -> Option<WaitReason> {
         self.readers.fetch_add(1, Ordering::SeqCst);
         let mut reason = decode(self.note.load(Ordering::SeqCst));

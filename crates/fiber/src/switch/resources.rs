@@ -1,10 +1,10 @@
-//! What the runtimes of this process hold besides memory, for tests and for the search for a leak.
+//! Resources of this process's runtimes besides memory, for tests and for the search for a leak.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::switch::stack;
 
-/// What the runtimes of this process hold, or have left behind.
+/// Resources that the runtimes of this process hold, or have left behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resources {
@@ -26,7 +26,7 @@ static RINGS_LEFT: AtomicUsize = AtomicUsize::new(0);
 static BUFFERS_LEFT: AtomicUsize = AtomicUsize::new(0);
 static THREADS_LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// What the runtimes of this process hold, or have left behind.
+/// Returns the resources that the runtimes of this process hold, or have left behind.
 pub fn resources() -> Resources {
     let (stacks_taken, stacks_made) = stack::taken_and_made();
     Resources {

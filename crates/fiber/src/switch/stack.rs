@@ -44,7 +44,7 @@ const CHUNK_LEN: usize = 64 << 20;
 /// `madvise(2)`: install a lightweight guard region. Not in libc's headers of 2022.
 const MADV_GUARD_INSTALL: libc::c_int = 102;
 
-/// Whether this kernel guards stacks without a mapping per guard (`MADV_GUARD_INSTALL`, Linux
+/// True if this kernel guards stacks without a mapping per guard (`MADV_GUARD_INSTALL`, Linux
 /// 6.13).
 pub fn guard_install_supported() -> bool {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
@@ -64,7 +64,7 @@ pub fn guard_install_supported() -> bool {
 #[derive(Debug)]
 pub(crate) struct FiberStack(StackPlace);
 
-/// Where a stack is, in one word, because every fiber keeps two of them:
+/// Address and size of a stack in one word, because every fiber keeps two of them:
 ///
 /// ```text
 ///  63         46 45 36 35                               0
@@ -128,7 +128,7 @@ impl StackPlace {
         StackPlace(NonZeroU64::new(pages << PAGES_SHIFT | first).expect("above null"))
     }
 
-    /// As it was noted in [`bits`](StackPlace::bits); `None` for 0.
+    /// Place of the [`bits`](StackPlace::bits); `None` for 0.
     pub(crate) fn from_bits(bits: u64) -> Option<StackPlace> {
         NonZeroU64::new(bits).map(StackPlace)
     }
@@ -154,7 +154,7 @@ impl StackPlace {
         start..start + PAGE_SIZE
     }
 
-    /// What is above it.
+    /// Range above the guard.
     pub(crate) fn usable(self) -> Range<usize> {
         self.guard().end..self.range().end
     }
@@ -174,7 +174,7 @@ impl Drop for FiberStack {
 #[derive(Debug, Default)]
 pub(crate) struct StackCache(RefCell<Vec<FiberStack>>);
 
-/// As many as steps are usually in the middle of something, or fibers are spawned at once.
+/// Limit on cached stacks: more than are usually in use within a turn.
 const STACKS_CACHED_MAX: usize = 128;
 
 impl StackCache {
@@ -197,7 +197,7 @@ impl StackCache {
 /// may still be named by the kernel.
 pub(crate) struct Slab {
     slot_len: usize,
-    /// How many slots have been cut.
+    /// Number of slots that have been cut.
     made: usize,
     free: Vec<NonNull<u8>>,
     /// The rest of the newest chunk, not yet cut into slots.
@@ -215,7 +215,7 @@ pub(crate) fn slabs() -> MutexGuard<'static, HashMap<usize, Slab>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many stacks are in use, and how many there are.
+/// Stacks in use, and stacks in all.
 pub(crate) fn taken_and_made() -> (usize, usize) {
     let slabs = slabs();
     let made: usize = slabs.values().map(|slab| slab.made).sum();
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_of_one_size_do_not_overlap_and_come_back() {
+    fn slots_are_disjoint_and_reused() {
         let a = FiberStack::take(STACK_SIZE_DEFAULT).unwrap();
         let b = FiberStack::take(STACK_SIZE_DEFAULT).unwrap();
         assert!(a.base().get() <= b.limit().get() || b.base().get() <= a.limit().get());
@@ -347,14 +347,14 @@ mod tests {
     }
 
     #[test]
-    fn guards_by_mapping_work_where_the_kernel_is_old() {
+    fn guards_by_mapping() {
         guard_by_mapping(map(PAGE_SIZE).unwrap()).unwrap();
     }
 
     /// Seen (in review): after some thousand attempts without memory no stack could be had for
     /// good. Cause: a guard that the kernel refused stayed counted. Cure: it does not.
     #[test]
-    fn a_guard_that_is_refused_is_not_counted() {
+    fn refused_guard_is_not_counted() {
         let unmapped = NonNull::new(std::ptr::without_provenance_mut(PAGE_SIZE)).unwrap();
         for _ in 0..=max_map_count() / 4 {
             let error = guard_by_mapping(unmapped).unwrap_err();

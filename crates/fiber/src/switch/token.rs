@@ -87,8 +87,7 @@ mod models {
         done: AtomicUsize,
     }
 
-    /// What the fiber and its processor do when it runs: check, and park unless the condition
-    /// holds.
+    /// One run of the fiber and its processor: check, and park unless the condition holds.
     fn run(world: &World) {
         world.runs.fetch_add(1, Ordering::Relaxed);
         loop {
@@ -136,7 +135,7 @@ mod models {
     }
 
     #[test]
-    fn an_unpark_that_races_with_park_is_not_lost() {
+    fn unpark_races_with_park() {
         finishes_with(1);
     }
 

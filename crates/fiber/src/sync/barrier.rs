@@ -19,14 +19,14 @@ struct State {
     queue: Queue,
 }
 
-/// What [`Barrier::wait`] says to each.
+/// Result of [`Barrier::wait`] for each caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarrierWaitResult {
     is_leader: bool,
 }
 
 impl BarrierWaitResult {
-    /// Whether the caller was the last to come: one of each round.
+    /// True for one caller of each round: the last to come.
     pub fn is_leader(&self) -> bool {
         self.is_leader
     }

@@ -22,7 +22,7 @@ use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
 
-/// What a waiter is told, beside the number of its arm.
+/// Code for a waiter, beside the number of its arm.
 pub(super) const PASSED: usize = 0;
 pub(super) const CLOSED: usize = 1;
 
@@ -90,7 +90,7 @@ impl<T> Slot<T> {
         unsafe { self.with(Option::take) }
     }
 
-    /// What is left when the wait is over.
+    /// Message that is left when the wait is over.
     pub(super) fn into_message(self) -> Option<T> {
         // SAFETY: it is ours alone. Not by `into_inner`, which loom would not look at.
         unsafe { self.take() }
@@ -107,13 +107,13 @@ impl Claimed {
     }
 }
 
-/// Why a send did not happen at once.
+/// Reason why a send did not happen at once.
 enum Refused {
     Full,
     Closed,
 }
 
-/// Why a receive did not happen at once.
+/// Reason why a receive did not happen at once.
 enum Nothing {
     Empty,
     Closed,
@@ -317,7 +317,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// As [`enlist_sender`](Channel::enlist_sender).
+    /// Same as [`enlist_sender`](Channel::enlist_sender), for a receiver.
     fn enlist_receiver(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
         let (outcome, wake) = self.state.with(|state| match state.receive() {
             Ok((message, wake)) => {

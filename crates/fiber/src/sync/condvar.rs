@@ -42,14 +42,14 @@ pub struct Condvar {
     waiters: AtomicBool,
 }
 
-/// Whether a wait ended because the time was over.
+/// Result of a wait with a time-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult {
     timed_out: bool,
 }
 
 impl WaitTimeoutResult {
-    /// Whether it was the time, and not a notification.
+    /// True if the wait ended by time-out and not by a notification.
     pub fn timed_out(&self) -> bool {
         self.timed_out
     }
@@ -88,8 +88,8 @@ impl Condvar {
         Ok(guard)
     }
 
-    /// As [`wait`](Condvar::wait), but not longer than `timeout` (and the time to have the lock
-    /// again).
+    /// Same as [`wait`](Condvar::wait), but not longer than `timeout` (and the time to have the
+    /// lock again).
     ///
     /// # Errors
     /// The guard, if the mutex is poisoned.
@@ -101,8 +101,8 @@ impl Condvar {
         self.wait_until(guard, Some(after(timeout)))
     }
 
-    /// As [`wait_while`](Condvar::wait_while), but not longer than `timeout`. Timed out is said
-    /// only if the condition still holds.
+    /// Same as [`wait_while`](Condvar::wait_while), but not longer than `timeout`. The result is a
+    /// time-out only if the condition still holds.
     ///
     /// # Errors
     /// The guard, if the mutex is poisoned.

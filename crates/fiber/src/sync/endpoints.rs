@@ -1,5 +1,5 @@
-//! What senders and receivers of both kinds of channels have in common, as a macro: the types
-//! differ in what may be cloned, not in what they do.
+//! Macro for the senders and receivers of both kinds of channels: the types differ in what may be
+//! cloned, not in what they do.
 
 use std::error::Error;
 use std::fmt;
@@ -148,17 +148,17 @@ macro_rules! receiver {
                 TryIter { receiver: self }
             }
 
-            /// How many messages were not received yet.
+            /// Number of messages that were not received yet.
             pub fn len(&self) -> usize {
                 self.channel.len()
             }
 
-            /// Whether there is no message.
+            /// True if there is no message.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }
 
-            /// How many messages it holds at most; `None` if there is no limit.
+            /// Limit on messages; `None` if there is none.
             pub fn capacity(&self) -> Option<usize> {
                 self.channel.capacity()
             }

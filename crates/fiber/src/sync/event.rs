@@ -40,7 +40,7 @@ impl Event {
         }
     }
 
-    /// It has happened: all that wait go on, and later callers do not wait.
+    /// Sets the event: all waiters go on, and later callers do not wait.
     pub fn set(&self) {
         let wakes = self.queue.with(|queue| {
             self.set.store(true, Ordering::Release);
@@ -49,13 +49,13 @@ impl Event {
         wakes.wake();
     }
 
-    /// It has not happened: callers wait from now on.
+    /// Resets the event: callers wait from now on.
     pub fn reset(&self) {
         self.queue
             .with(|_| self.set.store(false, Ordering::Release));
     }
 
-    /// Whether it has happened.
+    /// True if it is set.
     pub fn is_set(&self) -> bool {
         self.set.load(Ordering::Acquire)
     }

@@ -31,7 +31,7 @@ fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// What is to be touched by one at a time.
+/// Data for one thread at a time.
 struct Alone(UnsafeCell<u32>);
 
 // SAFETY: that no two are in there together is what the models prove; loom panics otherwise.
@@ -90,19 +90,19 @@ fn excludes(threads: u32, rounds: u32, preemptions: usize) {
 }
 
 #[test]
-fn a_mutex_excludes_and_loses_no_wake_up() {
+fn mutex_of_two() {
     excludes(2, 2, 4);
 }
 
 #[test]
-fn a_mutex_of_three_excludes_and_loses_no_wake_up() {
+fn mutex_of_three() {
     excludes(3, 1, 2);
 }
 
 /// The second waits in line behind one whose time is over: whichever wins that race, the second is
 /// woken.
 #[test]
-fn a_mutex_is_owned_by_one_when_a_time_out_meets_a_hand_over() {
+fn mutex_timeout_meets_hand_over() {
     check(2, || {
         let shared = Arc::new((RawMutex::new(), Alone::new()));
         assert!(shared.0.try_lock());
@@ -155,7 +155,7 @@ fn a_semaphore_keeps_count() {
 /// Two fibers of one processor, of which the second cannot suspend, beside a thread that has the
 /// lock twice, so that it is kept for one that was overtaken.
 #[test]
-fn a_mutex_is_not_kept_from_what_blocks_its_processor() {
+fn mutex_serves_blocking_waiter() {
     check(3, || {
         let shared = Arc::new((RawMutex::new(), Alone::new()));
         let processor = Processor::default();
@@ -210,18 +210,18 @@ fn a_permit_is_taken_back() {
 }
 
 #[test]
-fn a_writer_takes_permits_back_from_a_reader() {
+fn writer_takes_permits_back() {
     blocks_for(2, 1, 2);
 }
 
 #[test]
-fn a_reader_takes_a_permit_back_from_a_writer() {
+fn reader_takes_permit_back() {
     blocks_for(2, 2, 1);
 }
 
 /// The first in line wants more than there will be; when its time is over, the one behind goes on.
 #[test]
-fn a_semaphore_serves_who_stood_behind_one_that_gave_up() {
+fn semaphore_waiter_gives_up() {
     check(3, || {
         let semaphore = Arc::new(RawSemaphore::new(1));
         let (greedy, modest) = (Arc::clone(&semaphore), Arc::clone(&semaphore));
@@ -280,7 +280,7 @@ fn a_condition_that_is_notified_is_seen() {
 /// One notification, two waiters of which one is impatient: if it says that its time was over, the
 /// other got it.
 #[test]
-fn a_notification_is_not_lost_to_a_time_out() {
+fn notification_survives_time_out() {
     check(2, || {
         let shared = Arc::new((Mutex::new(0), Condvar::new()));
         let impatient = Arc::clone(&shared);
@@ -337,7 +337,7 @@ fn a_barrier_has_one_leader() {
 }
 
 #[test]
-fn once_is_once_and_who_waits_sees_it_done() {
+fn once_runs_once() {
     check(3, || {
         let shared = Arc::new((Once::new(), Alone::new()));
         let call = |shared: &(Once, Alone)| {
@@ -373,12 +373,12 @@ fn a_channel_with_room_passes_in_order() {
 }
 
 #[test]
-fn a_channel_from_hand_to_hand_passes_in_order() {
+fn rendezvous_channel_keeps_order() {
     passes_in_order(Some(0));
 }
 
 #[test]
-fn a_channel_without_a_limit_passes_in_order() {
+fn unbounded_channel_keeps_order() {
     passes_in_order(None);
 }
 
@@ -398,7 +398,7 @@ fn a_message_is_sent_or_handed_back() {
 }
 
 #[test]
-fn a_sender_that_waits_hears_that_the_receiver_has_gone() {
+fn receiver_drop_ends_waiting_send() {
     check(3, || {
         let channel = Arc::new(Channel::new(Some(0)));
         let sender = Arc::clone(&channel);
@@ -434,7 +434,7 @@ fn select_from(first: &Channel<u32>, second: &Channel<u32>) -> u32 {
 
 /// Two senders, one on each channel: the select gets one message and leaves the other.
 #[test]
-fn a_select_takes_one_message_and_no_more() {
+fn select_takes_one_message() {
     check(2, || {
         let channels = Arc::new((Channel::new(Some(0)), Channel::new(Some(0))));
         let (to_first, to_second) = (Arc::clone(&channels), Arc::clone(&channels));
@@ -456,7 +456,7 @@ fn a_select_takes_one_message_and_no_more() {
 
 /// A select that sends meets a select that receives, from hand to hand, on either of two channels.
 #[test]
-fn two_selects_that_face_each_other_meet() {
+fn opposite_selects_meet() {
     check(2, || {
         let channels = Arc::new((Channel::new(Some(0)), Channel::new(Some(0))));
         let other = Arc::clone(&channels);
@@ -479,7 +479,7 @@ fn two_selects_that_face_each_other_meet() {
 /// under the lock is not woken by one that came between.
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_waiter_that_does_not_look_again_is_caught() {
+fn catches_missing_recheck() {
     check(3, || {
         // Not loom's: that one would panic again while the deadlock unwinds.
         let shared = std::sync::Arc::new((AtomicBool::new(false), Short::new(Queue::new())));
@@ -503,7 +503,7 @@ fn a_waiter_that_does_not_look_again_is_caught() {
 /// have gone on.
 #[test]
 #[should_panic(expected = "UnsafeCell")]
-fn a_slot_that_is_filled_after_the_grant_is_caught() {
+fn catches_late_slot() {
     check(3, || {
         let queue = std::sync::Arc::new(Short::new(Queue::new()));
         let (wait, slot) = (Wait::new(), Slot::<u32>::new(None));
@@ -527,7 +527,7 @@ fn a_slot_that_is_filled_after_the_grant_is_caught() {
 /// The same for exclusion: a lock that looks and then takes.
 #[test]
 #[should_panic]
-fn a_lock_that_looks_before_it_takes_is_caught() {
+fn catches_check_then_take() {
     check(3, || {
         let shared = Arc::new((AtomicUsize::new(0), Alone::new()));
         let work = |shared: &(AtomicUsize, Alone)| {

@@ -130,7 +130,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Whether a panic poisoned it.
+    /// True if a panic poisoned it.
     pub fn is_poisoned(&self) -> bool {
         self.poison.is_set()
     }
@@ -222,15 +222,15 @@ const WAITERS: u8 = 2;
 /// nothing but running code can own, no processor waits for in vain.
 const KEPT: u8 = 4;
 
-/// What a waiter is told.
+/// Code for a waiter.
 const IS_KEPT: usize = 0;
 const TRY_AGAIN: usize = 1;
 
 /// A waiter's tag.
 const NEW: usize = 0;
-/// It was woken before and came too late.
+/// Woken before, and came too late.
 const OVERTAKEN: usize = 1;
-/// It stands before all that can suspend.
+/// Stands before all waiters that can suspend.
 const BLOCKS_PROCESSOR: usize = 2;
 
 const HELD_BEHIND_CALLER: &str = "this lock would never come: a fiber of this processor holds it, \
@@ -312,7 +312,7 @@ impl RawMutex {
         }
     }
 
-    /// Whether the owner is a fiber that cannot run before the caller, which cannot suspend, has
+    /// True if the owner is a fiber that cannot run before the caller, which cannot suspend, has
     /// the lock.
     fn is_held_behind_caller(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
@@ -330,11 +330,15 @@ impl RawMutex {
         let takes_kept = node.tag() == BLOCKS_PROCESSOR;
         self.queue.with(|queue| {
             let is_free = |seen| seen & LOCKED == 0 || takes_kept && seen & KEPT != 0;
-            let next = |seen| match is_free(seen) {
-                true => Some(seen & !KEPT | LOCKED),
-                false => Some(seen | WAITERS),
+            let next = |seen| {
+                if is_free(seen) {
+                    Some(seen & !KEPT | LOCKED)
+                } else {
+                    Some(seen | WAITERS)
+                }
             };
-            let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
+            let set = Ordering::Acquire;
+            let fetch = Ordering::Relaxed;
             if self.state.fetch_update(set, fetch, next).is_ok_and(is_free) {
                 return false;
             }

@@ -23,14 +23,14 @@ pub struct Once {
     running: Mutex<()>,
 }
 
-/// What [`Once::call_once_force`] tells its closure.
+/// Argument of the closure of [`Once::call_once_force`].
 #[derive(Clone, Copy, Debug)]
 pub struct OnceState {
     poisoned: bool,
 }
 
 impl OnceState {
-    /// Whether an earlier closure panicked.
+    /// True if an earlier closure panicked.
     pub fn is_poisoned(&self) -> bool {
         self.poisoned
     }
@@ -61,7 +61,7 @@ impl Once {
         }
     }
 
-    /// As [`call_once`](Once::call_once), also after a panic.
+    /// Same as [`call_once`](Once::call_once), also after a panic.
     #[inline]
     pub fn call_once_force(&self, f: impl FnOnce(&OnceState)) {
         if !self.is_completed() {
@@ -69,7 +69,7 @@ impl Once {
         }
     }
 
-    /// Whether something has been run to its end.
+    /// True if a closure has run to its end.
     #[inline]
     pub fn is_completed(&self) -> bool {
         self.state.load(Ordering::Acquire) == COMPLETE

@@ -120,7 +120,7 @@ impl<T: ?Sized> RwLock<T> {
         Ok(self.poison.check(self.write_guard())?)
     }
 
-    /// As [`read`](RwLock::read), but not longer than `timeout`.
+    /// Same as [`read`](RwLock::read), but not longer than `timeout`.
     ///
     /// # Errors
     /// `WouldBlock` when the time is over, or the guard if the lock is poisoned.
@@ -131,7 +131,7 @@ impl<T: ?Sized> RwLock<T> {
         Ok(self.poison.check(self.read_guard())?)
     }
 
-    /// As [`write`](RwLock::write), but not longer than `timeout`.
+    /// Same as [`write`](RwLock::write), but not longer than `timeout`.
     ///
     /// # Errors
     /// `WouldBlock` when the time is over, or the guard if the lock is poisoned.
@@ -142,7 +142,7 @@ impl<T: ?Sized> RwLock<T> {
         Ok(self.poison.check(self.write_guard())?)
     }
 
-    /// Whether a panic poisoned it.
+    /// True if a panic poisoned it.
     pub fn is_poisoned(&self) -> bool {
         self.poison.is_set()
     }

@@ -41,7 +41,7 @@ trait Arm {
     fn enlist(&self, wait: &Wait, index: usize) -> bool;
     /// Leaves the line.
     fn delist(&self);
-    /// It was done by another, which found it in the line, or can be done no more.
+    /// Ends the operation: another thread did it, or it can be done no more.
     fn finish(&self, outcome: usize);
 
     /// Ends the operation as if the other side were gone, unless it is done.
@@ -97,7 +97,8 @@ impl<'a> Select<'a> {
         }
     }
 
-    /// As [`wait`](Select::wait), but not longer than `timeout`: then `None`, and nothing was done.
+    /// Same as [`wait`](Select::wait), but not longer than `timeout`: then `None`, and nothing was
+    /// done.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<usize> {
         self.wait_within(Limit::At(after(timeout)))
     }
@@ -135,7 +136,8 @@ impl<'a> Select<'a> {
         };
         self.arms.iter().for_each(|(_, arm)| arm.delist());
         let ended = granted?.map(|granted| {
-            let (number, outcome) = (granted >> 1, granted & 1);
+            let number = granted >> 1;
+            let outcome = granted & 1;
             let arm = self.arms.iter().find(|&&(of, _)| of == number);
             arm.expect("a number of ours").1.finish(outcome);
             number
@@ -192,14 +194,14 @@ pub struct Sending<'a, T> {
     place: Place<T>,
 }
 
-/// What an operation has of its own: the message, and a place in the line of its channel.
+/// State of one operation: the message, and a place in the line of its channel.
 struct Place<T> {
     slot: Slot<T>,
     stage: Cell<Stage>,
     node: UnsafeCell<Option<Node>>,
 }
 
-/// How far an operation is.
+/// Progress of an operation.
 ///
 /// That it is not `Sync` does not make a select the only one that uses it: fibers of one processor
 /// share its thread's values, and one may come while the select of another waits.
@@ -281,7 +283,7 @@ impl<'a, T> Receiving<'a, T> {
         }
     }
 
-    /// What was received, after the select said that it was this operation.
+    /// Received message, after the select returned this operation.
     ///
     /// # Errors
     /// As [`recv`](super::mpsc::Receiver::recv).
@@ -301,7 +303,7 @@ impl<'a, T> Sending<'a, T> {
         }
     }
 
-    /// What came of the sending, after the select said that it was this operation.
+    /// Result of the send, after the select returned this operation.
     ///
     /// # Errors
     /// The message, as [`send`](super::mpsc::SyncSender::send).

@@ -93,7 +93,7 @@ impl Semaphore {
         self.raw.release(count);
     }
 
-    /// How many permits there are just now.
+    /// Number of permits just now.
     pub fn available(&self) -> usize {
         self.raw.available()
     }
@@ -163,13 +163,13 @@ struct Line {
     queue: Queue,
     /// Permits of waiters that have not come for them yet.
     granted: usize,
-    /// So many of these were taken by callers that block their processor.
+    /// Permits of these that were taken by callers that block their processor.
     taken_back: usize,
 }
 
-/// What a waiter is told.
+/// Code for a waiter.
 const IS_GRANTED: usize = 0;
-/// It has the permits: it blocks its processor, so its thread will run.
+/// Waiter has the permits: it blocks its processor, so its thread will run.
 const IS_OWNED: usize = 1;
 
 /// A waiter's tag: how many permits, and whether it blocks its processor.
@@ -204,7 +204,8 @@ impl RawSemaphore {
 
     #[inline]
     pub(super) fn try_acquire(&self, count: usize) -> bool {
-        let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
+        let set = Ordering::Acquire;
+        let fetch = Ordering::Relaxed;
         let may = |seen| seen & WAITERS == 0 && seen / ONE >= count;
         let next = |seen| may(seen).then(|| seen - count * ONE);
         self.state.fetch_update(set, fetch, next).is_ok()
@@ -266,11 +267,15 @@ impl RawSemaphore {
         }
         self.line.with(|line| {
             let count = count(node.tag());
-            let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
+            let set = Ordering::Acquire;
+            let fetch = Ordering::Relaxed;
             let may = |seen| seen & WAITERS == 0 && seen / ONE >= count;
-            let next = |seen| match may(seen) {
-                true => seen - count * ONE,
-                false => seen | WAITERS,
+            let next = |seen| {
+                if may(seen) {
+                    seen - count * ONE
+                } else {
+                    seen | WAITERS
+                }
             };
             let seen = self.state.fetch_update(set, fetch, |seen| Some(next(seen)));
             if seen.is_ok_and(may) {
@@ -309,7 +314,8 @@ impl RawSemaphore {
 
     /// With [`WAITERS`] set and the line's lock held.
     fn add(&self, count: usize) -> Result<usize, usize> {
-        let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+        let set = Ordering::AcqRel;
+        let fetch = Ordering::Relaxed;
         self.state
             .fetch_update(set, fetch, |seen| more(seen, count))
     }
@@ -325,7 +331,8 @@ impl RawSemaphore {
 
     #[inline]
     pub(super) fn release(&self, count: usize) {
-        let (set, fetch) = (Ordering::Release, Ordering::Relaxed);
+        let set = Ordering::Release;
+        let fetch = Ordering::Relaxed;
         let next = |seen| (seen & WAITERS == 0).then(|| more(seen, count).expect(TOO_MANY));
         if self.state.fetch_update(set, fetch, next).is_err() {
             self.release_slow(count);
@@ -353,9 +360,10 @@ impl RawSemaphore {
         }
         while let Some(tag) = line.queue.front_tag() {
             let free = self.state.load(Ordering::Acquire) / ONE;
-            let not_come_for = match blocks_processor(tag) {
-                true => line.granted - line.taken_back,
-                false => 0,
+            let not_come_for = if blocks_processor(tag) {
+                line.granted - line.taken_back
+            } else {
+                0
             };
             if free + not_come_for < count(tag) {
                 return wakes;

@@ -14,7 +14,7 @@ use std::thread::yield_now;
 #[cfg(not(loom))]
 pub(crate) type Short<T> = SpinLock<T>;
 
-/// How often to look again before the kernel is asked to run another thread.
+/// Attempts before the kernel is asked to run another thread.
 const SPINS: u32 = 64;
 
 /// A value that one thread at a time has.

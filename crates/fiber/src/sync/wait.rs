@@ -33,12 +33,12 @@ const CLAIMED: usize = 1;
 const GIVEN_UP: usize = 2;
 const DONE: usize = 3;
 
-/// When a wait ends that is not granted.
+/// End of a wait that is not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// Never: what is waited for cannot be done without.
     Never,
-    /// When the fiber that waits is cancelled, or past the deadline of `timeout`.
+    /// Ends when the fiber that waits is cancelled, or past the deadline of `timeout`.
     WithFiber,
     /// At this time, or before, as `WithFiber`.
     At(Instant),
@@ -50,7 +50,7 @@ impl From<Option<Instant>> for Limit {
     }
 }
 
-/// What a wait holds up.
+/// Caller that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     /// A fiber that suspends: nothing else.
@@ -82,7 +82,7 @@ impl Wait {
         }
     }
 
-    /// Whether the wait blocks a processor, and with it all other fibers of that processor.
+    /// True if the wait blocks a processor, and with it all other fibers of that processor.
     pub(crate) fn blocks_processor(&self) -> bool {
         self.caller == Caller::BlocksProcessor
     }
@@ -122,9 +122,9 @@ impl Wait {
 #[derive(Debug)]
 pub(crate) struct Node {
     wait: *const Wait,
-    /// What the primitive wants to know of it: how many permits, which arm.
+    /// Detail for the primitive: number of permits, index of the arm.
     tag: usize,
-    /// Where a message goes or comes from.
+    /// Address that a message is read from or written to.
     slot: *mut (),
     /// Guarded by the lock of the queue.
     links: UnsafeCell<Links>,
@@ -297,7 +297,7 @@ impl Queue {
         }
     }
 
-    /// Whether another than `wait` could be claimed here.
+    /// True if a wait other than `wait` could be claimed here.
     pub(crate) fn has_other(&self, wait: &Wait) -> bool {
         let mut next = self.head;
         // SAFETY: nodes in the queue are alive (see push_back), and so are their waits.
@@ -387,7 +387,7 @@ impl Wakes {
     }
 }
 
-/// How fibers and threads park.
+/// Parking of fibers and threads.
 #[cfg(not(loom))]
 mod parker {
     use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What happens when a fiber runs off its stack: a message that a person can act on, then an abort.
+//! Stack overflow: a message that a person can act on, then an abort.
 //!
 //! The guard page below every stack turns an overflow into SIGSEGV. The handler runs on the
 //! thread's alternate stack (the standard library gives every thread one), looks whether the fault

@@ -64,24 +64,24 @@ struct Waiting {
 }
 
 impl PoolState {
-    /// How many threads there may be just now.
+    /// Present limit on threads.
     fn limit(&self) -> usize {
         self.threads_max + self.waiting_for_fibers.min(UNCOUNTED_MAX)
     }
 }
 
-/// How the [`offload`](crate::offload()) threads are doing. When a disk or a name server hangs, it
-/// shows here first: `active` at `threads_max`, `active_oldest` and `waiting` growing.
+/// State of the [`offload`](crate::offload()) threads. When a disk or a name server hangs, it shows
+/// here first: `active` at `threads_max`, `active_oldest` and `waiting` growing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OffloadCounters {
     /// Threads that there are.
     pub threads: usize,
-    /// How many there may be, beside those whose calls wait for fibers; more calls wait in line.
+    /// Limit on threads, beside those whose calls wait for fibers; more calls are queued.
     pub threads_max: usize,
     /// Calls that run.
     pub active: usize,
-    /// How many of them wait for fibers, in this crate's `join` or [`sync`](crate::sync).
+    /// Threads whose calls wait for fibers, in this crate's `join` or [`sync`](crate::sync).
     pub waiting_for_fibers: usize,
     /// For how long the oldest of them has been running.
     pub active_oldest: Duration,
@@ -116,7 +116,7 @@ impl fmt::Display for OffloadCounters {
     }
 }
 
-/// How the offload threads are doing.
+/// Returns the counters of the offload threads.
 pub fn offload_counters() -> OffloadCounters {
     let pool = pool();
     let state = lock(&pool.state);
@@ -356,7 +356,7 @@ mod tests {
     /// do. Cause: that one had been too many, and when another call began to wait for fibers, and
     /// it was so no longer, nothing woke it. Cure: that does.
     #[test]
-    fn a_wait_for_fibers_lets_an_idle_thread_work() {
+    fn wait_for_fibers_frees_a_thread() {
         let pool: &'static Pool = Box::leak(Box::new(Pool::new()));
         let (hold, held) = mpsc::channel::<()>();
         let (begun, begins) = mpsc::channel();

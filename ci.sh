@@ -16,13 +16,6 @@ cmd_help() {
 #: test [ARGS]          every test that needs only Rust; ARGS go to cargo test
 cmd_test() {
     run cargo test --workspace "$@"
-    cmd_features "$@"
-}
-
-#: features [ARGS]      the tests of what is there with a feature only; ARGS go to cargo test
-cmd_features() {
-    run cargo test --package weftwork-fiber --features tracing --test spans "$@"
-    run cargo test --package weftwork-fiber --features tracing --doc spans
 }
 
 #: fmt                  check the format (cargo fmt --all mends it)
@@ -33,12 +26,11 @@ cmd_fmt() {
 #: lint                 clippy over everything, warnings are errors
 cmd_lint() {
     run cargo clippy --workspace --all-targets -- -D warnings
-    run cargo clippy --package weftwork-fiber --all-targets --features tracing -- -D warnings
 }
 
 #: docs                 build the crates' documentation, warnings are errors
 cmd_docs() {
-    RUSTDOCFLAGS="-D warnings" run cargo doc --workspace --no-deps --features weftwork-fiber/tracing
+    RUSTDOCFLAGS="-D warnings" run cargo doc --workspace --no-deps
 }
 
 #: tidy                 crate arrows, links, golden files, line rules: what style a program can check

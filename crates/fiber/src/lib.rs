@@ -129,8 +129,7 @@
 //! lock and its owner), for how long, where it was spawned, and with
 //! [`Inspector::dump_with_backtraces`] where it is. [`RuntimeBuilder::stall_detector`] names a
 //! fiber that keeps its processor, and fibers that wait for each other in a ring.
-//! [`Runtime::counters`] counts. With the feature `tracing`, spans follow fibers: the module
-//! `spans`.
+//! [`Runtime::counters`] counts.
 //!
 //! # Further
 //!
@@ -190,8 +189,6 @@ pub use net::socket::Source;
 pub use runtime::{Inspector, Runtime, RuntimeBuilder, Shutdown, run};
 pub use sched::block::{current, deadline, on_processor_stack, timeout, yield_now};
 pub use sched::fiber::{Fiber, Flow};
-#[cfg(feature = "tracing")]
-pub use sched::spans;
 pub use spawn::builder::{Builder, Scope, ScopedJoinHandle, scope, spawn, spawn_stackless};
 pub use spawn::clusters::move_to;
 pub use spawn::handle::ClusterHandle;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `backlog`, `idle`, `inbox`, `ready_queue` | how long work waits, sleepers, inboxes, run queues: without a clock, without fibers |
 //! | `threads` | the kernel threads of a cluster's processors |
-//! | `spans`, `watch` | parts of a fiber's control block |
+//! | `watch` | the deadline of a fiber's operation |
 //! | `fiber_ref`, `registry` | the address of a fiber; a list of all |
 //! | `cluster` | state that processors share |
 //! | `fiber`, `members` | the control block; fibers of a cluster |
@@ -20,12 +20,6 @@ pub(crate) mod inbox;
 pub(crate) mod ready_queue;
 pub(crate) mod threads;
 
-#[cfg(feature = "tracing")]
-pub mod spans;
-#[cfg(not(feature = "tracing"))]
-pub(crate) mod spans_off;
-#[cfg(not(feature = "tracing"))]
-pub(crate) use spans_off as spans;
 pub(crate) mod watch;
 
 mod fiber_ref;

@@ -60,9 +60,6 @@ pub struct DumpedFiber {
     pub age: Duration,
     /// Its stack, if it has one now.
     pub stack: Option<DumpedStack>,
-    /// The spans that it is inside of, from the outermost to the innermost, by name; none without
-    /// the feature `tracing`.
-    pub spans: Vec<String>,
     /// Source location of the spawn: file, line, column.
     pub spawned_at: String,
     /// Backtrace of its wait, innermost frame first, if that was asked for and the fiber could make
@@ -150,7 +147,6 @@ impl DumpedFiber {
                 usable_len: stack.usable().len(),
                 touched_len: touched_len(&stack.usable()),
             }),
-            spans: control.spans().names(),
             spawned_at: control.spawned_at().to_string(),
             backtrace: None,
         }
@@ -160,7 +156,7 @@ impl DumpedFiber {
         let _ = write!(
             out,
             "{{\"id\":{},\"name\":{},\"state\":\"{}\",\"waits_for\":{},\"waits_for_fiber\":{},\"processor\":{},\
-             \"age_s\":{:.3},\"stack_usable\":{},\"stack_touched\":{},\"spans\":[{}],\"spawned_at\":{},\"backtrace\":{}}}",
+             \"age_s\":{:.3},\"stack_usable\":{},\"stack_touched\":{},\"spawned_at\":{},\"backtrace\":{}}}",
             self.id,
             json_text(self.name.as_deref()),
             self.state,
@@ -170,11 +166,6 @@ impl DumpedFiber {
             self.age.as_secs_f64(),
             json_number(self.stack.map(|stack| stack.usable_len)),
             json_number(self.stack.map(|stack| stack.touched_len)),
-            self.spans
-                .iter()
-                .map(|span| json_text(Some(span)))
-                .collect::<Vec<_>>()
-                .join(","),
             json_text(Some(&self.spawned_at)),
             json_text(self.backtrace.as_deref()),
         );
@@ -456,9 +447,8 @@ impl DumpedFiber {
     /// Key that is equal for fibers that do the same.
     fn kind(&self) -> impl Eq + Hash + '_ {
         let name = &self.name;
-        let spans = &self.spans;
         let wait = (self.state, &self.waits_for, &self.backtrace);
-        (name, spans, wait, &self.spawned_at)
+        (name, wait, &self.spawned_at)
     }
 }
 
@@ -481,17 +471,13 @@ fn write_line(fibers: &[&DumpedFiber], f: &mut fmt::Formatter<'_>) -> fmt::Resul
         .reduce(|sum, len| sum + len);
     writeln!(
         f,
-        "{number:>9} {:<14} {:>4} {:>9.1} {:>7} {:<16} {}{}",
+        "{number:>9} {:<14} {:>4} {:>9.1} {:>7} {:<16} {}",
         first.state,
         processor.map_or("-".to_owned(), |index| index.to_string()),
         age.as_secs_f64(),
         touched_len.map_or("-".to_owned(), |len| format!("{}K", len.div_ceil(1024))),
         first.name.as_deref().unwrap_or("-"),
         first.waits_for.as_deref().unwrap_or("-"),
-        match first.spans.as_slice() {
-            [] => String::new(),
-            spans => format!("  in {}", spans.join(":")),
-        },
     )?;
     for line in first.backtrace.iter().flat_map(|trace| trace.lines()) {
         writeln!(f, "            {line}")?;
@@ -519,7 +505,6 @@ mod tests {
             processor: Some(0),
             age: Duration::from_millis(1500),
             stack: None,
-            spans: vec!["outer".to_owned(), "inner".to_owned()],
             spawned_at: "here:1:1".to_owned(),
             backtrace: None,
         }
@@ -573,6 +558,5 @@ mod tests {
         let mut out = String::new();
         waiting(1).write_json(&mut out);
         assert!(out.contains(r#""name":"a \"quoted\"\nname 1""#), "{out}");
-        assert!(out.contains(r#""spans":["outer","inner"],"#), "{out}");
     }
 }

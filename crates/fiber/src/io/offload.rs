@@ -49,7 +49,7 @@ where
     let done = AtomicBool::new(false);
     let mut result = None;
     let call = Call {
-        f: crate::sched::spans::carry(f),
+        f,
         result: &raw mut result,
         done: &raw const done,
         fiber,
@@ -104,7 +104,6 @@ where
     }) else {
         return Ok(f());
     };
-    let f = crate::sched::spans::carry(f);
     let outcome = Arc::new(Mutex::new(None));
     let result = Arc::clone(&outcome);
     let id = pool::pool().submit(Box::new(move || {
@@ -135,7 +134,7 @@ where
 ///
 /// The line has no limit of its own: a caller that hands over call after call must have one.
 pub fn offload_detached(f: impl FnOnce() + Send + 'static) {
-    pool::pool().submit(Box::new(crate::sched::spans::carry(f)));
+    pool::pool().submit(Box::new(f));
 }
 
 /// One call: what to run, and where its result goes, in the frame of the fiber that waits.

@@ -29,7 +29,6 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use crate::base::cancelled::Cancellation;
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
 pub(crate) use crate::sched::fiber_ref::FiberRef;
-use crate::sched::spans::{self, Spans};
 use crate::sched::watch::Watch;
 use crate::switch::locals::Locals;
 use crate::switch::look::Look;
@@ -69,8 +68,6 @@ pub(crate) struct Control {
     cancellation: Cancellation,
     /// Touched where the fiber runs only.
     rare: OnceCell<Box<RareState>>,
-    /// The spans that it is inside of: left and entered again at each switch.
-    pub(super) spans: Spans,
     /// Whose stack it is on, where that has come to: for those who look.
     pub(super) look: Look,
     /// Present cluster: changed only by the thread that has the fiber in hand. Kept alive by one of
@@ -187,7 +184,6 @@ impl Control {
         name: Option<Cow<'static, str>>,
         spawned_at: &'static Location<'static>,
         is_migratable: bool,
-        span: spans::Chosen,
         body: Body,
     ) -> Arc<Control> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -216,7 +212,6 @@ impl Control {
             waiting: Waiting::default(),
             cancellation: Cancellation::default(),
             rare: OnceCell::new(),
-            spans: Spans::new(span),
             look,
             cluster: AtomicPtr::new(Arc::as_ptr(&cluster).cast_mut()),
             birthplace: cluster,
@@ -296,10 +291,6 @@ impl Control {
 
     pub(crate) fn look(&self) -> &Look {
         &self.look
-    }
-
-    pub(crate) fn spans(&self) -> &Spans {
-        &self.spans
     }
 
     /// True if another processor may be about to run it even while it waits with frames.

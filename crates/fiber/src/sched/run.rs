@@ -31,17 +31,8 @@ impl FiberRef {
         };
         let look = self.control().look();
         look.enter(FiberState::Running);
-        let as_nobody = |call: &mut dyn FnMut()| {
-            let running = processor.running();
-            processor.set_current(None);
-            call();
-            processor.set_current(running);
-        };
-        let outcome = self.control().spans.around(as_nobody, || {
-            let outcome = running.resume(Resume::GoOn);
-            self.control().cluster().process.abort_if_left();
-            outcome
-        });
+        let outcome = running.resume(Resume::GoOn);
+        self.control().cluster().process.abort_if_left();
         match outcome {
             CoroutineResult::Yield(suspend) => {
                 look.enter(match suspend {

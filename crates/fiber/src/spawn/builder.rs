@@ -16,7 +16,7 @@ use crate::sched::block::{current, once, park};
 use crate::sched::cluster::Cluster;
 use crate::sched::fiber::{Body, Control, Fiber, FiberRef};
 use crate::sched::unparker::Unparker;
-use crate::sched::{processor, spans, waiting};
+use crate::sched::{processor, waiting};
 use crate::spawn::handle::ClusterHandle;
 use crate::spawn::packet::{FiberResult, JoinHandle, Packet, ScopeData, end};
 use crate::spawn::stackless::{Stackless, StacklessFiber};
@@ -70,7 +70,6 @@ pub struct Builder {
     cluster: Option<ClusterHandle>,
     processor: Option<usize>,
     is_migratable: bool,
-    span: spans::Chosen,
 }
 
 impl Builder {
@@ -109,22 +108,12 @@ impl Builder {
     ///   [`fiber_local!`](crate::fiber_local) moves with the fiber.
     /// * Whatever is alive across a wait must be [`Send`], as if it were moved to another thread
     ///   there: no `Rc`, no guard of a `std::sync::Mutex` (which must be released by the thread
-    ///   that took it; those of [`fiber::sync`](crate::sync) are fine). Guards of `tracing` spans
-    ///   may live across waits if its subscriber follows fibers (module `spans`).
+    ///   that took it; those of [`fiber::sync`](crate::sync) are fine).
     /// * Nothing may rely on the kernel thread's identity across a wait: its id, name, signal mask,
     ///   CPU affinity or priority.
     #[must_use]
     pub unsafe fn migratable(mut self) -> Builder {
         self.is_migratable = true;
-        self
-    }
-
-    /// Runs the fiber inside of `span` instead of the span that is current where it is spawned;
-    /// [`Span::none`](::tracing::Span::none) is none. See [`spans`].
-    #[cfg(feature = "tracing")]
-    #[must_use]
-    pub fn span(mut self, span: ::tracing::Span) -> Builder {
-        self.span = Some(span);
         self
     }
 
@@ -258,7 +247,6 @@ impl Builder {
             self.name,
             spawned_at,
             self.is_migratable,
-            self.span,
             body,
         );
         let fiber = Fiber {
@@ -456,8 +444,7 @@ impl<'scope> Scope<'scope, '_> {
     }
 }
 
-/// A fiber that a scope waits for. It is counted out here if it does not start, also by a panic: a
-/// subscriber of the user's is asked for the current span.
+/// A fiber that a scope waits for. It is counted out here if it does not start.
 struct CountedIn<'a>(&'a ScopeData);
 
 impl CountedIn<'_> {

@@ -17,7 +17,7 @@ use crate::sched::block::{park, park_until_deadline, suspendable};
 use crate::sched::fiber::Fiber;
 use crate::sched::processor::{is_fiber_of_here, running_here};
 use crate::sched::unparker::Unparker;
-use crate::sched::{local, spans, waiting};
+use crate::sched::{local, waiting};
 use crate::switch::reason::WaitReason;
 
 /// The end of a fiber, in the fiber: puts its result away. Afterwards its control block, which
@@ -33,10 +33,9 @@ pub(crate) fn end<T>(packet: Arc<Packet<T>>, result: FiberResult<T>) {
     std::mem::forget(abort);
 }
 
-/// Before those that wait for the calling fiber go on: drops its values, and leaves its spans.
+/// Drops the values of the calling fiber, before those that wait for it go on.
 pub(crate) fn clear_here() {
     local::reset_here();
-    spans::end_here();
 }
 
 /// The result of a fiber, as of [`std::thread::Result`].

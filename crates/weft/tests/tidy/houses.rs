@@ -141,7 +141,6 @@ const HOUSES: &[House] = &[
             backend/probe
             backend
             sched/backlog sched/idle sched/inbox sched/ready_queue sched/threads
-            sched/spans sched/spans_off
             sched/watch
             sched/fiber_ref sched/registry
             sched/cluster

@@ -41,9 +41,7 @@ const SHARED_NAMES: &[(&str, &str)] = &[
 /// Names of types that a whole crate sees, which stand in more than one place of it, and why.
 const SHARED_WITHIN: &[(&str, &str, &str)] = &[
     ("cache", "Counters", "the service's and the store's"),
-    ("fiber", "Chosen", "with the feature `spans` and without"),
     ("fiber", "Short", "under loom and otherwise"),
-    ("fiber", "Spans", "with the feature `spans` and without"),
     (
         "fiber",
         "Wait",

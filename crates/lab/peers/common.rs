@@ -174,7 +174,8 @@ pub fn memory<T>(start: impl FnOnce(u64, &Arc<Parked>) -> T, release: impl FnOnc
     let started = start(count, &all);
     wait(&all.parked);
     let start_s = began.elapsed().as_secs_f64();
-    let (resident, virtual_) = (memory().0 - resident, memory().1 - virtual_);
+    let resident = memory().0 - resident;
+    let virtual_ = memory().1 - virtual_;
     let began = Instant::now();
     release(&started);
     wait(&all.ended);

@@ -20,7 +20,8 @@ pub const RING: usize = 5;
 pub fn semaphore_ring(total: &Arc<AtomicU64>) {
     let spots: Arc<[Semaphore; RING]> = Arc::new(std::array::from_fn(|_| Semaphore::new(0)));
     for at in 0..RING {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
+        let spots = Arc::clone(&spots);
+        let mut batch = Batch::of(total);
         go!({
             loop {
                 wait!(spots[at]);
@@ -38,7 +39,8 @@ pub fn churn(total: &Arc<AtomicU64>) {
     let count = get("spots", 50) as usize;
     let spots: Arc<Vec<Semaphore>> = Arc::new((0..count).map(|_| Semaphore::new(0)).collect());
     for seed in 0..get("threads", 100) {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
+        let spots = Arc::clone(&spots);
+        let mut batch = Batch::of(total);
         go!({
             let mut random = Random::new(seed + 1);
             let mut posts = seed as usize >= spots.len();
@@ -63,11 +65,13 @@ struct Seat {
 }
 
 pub fn locality(total: &Arc<AtomicU64>) {
-    let (threads, processors) = (get("threads", 100), get("processors", 1));
+    let threads = get("threads", 100);
+    let processors = get("processors", 1);
     let spots = threads.saturating_sub(processors).max(1) as usize;
     let spots: Arc<Vec<AtomicPtr<Seat>>> = Arc::new((0..spots).map(|_| AtomicPtr::default()).collect());
     for seed in 0..threads {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
+        let spots = Arc::clone(&spots);
+        let mut batch = Batch::of(total);
         go!({
             let mut random = Random::new(seed + 1);
             let words = get("words", 100) as usize;
@@ -76,7 +80,8 @@ pub fn locality(total: &Arc<AtomicU64>) {
                 woken: bell(),
                 data: AtomicPtr::new(first),
             }));
-            let (shares, touched) = (get("share", 0) != 0, get("touched", 10));
+            let shares = get("share", 0) != 0;
+            let touched = get("touched", 10);
             loop {
                 // SAFETY: each vector belongs to one seat at a time, and none is freed.
                 let data = unsafe { &mut *seat.data.load(Acquire) };

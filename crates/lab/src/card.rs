@@ -205,9 +205,10 @@ pub(crate) fn machine() -> String {
     let model = field("model name").unwrap_or_else(|| "unknown processor".to_owned());
     // Virtual machines call many processors by one name.
     let number = field("model").map_or(String::new(), |number| format!(" model {number}"));
-    let virtual_ = match cpus.contains(" hypervisor") {
-        true => " (virtual)",
-        false => "",
+    let virtual_ = if cpus.contains(" hypervisor") {
+        " (virtual)"
+    } else {
+        ""
     };
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let system = rustix::system::uname();
@@ -220,7 +221,8 @@ pub fn date_of(unix_s: u64) -> String {
     // Days to a date, by eras of 400 years that begin on 1 March (H. Hinnant, "chrono-compatible
     // low-level date algorithms").
     let days = unix_s / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
     let year_of_era =
         (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);

@@ -362,7 +362,8 @@ mod tests {
         new: &[(&str, &[Option<f64>])],
     ) -> Comparison {
         let mut comparison = Comparison::new(Compares::Runs, 1.2);
-        let (old, new) = (rows(old), rows(new));
+        let old = rows(old);
+        let new = rows(new);
         comparison.add_rows(("web-rows", measure), (&old, &new), |old| {
             Some(old.to_owned())
         });
@@ -372,9 +373,11 @@ mod tests {
     /// Seen: `compare` of two folders of results ended with "Permission denied": only builds were
     /// compared, though a run of a whole lab is what a user has from last week.
     #[test]
-    fn of_two_runs_only_sure_differences_count_and_only_ours() {
-        let (fast, slow) = ([5.0, 5.1, 5.1].map(Some), [9.0, 9.2, 9.2].map(Some));
-        let (unsure, still_unsure) = ([7.0, 4.0, 6.0].map(Some), [5.0, 6.9, 6.0].map(Some));
+    fn only_sure_differences_count() {
+        let fast = [5.0, 5.1, 5.1].map(Some);
+        let slow = [9.0, 9.2, 9.2].map(Some);
+        let unsure = [7.0, 4.0, 6.0].map(Some);
+        let still_unsure = [5.0, 6.9, 6.0].map(Some);
         let others = runs(
             &Measure::CPU_US,
             &[("nginx", &fast), ("weft", &fast)],
@@ -437,7 +440,7 @@ mod tests {
     /// Seen: a new build that crashed in two of five samples was "no loss". Cause: only the figures
     /// of the other three were compared. Cure: a greater share without a figure is a loss.
     #[test]
-    fn a_build_that_fails_more_often_is_a_loss_however_fast_it_is() {
+    fn more_failures_are_a_loss() {
         let build = |failures: [usize; 2]| {
             let five = [Some(5.0); 5];
             let kept = failures.map(|failed| &five[failed..]);
@@ -462,7 +465,7 @@ mod tests {
     /// Seen: a run that was interrupted compared clean. Cause: only what the new run had was looked
     /// at. Cure: the old run's figures of weft are gone through.
     #[test]
-    fn what_the_new_run_does_not_have_is_a_loss_if_it_is_ours() {
+    fn missing_figures_of_weft_are_a_loss() {
         let figures: &[Option<f64>] = &[Some(5.0); 3];
         let of = |old: &[&str], new: &[&str]| {
             let [old, new] = [old, new].map(|names| {
@@ -484,7 +487,8 @@ mod tests {
         assert!(of(&["weft"], &["weft", "weft event"]).is_no_loss());
         // A run of fewer configurations, as it was asked for.
         let mut fewer = of(&["weft"], &["weft"]);
-        let (old, new) = (rows(&[("weft", figures)]), Rows::default());
+        let old = rows(&[("weft", figures)]);
+        let new = Rows::default();
         let measured = ("cache-rows", &Measure::CPU_US);
         fewer.add_rows(measured, (&old, &new), |old| Some(old.to_owned()));
         assert!(fewer.is_no_loss());
@@ -498,21 +502,22 @@ mod tests {
         let of = |old: &[Option<f64>], new: &[Option<f64>]| {
             runs(&Measure::CPU_US, &[("weft", old)], &[("weft", new)])
         };
-        let (old, new) = ([Some(1.0); 3], [Some(2.0); 3]);
+        let old = [Some(1.0); 3];
+        let new = [Some(2.0); 3];
         assert!(of(&old[..1], &new[..1]).is_no_loss());
         assert!(of(&old, &new[..2]).is_no_loss() && of(&old[..2], &new).is_no_loss());
         assert!(!of(&old, &new).is_no_loss());
     }
 
     #[test]
-    fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {
+    fn median_of_an_even_number() {
         let of = |figures: &[f64]| median(figures.to_vec());
         assert_eq!((of(&[4.0, 1.0]), of(&[1.0, 9.0, 2.0, 3.0])), (2.5, 2.5));
         assert_eq!((of(&[7.0]), of(&[1.0, 9.0, 2.0])), (7.0, 2.0));
     }
 
     #[test]
-    fn the_interval_holds_the_ratio_and_narrows_when_samples_agree() {
+    fn bootstrap_interval() {
         let dearer = |old: f64, new: f64| new / old;
         let (ratio, from, to) = bootstrap(&[1.0, 1.1, 0.9, 1.0, 1.05], &[2.0; 5], dearer);
         assert_eq!(ratio, 2.0);

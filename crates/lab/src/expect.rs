@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn expectations_know_never_and_missing_and_a_margin() {
+    fn never_missing_and_margin() {
         let rows = rows(&[
             ("a", &[Some(1.0)]),
             ("near a", &[Some(1.05)]),
@@ -500,7 +500,7 @@ mod tests {
     /// without a figure was one that never came to its end, and was beaten. Cure: a measure says
     /// whether it can be so.
     #[test]
-    fn a_measure_that_was_not_taken_was_not_missed() {
+    fn measure_not_taken_is_not_missed() {
         let rows = rows(&[("a", &[Some(1.0)]), ("old", &[None, None])]);
         let judge = rows.by(&Measure::CPU_US);
         let made = judge.beats("c", "a", &["old"], 1.0).unwrap();
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn two_configurations_are_alike_within_the_margin() {
+    fn alike_within_the_margin() {
         let mut all = rows(&[("a", &[Some(1.0)])]);
         for (configuration, figure) in [("near", 1.05), ("far", 1.2)] {
             let mut row = all.find("c", "a").unwrap().clone();
@@ -550,7 +550,7 @@ mod tests {
 
     /// Seen: "as expected: weft ahead of nginx in replies (0.00; nginx 0.00)".
     #[test]
-    fn nothing_is_not_ahead_of_nothing_in_a_rate() {
+    fn zero_rates_are_no_lead() {
         let rows = rows(&[("a", &[Some(0.0)]), ("b", &[Some(0.0)])]);
         let verdict = |better| {
             let measure = measure(better);
@@ -564,7 +564,7 @@ mod tests {
     /// Seen: "weft ahead of nginx" where two of nginx's three samples had failed. Cause: a row
     /// without a median was one that never came to an end. Cure: only if nothing of it failed.
     #[test]
-    fn a_peer_that_failed_is_neither_beaten_nor_a_reference() {
+    fn failed_peer_is_not_beaten() {
         let mut rows = rows(&[("a", &[Some(1.0)]), ("b", &[Some(2.0)]), ("n", &[None])]);
         let failures = ["it crashed", "it crashed"].map(str::to_owned).to_vec();
         rows.find_mut("c", "b").unwrap().failures = failures;
@@ -595,7 +595,7 @@ mod tests {
     /// Seen: two figures of 0 were "NOT AS EXPECTED: say the same". Cause: the quotient of nothing
     /// by nothing. Cure: it is not asked for.
     #[test]
-    fn nothing_is_the_same_as_nothing_and_near_it() {
+    fn zero_equals_zero() {
         let rows = rows(&[
             ("a", &[Some(0.0)]),
             ("b", &[Some(0.0)]),
@@ -621,7 +621,7 @@ mod tests {
     /// Seen: "as expected: recovery of at most 1 s (0.800 s)" of a server that did not recover in
     /// one of three samples.
     #[test]
-    fn the_reason_says_how_many_samples_have_no_figure() {
+    fn reason_counts_missing_figures() {
         let rows = rows(&[
             ("a", &[Some(0.8), Some(0.6), None]),
             ("b", &[None, Some(1.2), None]),
@@ -680,7 +680,7 @@ mod tests {
 
     /// Seen: "resident memory of each of at most 4403.2 bytes (4,595 bytes)".
     #[test]
-    fn a_limit_is_written_as_figures_are() {
+    fn numbers_of_limits() {
         let shown = [0.7, 1.0, 1.35, 30.0, 95.0, 1000.0, 4.3 * 1024.0].map(plain);
         let expected = ["0.7", "1", "1.35", "30", "95", "1,000", "4,403"];
         assert_eq!(shown, expected);
@@ -730,7 +730,7 @@ mod tests {
     /// Seen: "0.65 µs; other 1.00 µs", and nothing said of the best samples, beside any bound but
     /// that of being ahead.
     #[test]
-    fn every_reason_has_the_best_samples_beside_the_medians() {
+    fn best_samples_beside_medians() {
         let mut rows = rows(&[
             ("a", &[Some(1.0), Some(2.0), Some(3.0)]),
             ("b", &[Some(4.0)]),

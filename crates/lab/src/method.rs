@@ -248,10 +248,10 @@ impl Patience {
 
 impl Run<'_> {
     fn all(&mut self, setting: &mut Setting<'_>, file: &Path) -> Result<(), RunError> {
-        let earlier = match self.effort.resume {
-            true => Recorded::read(file)?
-                .filter(|earlier| self.continues(earlier, &self.testbed(setting))),
-            false => None,
+        let earlier = if self.effort.resume {
+            Recorded::read(file)?.filter(|earlier| self.continues(earlier, &self.testbed(setting)))
+        } else {
+            None
         };
         let peak_per_s = match &earlier {
             Some(earlier) => earlier.header.peak_per_s,
@@ -387,7 +387,8 @@ impl Run<'_> {
 
     fn program(&self, stop: &AtomicBool, configuration: &Configuration, system: &System) -> Came {
         let usage = Usage::now();
-        let (mut delay_ns, began) = (0, Instant::now());
+        let mut delay_ns = 0;
+        let began = Instant::now();
         let came = program(
             stop,
             configuration,
@@ -565,8 +566,10 @@ fn program(
         thread::sleep(Duration::from_millis(20));
     };
     // What they print fits into the pipes.
-    let (mut out, mut errors) = (String::new(), String::new());
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let mut out = String::new();
+    let mut errors = String::new();
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
     stdout.expect("piped").read_to_string(&mut out)?;
     stderr.expect("piped").read_to_string(&mut errors)?;
     if status.code() == Some(EXIT_ABSENT.into()) {
@@ -613,7 +616,7 @@ mod tests {
     /// configuration, and what may be repeated was counted then. Cure: configurations are counted
     /// once all are known.
     #[test]
-    fn looking_for_the_peak_does_not_use_up_the_patience() {
+    fn peak_search_is_no_repetition() {
         let systems = [system(), system()];
         let mut run = run_of("web-throughput", &systems);
         run.effort.repetitions = 5;

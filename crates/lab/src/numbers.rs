@@ -23,9 +23,10 @@ impl Scale {
     /// if the least of them keeps its digits.
     pub(crate) fn of_table(unit: &'static str, least: f64, greatest: f64) -> Scale {
         let scale = Scale::below(unit, greatest, TABLE_FROM);
-        match least * scale.factor < LEAST_IN_TABLE {
-            true => Scale { factor: 1.0, unit },
-            false => scale,
+        if least * scale.factor < LEAST_IN_TABLE {
+            Scale { factor: 1.0, unit }
+        } else {
+            scale
         }
     }
 
@@ -51,9 +52,10 @@ impl Scale {
     pub(crate) fn show_spread(self, spread: Spread) -> String {
         let [median, least, greatest] =
             [spread.median, spread.least, spread.greatest].map(|figure| self.show(figure));
-        match least == greatest {
-            true => median,
-            false => format!("{median} ({least}–{greatest})"),
+        if least == greatest {
+            median
+        } else {
+            format!("{median} ({least}–{greatest})")
         }
     }
 
@@ -71,7 +73,8 @@ impl Scale {
 /// The middle of so many figures in their order; of an even number of them, between the two in the
 /// middle.
 pub(crate) fn middle(count: usize, at: impl Fn(usize) -> Option<f64>) -> Option<f64> {
-    let (lower, upper) = (at(count.checked_sub(1)? / 2)?, at(count / 2)?);
+    let lower = at(count.checked_sub(1)? / 2)?;
+    let upper = at(count / 2)?;
     Some((lower + upper) / 2.0)
 }
 
@@ -147,17 +150,19 @@ fn rounded(figure: f64) -> (f64, i32) {
 /// A count. A half is rounded to the even one, as by `{:.0}`.
 pub(crate) fn grouped(figure: f64) -> String {
     let text = count_of(figure.abs().round_ties_even() as u64);
-    match figure < 0.0 {
-        true => format!("-{text}"),
-        false => text,
+    if figure < 0.0 {
+        format!("-{text}")
+    } else {
+        text
     }
 }
 
 /// A quotient: two decimals, and a third where two would say nothing.
 pub(crate) fn show_ratio(ratio: f64) -> String {
-    match ratio < 0.1 {
-        true => format!("{ratio:.3}"),
-        false => format!("{ratio:.2}"),
+    if ratio < 0.1 {
+        format!("{ratio:.3}")
+    } else {
+        format!("{ratio:.2}")
     }
 }
 
@@ -172,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits_and_groups() {
+    fn three_digits_and_groups() {
         let shown = [
             0.0,
             0.0412,
@@ -202,7 +207,7 @@ mod tests {
     /// Seen: "1000" without a comma, "10.00" of four digits, and "1,000 µs". Cause: the digits were
     /// counted before the figure was rounded. Cure: it is rounded first.
     #[test]
-    fn a_figure_that_rounding_makes_longer_has_three_digits_all_the_same() {
+    fn rounding_keeps_three_digits() {
         assert_eq!(
             [999.6, 9.996, 0.09996, 99.95, -9.996].map(show),
             ["1,000", "10.0", "0.100", "100", "-10.0"]
@@ -212,7 +217,7 @@ mod tests {
 
     /// Seen: "ahead of nginx in p99 latency (353,108; nginx 377,225)", and nothing said of what.
     #[test]
-    fn a_figure_by_itself_has_a_unit_that_fits() {
+    fn unit_of_a_single_figure() {
         for (figure, unit, said) in [
             (353_108.0, "µs", "353 ms"),
             (203.4, "µs", "203 µs"),
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_long_times_is_in_a_greater_unit() {
+    fn unit_of_long_times() {
         let unit = |unit, least, greatest| Scale::of_table(unit, least, greatest).unit;
         assert_eq!(
             [unit("µs", 1.0, 9_999.0), unit("µs", 78.0, 609_223.0)],
@@ -244,7 +249,7 @@ mod tests {
 
     /// Seen: columns of "0.00 (0.00–0.00)", and "1 noisy samples".
     #[test]
-    fn a_band_that_says_nothing_and_a_wrong_plural_are_left_out() {
+    fn empty_bands_and_plurals() {
         let spread = |least, median, greatest| Spread {
             median,
             least,

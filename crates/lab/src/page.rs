@@ -184,7 +184,8 @@ mod tests {
     fn pages_match_the_catalogue() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments");
         for experiment in CATALOG {
-            let (name, made) = (experiment.name, made(experiment));
+            let name = experiment.name;
+            let made = made(experiment);
             if std::env::var_os("UPDATE_PAGES").is_some() {
                 fs::write(folder.join(name).with_extension("md"), made).unwrap();
                 continue;

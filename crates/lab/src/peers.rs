@@ -85,7 +85,8 @@ impl PeerRuntime {
     /// `NotFound` if its tool chain is not there; else what it said.
     pub fn build(self, folder: &Path) -> io::Result<Vec<System>> {
         let folder = folder.join(self.name());
-        let (program, stamp) = (folder.join("peer"), folder.join("built-from"));
+        let program = folder.join("peer");
+        let stamp = folder.join("built-from");
         let sources: String = self.sources().iter().map(|(_, text)| *text).collect();
         let is_built = fs::read_to_string(&stamp).is_ok_and(|built_from| built_from == sources);
         if !is_built || !program.exists() {

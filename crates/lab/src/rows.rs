@@ -43,9 +43,10 @@ impl Row {
 
     /// How many samples have no figure, and of how many.
     pub(crate) fn missing(&self, measure: &Measure) -> (usize, usize) {
-        let never = match measure.can_be_never {
-            true => self.figures(measure).filter(Option::is_none).count(),
-            false => 0,
+        let never = if measure.can_be_never {
+            self.figures(measure).filter(Option::is_none).count()
+        } else {
+            0
         };
         let failed = self.failures.len();
         (never + failed, self.samples.len() + failed)
@@ -64,12 +65,14 @@ impl Row {
     /// What stands for a measure in tables and figures: a median with its band, or why there is
     /// none. A sample that has no figure is worse than any, and so it is that end of the band.
     pub(crate) fn show(&self, measure: &Measure, scale: Scale) -> String {
-        let (why, spread) = (self.why_nothing(measure), self.spread(measure));
+        let why = self.why_nothing(measure);
+        let spread = self.spread(measure);
         let (without, _) = self.missing(measure);
         let Some(there) = Spread::of(self.figures(measure).flatten().collect()) else {
             return why.to_owned();
         };
-        let (least, greatest) = (scale.show(there.least), scale.show(there.greatest));
+        let least = scale.show(there.least);
+        let greatest = scale.show(there.greatest);
         match (spread, measure.better) {
             (Some(spread), _) if without == 0 => scale.show_spread(spread),
             (spread, better) => {
@@ -292,7 +295,7 @@ pub(crate) mod tests {
     };
 
     #[test]
-    fn a_median_needs_half_of_the_samples_and_what_is_missing_is_the_worst() {
+    fn missing_figures_rank_worst() {
         let median = |measure: &Measure, figures: &[Option<f64>]| {
             let rows = rows(&[("s", figures)]);
             rows.spread(measure, "c", "s").map(|spread| spread.median)
@@ -311,7 +314,7 @@ pub(crate) mod tests {
     /// Seen: of four rounds, the published median was the third best. Cause: the middle of an even
     /// number was the upper one. Cure: it is between the two.
     #[test]
-    fn the_middle_of_an_even_number_is_between_two() {
+    fn middle_of_an_even_number() {
         let median = |measure: &Measure, figures: &[Option<f64>]| {
             let rows = rows(&[("s", figures)]);
             rows.spread(measure, "c", "s").map(|spread| spread.median)
@@ -335,7 +338,7 @@ pub(crate) mod tests {
     /// and "failed" of a server that had answered once. Cause: the band was that of the figures
     /// that are there. Cure: what is missing is the worst end of it.
     #[test]
-    fn a_sample_without_a_figure_is_the_worst_end_of_the_band() {
+    fn missing_figure_ends_the_band() {
         let scale = Scale::of_table("µs", 1.0, 1.0);
         let shown = |measure: &Measure, figures: &[Option<f64>], failed: usize| {
             let mut rows = rows(&[("s", figures)]);
@@ -363,7 +366,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_best_sample_is_the_least_time_or_the_greatest_rate() {
+    fn best_sample() {
         let rows = rows(&[
             ("a", &[Some(2.0), Some(4.0), Some(6.0)]),
             ("b", &[Some(1.0), Some(2.0), Some(3.0)]),
@@ -384,7 +387,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_course_is_the_spread_of_each_step() {
+    fn course_of_spreads() {
         use crate::sample::Course;
         let mut rows = rows(&[("s", &[None, None, None])]);
         let row = rows.find_mut("c", "s").unwrap();

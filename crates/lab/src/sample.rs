@@ -70,9 +70,10 @@ impl Noise {
     /// `cores`. Where a sample's programs share a core by design, waiting says nothing.
     pub(crate) fn percent(&self, queues_by_itself: bool, cores: usize) -> f64 {
         let of_a_core = cores as f64 * (self.others_percent + self.steal_percent);
-        let delay = match queues_by_itself {
-            true => 0.0,
-            false => self.run_delay_percent.min(of_a_core),
+        let delay = if queues_by_itself {
+            0.0
+        } else {
+            self.run_delay_percent.min(of_a_core)
         };
         delay.max(self.others_percent).max(self.steal_percent)
     }
@@ -118,7 +119,7 @@ mod tests {
     /// memcached, most while nothing else ran. Cause: how long each thread waited was summed up,
     /// whatever had the core. Cure: waiting counts as far as others used the machine.
     #[test]
-    fn what_a_server_makes_itself_wait_for_is_no_noise() {
+    fn own_threads_are_no_noise() {
         let noise = |delay, others, steal| Noise {
             run_delay_percent: delay,
             others_percent: others,

@@ -199,7 +199,8 @@ impl Recorded {
                 break;
             };
             let line = serde_json::from_str(line).map_err(|error| {
-                let (file, at) = (path.display(), at + 1);
+                let file = path.display();
+                let at = at + 1;
                 io::Error::other(format!("{file}:{at}: no line of weft lab: {error}"))
             })?;
             match line {
@@ -305,7 +306,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_gives_back_what_was_written_and_forgives_a_line_that_was_cut_off() {
+    fn file_with_a_truncated_line() {
         let home = tempfile::tempdir().unwrap();
         let path = samples_file(home.path(), "rt-yield");
         assert_eq!(Recorded::read(&path).unwrap(), None);
@@ -338,7 +339,7 @@ pub(crate) mod tests {
 
     /// Seen: `weft lab run --out FILE` ended with "Not a directory (os error 20)".
     #[test]
-    fn a_file_that_cannot_be_written_is_named() {
+    fn unwritable_file_is_named() {
         let home = tempfile::tempdir().unwrap();
         let in_the_way = home.path().join("file");
         fs::write(&in_the_way, "").unwrap();
@@ -355,7 +356,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_line_of_something_else_is_named() {
+    fn foreign_line_is_named() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("file");
         fs::write(&path, "{}\n").unwrap();

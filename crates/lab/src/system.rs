@@ -13,8 +13,8 @@ pub struct System {
     /// For tables: `weft`, `weft stackless`, `nginx copy`.
     pub name: String,
     /// By which experiments ask for it. `pinned`, `stackless` and `migratable` are weft's fibers;
-    /// other people's go by their names, the user's by `CUSTOM_SERVER` and `CUSTOM_PROGRAM`. Two may be
-    /// of one kind.
+    /// other people's go by their names, the user's by `CUSTOM_SERVER` and `CUSTOM_PROGRAM`. Two
+    /// may be of one kind.
     pub kind: String,
     /// What it says of itself; empty if it was not asked.
     pub version: String,
@@ -497,28 +497,25 @@ pub fn custom(text: &str) -> Result<System, String> {
         ));
     };
     let program = in_path(&program).ok_or_else(|| format!("'{program}' is not installed"))?;
-    let (kind, start) = match is_program {
-        true => {
-            let arguments = words.by_ref().take_while(|word| word != PROGRAM);
-            let start = Start::Program {
-                program,
-                arguments: arguments.map(OsString::from).collect(),
-                parameters: words.map(OsString::from).collect(),
-            };
-            (CUSTOM_PROGRAM, start)
-        }
-        false => {
-            let start = Start::Server(ServerForm {
-                program,
-                arguments: words.collect(),
-                config: None,
-                protocol: match command.contains("{root}") {
-                    true => Speaks::Web,
-                    false => Speaks::Cache,
-                },
-            });
-            (CUSTOM_SERVER, start)
-        }
+    let (kind, start) = if is_program {
+        let arguments = words.by_ref().take_while(|word| word != PROGRAM);
+        let start = Start::Program {
+            program,
+            arguments: arguments.map(OsString::from).collect(),
+            parameters: words.map(OsString::from).collect(),
+        };
+        (CUSTOM_PROGRAM, start)
+    } else {
+        let start = Start::Server(ServerForm {
+            program,
+            arguments: words.collect(),
+            config: None,
+            protocol: match command.contains("{root}") {
+                true => Speaks::Web,
+                false => Speaks::Cache,
+            },
+        });
+        (CUSTOM_SERVER, start)
     };
     Ok(System {
         name: name.to_owned(),
@@ -578,7 +575,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_found_in_what_programs_say() {
+    fn versions_of_programs() {
         let found = |text| first_version(text).unwrap_or_default();
         assert_eq!(found("nginx version: nginx/1.22.1\n"), "1.22.1");
         assert_eq!(
@@ -606,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_server_is_a_name_and_a_command_with_a_port() {
+    fn custom_server() {
         let made = custom("mine=sh -c {port} {root}").unwrap();
         let Start::Server(server) = made.start else {
             panic!("a server");
@@ -627,7 +624,7 @@ mod tests {
     /// Seen: `user: root` in h2o's configuration. Cause: without root it cannot change its groups,
     /// and ended, so that every sample of it failed.
     #[test]
-    fn h2o_is_told_to_stay_root_only_where_it_is() {
+    fn h2o_user() {
         let scratch = tempfile::tempdir().unwrap();
         let server = ServerForm {
             program: "h2o".into(),
@@ -639,7 +636,8 @@ mod tests {
             let argv = server.argv(&stand(scratch.path(), is_root)).unwrap();
             fs::read_to_string(&argv[2]).unwrap()
         };
-        let (as_root, without) = (told(true), told(false));
+        let as_root = told(true);
+        let without = told(false);
         assert_eq!(as_root.replace("\nuser: root\n", "\n"), without);
         assert!(as_root.contains("\nuser: root\n"), "{as_root}");
         assert!(
@@ -649,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn nginx_has_as_many_workers_as_its_stand_and_a_queue_for_each_where_its_name_says_so() {
+    fn nginx_workers_and_queues() {
         let scratch = tempfile::tempdir().unwrap();
         let told = |config| {
             let server = ServerForm {
@@ -665,7 +663,8 @@ mod tests {
             let argv = server.argv(&stand).unwrap();
             fs::read_to_string(&argv[2]).unwrap()
         };
-        let (shared, divided) = (told(NGINX_SENDFILE), told(NGINX_REUSEPORT));
+        let shared = told(NGINX_SENDFILE);
+        let divided = told(NGINX_REUSEPORT);
         assert!(shared.contains("\nworker_processes 2;\n"), "{shared}");
         assert_eq!(
             divided.replace("backlog=16384 reuseport;", "backlog=16384;"),
@@ -675,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_runtime_is_a_command_with_the_place_of_its_program() {
+    fn custom_runtime() {
         let made = custom("photon=sh -x {program} stack=16").unwrap();
         assert_eq!(made.kind, CUSTOM_PROGRAM);
         let Start::Program {

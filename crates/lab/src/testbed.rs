@@ -145,9 +145,10 @@ impl Testbed {
             "without root, the machine's own loopback is used: its congestion control and packet \
              filters are part of the figures",
         ];
-        match self.is_root {
-            true => Vec::new(),
-            false => without_root.map(str::to_owned).into(),
+        if self.is_root {
+            Vec::new()
+        } else {
+            without_root.map(str::to_owned).into()
         }
     }
 
@@ -195,7 +196,8 @@ impl Testbed {
         delay_ms: u64,
     ) -> io::Result<Launched> {
         let log = self.scratch.join("relay.log");
-        let (loss, delay) = (loss_per_mille.to_string(), delay_ms.to_string());
+        let loss = loss_per_mille.to_string();
+        let delay = delay_ms.to_string();
         let mut argv = vec![programs.as_os_str().to_owned()];
         argv.extend(["relay", &loss, &delay, near, far].map(OsString::from));
         let mut relay = self.launch_beside(&argv, &log)?;
@@ -220,13 +222,15 @@ impl Testbed {
     /// What it is, for reports; `shares_cores` where servers have both.
     pub fn words(&self, shares_cores: bool) -> String {
         let [server, generator] = self.cores;
-        let cores = match shares_cores {
-            true => format!("server on cores {server} and {generator}, generators behind it"),
-            false => format!("server on core {server}, generator on core {generator}"),
+        let cores = if shares_cores {
+            format!("server on cores {server} and {generator}, generators behind it")
+        } else {
+            format!("server on core {server}, generator on core {generator}")
         };
-        let network = match self.is_root {
-            true => "a network namespace of its own (loopback, reno)",
-            false => "the machine's loopback",
+        let network = if self.is_root {
+            "a network namespace of its own (loopback, reno)"
+        } else {
+            "the machine's loopback"
         };
         format!("{cores}, {network}")
     }

@@ -112,7 +112,7 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 #[test]
-fn ctrl_c_ends_a_run_in_good_order_and_leaves_nothing() {
+fn ctrl_c_leaves_nothing() {
     let lab = Lab::new();
     let running = lab.start();
     signal(running.child.id(), Signal::INT);
@@ -134,7 +134,7 @@ fn kill_9_leaves_nothing() {
 }
 
 #[test]
-fn the_next_start_removes_what_a_lab_left_that_was_killed_with_its_guard() {
+fn next_start_sweeps_killed_labs() {
     let lab = Lab::new();
     let mut running = lab.start();
     for guard in running.guard() {
@@ -153,7 +153,7 @@ fn the_next_start_removes_what_a_lab_left_that_was_killed_with_its_guard() {
 }
 
 #[test]
-fn a_run_makes_a_page_and_goes_on_where_it_was_interrupted() {
+fn run_makes_a_page_and_resumes() {
     let lab = Lab::new();
     let words = [
         "web-idle",
@@ -194,7 +194,7 @@ fn wait_for(mut command: Command) -> Output {
 /// Seen: `weft lab run web-overload` ended with 0 for an ordinary user, though all its samples had
 /// failed for want of a control group. Cure: a run without a sample is a failure.
 #[test]
-fn a_run_in_which_every_sample_failed_is_a_failure() {
+fn run_without_a_sample_fails() {
     let lab = Lab::new();
     let mine = "mine=/bin/false --port {port} --root {root}";
     let words = ["web-idle", "--quick", "--repeat", "1", "--system", mine];
@@ -209,7 +209,7 @@ fn a_run_in_which_every_sample_failed_is_a_failure() {
 
 /// A peer that hangs, and one that dies while it is asked, beside one that is well.
 #[test]
-fn a_peer_that_hangs_or_dies_is_reported_and_the_others_are_measured() {
+fn hanging_and_dying_peers() {
     let lab = Lab::new();
     let weft = env!("CARGO_BIN_EXE_weft");
     let serve = format!("{weft} serve {{root}} --listen 127.0.0.1:{{port}} --access-log off");
@@ -248,7 +248,7 @@ fn a_peer_that_hangs_or_dies_is_reported_and_the_others_are_measured() {
 /// Seen: `--write` of a document without markers ended with 0 and wrote nothing, and `compare` of
 /// two folders of results with "Permission denied".
 #[test]
-fn a_report_fills_documents_draws_figures_and_is_compared() {
+fn report_documents_and_comparison() {
     let home = tempfile::tempdir().unwrap();
     let samples = home.path().join("samples");
     fs::create_dir(&samples).unwrap();

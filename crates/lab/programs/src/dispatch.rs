@@ -38,7 +38,8 @@ fn least(parameters: &Parameters) -> io::Result<Output> {
     let idle = pairs(parameters.get("idle", 0) as usize)?;
     // Dispatcher and floor take turns.
     let turns = parameters.get("ms", 1000) / (2 * (TURN + WARM_UP).as_millis() as u64);
-    let (mut dispatched, mut floor) = (f64::INFINITY, f64::INFINITY);
+    let mut dispatched = f64::INFINITY;
+    let mut floor = f64::INFINITY;
     for _ in 0..turns.max(1) {
         let active = pairs(ACTIVE)?;
         dispatched = dispatched.min(with(name, &active, &idle, at_a_time)?);

@@ -177,7 +177,8 @@ impl Parameters {
     /// ends.
     fn time(&self, start: Instant, total: &Total) -> Output {
         thread::sleep(Duration::from_millis(self.get("ms", 1000)));
-        let (ops, elapsed) = (total.ops.load(Ordering::Relaxed), start.elapsed());
+        let ops = total.ops.load(Ordering::Relaxed);
+        let elapsed = start.elapsed();
         total.is_over.store(true, Ordering::Relaxed);
         sample(ops, elapsed)
     }
@@ -283,7 +284,8 @@ impl Looks for Batch {
 }
 
 fn yields(parameters: &Parameters) -> Result<Output, String> {
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
     let start = Instant::now();
     for _ in 0..parameters.threads() {
         parameters.start(&runtime, Batch::of(&total));
@@ -335,7 +337,8 @@ impl Looks for Place {
 }
 
 fn cycle(parameters: &Parameters) -> Result<Output, String> {
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
     let rings = (0..parameters.threads()).map(|_| Arc::default());
     let rings: Vec<Arc<[Link; RING]>> = rings.collect();
     let start = Instant::now();
@@ -360,12 +363,14 @@ fn semaphore_cycle(parameters: &Parameters) -> Result<Output, String> {
         // A stackless fiber waits for its input, and for nothing else.
         return Err(ABSENT.to_owned());
     }
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
     let start = Instant::now();
     for _ in 0..parameters.threads() {
         let spots: Arc<[Semaphore; RING]> = Arc::new(std::array::from_fn(|_| Semaphore::new(0)));
         for at in 0..RING {
-            let (spots, mut batch) = (Arc::clone(&spots), Batch::of(&total));
+            let spots = Arc::clone(&spots);
+            let mut batch = Batch::of(&total);
             parameters.spawn(&runtime, move || {
                 loop {
                     spots[at].acquire().forget();
@@ -382,12 +387,14 @@ fn semaphore_cycle(parameters: &Parameters) -> Result<Output, String> {
 }
 
 fn churn(parameters: &Parameters) -> Result<Output, String> {
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
     let count = parameters.get("spots", 50) as usize;
     let spots: Arc<Vec<_>> = Arc::new((0..count).map(|_| Semaphore::new(0)).collect());
     let start = Instant::now();
     for seed in 0..parameters.threads() {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(&total));
+        let spots = Arc::clone(&spots);
+        let mut batch = Batch::of(&total);
         parameters.spawn(&runtime, move || {
             let mut random = Random::new(seed);
             // As many as there are spots begin by waiting.
@@ -415,8 +422,10 @@ struct Seat {
 }
 
 fn locality(parameters: &Parameters) -> Result<Output, String> {
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
-    let (threads, processors) = (parameters.threads(), parameters.get("processors", 1));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
+    let threads = parameters.threads();
+    let processors = parameters.get("processors", 1);
     let words = parameters.get("words", 100) as usize;
     let (touched, shares) = (
         parameters.get("touched", 10),
@@ -426,7 +435,8 @@ fn locality(parameters: &Parameters) -> Result<Output, String> {
     let spots: Arc<Vec<OnceSeat>> = Arc::new((0..count).map(|_| OnceSeat::default()).collect());
     let start = Instant::now();
     for seed in 0..threads {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(&total));
+        let spots = Arc::clone(&spots);
+        let mut batch = Batch::of(&total);
         parameters.spawn(&runtime, move || {
             let mut random = Random::new(seed);
             let array = (0..words).map(|_| AtomicU64::new(0)).collect();
@@ -518,9 +528,10 @@ impl Looks for Member {
     }
 
     fn idle(&self) -> Flow {
-        match self.round.exhausts {
-            true => Flow::Park,
-            false => Flow::Yield,
+        if self.round.exhausts {
+            Flow::Park
+        } else {
+            Flow::Yield
         }
     }
 
@@ -579,7 +590,8 @@ fn transfer(parameters: &Parameters) -> Result<Output, String> {
     while !round.is_over.load(Ordering::Relaxed) && start.elapsed() < limit {
         thread::sleep(Duration::from_micros(100));
     }
-    let (ops, elapsed) = (round.done.load(Ordering::Relaxed), start.elapsed());
+    let ops = round.done.load(Ordering::Relaxed);
+    let elapsed = start.elapsed();
     round.is_over.store(true, Ordering::Relaxed);
     // Those that are behind a leader that has not seen the end yet do not matter any more.
     std::mem::forget(runtime);
@@ -603,7 +615,8 @@ fn memory(parameters: &Parameters) -> Result<Output, String> {
     let count = parameters.threads();
     let sizes = || (status("VmRSS:") + status("VmPTE:"), status("VmSize:"));
     let before = sizes();
-    let (parked, is_over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+    let parked = Arc::<AtomicU64>::default();
+    let is_over = Arc::<AtomicBool>::default();
     let start = Instant::now();
     let mut fibers = Vec::with_capacity(count as usize);
     for _ in 0..count {

@@ -62,7 +62,8 @@ fn measure(parameters: &Parameters) -> io::Result<Output> {
 
 /// Does it until the time is over. Each time says how many were done.
 fn repeat(time: Duration, mut once: impl FnMut() -> io::Result<usize>) -> io::Result<Output> {
-    let (mut done, began) = (0, Clock::now());
+    let mut done = 0;
+    let began = Clock::now();
     while began.elapsed() < time {
         done += once()? as u64;
     }
@@ -82,7 +83,8 @@ struct Hosts {
 impl Hosts {
     fn new() -> io::Result<Hosts> {
         let (near, far) = mem::pair(Capabilities::plain(MTU), FRAMES_MAX);
-        let (near, mut far) = (host(near, NEAR), host(far, FAR));
+        let near = host(near, NEAR);
+        let mut far = host(far, FAR);
         for port in PORTS {
             far.shard().listen(port, Backlog::default());
         }
@@ -123,7 +125,8 @@ impl Hosts {
             self.near.shard().write(id, &[7; MESSAGE_LEN]);
         }
         self.turn()?;
-        let (mut room, mut answered) = ([0; MESSAGE_LEN], 0);
+        let mut room = [0; MESSAGE_LEN];
+        let mut answered = 0;
         let shard = self.near.shard();
         while let Some((id, _)) = shard.next_event() {
             answered += usize::from(shard.read(id, &mut room) > 0);
@@ -139,9 +142,11 @@ impl Hosts {
             let id = self.connect()?;
             self.near.shard().write(id, &[7; MESSAGE_LEN]);
         }
-        let (mut room, mut answered) = ([0; MESSAGE_LEN], 0);
+        let mut room = [0; MESSAGE_LEN];
+        let mut answered = 0;
         while self.turn()? > 0 {
-            let (shard, now) = (self.near.shard(), self.now);
+            let shard = self.near.shard();
+            let now = self.now;
             while let Some((id, _)) = shard.next_event() {
                 if shard.read(id, &mut room) > 0 {
                     shard.close(now, id);
@@ -174,7 +179,8 @@ impl Hosts {
 
     /// The far end sends back what has come, and closes what its peer has closed.
     fn serve(&mut self) {
-        let (shard, now) = (self.far.shard(), self.now);
+        let shard = self.far.shard();
+        let now = self.now;
         for port in PORTS {
             while shard.accept(port).is_some() {}
         }
@@ -211,7 +217,8 @@ fn host(device: mem::Mem, number: u8) -> Netstack<mem::Mem> {
         ephemeral_ports: (1024, u16::MAX),
         ..ShardLimits::default()
     };
-    let (tcp, key) = (TcpConfig::default(), [number; 16]);
+    let tcp = TcpConfig::default();
+    let key = [number; 16];
     Netstack::new(device, interface, tcp, limits, key)
 }
 
@@ -233,9 +240,10 @@ fn receive(host: &mut Netstack<mem::Mem>, now: Instant) -> io::Result<usize> {
 
 /// A rate of what was done in part would be none.
 fn expect_all(what: &str, count: usize, of: usize) -> io::Result<usize> {
-    match count == of {
-        true => Ok(count),
-        false => Err(io::Error::other(format!("{count} of {of} {what}"))),
+    if count == of {
+        Ok(count)
+    } else {
+        Err(io::Error::other(format!("{count} of {of} {what}")))
     }
 }
 
@@ -244,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_request_is_answered_and_a_visit_leaves_nothing_open() {
+    fn requests_and_visits() {
         let mut hosts = Hosts::new().unwrap();
         let flows = hosts.open(AT_ONCE).unwrap();
         assert_eq!(hosts.open(250).unwrap().len(), 250);

@@ -21,8 +21,10 @@ use super::{Batch, Mode, Parameters, Total, sample};
 
 /// One fiber starts others that do nothing, `at_once` of them, and joins them.
 pub(super) fn spawn(parameters: &Parameters) -> Result<Output, String> {
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
-    let (at_once, mut batch) = (parameters.get("at_once", 1), Batch::of(&total));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
+    let at_once = parameters.get("at_once", 1);
+    let mut batch = Batch::of(&total);
     let start = Instant::now();
     parameters.spawn(&runtime, move || {
         let mut handles = Vec::with_capacity(at_once as usize);
@@ -41,7 +43,8 @@ pub(super) fn spawn(parameters: &Parameters) -> Result<Output, String> {
 
 /// An uncontended lock.
 pub(super) fn mutex(parameters: &Parameters) -> Result<Output, String> {
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
     let mut batch = Batch::of(&total);
     let start = Instant::now();
     parameters.spawn(&runtime, move || {
@@ -58,7 +61,8 @@ pub(super) fn mutex(parameters: &Parameters) -> Result<Output, String> {
 
 /// From one fiber to another, the one on the first processor, the other on the last.
 pub(super) fn channel(parameters: &Parameters) -> Result<Output, String> {
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
     let (sender, receiver) = mpsc::sync_channel(parameters.get("bound", 128) as usize);
     let mut batch = Batch::of(&total);
     let start = Instant::now();
@@ -78,11 +82,13 @@ pub(super) fn channel(parameters: &Parameters) -> Result<Output, String> {
 
 /// Four that send and four that receive, half of them on each processor.
 pub(super) fn crowd(parameters: &Parameters) -> Result<Output, String> {
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
     let (sender, receiver) = mpmc::bounded(parameters.get("bound", 128) as usize);
     let start = Instant::now();
     for at in 0..4 {
-        let (sender, receiver) = (sender.clone(), receiver.clone());
+        let sender = sender.clone();
+        let receiver = receiver.clone();
         let mut batch = Batch::of(&total);
         spawn_on(&runtime, at, move || {
             for n in 0u64.. {
@@ -121,17 +127,23 @@ struct Side {
 pub(super) fn hand_over(parameters: &Parameters) -> Result<Output, String> {
     let is_awake = parameters.get("awake", 0) != 0;
     let keep = Duration::from_micros(parameters.get("keep_us", 0));
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
-    let (sides, on_its_way) = (Arc::<[Side; 2]>::default(), Arc::new(AtomicU64::new(0)));
-    let (start, sent_at) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
+    let sides = Arc::<[Side; 2]>::default();
+    let on_its_way = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    let sent_at = Arc::new(AtomicU64::new(0));
     let since = move || start.elapsed().as_nanos() as u64;
     for at in 0..2 {
-        let (all, total) = (Arc::clone(&sides), Arc::clone(&total));
-        let (sent_at, on_its_way) = (Arc::clone(&sent_at), Arc::clone(&on_its_way));
+        let all = Arc::clone(&sides);
+        let total = Arc::clone(&total);
+        let sent_at = Arc::clone(&sent_at);
+        let on_its_way = Arc::clone(&on_its_way);
         let is_over = Arc::clone(&total);
         let play = move || {
             bind_to_cpu(at);
-            let (mine, other) = (&all[at], &all[1 - at]);
+            let mine = &all[at];
+            let other = &all[1 - at];
             while !total.is_over.load(Ordering::Relaxed) {
                 while !mine.has_ball.swap(false, Ordering::Acquire) {
                     fiber::park();
@@ -180,12 +192,14 @@ fn bind_to_cpu(at: usize) {
 
 /// CPU time of the process while its fibers sleep, each for `period_ms` again and again.
 pub(super) fn idle(parameters: &Parameters) -> Result<Output, String> {
-    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let runtime = parameters.runtime()?;
+    let total = Arc::new(Total::default());
     let count = parameters.get("threads", 0);
     let period_ms = parameters.get("period_ms", 60_000);
     let asleep = Arc::new(AtomicU64::new(0));
     for at in 0..count {
-        let (total, asleep) = (Arc::clone(&total), Arc::clone(&asleep));
+        let total = Arc::clone(&total);
+        let asleep = Arc::clone(&asleep);
         parameters.spawn(&runtime, move || {
             asleep.fetch_add(1, Ordering::Relaxed);
             // Spread over the period.
@@ -200,7 +214,8 @@ pub(super) fn idle(parameters: &Parameters) -> Result<Output, String> {
         thread::sleep(Duration::from_millis(1));
     }
     thread::sleep(Duration::from_millis(100));
-    let (before, start) = (total.ops.load(Ordering::Relaxed), Instant::now());
+    let before = total.ops.load(Ordering::Relaxed);
+    let start = Instant::now();
     let cpu_before = cpu_time();
     thread::sleep(Duration::from_millis(parameters.get("ms", 1000)));
     let cpu = cpu_time() - cpu_before;
@@ -245,7 +260,8 @@ pub(super) fn imbalance(parameters: &Parameters) -> Result<Output, String> {
     for _ in 0..parameters.threads() {
         let (client, server) = UnixStream::pair().map_err(|error| error.to_string())?;
         clients.push(client);
-        let (mut stream, first) = (server.into(), Builder::new().processor(0));
+        let mut stream = server.into();
+        let first = Builder::new().processor(0);
         if parameters.mode == Mode::Stackless {
             runtime.spawn_stackless_with(first, Computing { stream, rounds });
             continue;
@@ -281,7 +297,8 @@ fn ask(clients: &[UnixStream], limit: Duration) -> std::io::Result<u64> {
         .iter()
         .map(|client| PollFd::new(client, PollFlags::IN))
         .collect();
-    let (start, mut replies) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut replies = 0;
     for mut client in clients {
         client.write_all(b"?")?;
     }

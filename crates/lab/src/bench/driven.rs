@@ -45,9 +45,10 @@ impl Driven {
     pub(crate) fn sound(self) -> Result<Driven, Fault> {
         let all_answered = self.outcomes.iter().all(|one| one.total.replies() > 0);
         let driven = self.without_errors()?;
-        match all_answered {
-            true => Ok(driven),
-            false => Err("no request was answered".into()),
+        if all_answered {
+            Ok(driven)
+        } else {
+            Err("no request was answered".into())
         }
     }
 

@@ -25,8 +25,9 @@ impl<E: Display> From<E> for Fault {
 pub(super) fn tail(log: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
     let lines: Vec<&str> = text.lines().rev().take(4).collect();
-    match lines.is_empty() {
-        true => "it said nothing".to_owned(),
-        false => lines.into_iter().rev().collect::<Vec<_>>().join(" / "),
+    if lines.is_empty() {
+        "it said nothing".to_owned()
+    } else {
+        lines.into_iter().rev().collect::<Vec<_>>().join(" / ")
     }
 }

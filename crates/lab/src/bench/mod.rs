@@ -149,7 +149,8 @@ impl Bench<'_> {
             None => (Ipv4Addr::LOCALHOST, ""),
         };
         let port = self.testbed.port()?;
-        let (scratch, is_root) = (self.testbed.scratch().to_owned(), self.testbed.is_root());
+        let scratch = self.testbed.scratch().to_owned();
+        let is_root = self.testbed.is_root();
         let log = scratch.join("server.log");
         let mut argv = server.argv(&Stand {
             host,
@@ -184,16 +185,18 @@ impl Bench<'_> {
         while !running.answers(greeting) {
             self.go_on()?;
             if running.launched.ended()?.is_some() || Instant::now() > deadline {
-                let (name, words) = (&system.name, running.last_words());
+                let name = &system.name;
+                let words = running.last_words();
                 return Err(format!("{name} does not answer: {words}").into());
             }
             thread::sleep(Duration::from_millis(10));
         }
         running.pids = running.family();
         // Seen once, on a machine with much else to do: a server that answers, and a cost of 0.
-        match running.pids.is_empty() {
-            true => Err("no process of the server is found".into()),
-            false => Ok(running),
+        if running.pids.is_empty() {
+            Err("no process of the server is found".into())
+        } else {
+            Ok(running)
         }
     }
 
@@ -229,9 +232,12 @@ impl Bench<'_> {
         loads: &[Vec<String>],
         ahead: usize,
     ) -> Result<Driven, Fault> {
-        let side = |at| match loads.len() > 1 && at == ahead {
-            true => Side::Ahead,
-            false => Side::Generator,
+        let side = |at| {
+            if loads.len() > 1 && at == ahead {
+                Side::Ahead
+            } else {
+                Side::Generator
+            }
         };
         self.drive_from(&side, READ_EVERY, server, loads)
     }
@@ -244,7 +250,8 @@ impl Bench<'_> {
         loads: &[Vec<String>],
     ) -> Result<Driven, Fault> {
         let mut generators = Vec::new();
-        let (mut readings, usage) = (vec![server.read()?], Usage::now());
+        let mut readings = vec![server.read()?];
+        let usage = Usage::now();
         for (at, words) in loads.iter().enumerate() {
             generators.push(self.generate(at, side(at), words)?);
         }
@@ -275,7 +282,8 @@ impl Bench<'_> {
         let own = (last.cpu + last.relay).saturating_sub(readings[0].cpu + readings[0].relay);
         let mut noise = Noise::since(usage, own);
         server.check()?;
-        let (mut outcomes, mut intervals) = (Vec::new(), Vec::new());
+        let mut outcomes = Vec::new();
+        let mut intervals = Vec::new();
         for generator in &generators {
             let (outcome, its_intervals) = generator.outcome()?;
             outcomes.push(outcome);
@@ -320,9 +328,11 @@ impl Bench<'_> {
         argv: &[OsString],
     ) -> Result<Watched, Fault> {
         let log = self.testbed.scratch().join("watched.log");
-        let (usage, first) = (Usage::now(), server.read()?);
+        let usage = Usage::now();
+        let first = server.read()?;
         let mut generator = self.testbed.launch_beside(argv, &log)?;
-        let (began, pid) = (Instant::now(), generator.pid());
+        let began = Instant::now();
+        let pid = generator.pid();
         let mut readings: Vec<(f64, f64)> = Vec::new();
         let mut delay_ns = 0;
         let status = loop {
@@ -347,7 +357,8 @@ impl Bench<'_> {
         server.check()?;
         let last = server.read()?;
         let server = last.cpu.saturating_sub(first.cpu);
-        let (mut noise, server_s) = (Noise::since(usage, server), server.as_secs_f64());
+        let mut noise = Noise::since(usage, server);
+        let server_s = server.as_secs_f64();
         // As in a window: the server's own threads had what it used of its core.
         let waited_s = last.delay_ns.saturating_sub(first.delay_ns) as f64 / 1e9;
         let waited_s = waited_s.min((lasted - server_s).max(0.0));
@@ -387,9 +398,10 @@ impl Bench<'_> {
 
     /// An error once the user wants to stop.
     pub(crate) fn go_on(&self) -> Result<(), Fault> {
-        match self.stop.load(Ordering::Relaxed) {
-            true => Err(Fault::Stopped),
-            false => Ok(()),
+        if self.stop.load(Ordering::Relaxed) {
+            Err(Fault::Stopped)
+        } else {
+            Ok(())
         }
     }
 }

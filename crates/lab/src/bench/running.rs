@@ -87,12 +87,12 @@ impl Running {
     /// Its processes are still those that it had when it began to answer.
     pub(crate) fn check(&mut self) -> Result<(), Fault> {
         let now = self.family();
-        match now == self.pids {
-            true => Ok(()),
-            false => {
-                let (before, words) = (&self.pids, self.last_words());
-                Err(format!("the server's processes {before:?} became {now:?}: {words}").into())
-            }
+        if now == self.pids {
+            Ok(())
+        } else {
+            let before = &self.pids;
+            let words = self.last_words();
+            Err(format!("the server's processes {before:?} became {now:?}: {words}").into())
         }
     }
 
@@ -157,12 +157,13 @@ pub(crate) fn read_reply(stream: &mut impl BufRead, path: &str, body: &[u8]) -> 
     let expected = body.len();
     let mut read = vec![0; length.filter(|&length| length == expected).unwrap_or(0)];
     stream.read_exact(&mut read)?;
-    match read == body {
-        true => Ok(()),
-        false => Err(format!(
-            "{path}: the body is not the file's {expected} bytes (length {length:?})"
+    if read == body {
+        Ok(())
+    } else {
+        Err(
+            format!("{path}: the body is not the file's {expected} bytes (length {length:?})")
+                .into(),
         )
-        .into()),
     }
 }
 
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_is_right_or_the_sample_fails() {
+    fn wrong_reply_fails_the_sample() {
         let read = |reply: &str| {
             let result = read_reply(&mut reply.as_bytes(), "/a", b"body");
             result.map_err(|fault| match fault {

@@ -57,12 +57,13 @@ impl Window {
 
     /// A fault if that cannot be.
     pub(super) fn check(&self, replies: u64) -> Result<(), Fault> {
-        match self.cpu_s > 0.0 || replies == 0 {
-            true => Ok(()),
-            false => Err(format!(
+        if self.cpu_s > 0.0 || replies == 0 {
+            Ok(())
+        } else {
+            Err(format!(
                 "the server answered {replies} requests, and the clock of its CPU time stood still"
             )
-            .into()),
+            .into())
         }
     }
 
@@ -78,7 +79,8 @@ impl Window {
 /// What a meter showed at a moment: on the line between the readings around it.
 fn read_at(readings: &[Reading], at: SystemTime, meter: fn(&Reading) -> f64) -> Option<f64> {
     let after = readings.iter().position(|reading| reading.at >= at)?;
-    let (before, after) = (&readings[after.checked_sub(1)?], &readings[after]);
+    let before = &readings[after.checked_sub(1)?];
+    let after = &readings[after];
     let between = after.at.duration_since(before.at).ok()?.as_secs_f64();
     let part = at.duration_since(before.at).ok()?.as_secs_f64() / between.max(1e-9);
     Some(meter(before) + (meter(after) - meter(before)) * part)
@@ -92,7 +94,7 @@ mod tests {
     /// was. Cause: bytes were counted from the beginning of the warming, replies from its end.
     /// Cure: both between the same two moments.
     #[test]
-    fn what_lies_between_two_readings_is_on_the_line_between_them() {
+    fn interpolated_readings() {
         let start = SystemTime::UNIX_EPOCH;
         let at = |ms: u64| start + Duration::from_millis(ms);
         let reading = |ms: u64, cpu_ms: u64| Reading {
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_has_all_of_its_core_waits_for_no_other() {
+    fn no_run_delay_on_a_full_core() {
         let window = |cpu_s, delay_s| Window {
             lasts: Duration::from_secs(2),
             cpu_s,

@@ -99,7 +99,7 @@ mod tests {
     use crate::testbed::Controller;
 
     #[test]
-    fn every_experiment_can_be_read_run_and_drawn() {
+    fn every_experiment_is_complete() {
         let mut names = BTreeSet::new();
         for experiment in CATALOG {
             let name = experiment.name;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_control_group_says_which() {
+    fn needed_control_groups() {
         let needs = |experiment: &&Experiment| {
             let Work::Server(work) = experiment.work else {
                 return None;
@@ -176,7 +176,7 @@ mod tests {
     /// The promises of `weft lab run all --quick` and of `weft lab run all`, added up, with every
     /// system there. Seen: a full run was planned for 233 minutes, an hour of them for overloads.
     #[test]
-    fn a_look_at_everything_is_planned_for_45_minutes_and_a_full_run_for_150() {
+    fn planned_duration_of_all() {
         for (look, minutes) in [(Thoroughness::Quick, 45), (Thoroughness::Full, 150)] {
             let estimate = |experiment: &&Experiment| {
                 let effort = Effort::default_of(experiment, look);
@@ -193,7 +193,7 @@ mod tests {
     /// Seen: dispatch-rate, dispatch-cost, web-idle and rt-memory came out of a quick run without a
     /// verdict. Cause: what is expected was about configurations that a quick run leaves out.
     #[test]
-    fn every_look_judges_every_experiment() {
+    fn every_look_has_expectations() {
         for experiment in CATALOG {
             for quick in [false, true] {
                 let configurations = (experiment.configurations)(&Breadth {
@@ -222,7 +222,7 @@ mod tests {
     /// Cause: a stall of 3 ms is one per cent of a sample of 0.3 s. Cure: an experiment says what
     /// it needs at the least.
     #[test]
-    fn a_quick_look_gives_tails_and_agreement_the_time_that_they_need() {
+    fn quick_look_keeps_long_samples() {
         let asked = |name| {
             let effort = |look| {
                 let effort = Effort::default_of(find(name).unwrap(), look);
@@ -246,7 +246,7 @@ mod tests {
 
     /// Seen: the page left `web-generators` out.
     #[test]
-    fn the_page_names_who_takes_longer_samples_in_a_quick_look() {
+    fn documented_quick_look_exceptions() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab.md");
         let page = std::fs::read_to_string(page).unwrap();
         let (_, told) = page.split_once("- **How long, how often.**").unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_chosen_by_their_name() {
+    fn families_by_name() {
         assert_eq!(chosen("rt").len(), 12);
         assert_eq!(chosen("rt-yield").len(), 1);
         assert_eq!(chosen("all").len(), CATALOG.len());
@@ -273,7 +273,7 @@ mod tests {
     /// Seen: of the papers' figures cache-throughput, web-errors, dispatch-time, web-cpu and
     /// page-sizes were no names of experiments.
     #[test]
-    fn every_figure_of_the_papers_is_found_by_its_name() {
+    fn figures_of_the_papers() {
         let figures = "cache-throughput cache-latency cache-updates web-throughput web-errors \
                        web-disk file-table rt-cycle rt-yield rt-churn rt-locality rt-transfer \
                        rt-memory dispatch-rate dispatch-time dispatch-cost page-sizes web-servers \
@@ -294,7 +294,7 @@ mod tests {
     /// Seen: "web-cpu is web-servers: its first figure, and a table", and no table of the time
     /// outside of the kernel; errors and p99 of all, which `web-disk` is asked for, in none.
     #[test]
-    fn what_is_asked_of_an_experiment_has_a_table_in_its_page() {
+    fn asked_measures_have_a_table() {
         for (experiment, asked) in [
             ("web-servers", "user_percent"),
             ("web-disk", "p99_us"),
@@ -310,7 +310,7 @@ mod tests {
 
     /// Seen (in review): of weft's engines the pipeline was in no experiment.
     #[test]
-    fn what_is_measured_on_request_takes_part_where_its_like_does() {
+    fn pipeline_on_request() {
         let forms = weft_forms(std::path::Path::new("/nowhere/weft"), "");
         let takes_part = |name| {
             let part = taking_part(find(name).unwrap(), &forms);
@@ -324,7 +324,7 @@ mod tests {
 
     /// Seen: `weft lab servers` found caddy, and no experiment measured it.
     #[test]
-    fn every_server_of_others_takes_part() {
+    fn known_servers_take_part() {
         let is_asked = |name| {
             let mut experiments = CATALOG.iter();
             experiments.any(|experiment| experiment.systems.contains(&name))

@@ -247,7 +247,8 @@ struct Seen {
 impl Seen {
     fn of(intervals: &[Interval], unit_s: f64, knee_per_s: f64) -> Seen {
         let intervals = whole(intervals);
-        let (begin_s, end_s) = (CALM * unit_s, (CALM + OVERLOAD) * unit_s);
+        let begin_s = CALM * unit_s;
+        let end_s = (CALM + OVERLOAD) * unit_s;
         let between = |from_s: f64, to_s: f64| -> Vec<Interval> {
             let is_inside = |one: &&Interval| {
                 one.begins_s > from_s - 0.01 && one.begins_s + one.lasts_s < to_s + 0.01
@@ -301,7 +302,8 @@ fn recovered(calm: &[Interval], after: &[Interval]) -> Option<f64> {
 /// The goals are the same for both kinds of servers.
 pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectations {
     let errors = rows.by(&Measure::ERRORS);
-    let (p99, recovery) = (rows.by(&Measure::P99), rows.by(&RECOVERY));
+    let p99 = rows.by(&Measure::P99);
+    let recovery = rows.by(&RECOVERY);
     let goodput = rows.by(&GOODPUT);
     let all = [&[ours], others].concat();
     let each = [NO_HERD, HERD].map(|configuration| {
@@ -348,13 +350,14 @@ fn if_overloaded(
     let mut spreads = systems
         .iter()
         .filter_map(|system| rows.spread(&GOODPUT, configuration, system));
-    match spreads.any(|spread| spread.median > most) {
-        true => Some(Expectation {
+    if spreads.any(|spread| spread.median > most) {
+        Some(Expectation {
             verdict: Judgement::NotMeasured,
             because: made.because + ": the knee was found too low",
             ..made
-        }),
-        false => Some(made),
+        })
+    } else {
+        Some(made)
     }
 }
 
@@ -420,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovery_is_at_once_or_late_or_never() {
+    fn kinds_of_recovery() {
         assert_eq!(recovery(&[times(6, GOOD)]), Some(0));
         let late = [times(2, SLOW), times(4, GOOD)];
         assert_eq!(recovery(&late), Some(2));
@@ -452,8 +455,9 @@ mod tests {
 
     /// With 0.7 of the knee it would take 2.2 s, and for ever with a goodput of 70 %.
     #[test]
-    fn a_second_is_enough_for_a_server_that_keeps_four_fifths_of_its_knee() {
-        let (knee_per_s, kept) = (9000.0, 0.8);
+    fn recovery_within_a_second() {
+        let knee_per_s = 9000.0;
+        let kept = 0.8;
         let backlog_s = f64::from(CONNECTIONS) / (knee_per_s * (kept - CALM_SHARE));
         assert!(backlog_s < 1.0, "{backlog_s} s");
     }
@@ -470,7 +474,7 @@ mod tests {
     /// of a calm that was a third of a second long, in intervals of 100 ms. Cure: longer ones, and
     /// neither one of the calm nor a single one after it decides.
     #[test]
-    fn a_stall_of_the_machine_does_not_decide() {
+    fn machine_stall_is_ignored() {
         let stall = times(1, (1, 500.0, 500.0, 0, 0, 900_000.0));
         let stalled = [times(1, SLOW), times(4, GOOD), stall, times(3, GOOD)];
         assert_eq!(recovery(&stalled), Some(1));
@@ -499,7 +503,8 @@ mod tests {
             let made = expectations(&rows, "weft", &[]);
             let made: Vec<_> = made.into_iter().flatten().collect();
             let voided = made.iter().filter(|one| one.because.ends_with("too low"));
-            let (voided, first) = (voided.count(), &made[0]);
+            let voided = voided.count();
+            let first = &made[0];
             (
                 first.verdict,
                 voided > 1,
@@ -527,7 +532,7 @@ mod tests {
     /// best 0.6 s of the rise, a third above what any of them kept up. Cure: longer parts of it,
     /// first a third, then a half.
     #[test]
-    fn the_knee_is_the_most_that_is_kept_up_while_the_rate_rises() {
+    fn knee_of_a_rising_rate() {
         let rising = |good: &[f64]| {
             let each = good.iter().map(|&good| (1, 2.0 * good, good, 0, 0, 1.0));
             knee_per_s(&intervals(&each.collect::<Vec<_>>()))

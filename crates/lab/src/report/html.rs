@@ -90,7 +90,8 @@ pub fn html(reports: &[Report<'_>]) -> String {
         summary(reports)
     );
     for report in reports {
-        let (name, about) = (report.experiment.name, escape(report.experiment.about));
+        let name = report.experiment.name;
+        let about = escape(report.experiment.about);
         let _ = write!(page, "<li><a href=\"#{name}\">{name}</a>: {about}</li>");
     }
     page.push_str("</ol></nav>\n");
@@ -160,7 +161,8 @@ fn words_of(lead: f64, measure: &Measure) -> String {
 
 fn words() -> String {
     let words = WORDS.iter().map(|(word, meaning)| {
-        let (word, meaning) = (escape(word), escape(meaning));
+        let word = escape(word);
+        let meaning = escape(meaning);
         format!("<dt>{word}</dt><dd>{meaning}.</dd>")
     });
     let words: String = words.collect();
@@ -170,7 +172,8 @@ fn words() -> String {
 /// How many expectations came out how; what did not occur is left out.
 fn came_out(verdicts: &[Judgement]) -> String {
     let count = |verdict| verdicts.iter().filter(|one| **one == verdict).count();
-    let (met, all) = (count(Judgement::Met), verdicts.len());
+    let met = count(Judgement::Met);
+    let all = verdicts.len();
     let mut text = format!("{met} of {all} expectations came out as expected");
     for (verdict, words) in [
         (Judgement::Equal, "about equal"),
@@ -187,7 +190,8 @@ fn came_out(verdicts: &[Judgement]) -> String {
 
 fn section(page: &mut String, report: &Report<'_>) {
     let experiment = report.experiment;
-    let (name, about) = (experiment.name, escape(experiment.about));
+    let name = experiment.name;
+    let about = escape(experiment.about);
     let _ = write!(
         page,
         "<section id=\"{name}\"><h2>{name}</h2><p class=\"about\">{about}</p>"
@@ -241,7 +245,8 @@ fn verdicts(page: &mut String, report: &Report<'_>) {
             Judgement::Failed => "failed",
             Judgement::NotMeasured => "not_measured",
         };
-        let (words, says) = (expectation.verdict.words(), escape(&expectation.says));
+        let words = expectation.verdict.words();
+        let says = escape(&expectation.says);
         let because = escape(&expectation.because);
         let _ = write!(
             page,
@@ -266,7 +271,8 @@ fn paragraphs(page: &mut String, text: &str) {
 fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
     let systems = report.rows.systems();
     let scale = report.rows.scale(measure);
-    let (title, unit) = (escape(measure.title), escape(scale.unit));
+    let title = escape(measure.title);
+    let unit = escape(scale.unit);
     let _ = write!(
         page,
         "<h3>{title}, {unit}</h3><div class=\"scroll\"><table><thead><tr><th></th>"
@@ -369,8 +375,9 @@ mod tests {
     use crate::store::{Came, Record, Recorded};
 
     #[test]
-    fn a_summary_leaves_out_what_did_not_occur() {
-        let (met, failed) = (Judgement::Met, Judgement::Failed);
+    fn summary_without_zeros() {
+        let met = Judgement::Met;
+        let failed = Judgement::Failed;
         assert_eq!(
             came_out(&[met, met]),
             "2 of 2 expectations came out as expected."
@@ -423,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_opens_with_what_everybody_knows() {
+    fn headlines_come_first() {
         let mut header = header();
         let mut tokio = header.systems[0].clone();
         header.systems[0].name = "weft".to_owned();
@@ -438,7 +445,8 @@ mod tests {
                 came: Came::Sample(Sample::of(values)),
             }
         };
-        let (many, few) = ("1 processor, many", "1 processor, few");
+        let many = "1 processor, many";
+        let few = "1 processor, few";
         let turns = vec![
             turn("weft", many, 20.0),
             turn("tokio", many, 30.0),
@@ -458,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_needs_no_network_and_names_cannot_break_it() {
+    fn page_escapes_names() {
         let mut header = header();
         header.systems[0].name = "a<b>&\"c\"</script>".to_owned();
         header.testbed = "</script><script>alert(1)".to_owned();

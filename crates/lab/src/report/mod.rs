@@ -227,7 +227,8 @@ impl<'a> Report<'a> {
             .map(|(name, version)| format!("{name} {version}"))
             .collect();
         let rounds = counted(header.repetitions as usize, "round");
-        let (machine, testbed) = (&header.card.machine, &header.testbed);
+        let machine = &header.card.machine;
+        let testbed = &header.testbed;
         let mut parts = vec![format!("Measured {date} UTC on {machine}")];
         if !versions.is_empty() {
             parts.push(versions.join(", "));
@@ -267,29 +268,31 @@ impl<'a> Report<'a> {
         if !is_server && rows.clone().all(|row| row.configuration.ends_by_itself()) {
             return ", each until its work is done".to_owned();
         }
-        let seconds: Vec<f64> = match is_server {
-            true => rows
-                .flat_map(|row| &row.samples)
+        let seconds: Vec<f64> = if is_server {
+            rows.flat_map(|row| &row.samples)
                 .filter_map(|sample| sample.values.get(LASTED_S).copied())
-                .collect(),
-            false => rows
-                .map(|row| row.configuration.parameter("ms"))
+                .collect()
+        } else {
+            rows.map(|row| row.configuration.parameter("ms"))
                 .map(|ms| ms.map_or(self.recorded.header.seconds, |ms| ms as f64 / 1e3))
-                .collect(),
+                .collect()
         };
         // Older samples do not say it.
         let Some(lasted) = Spread::of(seconds) else {
             return String::new();
         };
         let tenths = |seconds: f64| (seconds * 10.0).round().max(1.0) / 10.0;
-        let (least, greatest) = (tenths(lasted.least), tenths(lasted.greatest));
-        let range = match least == greatest {
-            true => format!("{least} s"),
-            false => format!("{least} to {greatest} s"),
+        let least = tenths(lasted.least);
+        let greatest = tenths(lasted.greatest);
+        let range = if least == greatest {
+            format!("{least} s")
+        } else {
+            format!("{least} to {greatest} s")
         };
-        match is_server {
-            true => format!(", {range} each"),
-            false => format!(", each asked for {range}"),
+        if is_server {
+            format!(", {range} each")
+        } else {
+            format!(", each asked for {range}")
         }
     }
 

@@ -82,7 +82,8 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
     let shown = || rows.all().iter().filter(is_shown);
     let labels = widest(shown().map(|row| row.system.clone()));
     let room = WIDTH - labels - widest(shown().map(said));
-    let (mut body, mut y) = (String::new(), 4.0);
+    let mut body = String::new();
+    let mut y = 4.0;
     for configuration in &configurations {
         let row = |system: &str| rows.find(&configuration.label, system).filter(is_shown);
         let says_something = |row: &Row| !row.failures.is_empty() || row.tells_of(measure);
@@ -210,9 +211,10 @@ impl Panel {
     }
 
     fn y(&self, value: f64) -> f64 {
-        let place = match self.log {
-            true => (value.max(self.y.0) / self.y.0).ln() / (self.y.1 / self.y.0).ln(),
-            false => (value - self.y.0) / (self.y.1 - self.y.0),
+        let place = if self.log {
+            (value.max(self.y.0) / self.y.0).ln() / (self.y.1 / self.y.0).ln()
+        } else {
+            (value - self.y.0) / (self.y.1 - self.y.0)
         };
         self.top + self.height * (1.0 - place)
     }
@@ -232,12 +234,14 @@ impl Chart<'_> {
         let columns = values.len().clamp(1, 2);
         let (gap, left, height) = (64.0, 70.0, if columns > 1 { 200.0 } else { 300.0 });
         let width = (WIDTH - left - 16.0 - gap * (columns - 1) as f64) / columns as f64;
-        let (extent, mut body) = (self.extent(), String::new());
+        let extent = self.extent();
+        let mut body = String::new();
         let legend = self.legend(&mut body);
         let legend = self.key(&mut body, legend);
         let mut bottom = legend;
         for (at, value) in values.iter().enumerate() {
-            let (row, column) = (at / columns, at % columns);
+            let row = at / columns;
+            let column = at % columns;
             let panel = Panel {
                 left: left + column as f64 * (width + gap),
                 top: legend + 34.0 + row as f64 * (height + 76.0),
@@ -248,7 +252,8 @@ impl Chart<'_> {
                 log: self.log,
             };
             if let Some((name, words)) = panels {
-                let (x, y) = (panel.left, panel.top - 8.0);
+                let x = panel.left;
+                let y = panel.top - 8.0;
                 let title = escape(&self.panel_title(name, *value, words));
                 let _ = write!(
                     body,
@@ -318,19 +323,22 @@ impl Chart<'_> {
         let y_most = most.fold(1e-9, f64::max);
         let least = points.iter().map(|(_, spread)| spread.least);
         let least = least.filter(|&least| least > 0.0);
-        let y_least = match self.log {
-            true => 10_f64.powf(least.fold(f64::MAX, f64::min).min(y_most).log10().floor()),
-            false => 0.0,
+        let y_least = if self.log {
+            10_f64.powf(least.fold(f64::MAX, f64::min).min(y_most).log10().floor())
+        } else {
+            0.0
         };
-        let y_most = match self.log {
-            true => 10_f64.powf(y_most.log10().ceil()).max(y_least * 10.0),
-            false => y_most * 1.05,
+        let y_most = if self.log {
+            10_f64.powf(y_most.log10().ceil()).max(y_least * 10.0)
+        } else {
+            y_most * 1.05
         };
         ((0.0, x_most * 1.03), (y_least, y_most))
     }
 
     fn legend(&self, body: &mut String) -> f64 {
-        let (mut x, mut y) = (8.0, 16.0);
+        let mut x = 8.0;
+        let mut y = 16.0;
         for (at, system) in self.report.rows.systems().iter().enumerate() {
             if self.points(system, |_| true).is_empty() {
                 continue;
@@ -339,7 +347,8 @@ impl Chart<'_> {
             if x + width > WIDTH {
                 (x, y) = (8.0, y + 20.0);
             }
-            let (colour, name) = (at % COLOURS, escape(system));
+            let colour = at % COLOURS;
+            let name = escape(system);
             let _ = write!(
                 body,
                 r#"<path class="l{colour} median" d="M{x:.0} {:.0}h20"/><text class="label" x="{:.0}" y="{y:.0}">{name}</text>"#,
@@ -359,9 +368,10 @@ impl Chart<'_> {
                 "solid: median of the samples · dashed: the greatest · dotted: the least"
             }
         };
-        let diagonal = match self.diagonal {
-            true => " · grey dots: as many as are asked for",
-            false => "",
+        let diagonal = if self.diagonal {
+            " · grey dots: as many as are asked for"
+        } else {
+            ""
         };
         let y = y + 19.0;
         let _ = write!(
@@ -383,12 +393,14 @@ impl Chart<'_> {
                 short(tick)
             );
         }
-        let y_ticks = match panel.log {
-            true => decades(panel.y),
-            false => ticks(panel.y.1, 5),
+        let y_ticks = if panel.log {
+            decades(panel.y)
+        } else {
+            ticks(panel.y.1, 5)
         };
         for tick in y_ticks {
-            let (y, right) = (panel.y(tick), panel.left + panel.width);
+            let y = panel.y(tick);
+            let right = panel.left + panel.width;
             let _ = write!(
                 body,
                 r#"<path class="grid" d="M{:.1} {y:.1}H{right:.1}"/><text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
@@ -400,7 +412,8 @@ impl Chart<'_> {
         }
         let unit_s = self.report.recorded.header.seconds;
         for (at, says) in self.marks {
-            let (x, top) = (panel.x(at * unit_s), panel.top);
+            let x = panel.x(at * unit_s);
+            let top = panel.top;
             if x < panel.left + panel.width {
                 let _ = write!(
                     body,
@@ -410,7 +423,8 @@ impl Chart<'_> {
                 );
             }
         }
-        let (middle, y) = (panel.left + panel.width / 2.0, bottom + 36.0);
+        let middle = panel.left + panel.width / 2.0;
+        let y = bottom + 36.0;
         let axis = escape(self.axis);
         let _ = write!(
             body,
@@ -419,12 +433,14 @@ impl Chart<'_> {
         if is_first {
             // Where it would be longer than the panel the unit has to do: the title says the rest.
             let whole = format!("{}, {}", self.measure.title, self.scale.unit);
-            let text = match widest([whole.clone()].into_iter()) > panel.height + 40.0 {
-                true => self.scale.unit,
-                false => &whole,
+            let text = if widest([whole.clone()].into_iter()) > panel.height + 40.0 {
+                self.scale.unit
+            } else {
+                &whole
             };
             let middle = panel.top + panel.height / 2.0;
-            let (x, text) = (panel.left - 52.0, escape(text));
+            let x = panel.left - 52.0;
+            let text = escape(text);
             let _ = write!(
                 body,
                 r#"<text class="label" x="{x:.1}" y="{middle:.1}" text-anchor="middle" transform="rotate(-90 {x:.1} {middle:.1})">{text}</text>"#
@@ -444,7 +460,8 @@ impl Chart<'_> {
     /// Over time there are too many points for bands and marks.
     fn lines(&self, body: &mut String, panel: &Panel, is_here: impl Fn(&Configuration) -> bool) {
         for (at, system) in self.report.rows.systems().iter().enumerate() {
-            let (points, colour) = (self.points(system, &is_here), at % COLOURS);
+            let points = self.points(system, &is_here);
+            let colour = at % COLOURS;
             let path = |of: fn(&Spread) -> f64| {
                 let points = points.iter();
                 let points = points
@@ -472,7 +489,8 @@ impl Chart<'_> {
                 let _ = write!(body, r#"<path class="l{colour} median" d="M{line}"/>"#);
             }
             for (x, spread) in points.iter().filter(|_| is_sparse) {
-                let (x, y) = (panel.x(*x), panel.y(spread.median));
+                let x = panel.x(*x);
+                let y = panel.y(spread.median);
                 let text = escape(&format!("{system}: {}", show(spread.median)));
                 let _ = write!(
                     body,
@@ -497,7 +515,8 @@ fn ticks(most: f64, count: usize) -> Vec<f64> {
 
 /// Powers of ten.
 fn decades((least, most): (f64, f64)) -> Vec<f64> {
-    let (from, to) = (least.log10().round() as i32, most.log10().round() as i32);
+    let from = least.log10().round() as i32;
+    let to = most.log10().round() as i32;
     (from..=to).map(|power| 10_f64.powi(power)).collect()
 }
 
@@ -515,7 +534,8 @@ fn short(number: f64) -> String {
 /// The drawing with its title above it.
 fn framed(height: f64, title: &str, body: &str) -> String {
     const TITLE: f64 = 26.0;
-    let (title, height) = (escape(title), height + TITLE);
+    let title = escape(title);
+    let height = height + TITLE;
     format!(
         r#"<svg viewBox="0 0 {WIDTH:.0} {height:.0}" role="img" aria-label="{title}"><text class="title" x="0" y="14">{title}</text><g transform="translate(0 {TITLE})">{body}</g></svg>"#
     )
@@ -548,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logarithmic_axis_puts_equal_ratios_at_equal_distances() {
+    fn logarithmic_axis() {
         let panel = Panel {
             left: 0.0,
             top: 0.0,
@@ -568,7 +588,7 @@ mod tests {
     /// time" stood over a panel. Cause: fixed room for figures of any length, and counts shown as
     /// measures. Cure: room for the longest.
     #[test]
-    fn every_figure_of_the_results_keeps_its_texts_inside() {
+    fn figures_keep_texts_inside() {
         use std::path::Path;
 
         let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");

@@ -14,14 +14,16 @@ impl fmt::Display for Report<'_> {
         writeln!(f, "{}: {}", experiment.name, experiment.about)?;
         writeln!(f, "{}", self.recorded.header.card.machine)?;
         for measure in self.main_measures(2) {
-            let (title, unit) = (measure.title, self.rows.scale(measure).unit);
+            let title = measure.title;
+            let unit = self.rows.scale(measure).unit;
             writeln!(f, "\n{title} ({unit}), median (least–greatest):\n")?;
             write_table(f, &self.table(measure))?;
         }
         writeln!(f)?;
         for expectation in &self.expectations {
             let verdict = expectation.verdict.words();
-            let (says, because) = (&expectation.says, &expectation.because);
+            let says = &expectation.says;
+            let because = &expectation.because;
             writeln!(f, "{verdict}: {says} ({because})")?;
         }
         for warning in self.warnings() {
@@ -41,7 +43,8 @@ impl Report<'_> {
             parts.push(markdown_table(&table));
         }
         let verdicts = self.expectations.iter().map(|expectation| {
-            let (says, because) = (&expectation.says, &expectation.because);
+            let says = &expectation.says;
+            let because = &expectation.because;
             vec![
                 expectation.verdict.words().to_owned(),
                 says.clone(),
@@ -64,7 +67,8 @@ impl Report<'_> {
     /// A header, and a line for each configuration: with few configurations a line for each system
     /// instead, so that it fits a terminal.
     fn table(&self, measure: &Measure) -> Vec<Vec<String>> {
-        let (configurations, systems) = (self.rows.configurations(), self.rows.systems());
+        let configurations = self.rows.configurations();
+        let systems = self.rows.systems();
         let scale = self.rows.scale(measure);
         let at = |configuration: &str, system: &str| {
             show_row(self.rows.find(configuration, system), measure, scale)
@@ -82,11 +86,12 @@ impl Report<'_> {
             });
             [header].into_iter().chain(lines).collect()
         };
-        match labels.len() < systems.len() {
-            true => table(&labels, &systems, &|system, configuration| {
+        if labels.len() < systems.len() {
+            table(&labels, &systems, &|system, configuration| {
                 at(configuration, system)
-            }),
-            false => table(&systems, &labels, &at),
+            })
+        } else {
+            table(&systems, &labels, &at)
         }
     }
 }
@@ -108,7 +113,8 @@ pub fn summary(reports: &[Report<'_>], folder: &str) -> String {
         "| --- | --- | --- | --- | --- | --- | --- |".to_owned(),
     ];
     for report in reports {
-        let (name, about) = (report.experiment.name, report.experiment.about);
+        let name = report.experiment.name;
+        let about = report.experiment.about;
         let date = crate::card::date_of(report.recorded.header.began_unix_s);
         let verdicts = report.expectations.iter().map(|one| one.verdict);
         let count = |wanted| match verdicts.clone().filter(|one| *one == wanted).count() {
@@ -229,7 +235,7 @@ mod tests {
     /// Seen: what was not measured was said to be `never`, and a report from a machine full of
     /// other work looked like any other.
     #[test]
-    fn a_report_says_what_was_not_measured_and_on_what_machine() {
+    fn report_of_a_busy_machine() {
         let recorded = recorded(50.0);
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = Report::new(experiment, &recorded).to_string();
@@ -276,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn markdown_has_a_receipt_a_table_and_verdicts() {
+    fn markdown_report() {
         let recorded = recorded(0.0);
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = Report::new(experiment, &recorded).markdown();
@@ -294,7 +300,7 @@ mod tests {
 
     /// Seen: percents of knees in the page of `web-overload`, and the knees only in the HTML.
     #[test]
-    fn what_a_measure_wants_to_be_told_has_a_table_in_documents() {
+    fn told_measures_have_a_table() {
         let experiment = crate::catalog::find("web-overload").unwrap();
         let mut recorded = recorded(0.0);
         recorded.header.experiment = experiment.name.to_owned();
@@ -318,7 +324,7 @@ mod tests {
     /// Seen: "0.3 s each" of samples that took ten seconds. Cause: an experiment makes more of the
     /// run's measure, and the receipt had the measure. Cure: a sample says how long it lasted.
     #[test]
-    fn the_receipt_says_how_long_a_servers_samples_lasted() {
+    fn receipt_of_server_samples() {
         let experiment = crate::catalog::find("netstack-congestion").unwrap();
         let mut recorded = recorded(0.0);
         recorded.header.experiment = experiment.name.to_owned();
@@ -346,7 +352,7 @@ mod tests {
 
     /// Seen: "each asked for 0.3 s" of programs that start their fibers, end them, and end.
     #[test]
-    fn the_receipt_says_no_time_of_programs_that_end_with_their_work() {
+    fn receipt_of_programs_that_end() {
         for (name, configuration) in [("rt-memory", "10,000 fibers"), ("rt-transfer", "exhaust")] {
             let experiment = crate::catalog::find(name).unwrap();
             let mut recorded = recorded(0.0);
@@ -362,7 +368,7 @@ mod tests {
     /// Seen: "waited for a core: 19.3 % of the time" of `web-cold`, as if others had disturbed it.
     /// Cause: its own two generators share a core. Cure: it is told where only others are a cause.
     #[test]
-    fn waiting_is_told_where_programs_do_not_share_a_core_by_design() {
+    fn waiting_on_shared_cores() {
         let receipt = |name: &str, configuration: &str| {
             let experiment = crate::catalog::find(name).unwrap();
             let mut recorded = recorded(0.0);
@@ -385,7 +391,7 @@ mod tests {
 
     /// Seen: tables of six servers, of 140 columns, folded by the terminal into nothing readable.
     #[test]
-    fn a_table_that_is_too_wide_is_written_in_parts() {
+    fn wide_table_in_parts() {
         struct Shown(Vec<Vec<String>>);
         impl std::fmt::Display for Shown {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -407,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_counts_what_came_out_how() {
+    fn summary_counts_verdicts() {
         let recorded = recorded(0.0);
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = summary(&[Report::new(experiment, &recorded)], "pages");

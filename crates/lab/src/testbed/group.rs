@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_1_counts_if_it_is_mounted_and_version_2_if_it_has_the_controller() {
+    fn mounted_cgroup_versions() {
         let two = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
         let both = format!("{two}cgroup /mnt/memory cgroup rw,memory 0 0\n");
         let of = |mounts: &str, controls: bool| {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_counted_as_each_version_says_them() {
+    fn reads_by_cgroup_version() {
         let one = "254:0 Read 7\n254:0 Write 9\n254:0 Total 16\n8:0 Read 2\nTotal 18\n";
         assert_eq!(reads(one), Some(9));
         let two = "254:0 rbytes=28672 wbytes=0 rios=7 wios=0 dbytes=0 dios=0\n";
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_written_as_each_version_reads_them() {
+    fn limits_by_cgroup_version() {
         let written = |controller, version, limit| {
             let settings = settings(controller, version, limit, "254:0");
             let lines = settings

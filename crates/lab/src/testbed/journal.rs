@@ -139,7 +139,8 @@ fn sweep(journal: &Path) -> io::Result<()> {
 fn end_sessions<'a>(noted: impl Iterator<Item = &'a str>) {
     let leaders = noted.filter_map(|noted| {
         let (leader, began) = noted.split_once(' ')?;
-        let (leader, began) = (leader.parse().ok()?, began.parse::<u64>().ok()?);
+        let leader = leader.parse().ok()?;
+        let began = began.parse::<u64>().ok()?;
         // A number is not given to a new process while a session has it. So if the number's process
         // is another one now, the session has no members left.
         let is_another = processes::start_ticks(leader).is_some_and(|now| now != began);
@@ -190,9 +191,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sweep_removes_what_is_listed_and_is_content_with_what_is_gone() {
+    fn sweep_of_listed_and_missing() {
         let home = tempfile::tempdir().unwrap();
-        let (folder, journal) = (home.path().join("scratch"), home.path().join("journal"));
+        let folder = home.path().join("scratch");
+        let journal = home.path().join("journal");
         fs::create_dir_all(folder.join("deep")).unwrap();
         let mut sleeper = std::process::Command::new("sleep")
             .arg("60")
@@ -220,13 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_of_the_living_is_left_alone_and_one_of_the_dead_is_swept() {
+    fn only_dead_journals_are_swept() {
         let home = tempfile::tempdir().unwrap();
         let scratch = home.path().join("scratch");
         fs::create_dir(&scratch).unwrap();
         let journals = home.path().join("journals");
         fs::create_dir(&journals).unwrap();
-        let (dead, living) = (journals.join("1"), journals.join("2"));
+        let dead = journals.join("1");
+        let living = journals.join("2");
         fs::write(&dead, format!("folder {}\n", scratch.display())).unwrap();
         fs::write(&living, format!("folder {}\n", home.path().display())).unwrap();
         let lock = File::open(&living).unwrap();

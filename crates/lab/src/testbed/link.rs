@@ -227,7 +227,7 @@ mod tests {
     /// Seen: of the server's core 47 % was the generator's half of TCP, in the server's call. In a
     /// thread of its own: it moves into another network.
     #[test]
-    fn each_end_of_a_wire_handles_what_comes_to_it_on_its_own_core() {
+    fn receive_steering_of_a_wire() {
         let test = || {
             let home = tempfile::tempdir().unwrap();
             let mut testbed = Testbed::take(home.path(), None).unwrap();
@@ -239,7 +239,8 @@ mod tests {
                 has_offloads: false,
             };
             let whole = Wire::Veth { has_offloads: true };
-            let (near, far) = (mask(generator), mask(server));
+            let near = mask(generator);
+            let far = mask(server);
             // A link leaves no trace in the next one.
             for (wire, near, far) in [
                 (cut, &*near, &*far),

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_hold_what_separates_fields() {
+    fn process_name_with_parentheses() {
         let line = "42 (a) R (b) S 1 42 7 0 -1 4194560 0 0 0 0 10 20 30 20 0 0 1 0 5555 0 0";
         let found = parse(42, line).unwrap();
         let expected = Process {

@@ -235,8 +235,9 @@ pub(crate) fn cpu_time(process: u32) -> io::Result<Duration> {
             error => return Err(io::Error::from_raw_os_error(error)),
         }
     };
-    match failed {
-        true => Err(io::Error::last_os_error()),
-        false => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
+    if failed {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
     }
 }

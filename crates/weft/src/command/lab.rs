@@ -50,9 +50,10 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
     let others = OTHER_NAMES.iter().map(|(name, ..)| name.len());
     let width = names.chain(others).max().unwrap_or_default();
     for experiment in CATALOG {
-        let note = match experiment.work.needs_root() && !is_root {
-            true => " (needs root)",
-            false => "",
+        let note = if experiment.work.needs_root() && !is_root {
+            " (needs root)"
+        } else {
+            ""
         };
         let text = format!("{}{note}", experiment.about);
         write_entry(out, experiment.name, width, &text)?;
@@ -68,7 +69,8 @@ const COLUMNS: usize = 80;
 
 /// A name and a text, which is folded beside it.
 fn write_entry(out: &mut impl Write, name: &str, width: usize, text: &str) -> io::Result<()> {
-    let (name, indent) = (format!("{name:<width$}"), " ".repeat(width));
+    let name = format!("{name:<width$}");
+    let indent = " ".repeat(width);
     writeln!(out, "{}", fold(COLUMNS, name, &indent, text.split(' ')))
 }
 
@@ -246,9 +248,10 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         let why = "nothing was measured: every sample failed";
         return Err(Failure::Running(why.to_owned()));
     }
-    match run.strict && !as_expected {
-        true => Err(Failure::Shown(1)),
-        false => Ok(()),
+    if run.strict && !as_expected {
+        Err(Failure::Shown(1))
+    } else {
+        Ok(())
     }
 }
 
@@ -271,9 +274,10 @@ fn writable(folder: &Path) -> Result<(), Failure> {
 /// it as it takes of what all take.
 fn share_of(left: Duration, each: &[Duration]) -> Duration {
     let all: Duration = each.iter().sum();
-    match all.is_zero() {
-        true => left,
-        false => left.mul_f64(each[0].div_duration_f64(all)),
+    if all.is_zero() {
+        left
+    } else {
+        left.mul_f64(each[0].div_duration_f64(all))
     }
 }
 
@@ -297,9 +301,10 @@ impl Laboratory {
         stop.listen()?;
         let mut guard = Command::new(std::env::current_exe()?);
         guard.args(["lab", "guard"]);
-        let testbed = match has_servers {
-            true => Some(Testbed::take(&measuring.scratch, Some(guard))?),
-            false => None,
+        let testbed = if has_servers {
+            Some(Testbed::take(&measuring.scratch, Some(guard))?)
+        } else {
+            None
         };
         let swept = testbed.as_ref().map_or(0, Testbed::swept);
         if swept > 0 {
@@ -369,8 +374,10 @@ impl Laboratory {
 }
 
 fn show_progress(name: &str, progress: &Progress<'_>, is_terminal: bool) {
-    let (done, total) = (progress.done + 1, progress.total);
-    let (configuration, system) = (progress.configuration, progress.system);
+    let done = progress.done + 1;
+    let total = progress.total;
+    let configuration = progress.configuration;
+    let system = progress.system;
     let left = progress.left.map_or(String::new(), |left| {
         let seconds = left.as_secs();
         format!(" · {} min {:02} s to go", seconds / 60, seconds % 60)
@@ -425,12 +432,13 @@ fn recorded(folder: &Path) -> Result<Vec<(&'static Experiment, Recorded)>, Failu
             recorded.push((*experiment, one));
         }
     }
-    match recorded.is_empty() {
-        false => Ok(recorded),
-        true => Err(Failure::Usage(format!(
+    if recorded.is_empty() {
+        Err(Failure::Usage(format!(
             "there are no samples in {}: weft lab run makes them",
             folder.display()
-        ))),
+        )))
+    } else {
+        Ok(recorded)
     }
 }
 
@@ -460,12 +468,13 @@ fn write_documents(path: &Path, reports: &[Report<'_>]) -> Result<(), Failure> {
             files::write_bytes(&document, text).map_err(about(&document))?;
         }
     }
-    match has_markers {
-        true => Ok(()),
-        false => Err(Failure::Usage(format!(
+    if has_markers {
+        Ok(())
+    } else {
+        Err(Failure::Usage(format!(
             "{} has no <!-- begin: lab NAME --> and <!-- end: lab NAME --> of these experiments",
             path.display()
-        ))),
+        )))
     }
 }
 
@@ -479,14 +488,16 @@ fn fill(document: &str, name: &str, text: &str) -> Option<String> {
     let begin = format!("<!-- begin: lab {name} -->");
     let from = document.find(&begin)? + begin.len();
     let to = from + document[from..].find(&format!("<!-- end: lab {name} -->"))?;
-    let (before, behind) = (&document[..from], &document[to..]);
+    let before = &document[..from];
+    let behind = &document[to..];
     Some(format!("{before}\n{text}\n{behind}"))
 }
 
 /// Compares what two runs found, experiment by experiment.
 fn compare_runs(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> {
     const LIMIT: f64 = 1.2;
-    let (old, new) = (recorded(&compare.old)?, recorded(&compare.new)?);
+    let old = recorded(&compare.old)?;
+    let new = recorded(&compare.new)?;
     let wanted = compare.experiments.as_deref().map(chosen).transpose()?;
     let is_wanted = |name: &str| match &wanted {
         Some(wanted) => wanted.iter().any(|experiment| experiment.name == name),
@@ -634,7 +645,8 @@ fn without_part<'a>(
 
 /// weft's fibers, dispatchers and netstacks, and runtimes of others that build here.
 fn runtimes(run: &Run) -> Result<Vec<System>, Failure> {
-    let (program, version) = (programs()?, env!("CARGO_PKG_VERSION"));
+    let program = programs()?;
+    let version = env!("CARGO_PKG_VERSION");
     let own = |name: &str, parameters| {
         let start = Start::Program {
             program: program.clone(),
@@ -685,13 +697,14 @@ fn programs() -> Result<PathBuf, Failure> {
 
 fn programs_beside(weft: &Path) -> Result<PathBuf, Failure> {
     let program = weft.with_file_name("weft-programs");
-    match program.is_file() {
-        true => Ok(program),
-        false => Err(Failure::Running(format!(
+    if program.is_file() {
+        Ok(program)
+    } else {
+        Err(Failure::Running(format!(
             "no program {}, which these experiments measure: build it with \
              `cargo build --release --package weftwork-programs`",
             program.display()
-        ))),
+        )))
     }
 }
 
@@ -759,7 +772,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_is_filled_between_its_markers_and_left_alone_without_them() {
+    fn documents_are_filled_between_markers() {
         let text = "a\n<!-- begin: lab x -->\nold\n<!-- end: lab x -->\nb\n";
         let filled = "a\n<!-- begin: lab x -->\nnew\n<!-- end: lab x -->\nb\n";
         assert_eq!(fill(text, "x", "new").as_deref(), Some(filled));
@@ -767,7 +780,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_on_request_is_left_out_unless_it_is_named() {
+    fn systems_on_request() {
         let left = |names: Option<&[String]>| {
             let mut systems = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
             assert!(only(&mut systems, Vec::new(), names).is_ok());
@@ -782,7 +795,7 @@ mod tests {
 
     /// Seen: `--systems nginx --system 'mine=…'` measured nginx alone, without a word.
     #[test]
-    fn a_server_of_ones_own_takes_part_whoever_else_does() {
+    fn custom_server_always_takes_part() {
         let cat = ::lab::custom("mine=/bin/cat {port} {root}").unwrap();
         let mut systems = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
         let named = ["weft".to_owned(), "mine".to_owned()];
@@ -802,7 +815,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_is_told_before_a_run() {
+    fn unwritable_folder_before_a_run() {
         let Err(Failure::Running(why)) = writable(Path::new("/dev/null/results")) else {
             panic!("it was written");
         };
@@ -811,7 +824,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_fits_a_terminal_and_pages_have_no_raw_links() {
+    fn list_fits_a_terminal() {
         let mut out = Vec::new();
         list(&mut out).unwrap_or_else(|_| panic!("it cannot be written"));
         let text = String::from_utf8(out).unwrap();
@@ -838,7 +851,7 @@ mod tests {
 
     /// `weft lab run all --budget 20m` could take twelve hours: each experiment had 20 minutes.
     #[test]
-    fn experiments_share_a_budget_by_how_long_they_take() {
+    fn shared_budget() {
         let minutes = |count: u64| Duration::from_secs(60 * count);
         let each = [minutes(30), minutes(10), minutes(20)];
         assert_eq!(share_of(minutes(20), &each), minutes(10));

@@ -81,7 +81,8 @@ fn spawn_cycle(total: &Arc<AtomicU64>) {
 fn spawn_parking_ring(total: &Arc<AtomicU64>) {
     let links: Arc<[Link; RING]> = Arc::new(std::array::from_fn(|_| Link::default()));
     for at in 0..RING {
-        let (ring, mut batch) = (Arc::clone(&links), Batch::of(total));
+        let ring = Arc::clone(&links);
+        let mut batch = Batch::of(total);
         let handle = go!({
             loop {
                 while !ring[at].has_token.swap(false, Acquire) {
@@ -99,16 +100,19 @@ fn spawn_parking_ring(total: &Arc<AtomicU64>) {
 }
 
 fn transfer() -> Option<String> {
-    let (round, start) = (Round::new(|| Semaphore::new(0)), Instant::now());
+    let round = Round::new(|| Semaphore::new(0));
+    let start = Instant::now();
     for me in 0..round.seats.len() {
         let round = Arc::clone(&round);
         go!({
-            let (mut seen, mut random) = (0, Random::new(me as u64 + 1));
+            let mut seen = 0;
+            let mut random = Random::new(me as u64 + 1);
             while !STOP.load(Relaxed) {
                 if !round.is_new(me, &mut seen) {
-                    match round.exhausts {
-                        true => round.seats[me].wait(),
-                        false => yield_now(),
+                    if round.exhausts {
+                        round.seats[me].wait();
+                    } else {
+                        yield_now();
                     }
                 } else if round.is_led_by(me) {
                     round.lead(me, &mut random, Semaphore::post);

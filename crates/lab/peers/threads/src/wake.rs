@@ -56,7 +56,8 @@ pub fn measure(play: fn(usize)) -> Option<String> {
         });
     }
     thread::sleep(Duration::from_millis(get("ms", 1000)));
-    let (ops, nanos) = (OPS.load(Relaxed), ON_ITS_WAY.load(Relaxed));
+    let ops = OPS.load(Relaxed);
+    let nanos = ON_ITS_WAY.load(Relaxed);
     Some(result(ops, Duration::from_nanos(nanos)))
 }
 
@@ -114,7 +115,8 @@ fn by_ring(way: u64, mine: &Side, other: &Side) {
     mine.ring.set(ring.as_raw_fd()).unwrap();
     mine.eventfd.set(eventfd).unwrap();
     READY.wait();
-    let (other_ring, other_eventfd) = (*other.ring.get().unwrap(), *other.eventfd.get().unwrap());
+    let other_ring = *other.ring.get().unwrap();
+    let other_eventfd = *other.eventfd.get().unwrap();
     let mut count = 0u64;
     let mut is_armed = false;
     loop {

@@ -70,7 +70,8 @@ fn spawn_cycle(total: &Arc<AtomicU64>) {
         }
         let spots: Arc<[Notify; RING]> = Arc::new(std::array::from_fn(|_| Notify::new()));
         for at in 0..RING {
-            let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
+            let spots = Arc::clone(&spots);
+            let mut batch = Batch::of(total);
             tokio::spawn(async move {
                 loop {
                     spots[at].notified().await;
@@ -90,12 +91,14 @@ fn transfer() -> Option<String> {
     for me in 0..round.seats.len() {
         let round = Arc::clone(&round);
         tokio::spawn(async move {
-            let (mut seen, mut random) = (0, Random::new(me as u64 + 1));
+            let mut seen = 0;
+            let mut random = Random::new(me as u64 + 1);
             while !STOP.load(Relaxed) {
                 if !round.is_new(me, &mut seen) {
-                    match round.exhausts {
-                        true => round.seats[me].notified().await,
-                        false => tokio::task::yield_now().await,
+                    if round.exhausts {
+                        round.seats[me].notified().await;
+                    } else {
+                        tokio::task::yield_now().await;
                     }
                 } else if round.is_led_by(me) {
                     let mut lead = || round.lead(me, &mut random, Notify::notify_one);
@@ -115,7 +118,8 @@ fn memory() -> Option<String> {
     let release = Arc::new(Notify::new());
     let start = |count, all: &Arc<common::Parked>| {
         for _ in 0..count {
-            let (release, all) = (Arc::clone(&release), Arc::clone(all));
+            let release = Arc::clone(&release);
+            let all = Arc::clone(all);
             tokio::spawn(async move {
                 let waiting = release.notified();
                 all.parked.fetch_add(1, Relaxed);
@@ -151,10 +155,13 @@ fn cpu_time() -> f64 {
 }
 
 fn idle() -> Option<String> {
-    let (count, period) = (get("threads", 0), Duration::from_millis(get("period_ms", 60_000)));
-    let (woken, asleep) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let count = get("threads", 0);
+    let period = Duration::from_millis(get("period_ms", 60_000));
+    let woken = Arc::new(AtomicU64::new(0));
+    let asleep = Arc::new(AtomicU64::new(0));
     for at in 0..count {
-        let (woken, asleep) = (Arc::clone(&woken), Arc::clone(&asleep));
+        let woken = Arc::clone(&woken);
+        let asleep = Arc::clone(&asleep);
         tokio::spawn(async move {
             asleep.fetch_add(1, Relaxed);
             tokio::time::sleep(period * at as u32 / count as u32).await;
@@ -170,7 +177,8 @@ fn idle() -> Option<String> {
     std::thread::sleep(Duration::from_millis(100));
     let (before, cpu_before, start) = (woken.load(Relaxed), cpu_time(), Instant::now());
     std::thread::sleep(Duration::from_millis(get("ms", 1000)));
-    let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_time() - cpu_before);
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu = cpu_time() - cpu_before;
     let ops = woken.load(Relaxed) - before;
     Some(format!("{{\"ops\":{ops},\"seconds\":{seconds},\"cpu_seconds\":{cpu}}}"))
 }

@@ -29,7 +29,8 @@ pub(super) fn serve(listener: &TcpListener, mut replies: Replies) -> io::Result<
     epoll::add(&poll, listener, data, EventFlags::IN)?;
     // By descriptor.
     let mut connections: Vec<Option<Connection>> = Vec::new();
-    let (mut ready, mut buffer) = (Vec::with_capacity(512), vec![0; INPUT_BYTES]);
+    let mut ready = Vec::with_capacity(512);
+    let mut buffer = vec![0; INPUT_BYTES];
     loop {
         ready.clear();
         epoll::wait(&poll, spare_capacity(&mut ready), None)?;
@@ -51,9 +52,10 @@ pub(super) fn serve(listener: &TcpListener, mut replies: Replies) -> io::Result<
             let waits = connection.sent < connection.output.len();
             if waits != connection.waits_to_send {
                 connection.waits_to_send = waits;
-                let wanted = match waits {
-                    true => EventFlags::OUT,
-                    false => EventFlags::IN,
+                let wanted = if waits {
+                    EventFlags::OUT
+                } else {
+                    EventFlags::IN
                 };
                 epoll::modify(&poll, &connection.stream, EventData::new_u64(at), wanted)?;
             }
@@ -113,9 +115,10 @@ impl Connection {
         }
         self.output.clear();
         self.sent = 0;
-        match self.closes {
-            true => Err(ErrorKind::ConnectionAborted.into()),
-            false => Ok(()),
+        if self.closes {
+            Err(ErrorKind::ConnectionAborted.into())
+        } else {
+            Ok(())
         }
     }
 

@@ -27,7 +27,8 @@ const NOT_FOUND: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
 impl Replies {
     /// All files below a folder.
     pub(super) fn of_files(root: &Path) -> io::Result<Replies> {
-        let (mut replies, mut open) = (HashMap::new(), vec![root.to_owned()]);
+        let mut replies = HashMap::new();
+        let mut open = vec![root.to_owned()];
         while let Some(folder) = open.pop() {
             for entry in fs::read_dir(folder)? {
                 let path = entry?.path();
@@ -60,7 +61,8 @@ impl Replies {
 }
 
 fn web(replies: &HashMap<Vec<u8>, Vec<u8>>, input: &[u8], output: &mut Vec<u8>) -> Answered {
-    let (mut used, mut closes) = (0, false);
+    let mut used = 0;
+    let mut closes = false;
     while let Some(length) = find(&input[used..], b"\r\n\r\n") {
         let head = &input[used..used + length];
         used += length + 4;
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_requests_are_answered_and_the_rest_is_left() {
+    fn partial_requests_wait() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("deep")).unwrap();
         fs::write(folder.path().join("deep/a"), "body").unwrap();
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_has_one_value_for_all_keys() {
+    fn one_cache_value() {
         let mut replies = Replies::of_a_cache();
         let mut ask = |input: &[u8]| {
             let mut output = Vec::new();

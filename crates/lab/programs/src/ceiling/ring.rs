@@ -132,9 +132,10 @@ impl Server {
         if connection.filled == connection.input.len() {
             connection.input.resize(2 * connection.filled, 0);
         }
-        match connection.output.is_empty() {
-            true => self.receive(at),
-            false => self.send(at),
+        if connection.output.is_empty() {
+            self.receive(at)
+        } else {
+            self.send(at)
         }
     }
 

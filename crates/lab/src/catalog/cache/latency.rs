@@ -63,7 +63,8 @@ pub(super) fn take(
 }
 
 fn expectations(rows: &Rows) -> Expectations {
-    let (p99, rate) = (rows.by(&Measure::P99), rows.by(&Measure::RATE));
+    let p99 = rows.by(&Measure::P99);
+    let rate = rows.by(&Measure::RATE);
     vec![
         p99.near(&label(70), "weft cache", 0.8, "memcached"),
         rate.beats(&label(110), "weft cache", &["memcached"], 1.0),

@@ -132,7 +132,7 @@ mod tests {
     /// What was measured first does not all agree with what is wanted: LAP was 2.95 times FDM's
     /// best, and epoll beside FDM was behind by a third, where the summary had them about equal.
     #[test]
-    fn the_order_that_is_expected_is_the_one_that_was_measured() {
+    fn expected_order_of_dispatchers() {
         let not_met = not_met(KNOWN);
         let expected = [
             "epoll, 6000 idle, 100 at a time: time per operation of at most that of fdm-8",
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mechanism_that_is_out_of_order_is_noticed() {
+    fn unexpected_order_is_noticed() {
         for (at, (name, nanos)) in KNOWN.iter().enumerate() {
             // Nothing is wanted of the bare call, but others are held to it.
             let factor = if *name == "bare" { 1e-3 } else { 1e3 };

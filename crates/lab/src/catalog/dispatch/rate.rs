@@ -75,7 +75,8 @@ fn take(
         ..ServerLimits::default()
     };
     let mut server = bench.start(system, &site, limits)?;
-    let (url, idle) = (server.url("/1024.html"), configuration.get("idle", 0));
+    let url = server.url("/1024.html");
+    let idle = configuration.get("idle", 0);
     let how = match configuration.parameter("rate") {
         Some(rate) => format!("-c 1000 --rate {rate} --arrivals poisson"),
         None => "-c 64".to_owned(),
@@ -92,7 +93,8 @@ fn queue_of(kind: &str) -> Option<u64> {
 }
 
 fn expectations(rows: &Rows) -> Expectations {
-    let (rate, time) = (rows.by(&Measure::RATE), rows.by(&Measure::P50));
+    let rate = rows.by(&Measure::RATE);
+    let time = rows.by(&Measure::P50);
     let others = ["event poll", "event select"];
     // The second are those of a quick look.
     let each = [(6000, 80, 40), (3000, 110, 60)].map(|(idle, high, middle)| {
@@ -113,7 +115,7 @@ mod tests {
 
     /// Seen: of real-time signals only what falls back to poll, with one of the papers' two queues.
     #[test]
-    fn every_dispatcher_is_a_form_of_weft_with_the_queue_that_it_names() {
+    fn dispatchers_and_signal_queues() {
         let forms = weft_forms(Path::new("/nowhere/weft"), "");
         let words = |kind: &str| {
             let form = forms.iter().find(|form| form.kind == kind);

@@ -32,7 +32,8 @@ fn take(
     system: &System,
 ) -> Result<Sample, Fault> {
     let mut server = super::weft(bench)?;
-    let (url, rate) = (server.url("/400.html"), configuration.get("rate", 1000));
+    let url = server.url("/400.html");
+    let rate = configuration.get("rate", 1000);
     let mut load = words(&format!("http {url} -c 64 --rate {rate} --warm-up 300ms"));
     load.extend_from_slice(super::own_words(system)?);
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())

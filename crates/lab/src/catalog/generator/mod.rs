@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_found_in_what_wrk_says() {
+    fn numbers_of_wrk() {
         let said = "    Latency   635.91us    0.89ms  12.59ms   93.92%\n     50%  250.00us\n     99%    \
                     1.50ms\n  825511 requests in 1.10s, 388.94MB read\nRequests/sec: 748868.53\n";
         assert_eq!(number_behind(said, "Requests/sec:"), Some(748_868.53));

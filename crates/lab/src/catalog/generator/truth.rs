@@ -60,7 +60,8 @@ fn take(
     let argv = match &*system.kind {
         "wrk" => super::wrk(system, configuration, bench.seconds, &url, &[GZIP]),
         "httperf" => {
-            let (port, rate) = (server.port, configuration.get("rate", 100));
+            let port = server.port;
+            let rate = configuration.get("rate", 100);
             let count = (rate as f64 * bench.seconds).ceil();
             let mut argv = super::program(system);
             let how = words(&format!(
@@ -87,16 +88,15 @@ fn take(
         let found = super::number_behind(said, name);
         found.ok_or_else(|| format!("{} said: {said}", system.name))
     };
-    let (rate, mean) = match is_open {
-        false => (number("Requests/sec:")?, number("Latency")?),
-        true => {
-            if number("Errors: total")? > 0.0 {
-                return Err(watched.said.into());
-            }
-            let mean = number("Connection time [ms]: min")?;
-            let mean = super::number_behind(&watched.said, " avg").unwrap_or(mean);
-            (number("Request rate:")?, mean * 1e3)
+    let (rate, mean) = if is_open {
+        if number("Errors: total")? > 0.0 {
+            return Err(watched.said.into());
         }
+        let mean = number("Connection time [ms]: min")?;
+        let mean = super::number_behind(&watched.said, " avg").unwrap_or(mean);
+        (number("Request rate:")?, mean * 1e3)
+    } else {
+        (number("Requests/sec:")?, number("Latency")?)
     };
     Ok(Sample {
         noise: watched.noise,

@@ -74,7 +74,8 @@ fn take(
 }
 
 fn expectations(rows: &Rows) -> Expectations {
-    let (goodput, cpu) = (rows.by(&Measure::GBIT), rows.by(&Measure::MACHINE_US));
+    let goodput = rows.by(&Measure::GBIT);
+    let cpu = rows.by(&Measure::MACHINE_US);
     // The paper's ratios, and at 1500 this project's goal.
     let shape = MTUS
         .iter()
@@ -90,7 +91,7 @@ mod tests {
 
     /// Seen: the paper's 6,000 bytes were no configuration.
     #[test]
-    fn the_paper_s_packets_are_all_asked_for_at_its_ratios() {
+    fn packet_sizes_of_the_paper() {
         let paper = [
             (128, 0.3, 0.6),
             (256, 0.8, 1.5),

@@ -56,7 +56,8 @@ fn configurations(_: &Breadth) -> Vec<Configuration> {
 }
 
 fn expectations(rows: &Rows) -> Expectations {
-    let (rate, cost) = (rows.by(&RATE), rows.by(&Measure::NANOS));
+    let rate = rows.by(&RATE);
+    let cost = rows.by(&Measure::NANOS);
     let pairs = rate.at_least(ALONE, NETSTACK, 1_000_000.0);
     let connections = rate.at_least(CONNECTIONS, NETSTACK, 200_000.0);
     let crowds = PAIRS[1..].iter();
@@ -74,7 +75,7 @@ mod tests {
     use crate::sample::Output;
 
     #[test]
-    fn a_sample_says_how_many_a_second_how_long_each_and_how_much_memory() {
+    fn figures_of_a_sample() {
         let sample: Sample = Output {
             ops: 1_000_000,
             seconds: 0.5,

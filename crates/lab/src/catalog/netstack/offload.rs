@@ -51,9 +51,10 @@ fn take(
         None => super::pages(bench, system, plan)?,
         Some(size) => {
             let site = web::site(bench, "short-and-long", &[SHORT_BYTES, BULK_BYTES])?;
-            let more: &[&str] = match system.kind == TAP {
-                true => &["--memory-file-max", "128M"],
-                false => &[],
+            let more: &[&str] = if system.kind == TAP {
+                &["--memory-file-max", "128M"]
+            } else {
+                &[]
             };
             let server = bench.start_on(plan, system, &site, 1, more)?;
             let url = server.url(&format!("/{size}.html"));
@@ -69,7 +70,8 @@ fn take(
 }
 
 fn expectations(rows: &Rows) -> Expectations {
-    let (cpu, goodput) = (rows.by(&Measure::CPU_US), rows.by(&Measure::GBIT));
+    let cpu = rows.by(&Measure::CPU_US);
+    let goodput = rows.by(&Measure::GBIT);
     vec![
         cpu.near(SHORT, TAP, 0.8, KERNEL),
         goodput.beats(BULK, TAP, &[KERNEL], 0.8),

@@ -94,7 +94,8 @@ fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sam
     load.extend(words("-c 50 --warm-up 1s"));
     bench.seconds *= LASTS;
     let file = bench.testbed.scratch().join("perf.data");
-    let (pids, seconds) = (server.pids(), 1.0 + bench.seconds);
+    let pids = server.pids();
+    let seconds = 1.0 + bench.seconds;
     let record = format!("record -q -e cpu-clock -F 997 -p {pids} -o");
     let mut argv: Vec<OsString> = vec![perf.clone().into()];
     argv.extend(words(&record).into_iter().map(Into::into));

@@ -32,7 +32,8 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS_PER_OPERATION);
-    let (one, two) = ("park: 1 processor, many", "park: 2 processors, many");
+    let one = "park: 1 processor, many";
+    let two = "park: 2 processors, many";
     let mut expected = vec![
         judge.at_most(one, "weft", 60.0),
         judge.within(two, one, "weft", 2.0),

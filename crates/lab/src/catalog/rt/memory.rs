@@ -51,7 +51,8 @@ const VIRTUAL: Measure = Measure {
 
 fn expectations(rows: &Rows) -> Expectations {
     const KIB: f64 = 1024.0;
-    let (memory, start) = (rows.by(&Measure::BYTES_PER_THREAD), rows.by(&START));
+    let memory = rows.by(&Measure::BYTES_PER_THREAD);
+    let start = rows.by(&START);
     let each = COUNTS.map(|(configuration, _)| memory.at_most(configuration, "weft", 4.3 * KIB));
     let start = start.at_most(MILLION, "weft", 10.0);
     each.into_iter().chain([start]).collect()
@@ -65,7 +66,7 @@ mod tests {
     /// Seen: "time to start all of at most 10 s" decided, and no table had it; nor what each takes
     /// of the address space, though every program says it.
     #[test]
-    fn all_that_a_program_says_is_measured() {
+    fn output_values() {
         let sample: Sample = Output {
             ops: 10,
             seconds: 2.0,

@@ -35,7 +35,8 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let (limit_ms, transfers) = breadth.pick((1000, 20), (5000, 100));
     let configurations = [("exhaust", 1), (NO_EXHAUST, 0)].map(|(label, exhaust)| {
         let sizes = [("processors", 2), ("threads", 100)];
-        let (until, how) = (("transfers", transfers), ("exhaust", exhaust));
+        let until = ("transfers", transfers);
+        let how = ("exhaust", exhaust);
         let limits = [until, how, ("limit_ms", limit_ms)];
         Configuration::new(label, "transfer", [&sizes[..], &limits].concat())
     });

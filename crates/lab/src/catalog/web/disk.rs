@@ -102,7 +102,8 @@ fn take(
     let unit_s = bench.seconds;
     let warm_up_s = (UNITS * unit_s).max(if is_slow { SLOW_WARM_UP_S } else { 0.0 });
     let load = |path: &str, how: &str, list: &str| {
-        let (url, warm_up_ms) = (server.url(path), warm_up_s * 1e3);
+        let url = server.url(path);
+        let warm_up_ms = warm_up_s * 1e3;
         let mut load = words(&format!("http {url} --warm-up {warm_up_ms:.0}ms {how}"));
         load.push(site.join(list).display().to_string());
         load

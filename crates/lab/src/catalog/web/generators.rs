@@ -83,7 +83,8 @@ fn figures(said: &str, server_s: f64) -> Result<[(&'static str, f64); 2], Fault>
 }
 
 fn expectations(rows: &Rows) -> Expectations {
-    let (rate, cpu) = (rows.by(&Measure::RATE), rows.by(&Measure::CPU_US));
+    let rate = rows.by(&Measure::RATE);
+    let cpu = rows.by(&Measure::CPU_US);
     vec![
         rate.beats(BY_WEFT, "weft", super::NGINX, 1.7),
         // Where the generator is the limit, only costs differ.
@@ -101,13 +102,13 @@ mod tests {
     /// Seen: the server's share of its core from wrk's start to its end, divided by wrk's rate.
     /// Cause: wrk's clock runs for a shorter time, so the cost of a request came out too small.
     #[test]
-    fn the_cost_of_a_request_is_by_wrks_own_count() {
+    fn cost_by_wrks_count() {
         let figures = figures(SAID, 0.9).unwrap();
         assert_eq!(figures, [("rate_per_s", 119_900.25), ("cpu_us", 7.5)]);
     }
 
     #[test]
-    fn a_run_of_wrk_with_errors_has_no_figures() {
+    fn wrk_errors() {
         let errors = "  Socket errors: connect 0, read 3, write 0, timeout 0\n";
         for said in [
             "",

@@ -117,9 +117,10 @@ fn make_fileset(bench: &mut Bench<'_>, folder: &Path, how: &[&str]) -> Result<()
 fn cool(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        match path.is_dir() {
-            true => cool(&path)?,
-            false => drop_from_page_cache(&path)?,
+        if path.is_dir() {
+            cool(&path)?
+        } else {
+            drop_from_page_cache(&path)?
         }
     }
     Ok(())

@@ -87,10 +87,12 @@ fn take(
 ) -> Result<Sample, Fault> {
     let site = super::site(bench, "sizes", SIZES)?;
     let size = configuration.get("size", 400);
-    let (path, body) = (format!("/{size}.html"), super::body(size, size as usize));
+    let path = format!("/{size}.html");
+    let body = super::body(size, size as usize);
     let mut server = bench.start(system, &site, ServerLimits::default())?;
     server.verify(&path, &body)?;
-    let (url, connections) = (server.url(&path), configuration.get("connections", 64));
+    let url = server.url(&path);
+    let connections = configuration.get("connections", 64);
     let (depth, close) = (
         configuration.get("depth", 1),
         configuration.either("close", "--close", ""),

@@ -64,7 +64,8 @@ fn take(
 }
 
 fn expectations(rows: &Rows) -> Expectations {
-    let (rate, errors) = (rows.by(&Measure::RATE), rows.by(&Measure::ERRORS));
+    let rate = rows.by(&Measure::RATE);
+    let errors = rows.by(&Measure::ERRORS);
     vec![
         rate.beats(&label(120), "weft", super::NGINX, 1.0),
         errors.at_most(&label(120), "weft", 1.0),

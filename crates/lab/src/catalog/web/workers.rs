@@ -101,7 +101,8 @@ fn take(
     let connections = servers * workers * CONNECTIONS;
     let addresses = server.addresses();
     let to = addresses.iter().map(|one| format!("--connect-to {one} "));
-    let (url, to) = (server.url(PATH), to.collect::<String>());
+    let url = server.url(PATH);
+    let to = to.collect::<String>();
     let ask = format!("http {url} {to} --connections {connections} {WARM_UP}");
     let Some(rate) = configuration.parameter("rate") else {
         let closed = bench.drive_among(&mut server, &words(&ask))?.sound()?;
@@ -132,7 +133,8 @@ fn both(busy: &Sample, mut half: Sample) -> Sample {
 }
 
 fn expectations(rows: &Rows) -> Expectations {
-    let (cpu, p99) = (rows.by(&BUSY_CPU), rows.by(&P99));
+    let cpu = rows.by(&BUSY_CPU);
+    let p99 = rows.by(&P99);
     let systems = WEB_WORKERS.systems.iter();
     let each = systems.filter(|system| rows.has_system(system));
     let each = each.flat_map(|system| {
@@ -150,7 +152,7 @@ mod tests {
     use crate::sample::Noise;
 
     #[test]
-    fn workers_have_the_same_load_however_many_servers_they_are_of() {
+    fn load_per_worker() {
         let configurations = configurations(&Breadth {
             quick: false,
             peak_per_s: Some(100_000.0),
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_has_the_figures_of_both_loads_and_the_greater_noise() {
+    fn sample_of_two_loads() {
         let sample = |cpu_us, others_percent| Sample {
             noise: Noise {
                 others_percent,

@@ -210,8 +210,8 @@ fn begin_count(
     exptime: u32,
 ) -> Result<Counted, StoreError> {
     let exptime = cx.deadline(exptime.into());
-    let mut room = [0; DECIMAL_LEN_MAX];
-    let text = decimal(initial, &mut room);
+    let mut buffer = [0; DECIMAL_LEN_MAX];
+    let text = decimal(initial, &mut buffer);
     let rule = Rule::from(Mode::Add);
     Ok(match cx.items.store(key, text, 0, exptime, rule)? {
         StoreOutcome::Stored { cas } => Counted::Stored {

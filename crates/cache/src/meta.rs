@@ -198,13 +198,13 @@ pub(crate) fn words_of<'t, 'a>(
 pub(crate) fn key<'a>(
     word: &'a [u8],
     flags: &Flags,
-    room: &'a mut [u8; KEY_LEN_MAX],
+    buffer: &'a mut [u8; KEY_LEN_MAX],
 ) -> Result<&'a [u8], &'static [u8]> {
     if !flags.has(b'b') {
         return Ok(word);
     }
-    match base64::decode(word, room) {
-        Some(len) => Ok(&room[..len]),
+    match base64::decode(word, buffer) {
+        Some(len) => Ok(&buffer[..len]),
         None => Err(BAD_KEY),
     }
 }

@@ -87,16 +87,16 @@ fn is_space(byte: u8) -> bool {
 /// The longest decimal that [`decimal`] writes.
 pub(crate) const DECIMAL_LEN_MAX: usize = 20;
 
-/// Writes `value` at the end of `room`, and returns the digits.
+/// Writes `value` at the end of `buffer`, and returns the digits.
 #[inline]
-pub(crate) fn decimal(mut value: u64, room: &mut [u8; DECIMAL_LEN_MAX]) -> &[u8] {
-    let mut at = room.len();
+pub(crate) fn decimal(mut value: u64, buffer: &mut [u8; DECIMAL_LEN_MAX]) -> &[u8] {
+    let mut at = buffer.len();
     loop {
         at -= 1;
-        room[at] = b'0' + (value % 10) as u8;
+        buffer[at] = b'0' + (value % 10) as u8;
         value /= 10;
         if value == 0 {
-            return &room[at..];
+            return &buffer[at..];
         }
     }
 }

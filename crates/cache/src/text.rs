@@ -18,6 +18,7 @@ use crate::service::Auth;
 use crate::service::counters::Count;
 use crate::store::{DeleteRule, Deleted};
 use crate::words::{BAD_EXPTIME, BAD_FORMAT, KEY_LEN_MAX, LINE_LEN_MAX, Tokens, without_cr};
+use storage::Verb;
 
 /// The longest `user password` that is read.
 const PASSWORD_LEN_MAX: usize = 2048;
@@ -31,7 +32,8 @@ const STORED: &[u8] = b"STORED\r\n";
 const BAD_PASSWORD_FORMAT: &[u8] = b"CLIENT_ERROR bad authentication token format\r\n";
 const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated\r\n";
 
-/// Takes one command, if its line is whole.
+/// Takes one command, if its line is whole. The commands of most traffic are recognised by their
+/// first bytes, so that a line of `get` need not be split into words.
 #[inline]
 pub(crate) fn step(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
     let Some(end) = memchr::memchr(b'\n', input) else {
@@ -40,24 +42,23 @@ pub(crate) fn step(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Pro
     let line = without_cr(&input[..end]);
     let start = line.iter().take_while(|&&byte| byte == b' ').count();
     let line = &line[start..];
+    let after = end + 1;
+    if end > LINE_LEN_MAX {
+        return long_line(cx, state, line, start, end);
+    }
     match line {
         [b'g', b'e', b't', b' ', keys @ ..] => {
-            let at = start + 4;
-            return retrieval::whole_line(cx, state, Retrieval::GET, keys, at, end);
+            retrieval::whole_line(cx, state, Retrieval::GET, keys, start + 4, end)
         }
-        [b'm', b'g', b' ', ..] if end <= LINE_LEN_MAX => {
+        [b'm', b'g'] | [b'm', b'g', b' ', ..] => {
             meta::get::run(cx, &Tokens::split(line));
-            return Progress::used(end + 1);
+            Progress::used(after)
         }
-        [b's', b'e', b't', b' ', ..] if end <= LINE_LEN_MAX => {
-            return storage::begin(cx, state, line, input, end + 1);
+        [b's', b'e', b't'] | [b's', b'e', b't', b' ', ..] => {
+            storage::begin(cx, state, Verb::Set, &Tokens::split(line), input, after)
         }
-        _ => {}
+        _ => dispatch(cx, state, &Tokens::split(line), start, input, end),
     }
-    if end > LINE_LEN_MAX && Retrieval::of_line(line).is_none() {
-        return too_long(cx, state);
-    }
-    dispatch(cx, state, line, start, input, end)
 }
 
 /// Asks for the items of the retrievals that the input begins with, before they are served one by
@@ -104,6 +105,21 @@ fn unfinished(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress
     }
 }
 
+/// A whole line longer than the limit: a retrieval of many keys, or an error.
+#[cold]
+fn long_line(
+    cx: &mut Context<'_>,
+    state: &mut State,
+    line: &[u8],
+    start: usize,
+    end: usize,
+) -> Progress {
+    match Retrieval::of_line(line) {
+        Some(_) => retrieval::begin(cx, state, line, start, end),
+        None => too_long(cx, state),
+    }
+}
+
 #[cold]
 fn too_long(cx: &mut Context<'_>, state: &mut State) -> Progress {
     cx.out.put(LINE_TOO_LONG);
@@ -111,32 +127,30 @@ fn too_long(cx: &mut Context<'_>, state: &mut State) -> Progress {
     Progress::used(0)
 }
 
-/// All commands but the most frequent.
+/// All commands that [`step`] does not recognise by their first bytes.
 fn dispatch(
     cx: &mut Context<'_>,
     state: &mut State,
-    line: &[u8],
+    tokens: &Tokens<'_>,
     start: usize,
     input: &[u8],
     end: usize,
 ) -> Progress {
-    let tokens = Tokens::split(line);
     let after = end + 1;
+    if let Some(verb) = Verb::of(tokens.command()) {
+        return storage::begin(cx, state, verb, tokens, input, after);
+    }
     match tokens.command() {
         b"get" | b"gets" | b"gat" | b"gats" | b"bget" => {
-            return retrieval::begin(cx, state, line, start, end);
+            return retrieval::begin(cx, state, tokens.line(), start, end);
         }
-        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" | b"ms" => {
-            return storage::begin(cx, state, line, input, after);
-        }
-        b"mg" => meta::get::run(cx, &tokens),
-        b"md" => meta::delete::run(cx, &tokens),
-        b"ma" => meta::arithmetic::run(cx, &tokens),
-        b"me" => meta::debug::run(cx, &tokens),
+        b"md" => meta::delete::run(cx, tokens),
+        b"ma" => meta::arithmetic::run(cx, tokens),
+        b"me" => meta::debug::run(cx, tokens),
         b"mn" => cx.out.put(b"MN\r\n"),
-        b"incr" | b"decr" => arithmetic::run(cx, &tokens),
-        b"delete" => delete(cx, &tokens),
-        b"touch" => touch(cx, &tokens),
+        b"incr" | b"decr" => arithmetic::run(cx, tokens),
+        b"delete" => delete(cx, tokens),
+        b"touch" => touch(cx, tokens),
         b"quit" => {
             *state = State::Closed;
             return Progress::then(Next::Close);
@@ -147,7 +161,7 @@ fn dispatch(
             return Progress::then(Next::Close);
         }
         _ if after < LINE_LEN_MIN => cx.out.put(BAD_FORMAT),
-        _ => admin::run(cx, state, &tokens),
+        _ => admin::run(cx, state, tokens),
     }
     Progress::used(after)
 }

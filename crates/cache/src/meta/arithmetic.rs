@@ -21,9 +21,9 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     let Some((key_word, words)) = words_of(cx, tokens) else {
         return;
     };
-    let mut room = [0; KEY_LEN_MAX];
+    let mut buffer = [0; KEY_LEN_MAX];
     let Ok((flags, key)) =
-        Flags::read(words, cx).and_then(|flags| Ok((flags, key(key_word, &flags, &mut room)?)))
+        Flags::read(words, cx).and_then(|flags| Ok((flags, key(key_word, &flags, &mut buffer)?)))
     else {
         return cx.out.put(BAD_FLAG);
     };
@@ -98,8 +98,8 @@ fn begin(
         new_cas: flags.new_cas,
         ..Rule::default()
     };
-    let mut room = [0; DECIMAL_LEN_MAX];
-    let text = decimal(flags.initial, &mut room);
+    let mut buffer = [0; DECIMAL_LEN_MAX];
+    let text = decimal(flags.initial, &mut buffer);
     let exptime = flags.new_exptime(words);
     match cx.items.store(key, text, 0, exptime, rule)? {
         StoreOutcome::Stored { cas } => {
@@ -122,8 +122,8 @@ struct NewNumber {
 
 fn reply(cx: &mut Context<'_>, key_word: &[u8], words: &[&[u8]], flags: &Flags, new: &NewNumber) {
     let mut exptime = new.exptime;
-    let mut room = [0; DECIMAL_LEN_MAX];
-    let text = decimal(new.number, &mut room);
+    let mut buffer = [0; DECIMAL_LEN_MAX];
+    let text = decimal(new.number, &mut buffer);
     let has_value = flags.has(b'v');
     cx.out.put_with(|to| {
         if has_value {

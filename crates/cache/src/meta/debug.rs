@@ -14,10 +14,10 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         [_, key, flags @ ..] => (*key, flags.iter().any(|flag| flag.starts_with(b"b"))),
         _ => return cx.out.put(BAD_FORMAT),
     };
-    let mut room = [0; KEY_LEN_MAX];
+    let mut buffer = [0; KEY_LEN_MAX];
     let key = match is_encoded {
         false => Some(key_word),
-        true => base64::decode(key_word, &mut room).map(|len| &room[..len]),
+        true => base64::decode(key_word, &mut buffer).map(|len| &buffer[..len]),
     };
     let Some(key) = key.filter(|_| key_word.len() <= KEY_LEN_MAX) else {
         return cx.out.put(BAD_FORMAT);

@@ -10,10 +10,10 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     let Some((key_word, words)) = words_of(cx, tokens) else {
         return;
     };
-    let mut room = [0; KEY_LEN_MAX];
+    let mut buffer = [0; KEY_LEN_MAX];
     let read = Flags::read(words, cx).and_then(|flags| {
         flags.check_opaque()?;
-        Ok((flags, key(key_word, &flags, &mut room)?))
+        Ok((flags, key(key_word, &flags, &mut buffer)?))
     });
     let (flags, key) = match read {
         Ok(read) => read,

@@ -18,7 +18,7 @@ pub(crate) struct Reply<'a> {
 pub(crate) fn read<'a>(
     cx: &Context<'_>,
     tokens: &Tokens<'a>,
-    key_room: &'a mut [u8; KEY_LEN_MAX],
+    key_buffer: &'a mut [u8; KEY_LEN_MAX],
 ) -> Result<(Storage<'a>, Reply<'a>), Bad> {
     let [_, key_word, len, words @ ..] = tokens.parts() else {
         return Err(Bad::Line(BAD_FORMAT));
@@ -33,7 +33,7 @@ pub(crate) fn read<'a>(
         return Err(bad(FLAGS_TOO_LONG));
     }
     let flags = Flags::read(words, cx).map_err(bad)?;
-    let key = key(key_word, &flags, key_room).map_err(bad)?;
+    let key = key(key_word, &flags, key_buffer).map_err(bad)?;
     let (name, mode) = mode(&flags).ok_or(bad(b"CLIENT_ERROR invalid mode for ms M token\r\n"))?;
     flags.check_opaque().map_err(bad)?;
     let reply = Reply {

@@ -5,6 +5,7 @@ pub(crate) mod counters;
 pub(crate) mod flush;
 pub(crate) mod mover;
 pub(crate) mod patience;
+pub(crate) mod publish;
 pub(crate) mod reservation;
 pub(crate) mod state;
 

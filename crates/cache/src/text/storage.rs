@@ -26,18 +26,47 @@ enum Style<'a> {
     Meta(meta::set::Reply<'a>),
 }
 
+/// A store command by its first word.
+#[derive(Clone, Copy)]
+pub(crate) enum Verb {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas,
+    /// `ms`, whose flags say which of the others it is.
+    Meta,
+}
+
+impl Verb {
+    pub(crate) fn of(word: &[u8]) -> Option<Verb> {
+        Some(match word {
+            b"set" => Verb::Set,
+            b"add" => Verb::Add,
+            b"replace" => Verb::Replace,
+            b"append" => Verb::Append,
+            b"prepend" => Verb::Prepend,
+            b"cas" => Verb::Cas,
+            b"ms" => Verb::Meta,
+            _ => return None,
+        })
+    }
+}
+
 /// Begins a store command, whose line ends before `after`.
 #[inline]
 pub(crate) fn begin(
     cx: &mut Context<'_>,
     state: &mut State,
-    line: &[u8],
+    verb: Verb,
+    tokens: &Tokens<'_>,
     input: &[u8],
     after: usize,
 ) -> Progress {
-    let mut key_room = [0; KEY_LEN_MAX];
-    match read(cx, line, &mut key_room) {
-        Ok(asked) => value(cx, state, &asked, line, input, after),
+    let mut key_buffer = [0; KEY_LEN_MAX];
+    match read(cx, verb, tokens, &mut key_buffer) {
+        Ok(asked) => value(cx, state, &asked, tokens.line(), input, after),
         Err(Bad::Line(reply)) => {
             cx.answer(reply, false);
             Progress::used(after)
@@ -52,33 +81,26 @@ pub(crate) fn begin(
 #[inline]
 fn read<'a>(
     cx: &Context<'_>,
-    line: &'a [u8],
-    key_room: &'a mut [u8; KEY_LEN_MAX],
+    verb: Verb,
+    tokens: &Tokens<'a>,
+    key_buffer: &'a mut [u8; KEY_LEN_MAX],
 ) -> Result<StoreCommand<'a>, Bad> {
-    let tokens = Tokens::split(line);
-    match tokens.command() {
-        b"ms" => {
-            let (storage, reply) = meta::set::read(cx, &tokens, key_room)?;
+    let (name, mode) = match verb {
+        Verb::Set => ("set", Mode::Set),
+        Verb::Add => ("add", Mode::Add),
+        Verb::Replace => ("replace", Mode::Replace),
+        Verb::Append => ("append", Mode::Append),
+        Verb::Prepend => ("prepend", Mode::Prepend),
+        Verb::Cas => ("cas", Mode::Set),
+        Verb::Meta => {
+            let (storage, reply) = meta::set::read(cx, tokens, key_buffer)?;
             let style = Style::Meta(reply);
-            Ok(StoreCommand { storage, style })
+            return Ok(StoreCommand { storage, style });
         }
-        _ => read_classic(cx, &tokens),
-    }
-}
-
-#[inline]
-fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<StoreCommand<'a>, Bad> {
-    let (name, mode) = match tokens.command() {
-        b"set" => ("set", Mode::Set),
-        b"add" => ("add", Mode::Add),
-        b"replace" => ("replace", Mode::Replace),
-        b"append" => ("append", Mode::Append),
-        b"prepend" => ("prepend", Mode::Prepend),
-        _ => ("cas", Mode::Set),
     };
     // Without the length of its value a line is answered, `noreply` or not, as in memcached: what
     // follows is taken for commands.
-    let [command, key, flags, exptime, len, rest @ ..] = tokens.parts() else {
+    let [_, key, flags, exptime, len, rest @ ..] = tokens.parts() else {
         return Err(Bad::Line(BAD_FORMAT));
     };
     let value_len = parse_value_len(len).ok_or(Bad::Line(BAD_FORMAT))?;
@@ -90,8 +112,8 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<StoreComman
     }
     let flags = parse_flags(flags).ok_or_else(bad)?;
     let exptime = parse_exptime(exptime).ok_or_else(bad)?;
-    let cas = match *command {
-        b"cas" => {
+    let cas = match verb {
+        Verb::Cas => {
             let word = rest.first().ok_or_else(bad)?;
             Some(parse_u64(word).ok_or_else(bad)?)
         }
@@ -212,8 +234,10 @@ fn with_line<T>(
     line: &[u8],
     then: impl FnOnce(&mut Context<'_>, &StoreCommand<'_>) -> T,
 ) -> T {
-    let mut key_room = [0; KEY_LEN_MAX];
-    match read(cx, line, &mut key_room) {
+    let mut key_buffer = [0; KEY_LEN_MAX];
+    let tokens = Tokens::split(line);
+    let verb = Verb::of(tokens.command()).expect("a store command was kept");
+    match read(cx, verb, &tokens, &mut key_buffer) {
         Ok(asked) => then(cx, &asked),
         Err(_) => unreachable!("{:?} was good once", line.escape_ascii().to_string()),
     }

@@ -10,10 +10,13 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// Decodes all of `text` into `room`; returns how many bytes that made. `None` if it is not Base64,
+/// Decodes all of `text` into `buffer`; returns how many bytes that made. `None` if it is not Base64,
 /// is empty, or might not fit.
-pub(crate) fn decode(text: &[u8], room: &mut [u8]) -> Option<usize> {
-    BASE64.decode_slice(text, room).ok().filter(|&len| len > 0)
+pub(crate) fn decode(text: &[u8], buffer: &mut [u8]) -> Option<usize> {
+    BASE64
+        .decode_slice(text, buffer)
+        .ok()
+        .filter(|&len| len > 0)
 }
 
 /// Appends `bytes` in Base64.
@@ -31,9 +34,9 @@ mod tests {
             let mut text = Vec::new();
             push(plain.as_bytes(), &mut text);
             assert_eq!(text, encoded.as_bytes());
-            let mut room = [0; 16];
-            let len = decode(&text, &mut room).unwrap();
-            assert_eq!(&room[..len], plain.as_bytes());
+            let mut buffer = [0; 16];
+            let len = decode(&text, &mut buffer).unwrap();
+            assert_eq!(&buffer[..len], plain.as_bytes());
         }
         assert_eq!(decode(b"Zh==", &mut [0; 16]), Some(1), "bits behind it");
         for text in ["", "Zm9", "Zg=v", "Z===", "Zm9v=", "!!!!", "Zg==Zg=="] {

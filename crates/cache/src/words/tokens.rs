@@ -49,6 +49,11 @@ impl<'a> Tokens<'a> {
         self.count += 1;
     }
 
+    #[inline]
+    pub(crate) fn line(&self) -> &'a [u8] {
+        self.line
+    }
+
     /// The first word; empty for an empty line.
     #[inline]
     pub(crate) fn command(&self) -> &'a [u8] {

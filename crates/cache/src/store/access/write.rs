@@ -10,19 +10,18 @@ use crate::number::{DECIMAL_LEN_MAX, parse_value, push_decimal};
 use crate::store::access::guard::Guard;
 use crate::store::access::item::Held;
 use crate::store::access::reservation::Reservation;
-use crate::store::index::{At, Locked};
 use crate::store::memory::arena::Chunk;
 use crate::store::memory::layout::Layout;
 use crate::store::memory::mark;
 use crate::store::memory::mark::WRITERS_MAX;
 use crate::store::pool::Pool;
 use crate::store::pool::counters::add;
+use crate::store::pool::publish::{NewVersion, Version};
 use crate::store::pool::reservation::RawReservation;
 use crate::store::rule::{
     Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, NEVER, Rule, Seconds, StoreError,
     StoreOutcome,
 };
-use crate::store::slab::{Clock, Use, Victim, set_generation};
 
 impl<'s> Guard<'s> {
     /// Stores a value that has arrived whole.
@@ -439,24 +438,6 @@ impl<'s> Guard<'s> {
     }
 }
 
-/// What `publish` writes into the new version's header.
-struct NewVersion {
-    hash: u64,
-    marks: u32,
-    cas: u64,
-    clock: Clock,
-    /// Whether it counts as a store (`cmd_set`).
-    in_set: bool,
-}
-
-/// What may change of an item in place, under its bucket's lock, and decides what is made of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Version {
-    cas: u64,
-    /// Stale and win.
-    marks: u32,
-}
-
 /// How a version differs from the one that it was made of.
 struct Change {
     /// That one, as it was looked at without the lock.
@@ -465,131 +446,4 @@ struct Change {
     new_cas: Option<u64>,
     exptime: Option<Seconds>,
     in_set: bool,
-}
-
-impl Pool {
-    fn version(&self, chunk: Chunk) -> Version {
-        let header = self.arena.header(chunk);
-        Version {
-            cas: header.cas.load(Relaxed),
-            marks: header.state.load(Relaxed) & (mark::STALE | mark::WIN),
-        }
-    }
-
-    /// Makes a full reservation the item of its key: over `found`, or as a new one.
-    fn publish<'i>(
-        &self,
-        locked: &mut Locked<'i>,
-        found: Option<(At<'i>, Chunk)>,
-        raw: &RawReservation,
-        new: NewVersion,
-    ) {
-        let (header, chunk) = (self.arena.header(raw.chunk), raw.chunk);
-        let old_state = found.map(|(_, old)| self.arena.header(old).state.load(Relaxed));
-        // The generation as it is now, under the lock: a flush that came during the upload spares
-        // the item.
-        let generation = self.generation_to_store_in();
-        set_generation(header, generation);
-        // An item that is stored over has been used: its older version's hits and this store count.
-        let used = match (found, old_state) {
-            (Some((_, old)), Some(state)) if !new.clock.is_dead(&self.arena, old) => {
-                mark::used(state) + 1
-            }
-            _ => 0,
-        };
-        header.state.store(
-            mark::with_use(mark::fresh(generation) | new.marks, used),
-            Relaxed,
-        );
-        header.cas.store(new.cas, Relaxed);
-        header.last_access.store(new.clock.now, Relaxed);
-        match found {
-            None => locked.insert(chunk),
-            Some((at, _)) => locked.replace(at, chunk),
-        }
-        let class_id = self.owners.class_of(chunk);
-        let dead = found.filter(|(_, old)| new.clock.is_dead(&self.arena, *old));
-        match found {
-            Some((_, old)) if dead.is_none() && self.owners.class_of(old) == class_id => {
-                let mut class = self.class(class_id);
-                class.replace(&self.arena, old, chunk);
-                class.retire(&self.arena, old, &self.epochs);
-                class.counts.cmd_set += u64::from(new.in_set);
-            }
-            Some((_, old)) => {
-                let place = self.retire_old(old, dead.is_some(), new.clock.now);
-                let mut class = self.class(class_id);
-                match place {
-                    Use::Main if dead.is_none() => class.enqueue_in(&self.arena, chunk, Use::Main),
-                    _ => class.enqueue(&self.arena, chunk, new.hash),
-                }
-                class.counts.cmd_set += u64::from(new.in_set);
-            }
-            None => {
-                let mut class = self.class(class_id);
-                class.enqueue(&self.arena, chunk, new.hash);
-                class.counts.cmd_set += u64::from(new.in_set);
-            }
-        }
-    }
-
-    fn retire_old(&self, old: Chunk, is_dead: bool, now: Seconds) -> Use {
-        let mut class = self.class_of(old);
-        if is_dead {
-            class.count_victim(
-                &self.arena,
-                Victim {
-                    chunk: old,
-                    is_dead,
-                },
-                now,
-            );
-        }
-        class.retire(&self.arena, old, &self.epochs)
-    }
-
-    /// Changes an item's marks in place, under its bucket's lock.
-    fn keep_changed(&self, chunk: Chunk, rule: DeleteRule) {
-        let header = self.arena.header(chunk);
-        if rule.clear_value {
-            header.flags.store(0, Relaxed);
-            header.state.fetch_and(!(mark::STALE | mark::WIN), Relaxed);
-            let exptime = rule.exptime.unwrap_or(NEVER);
-            header.exptime.store(exptime, Relaxed);
-        }
-        if rule.invalidate {
-            header.state.fetch_or(mark::STALE, Relaxed);
-            header.state.fetch_and(!mark::WIN, Relaxed);
-        }
-        if let Some(exptime) = rule.exptime.filter(|_| rule.invalidate) {
-            header.exptime.store(exptime, Relaxed);
-        }
-        header
-            .cas
-            .store(rule.new_cas.unwrap_or_else(|| self.next_cas()), Relaxed);
-    }
-
-    /// A reservation with the key and flags of `like`, full of the values of `parts`. The caller holds
-    /// references.
-    fn concatenate(
-        &self,
-        like: Chunk,
-        parts: &[Chunk; 2],
-        clock: Clock,
-    ) -> Result<RawReservation, StoreError> {
-        let len_of = |chunk: &Chunk| self.arena.header(*chunk).value_len.load(Relaxed) as usize;
-        let value_len = parts.iter().map(len_of).sum();
-        let flags = self.arena.header(like).flags.load(Relaxed);
-        let mut joined = self.begin(self.key(like), value_len, flags, 0, clock)?;
-        for chunk in parts {
-            let layout = Layout::of(&self.arena, *chunk);
-            for at in 0..layout.pieces() {
-                if let Err(error) = joined.fill(self, self.piece(*chunk, &layout, at), clock) {
-                    joined.discard(self);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(joined)
-    }
 }

@@ -222,7 +222,8 @@ impl Trace {
 
 /// Asks `get_or_set` for every key; the share of hits of what is counted.
 fn replay(trace: &Trace, mut get_or_set: impl FnMut(u32) -> io::Result<bool>) -> io::Result<f64> {
-    let (warm, mut hits) = (trace.counted_from, 0);
+    let warm = trace.counted_from;
+    let mut hits = 0;
     for (at, key) in trace.keys.iter().enumerate() {
         hits += usize::from(get_or_set(*key)? && at >= warm);
     }
@@ -295,9 +296,12 @@ fn connect(address: &str) -> io::Result<TcpStream> {
 fn ask(trace: &Trace, stream: TcpStream) -> io::Result<f64> {
     const BATCH: usize = 32;
     stream.set_nodelay(true)?;
-    let (mut input, mut output) = (BufReader::new(stream.try_clone()?), stream);
-    let (mut line, value) = (String::new(), vec![b'v'; VALUE_LEN_MAX]);
-    let (warm, mut hits) = (trace.counted_from, 0);
+    let mut input = BufReader::new(stream.try_clone()?);
+    let mut output = stream;
+    let mut line = String::new();
+    let value = vec![b'v'; VALUE_LEN_MAX];
+    let warm = trace.counted_from;
+    let mut hits = 0;
     for (at, batch) in trace.keys.chunks(BATCH).enumerate() {
         let gets: String = batch
             .iter()

@@ -182,7 +182,8 @@ fn count(
         new_cas: None,
         exptime: None,
     };
-    let (initial, exptime) = (u64_at(extras, 8), u32_at(extras, 16));
+    let initial = u64_at(extras, 8);
+    let exptime = u32_at(extras, 16);
     let counted = cx.items.count(key, by).and_then(|counted| match counted {
         Counted::NotFound if exptime != NO_INITIAL => begin_count(cx, key, initial, exptime),
         counted => Ok(counted),

@@ -149,9 +149,10 @@ impl Flags {
 
     /// The error of the opaque.
     pub(crate) fn check_opaque(&self) -> Result<(), &'static [u8]> {
-        match self.is_opaque_too_long {
-            true => Err(b"CLIENT_ERROR opaque token too long\r\n"),
-            false => Ok(()),
+        if self.is_opaque_too_long {
+            Err(b"CLIENT_ERROR opaque token too long\r\n")
+        } else {
+            Ok(())
         }
     }
 

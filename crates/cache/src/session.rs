@@ -302,9 +302,10 @@ impl Conversation<'_> {
     #[inline]
     fn step_command(&mut self, cx: &mut Context<'_>, input: &[u8]) -> Progress {
         let Some(&first) = input.first() else {
-            return match self.is_draining {
-                true => Progress::then(Next::Close),
-                false => Progress::wait(Phase::Idle),
+            return if self.is_draining {
+                Progress::then(Next::Close)
+            } else {
+                Progress::wait(Phase::Idle)
             };
         };
         if *self.dialect == Dialect::Unknown {

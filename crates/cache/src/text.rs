@@ -65,7 +65,8 @@ pub(crate) fn step(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Pro
 /// one. Returns where the last of their lines begins.
 #[inline]
 pub(crate) fn prefetch(cx: &Context<'_>, input: &[u8]) -> usize {
-    let (mut start, mut end) = (0, 0);
+    let mut start = 0;
+    let mut end = 0;
     let keys = iter::from_fn(|| {
         let (key, len) = next_retrieval(&input[end..])?;
         start = end;
@@ -174,13 +175,12 @@ pub(crate) fn authenticate(
     input: &[u8],
 ) -> Progress {
     let Some(end) = memchr::memchr(b'\n', input) else {
-        return match input.len() <= LINE_LEN_MAX {
-            true => Progress::wait(Phase::Head),
-            false => {
-                cx.out.put(UNAUTHENTICATED);
-                *state = State::Refused;
-                Progress::used(0)
-            }
+        return if input.len() <= LINE_LEN_MAX {
+            Progress::wait(Phase::Head)
+        } else {
+            cx.out.put(UNAUTHENTICATED);
+            *state = State::Refused;
+            Progress::used(0)
         };
     };
     let tokens = Tokens::split(without_cr(&input[..end]));
@@ -216,9 +216,10 @@ fn log_in(cx: &Context<'_>, password: &[u8], line_end: &[u8]) -> &'static [u8] {
         Auth::Ascii(users) if users.knows_text(password) => return STORED,
         _ => cx.service.counters.add(Count::AuthErrors, 1),
     }
-    match password.contains(&b' ') {
-        true => b"CLIENT_ERROR authentication failure\r\n",
-        false => BAD_PASSWORD_FORMAT,
+    if password.contains(&b' ') {
+        b"CLIENT_ERROR authentication failure\r\n"
+    } else {
+        BAD_PASSWORD_FORMAT
     }
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use session::replay::{Script, test_now};
 use session::{GiveUp, Next, Now, Outbox, Received, Session};
 
-use crate::service::{NoHost, Service, Settings};
+use crate::service::{NoHost, Peer, Service, Settings};
 use crate::store::{Config, Store};
 
 /// The files of this crate, with their names.
@@ -56,12 +56,12 @@ pub fn conversation() -> io::Result<impl Session> {
         version: "TEST".to_owned(),
         ..Settings::default()
     };
-    let session = crate::Session::new(service(settings)?, crate::Peer::Unix, test_now());
+    let session = crate::session::Session::new(service(settings)?, Peer::Unix, test_now());
     Ok(AtTestTime(session))
 }
 
 /// A session for which it is always [`test_now`].
-struct AtTestTime(crate::Session);
+struct AtTestTime(crate::session::Session);
 
 impl Session for AtTestTime {
     fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {

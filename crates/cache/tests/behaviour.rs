@@ -55,7 +55,8 @@ fn a_line_of_many_keys_finds_them_all_wherever_its_pieces_end() {
     let service = service();
     let mut session = open(&service);
     let count = 3_000;
-    let (mut line, mut values) = ("get".to_owned(), String::new());
+    let mut line = "get".to_owned();
+    let mut values = String::new();
     for number in 0..count {
         ask(&mut session, &format!("set key-{number} 0 0 1\r\nv\r\n"));
         line += &format!(" key-{number}");
@@ -63,7 +64,8 @@ fn a_line_of_many_keys_finds_them_all_wherever_its_pieces_end() {
     }
     line += "\r\n";
     for piece_len in [8_193, 8_200, 8_201, 8_202, 8_203, 8_204, 8_205, 20_000] {
-        let (mut said, mut held) = (String::new(), Vec::new());
+        let mut said = String::new();
+        let mut held = Vec::new();
         for piece in line.as_bytes().chunks(piece_len) {
             held.extend_from_slice(piece);
             loop {

@@ -318,7 +318,8 @@ fn behind_a_password_file_nothing_is_done_before_the_password() {
         .send("set any 0 0 10\r\njoe secret\r\nget a\r\n")
         .expect("STORED\r\nEND\r\n");
     play_with(&settings, &good);
-    let (nobody, failed) = ("unauthenticated", "authentication failure");
+    let nobody = "unauthenticated";
+    let failed = "authentication failure";
     for (bad, reply) in [
         ("get a\r\n", nobody),
         ("quit\r\n", nobody),

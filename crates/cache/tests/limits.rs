@@ -45,7 +45,8 @@ fn a_listing_that_lists_nothing_lets_others_have_their_turn() {
         (0..20_000).map(set).collect::<String>().as_bytes(),
     );
     let mut session = Session::new(Arc::clone(&service), Peer::Unix, test_now());
-    let (mut out, mut calls) = (Outbox::new(), 0);
+    let mut out = Outbox::new();
+    let mut calls = 0;
     let checked = || service.store().stats().crawler_items_checked;
     let mut input = &b"stats cachedump 30 0\r\n"[..];
     loop {
@@ -221,9 +222,10 @@ fn binary() -> impl Strategy<Value = Vec<u8>> {
     )
         .prop_map(|(opcode, key, extras, body, cas, fits, fill)| {
             let opcode = opcode % 0x26;
-            let (key, extras) = match fits {
-                true => (key % 260, [0, 4, 8, 20][extras as usize % 4]),
-                false => (key, extras),
+            let (key, extras) = if fits {
+                (key % 260, [0, 4, 8, 20][extras as usize % 4])
+            } else {
+                (key, extras)
             };
             let body = if fits {
                 key + extras + body % 70_000

@@ -25,8 +25,10 @@ fn after(seconds: u64) -> Now {
 
 /// Sends a line, some seconds after the start, and returns the whole reply.
 fn ask_after(session: &mut Session, seconds: u64, line: &str) -> String {
-    let (now, mut out) = (after(seconds), Outbox::new());
-    let (text, mut reply) = (format!("{line}\r\n"), Vec::new());
+    let now = after(seconds);
+    let mut out = Outbox::new();
+    let text = format!("{line}\r\n");
+    let mut reply = Vec::new();
     let mut input = text.as_bytes();
     loop {
         let received = session.receive(input, now, &mut out);
@@ -413,7 +415,8 @@ fn times_of_the_server_and_of_its_connections_are_counted_in_seconds() {
     let service = service(Settings::default());
     service.listens_at("tcp:127.0.0.1:11211");
     service.listens_at("unix:/run/c.sock");
-    let (mut idle, mut session) = (open(&service), open(&service));
+    let mut idle = open(&service);
+    let mut session = open(&service);
     let peer = Peer::Tcp(Some("127.0.0.1:4711".parse().unwrap()));
     let _accepted = [
         Session::accepted(Arc::clone(&service), peer, 0, test_now()),
@@ -526,7 +529,8 @@ fn a_watcher_may_want_each_kind_and_twenty_may_watch() {
         " fetchers mutations",
     ];
     let watch = |kinds: &str| {
-        let (mut session, mut out) = (open(&service), Outbox::new());
+        let mut session = open(&service);
+        let mut out = Outbox::new();
         session.receive(format!("watch{kinds}\r\n").as_bytes(), test_now(), &mut out);
         (String::from_utf8(queued(&out)).unwrap(), session)
     };

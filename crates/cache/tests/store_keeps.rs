@@ -55,7 +55,8 @@ fn unfinished_uploads_leave_what_is_read() {
         let store = store(64);
         let keys: Vec<_> = (0..1_000).map(|at| format!("item{at}")).collect();
         keys.iter().for_each(|key| put(&store, key, item_len));
-        let (mut held, mut refused) = (Vec::new(), 0);
+        let mut held = Vec::new();
+        let mut refused = 0;
         for at in 0..clients {
             match begin(
                 &store,

@@ -112,7 +112,8 @@ fn when_nothing_may_be_evicted_what_has_expired_makes_room() {
     let store = Store::new(config).unwrap();
     let fill = |now: Seconds| {
         let stored = (0..10_000).take_while(|at| {
-            let (key, value) = (format!("{now}-{at}"), [1; 1000]);
+            let key = format!("{now}-{at}");
+            let value = [1; 1000];
             let mut guard = store.access(now);
             let stored = guard.store(key.as_bytes(), &value, 0, now + 10, Rule::default());
             stored.is_ok()
@@ -396,7 +397,8 @@ fn statistics_add_up() {
             .access(NOW)
             .delete(format!("key-{at:04}").as_bytes(), DeleteRule::default());
     });
-    let (stats, classes) = (store.stats(), store.class_stats(NOW));
+    let stats = store.stats();
+    let classes = store.class_stats(NOW);
     let bytes: u64 = (100..1_000).map(|len| 40 + 8 + len).sum();
     assert_eq!(
         (stats.curr_items, stats.total_items, stats.bytes),
@@ -425,7 +427,8 @@ fn statistics_add_up() {
 fn a_crawl_shows_everything_once_when_nothing_changes() {
     let store = store_of(16 * MIB);
     (0..5_000).for_each(|at| assert!(set(&store, &format!("k{at}"), b"v").is_ok()));
-    let (mut seen, mut cursor) = (Vec::new(), Some(cache::store::Cursor::START));
+    let mut seen = Vec::new();
+    let mut cursor = Some(cache::store::Cursor::START);
     while let Some(at) = cursor {
         cursor = store.crawl(at, 100, NOW, |item| {
             seen.push(item.key().to_vec());
@@ -693,7 +696,8 @@ fn memory_comes_back_to_small_items_after_a_time_of_large_ones() {
             _ => [200, 300, 400, 500, 600, 700, 800, 1_000],
         };
         // Four times the memory, over a minute.
-        let (mut stored, end) = (0, now + 60);
+        let mut stored = 0;
+        let end = now + 60;
         for at in 0.. {
             let len = lens[at % lens.len()];
             stored += len + 60;

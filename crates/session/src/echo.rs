@@ -1,4 +1,5 @@
-use crate::{GiveUp, Next, Now, Outbox, Phase, Received, Session};
+use crate::outbox::Outbox;
+use crate::session::{GiveUp, Next, Now, Phase, Received, Session};
 
 /// The smallest real session: sends every line back, and closes at the line `bye`.
 ///

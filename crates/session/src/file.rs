@@ -219,7 +219,8 @@ mod tests {
     #[test]
     fn a_file_renamed_over_this_one_leaves_it_as_it_was() {
         let directory = tempfile::tempdir().unwrap();
-        let (old, new) = (directory.path().join("old"), directory.path().join("new"));
+        let old = directory.path().join("old");
+        let new = directory.path().join("new");
         std::fs::write(&old, "old").unwrap();
         std::fs::write(&new, "new").unwrap();
         let shared = SharedFile::try_from(File::open(&old).unwrap()).unwrap();
@@ -301,7 +302,8 @@ mod tests {
     #[test]
     fn a_look_into_the_page_cache_is_believed_for_a_while() {
         let shared = SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap();
-        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
         assert!(!shared.was_cached(start, second), "no look yet");
         shared.note_cached(start);
         assert!(shared.was_cached(start, second));

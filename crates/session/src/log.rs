@@ -45,7 +45,8 @@ impl Log {
 /// As nginx writes `$request_time`, to the microsecond: most replies of a file take less than a
 /// millisecond.
 fn write_seconds(duration: Duration, to: &mut Vec<u8>) {
-    let (seconds, us) = (duration.as_secs(), duration.subsec_micros());
+    let seconds = duration.as_secs();
+    let us = duration.subsec_micros();
     write!(to, "{seconds}.{us:06}").expect("a vector takes everything");
 }
 

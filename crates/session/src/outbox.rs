@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 
-use crate::{FileRange, Log};
+use crate::file::FileRange;
+use crate::log::Log;
 
 /// Replies on their way out: what the session puts in, the driver takes out, in order.
 ///
@@ -426,7 +427,8 @@ mod tests {
     fn it_is_a_queue_as_a_plain_vector_would_be() {
         for seed in 0..30 {
             let mut random = Random(seed);
-            let (mut out, mut all) = (Outbox::new(), Vec::new());
+            let mut out = Outbox::new();
+            let mut all = Vec::new();
             let mut consumed = 0;
             let file = file_range(0).file;
             for step in 0..150 {

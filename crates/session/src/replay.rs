@@ -17,7 +17,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use crate::{Chunk, FileRange, Next, Now, Outbox, Phase, Received, Session};
+use crate::file::FileRange;
+use crate::outbox::{Chunk, Outbox};
+use crate::session::{Next, Now, Phase, Received, Session};
 
 /// What a peer sends, and what it must get back.
 #[derive(Clone, Debug, Default)]
@@ -438,9 +440,10 @@ mod tests {
 
     impl Session for Waiting {
         fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
-            let said: &[u8] = match out.is_empty() {
-                true => b"free\n",
-                false => b"waiting\n",
+            let said: &[u8] = if out.is_empty() {
+                b"free\n"
+            } else {
+                b"waiting\n"
             };
             out.put(said);
             Received {

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::LogFormat;
+use crate::log::LogFormat;
 
 /// How the protocol half behaves; the site has a configuration of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]

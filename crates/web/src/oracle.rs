@@ -1,6 +1,6 @@
 //! Properties that hold for any bytes; called by property tests here and by the fuzz targets.
 
-use crate::RequestLimits;
+use crate::config::RequestLimits;
 use crate::range::{RANGES_MAX, Selection, select};
 use crate::request::body::BodyProgress;
 use crate::request::{BodyReader, Framing, Head, Name, Refusal, Target, parse};

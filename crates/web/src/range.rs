@@ -104,7 +104,8 @@ fn resolve(spec: &[u8], len: u64) -> Option<Range<u64>> {
         (b"", suffix) => Some(len - number(suffix)?.min(len)..len),
         (first, b"") => Some(number(first)?.min(len)..len),
         (first, last) => {
-            let (first, last) = (number(first)?, number(last)?);
+            let first = number(first)?;
+            let last = number(last)?;
             (first <= last).then(|| first.min(len)..last.saturating_add(1).min(len))
         }
     }

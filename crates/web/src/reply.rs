@@ -208,9 +208,10 @@ impl Replier<'_> {
         why: Option<&str>,
     ) {
         let lines = &[rules, lines].concat();
-        let custom = match status.is_error() {
-            true => self.service.site.error_page(status.code(), self.now),
-            false => None,
+        let custom = if status.is_error() {
+            self.service.site.error_page(status.code(), self.now)
+        } else {
+            None
         };
         let page = custom.as_deref().unwrap_or(page);
 

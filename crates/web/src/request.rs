@@ -87,7 +87,7 @@ impl Refusal {
 #[cfg(test)]
 pub(crate) fn with_fields<R>(fields: &str, read: impl FnOnce(&Fields<'_>) -> R) -> R {
     let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n");
-    match parse(head.as_bytes(), &crate::RequestLimits::default()) {
+    match parse(head.as_bytes(), &crate::config::RequestLimits::default()) {
         Ok(Some(head)) => read(&head.fields),
         other => panic!("{other:?}"),
     }

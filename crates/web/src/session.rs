@@ -229,9 +229,10 @@ impl Call<'_> {
         // RFC 9112 2.2: empty lines before a request are skipped.
         if input.starts_with(b"\r\n") {
             (*seen, *blank_lines) = (0, *blank_lines + 1);
-            return match *blank_lines <= limits.blank_lines_max {
-                true => Progress::used(2),
-                false => self.refuse(state, Refusal::BlankLines, input),
+            return if *blank_lines <= limits.blank_lines_max {
+                Progress::used(2)
+            } else {
+                self.refuse(state, Refusal::BlankLines, input)
             };
         }
         // Without a new control byte the verdict cannot change, unless a limit is near. Without

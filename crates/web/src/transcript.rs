@@ -32,7 +32,9 @@ use std::time::{Duration, SystemTime};
 
 use session::replay::show;
 
-use crate::{Handle, ServiceConfig, Site, SiteConfig};
+use crate::config::ServiceConfig;
+use crate::handle::Handle;
+use crate::site::{Site, SiteConfig};
 
 /// One conversation.
 #[derive(Clone, Debug)]
@@ -249,7 +251,8 @@ impl Reply {
         boundary: &mut Option<Vec<u8>>,
     ) -> Result<&'r [u8], String> {
         let head_len = memchr::memmem::find(replied, b"\r\n\r\n").ok_or("no whole header")?;
-        let (head, rest) = (&replied[..head_len], &replied[head_len + 4..]);
+        let head = &replied[..head_len];
+        let rest = &replied[head_len + 4..];
         let mut lines: Vec<&[u8]> = head
             .split(|&b| b == b'\n')
             .map(|l| l.trim_ascii_end())
@@ -272,9 +275,10 @@ impl Reply {
         }
         let len = content_length(head).ok_or("no Content-Length")?;
         let (body, rest) = rest.split_at_checked(len).ok_or("the body is too short")?;
-        match matches(&self.body, body, boundary) {
-            true => Ok(rest),
-            false => Err(format!("the body is not {:?}", self.body)),
+        if matches(&self.body, body, boundary) {
+            Ok(rest)
+        } else {
+            Err(format!("the body is not {:?}", self.body))
         }
     }
 }

@@ -408,7 +408,8 @@ fn no_file_can_contain_the_boundary_of_its_parts() {
         let (_, rest) = reply.split_once("boundary=").expect("several parts");
         rest.lines().next().unwrap().to_owned()
     };
-    let (one, other) = (World::new(), World::new());
+    let one = World::new();
+    let other = World::new();
     assert_eq!(boundary(&one), boundary(&one), "a resumed download");
     assert_ne!(boundary(&one), boundary(&other), "it can be foreseen");
     let text = boundary(&one);
@@ -542,7 +543,8 @@ fn a_header_for_every_path_is_in_every_reply() {
         ("GET / HTTP/1.1\r\nIf-Match: \"x\"", 412, "page"),
         ("nonsense", 400, "all"),
     ] {
-        let (mut session, mut out) = (world.session(), Outbox::new());
+        let mut session = world.session();
+        let mut out = Outbox::new();
         let request = format!("{line}\r\nHost: x\r\n\r\n");
         receive(&mut session, request.as_bytes(), &mut out);
         let said = text(&out);
@@ -566,7 +568,8 @@ fn an_application_answers_for_what_no_file_is_called() {
         ..SiteConfig::default()
     };
     let status = |target: &[u8]| {
-        let (mut session, mut out) = (world.session(), Outbox::new());
+        let mut session = world.session();
+        let mut out = Outbox::new();
         let request = [b"GET ", target, b" HTTP/1.1\r\nHost: x\r\n\r\n"].concat();
         receive(&mut session, &request, &mut out);
         text(&out)[9..12].to_owned()

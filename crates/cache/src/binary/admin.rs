@@ -96,7 +96,8 @@ fn stat(cx: &mut Context<'_>, header: &Header, group: &[u8]) {
             true
         }
         _ => stats::group_of(service, group, seconds, &mut |name, value| {
-            let (name, value) = (name.as_bytes(), value.as_bytes());
+            let name = name.as_bytes();
+            let value = value.as_bytes();
             reply(out, header, Status::Done, &[], name, value, 0);
         }),
     };

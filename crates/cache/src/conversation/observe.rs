@@ -102,7 +102,8 @@ fn store(cx: &Context<'_>, stored: &Stored<'_>) {
     watchers.log(Kinds::MUTATIONS, cx.now, |line| {
         line.push_str("type=item_store key=");
         push_encoded(stored.key, line);
-        let (command, id) = (stored.command, cx.connection.id);
+        let command = stored.command;
+        let id = cx.connection.id;
         let _ = write!(
             line,
             " status={status} cmd={command} ttl={ttl} clsid={class} cfd={id} size={len}"

@@ -36,9 +36,10 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         return cx.out.put(reply);
     }
     // `t` before `T` returns the time that the item had before.
-    let old_exptime = match flags.has(b't') {
-        true => cx.items.peek(key).map(|item| item.exptime()),
-        false => None,
+    let old_exptime = if flags.has(b't') {
+        cx.items.peek(key).map(|item| item.exptime())
+    } else {
+        None
     };
     match count(cx, key, words, &flags, direction) {
         Ok((Counted::Stored { number, cas }, has_begun)) => {

@@ -15,9 +15,10 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         _ => return cx.out.put(BAD_FORMAT),
     };
     let mut buffer = [0; KEY_LEN_MAX];
-    let key = match is_encoded {
-        false => Some(key_word),
-        true => base64::decode(key_word, &mut buffer).map(|len| &buffer[..len]),
+    let key = if is_encoded {
+        base64::decode(key_word, &mut buffer).map(|len| &buffer[..len])
+    } else {
+        Some(key_word)
     };
     let Some(key) = key.filter(|_| key_word.len() <= KEY_LEN_MAX) else {
         return cx.out.put(BAD_FORMAT);
@@ -39,9 +40,10 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     );
     cx.out.put_with(|to| {
         to.extend_from_slice(b"ME ");
-        match is_encoded {
-            true => base64::push(key, to),
-            false => to.extend_from_slice(key),
+        if is_encoded {
+            base64::push(key, to)
+        } else {
+            to.extend_from_slice(key)
         }
         to.extend_from_slice(text.as_bytes());
     });

@@ -186,9 +186,10 @@ fn push_flags(
     is_made: bool,
     to: &mut Vec<u8>,
 ) -> bool {
-    let mut exptime = match is_made {
-        true => NEVER,
-        false => asked.old_exptime.unwrap_or_else(|| item.exptime()),
+    let mut exptime = if is_made {
+        NEVER
+    } else {
+        asked.old_exptime.unwrap_or_else(|| item.exptime())
     };
     let mut is_due = false;
     for word in asked.words {

@@ -137,7 +137,8 @@ impl Watchers {
             return;
         }
         let number = self.line_number.fetch_add(1, Ordering::Relaxed) + 1;
-        let (seconds, micros) = (now.since_epoch.as_secs(), now.since_epoch.subsec_micros());
+        let seconds = now.since_epoch.as_secs();
+        let micros = now.since_epoch.subsec_micros();
         let mut line = String::with_capacity(160);
         let _ = write!(line, "ts={seconds}.{micros:06} gid={number} ");
         write(&mut line);

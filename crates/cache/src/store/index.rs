@@ -307,7 +307,8 @@ impl Index {
             let before = bucket.control.load(Ordering::Relaxed);
             let free = before & !LOCKED;
             let locked = free | LOCKED;
-            let (ok, no) = (Ordering::Acquire, Ordering::Relaxed);
+            let ok = Ordering::Acquire;
+            let no = Ordering::Relaxed;
             if bucket
                 .control
                 .compare_exchange_weak(free, locked, ok, no)
@@ -365,7 +366,8 @@ impl Index {
             control: raised,
             hash: 0,
         };
-        let (mut staying, mut moving) = (Vec::new(), Vec::new());
+        let mut staying = Vec::new();
+        let mut moving = Vec::new();
         for slot in low.slots() {
             let value = slot.load(Ordering::Relaxed);
             if let Some(chunk) = Chunk::from_units(value & CHUNK_MASK) {
@@ -545,7 +547,8 @@ impl<'i> Locked<'i> {
     }
 
     fn slots(&self) -> impl Iterator<Item = &'i AtomicU64> + use<'i> {
-        let (index, first) = (self.index, self.bucket);
+        let index = self.index;
+        let first = self.bucket;
         let mut control = self.control;
         let mut bucket = Some(first);
         std::iter::from_fn(move || {

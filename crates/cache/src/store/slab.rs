@@ -442,9 +442,8 @@ impl Class {
         self.limbo.iter().map(|queue| queue.len).sum::<u64>() + self.ripe.len
     }
 
-    /// Whether enough waits in limbo for a look at the readers to be worth it. Says so once per
-    /// lot.
-    pub(crate) fn is_limbo_due(&mut self) -> bool {
+    /// Ends a lot of retired chunks if it is large enough for a check of the readers to be worth it.
+    pub(crate) fn take_limbo_lot(&mut self) -> bool {
         const LOT: u32 = 32;
         let is_due = self.retired_lately >= LOT;
         if is_due {
@@ -476,9 +475,10 @@ impl Class {
             reaped += 1;
             // A reader that still sends the value from here frees the chunk in our place.
             if mark::retire(&arena.header(chunk).state) {
-                match is_long(arena, chunk) {
-                    true => long.push(chunk),
-                    false => self.free(arena, owners, chunk),
+                if is_long(arena, chunk) {
+                    long.push(chunk)
+                } else {
+                    self.free(arena, owners, chunk)
                 }
             }
         }

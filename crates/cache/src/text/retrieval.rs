@@ -213,7 +213,8 @@ enum Ran {
 /// Answers keys until the outbox is full.
 #[inline]
 fn run(cx: &mut Context<'_>, retrieval: Retrieval, keys: &[u8]) -> Ran {
-    let (mut at, mut count) = (0, 0);
+    let mut at = 0;
+    let mut count = 0;
     while at < keys.len() {
         if keys[at] == b' ' {
             at += 1;

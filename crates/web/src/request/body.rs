@@ -4,7 +4,7 @@
 use super::target::hex;
 use super::{Fields, Name, Refusal, Version};
 use super::{fields, head};
-use crate::RequestLimits;
+use crate::config::RequestLimits;
 
 /// How a body is delimited. RFC 9112 6.3
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use memchr::memchr;
 
 use super::target::Target;
 use super::{Fields, Framing, Name, Refusal};
-use crate::RequestLimits;
+use crate::config::RequestLimits;
 
 /// A request's head. Borrows from the bytes it was parsed from.
 #[derive(Debug)]
@@ -185,7 +185,8 @@ fn find_control(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     while let Some(both) = bytes[at..].first_chunk::<16>() {
         let both = u128::from_le_bytes(*both);
-        let (low, high) = (controls(both as u64), controls((both >> 64) as u64));
+        let low = controls(both as u64);
+        let high = controls((both >> 64) as u64);
         if low | high != 0 {
             let bit = if low != 0 {
                 low.trailing_zeros()

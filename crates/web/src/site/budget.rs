@@ -246,7 +246,8 @@ mod tests {
     fn a_walk_over_more_files_than_fit_neither_churns_nor_displaces_the_hot_ones() {
         let mut cache = Cache::new(1016);
         let hot = 1_000_000..1_000_016;
-        let (mut hot_hits, mut hot_asked) = (0, 0);
+        let mut hot_hits = 0;
+        let mut hot_asked = 0;
         let mut evicted_at_first = 0;
         for round in 0..20 {
             if round == 4 {

@@ -119,9 +119,10 @@ impl Site {
         moment: Moment,
     ) -> Result<Arc<Entry>, Miss> {
         // The plain file, unless there is none.
-        let id = match record.survey.has_plain {
-            true => record.best(Encodings::NONE),
-            false => record.best(accepts),
+        let id = if record.survey.has_plain {
+            record.best(Encodings::NONE)
+        } else {
+            record.best(accepts)
         };
         if id.encoding.is_none() && !record.survey.has_plain {
             return Err(Miss::OnlyCompressed);
@@ -149,9 +150,10 @@ impl Site {
         };
         let entry = self.make_entry(record, id, stamp, body, true, moment);
         // Times that are old do not show when it has changed: others must look themselves.
-        match record.settled {
-            true => Ok(entry),
-            false => Ok(self.share_moving(record, id, entry)),
+        if record.settled {
+            Ok(entry)
+        } else {
+            Ok(self.share_moving(record, id, entry))
         }
     }
 
@@ -320,9 +322,10 @@ impl Site {
             content_type,
             encoding: id.encoding.or(coding),
             len: stamp.len,
-            etag: match is_moving {
-                true => strong_etag.map(|etag| format!("W/{etag}")),
-                false => strong_etag,
+            etag: if is_moving {
+                strong_etag.map(|etag| format!("W/{etag}"))
+            } else {
+                strong_etag
             },
             modified: Modified {
                 is_told: modified.is_told && !is_moving,
@@ -330,9 +333,10 @@ impl Site {
                 ..modified
             },
             vary: varies.then_some("Accept-Encoding"),
-            extra: &match is_moving {
-                true => head::not_stored(&extra),
-                false => extra,
+            extra: &if is_moving {
+                head::not_stored(&extra)
+            } else {
+                extra
             },
         };
         Arc::new(head::entry(&description, body))

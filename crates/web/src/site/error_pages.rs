@@ -131,7 +131,7 @@ impl Site {
         }
         check_page(file)?;
         let is_late = moment.ns.saturating_sub(seen.confirmed_ns) > 2 * self.half_recheck_ns;
-        if !is_late && !seen.is_finished(stamp, moment) {
+        if !is_late && !seen.note(stamp, moment) {
             return Err(Miss::BeingWritten(QUIET_PERIOD));
         }
         match read_whole(file, blocking)? {
@@ -203,8 +203,8 @@ impl Site {
 }
 
 impl Seen {
-    /// Whether a new state of the file is whole, as far as can be known.
-    fn is_finished(&mut self, stamp: FileStamp, moment: Moment) -> bool {
+    /// Notes a new state of the file. True once it is whole, as far as can be known.
+    fn note(&mut self, stamp: FileStamp, moment: Moment) -> bool {
         if stamp.len > 0 {
             return age(stamp, moment.since_epoch) >= QUIET_PERIOD;
         }

@@ -259,7 +259,8 @@ mod tests {
     fn an_etag_by_inode_changes_with_each_part() {
         let of = |stamp| etag(EtagKind::Inode, stamp, None, None).unwrap();
         let one = stamp(1, 1);
-        let (len, inode) = (256, (1, 3));
+        let len = 256;
+        let inode = (1, 3);
         let others = [
             stamp(1, 2),
             stamp(2, 1),

@@ -63,9 +63,10 @@ impl Site {
             (0, _) | (_, true) => QUIET_PERIOD,
             _ => Duration::ZERO,
         };
-        let left = match record.settled {
-            true => Duration::ZERO,
-            false => QUIET_PERIOD.saturating_sub(age(stamp, moment.since_epoch)),
+        let left = if record.settled {
+            Duration::ZERO
+        } else {
+            QUIET_PERIOD.saturating_sub(age(stamp, moment.since_epoch))
         };
         let left = left.max(second_look.saturating_sub(seen_for));
         Ok((!left.is_zero()).then_some(left))

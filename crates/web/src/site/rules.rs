@@ -285,12 +285,13 @@ fn is_token(byte: u8) -> bool {
 /// A line break in a value would let the writer of the configuration's variables write whole
 /// replies. RFC 9110 5.5
 fn checked_field(name: &str, value: &str) -> Result<(String, String), SiteError> {
-    match is_value(value) {
-        true => Ok((name.to_owned(), value.trim().to_owned())),
-        false => Err(SiteError::HeaderValue {
+    if is_value(value) {
+        Ok((name.to_owned(), value.trim().to_owned()))
+    } else {
+        Err(SiteError::HeaderValue {
             name: name.to_owned(),
             value: value.to_owned(),
-        }),
+        })
     }
 }
 

@@ -5,6 +5,7 @@ const HOUSES: &[House] = &[
         floors: "
             file log shards
             outbox
+            session
             echo replay
         ",
         upward: &[],

@@ -181,9 +181,10 @@ impl<'s> Guard<'s> {
         if clock.is_flushed(header) {
             return Err(Miss::Flushed);
         }
-        match clock.is_expired(header.exptime.load(Relaxed)) {
-            true => Err(Miss::Expired),
-            false => Ok(chunk),
+        if clock.is_expired(header.exptime.load(Relaxed)) {
+            Err(Miss::Expired)
+        } else {
+            Ok(chunk)
         }
     }
 

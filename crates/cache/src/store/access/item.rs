@@ -40,7 +40,8 @@ impl<'t> Item<'t> {
     /// The caller has pinned the epoch for `'t` since before it found the chunk.
     pub(crate) fn new(store: &'t Store, chunk: Chunk) -> Item<'t> {
         let header = store.pool().arena.header(chunk);
-        let (state, last_access) = (header.state.load(Relaxed), header.last_access.load(Relaxed));
+        let state = header.state.load(Relaxed);
+        let last_access = header.last_access.load(Relaxed);
         Item {
             store,
             chunk,
@@ -85,7 +86,8 @@ impl<'t> Item<'t> {
     /// The value, in as many pieces as it lies in: one, below half a MiB.
     #[inline]
     pub fn slices(&self) -> impl Iterator<Item = &'t [u8]> + use<'t> {
-        let (pool, chunk) = (self.pool(), self.chunk);
+        let pool = self.pool();
+        let chunk = self.chunk;
         let layout = Layout::of(&pool.arena, chunk);
         (0..layout.pieces()).map(move |at| pool.piece(chunk, &layout, at))
     }

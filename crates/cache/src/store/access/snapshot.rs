@@ -141,7 +141,8 @@ impl Store {
     fn write_item(&self, blocks: &mut BlockWriter, chunk: Chunk) -> io::Result<()> {
         let pool = self.pool();
         let header = pool.arena.header(chunk);
-        let (key, state) = (pool.key(chunk), header.state.load(Relaxed));
+        let key = pool.key(chunk);
+        let state = header.state.load(Relaxed);
         let marks = MARKS.iter().enumerate();
         let marks = marks
             .map(|(bit, mark)| u8::from(state & mark != 0) << bit)
@@ -419,7 +420,8 @@ impl BlockReader {
         let mut frame = [0; 8];
         read_or_torn(&mut self.file, &mut frame, self.offset)?;
         let number = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().expect("4 bytes"));
-        let (len, crc) = (number(0) as usize, number(4));
+        let len = number(0) as usize;
+        let crc = number(4);
         (self.at, self.block) = (0, Vec::new());
         if len == 0 {
             self.end = Some(crc);
@@ -437,14 +439,14 @@ impl BlockReader {
         Ok(true)
     }
 
-    /// Whether the records end here.
-    fn is_at_end(&mut self) -> Result<bool, RestoreError> {
-        Ok(self.at == self.block.len() && (self.end.is_some() || !self.next_block()?))
+    /// Reads the next block if this one is used up. False at the end of the records.
+    fn fill(&mut self) -> Result<bool, RestoreError> {
+        Ok(self.at < self.block.len() || (self.end.is_none() && self.next_block()?))
     }
 
     fn read_exact(&mut self, mut into: &mut [u8]) -> Result<(), RestoreError> {
         while !into.is_empty() {
-            if self.is_at_end()? {
+            if !self.fill()? {
                 return Err(RestoreError::Torn(self.offset));
             }
             let len = into.len().min(self.block.len() - self.at);
@@ -480,7 +482,7 @@ impl Records {
 
     /// The next record, up to its value, which the caller reads or skips.
     fn next(&mut self) -> Result<Option<Record>, RestoreError> {
-        if self.blocks.is_at_end()? {
+        if !self.blocks.fill()? {
             return Ok(None);
         }
         let mut head = [0; RECORD_HEAD_LEN];
@@ -519,7 +521,8 @@ impl Records {
 /// Reads the whole file for its checksums, its end and the number of its items.
 fn check(path: &Path) -> Result<[u8; HEAD_LEN], RestoreError> {
     let (blocks, head) = BlockReader::open(path)?;
-    let (mut records, mut items) = (Records { blocks }, 0_u32);
+    let mut records = Records { blocks };
+    let mut items = 0_u32;
     while let Some(record) = records.next()? {
         records.skip(record.value_len)?;
         items = items.wrapping_add(1);

@@ -33,7 +33,8 @@ impl<'s> Guard<'s> {
         exptime: Seconds,
         rule: Rule,
     ) -> Result<StoreOutcome, StoreError> {
-        let (pool, clock) = (self.pool(), self.clock());
+        let pool = self.pool();
+        let clock = self.clock();
         self.unpin();
         let mut raw = pool.begin(key, value.len(), flags, exptime, clock)?;
         match raw.fill(pool, value, clock) {
@@ -99,7 +100,8 @@ impl<'s> Guard<'s> {
     }
 
     fn commit_whole(&mut self, raw: RawReservation, rule: Rule) -> StoreOutcome {
-        let (pool, clock) = (self.pool(), self.clock());
+        let pool = self.pool();
+        let clock = self.clock();
         let hash = pool.hash_of(raw.chunk);
         let mut locked = pool.index.lock(hash);
         let found = locked.find(|chunk| pool.key(chunk) == pool.key(raw.chunk));
@@ -116,9 +118,10 @@ impl<'s> Guard<'s> {
             }
         };
         // The get that makes an item also fetches it.
-        let mut marks = match rule.win_taken {
-            true => mark::WIN | mark::FETCHED,
-            false => 0,
+        let mut marks = if rule.win_taken {
+            mark::WIN | mark::FETCHED
+        } else {
+            0
         };
         if let (true, Some(live)) = (stale, live) {
             // A stale value keeps the time of what it replaces, and a winner stays one.
@@ -164,9 +167,10 @@ impl<'s> Guard<'s> {
             let current = pool.arena.header(live).cas.load(Relaxed);
             stale = rule.invalidate && cas < current && !is_join;
             let mut class = pool.class_of(live);
-            match cas == current {
-                true => class.counts.cas_hits += 1,
-                false => class.counts.cas_badval += 1,
+            if cas == current {
+                class.counts.cas_hits += 1
+            } else {
+                class.counts.cas_badval += 1
             }
             if cas != current && !stale {
                 return Err(StoreOutcome::Exists);
@@ -187,7 +191,8 @@ impl<'s> Guard<'s> {
 
     /// Append and prepend: a new version of what is there and the reservation's value.
     fn join(&mut self, raw: RawReservation, rule: Rule) -> Result<StoreOutcome, StoreError> {
-        let (pool, clock) = (self.pool(), self.clock());
+        let pool = self.pool();
+        let clock = self.clock();
         let outcome = loop {
             let key = pool.key(raw.chunk);
             let old = match self.hold(key, pool.hash(key)) {
@@ -253,7 +258,8 @@ impl<'s> Guard<'s> {
         new: RawReservation,
         change: Change,
     ) -> Option<u64> {
-        let (pool, clock) = (self.pool(), self.clock());
+        let pool = self.pool();
+        let clock = self.clock();
         let hash = pool.hash_of(new.chunk);
         let mut locked = pool.index.lock(hash);
         let found = locked.find(|chunk| chunk == old.chunk);
@@ -270,7 +276,8 @@ impl<'s> Guard<'s> {
             .exptime
             .store(change.exptime.unwrap_or(exptime), Relaxed);
         let cas = change.new_cas.unwrap_or_else(|| pool.next_cas());
-        let (marks, in_set) = (change.marks, change.in_set);
+        let marks = change.marks;
+        let in_set = change.in_set;
         pool.publish(
             &mut locked,
             found,
@@ -289,7 +296,8 @@ impl<'s> Guard<'s> {
     /// Deletes an item, or marks it, as the rule says.
     pub fn delete(&mut self, key: &[u8], rule: DeleteRule) -> Deleted {
         self.unpin();
-        let (pool, clock) = (self.pool(), self.clock());
+        let pool = self.pool();
+        let clock = self.clock();
         loop {
             let locked = pool.index.lock(pool.hash(key));
             let found = locked.find(|chunk| pool.key(chunk) == key);
@@ -310,9 +318,10 @@ impl<'s> Guard<'s> {
                 continue;
             }
             pool.class_of(chunk).counts.delete_hits += 1;
-            match rule.invalidate || rule.clear_value {
-                true => pool.keep_changed(chunk, rule),
-                false => pool.remove(&locked, at, chunk),
+            if rule.invalidate || rule.clear_value {
+                pool.keep_changed(chunk, rule)
+            } else {
+                pool.remove(&locked, at, chunk)
             }
             return Deleted::Deleted;
         }
@@ -332,7 +341,8 @@ impl<'s> Guard<'s> {
     /// Replaces an item by one without value and flags, for meta `x`. False when it has to be
     /// looked at again.
     fn clear(&mut self, key: &[u8], rule: DeleteRule) -> bool {
-        let (pool, clock) = (self.pool(), self.clock());
+        let pool = self.pool();
+        let clock = self.clock();
         let old = match self.hold(key, pool.hash(key)) {
             Ok(Some(old)) => old,
             Ok(None) => return false,
@@ -372,7 +382,8 @@ impl<'s> Guard<'s> {
     /// Counts a decimal number up or down. The value keeps its length, with spaces behind, when the
     /// new number is shorter; protocol.txt, "incr/decr".
     pub fn count(&mut self, key: &[u8], by: Arithmetic) -> Result<Counted, StoreError> {
-        let (pool, clock) = (self.pool(), self.clock());
+        let pool = self.pool();
+        let clock = self.clock();
         let hash = pool.hash(key);
         loop {
             let Some(old) = self.hold(key, hash)? else {
@@ -414,11 +425,13 @@ impl<'s> Guard<'s> {
             }
             let fetched = header.state.load(Relaxed) & mark::FETCHED;
             // A longer number is a new item in memcached, and a new one begins without marks.
-            let marks = match value.len() > text.len() {
-                true => 0,
-                false => seen.marks | fetched,
+            let marks = if value.len() > text.len() {
+                0
+            } else {
+                seen.marks | fetched
             };
-            let (new_cas, exptime) = (by.new_cas, by.exptime);
+            let new_cas = by.new_cas;
+            let exptime = by.exptime;
             let change = Change {
                 seen,
                 marks,

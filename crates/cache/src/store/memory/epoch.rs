@@ -230,7 +230,8 @@ mod models {
             let stamp = epochs.stamp();
             let other = epochs.clone();
             let advancer = thread::spawn(move || (0..3).all(|_| other.try_advance()));
-            let (owner_epochs, owner_memory) = (epochs.clone(), memory.clone());
+            let owner_epochs = epochs.clone();
+            let owner_memory = memory.clone();
             let owner = thread::spawn(move || {
                 if owner_epochs.stamp() == stamp + 3 {
                     owner_memory.with_mut(|memory| {

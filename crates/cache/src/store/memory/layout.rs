@@ -26,7 +26,8 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) fn new(key_len: usize, value_len: usize) -> Layout {
         if HEADER_LEN + key_len + value_len <= CHUNK_LEN_MAX {
-            let (table_at, value_at) = (key_len, key_len);
+            let table_at = key_len;
+            let value_at = key_len;
             return Layout {
                 value_len,
                 table_at,

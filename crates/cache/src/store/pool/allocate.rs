@@ -42,7 +42,8 @@ impl Pool {
     /// A chunk of a class, as a reservation. Evicts when the memory is full. The caller holds no lock and
     /// no pin.
     pub(crate) fn allocate(&self, id: u8, clock: Clock) -> Result<Chunk, StoreError> {
-        let (mut tries, mut waited_until) = (Tries::default(), None);
+        let mut tries = Tries::default();
+        let mut waited_until = None;
         let is_behind_readers = loop {
             match self.try_allocate(id, clock, &mut tries) {
                 Tried::Got(chunk) => return Ok(chunk),
@@ -96,9 +97,10 @@ impl Pool {
         }
         if limbo == Reaped::Later && tries.looks < LOOKS_MAX {
             tries.looks += 1;
-            return match self.advance() {
-                true => Tried::Progress,
-                false => Tried::Held,
+            return if self.advance() {
+                Tried::Progress
+            } else {
+                Tried::Held
             };
         }
         let mut evicted = self.config.evicts && self.evict_some(id, clock, false);
@@ -120,9 +122,10 @@ impl Pool {
             return Tried::Progress;
         }
         if !evicted && limbo == Reaped::Nothing {
-            let stolen = match self.config.evicts {
-                true => self.steal_page(id, tries.given_up, clock),
-                false => Stolen::Nothing,
+            let stolen = if self.config.evicts {
+                self.steal_page(id, tries.given_up, clock)
+            } else {
+                Stolen::Nothing
             };
             match stolen {
                 Stolen::Page => return Tried::Progress,
@@ -135,10 +138,12 @@ impl Pool {
                 Stolen::Nothing => return Tried::Nothing,
             }
         }
-        match advanced {
-            _ if tries.given_up == STEALS_MAX => Tried::Nothing,
-            true => Tried::Busy,
-            false => Tried::Held,
+        if tries.given_up == STEALS_MAX {
+            Tried::Nothing
+        } else if advanced {
+            Tried::Busy
+        } else {
+            Tried::Held
         }
     }
 
@@ -175,7 +180,7 @@ impl Pool {
         // What was in use lately is used again before memory that was never touched: it is in the
         // processor's caches, and the kernel has given it already.
         let may_reap = class.id != self.lens.last();
-        if may_reap && class.is_limbo_due() {
+        if may_reap && class.take_limbo_lot() {
             self.epochs.try_advance();
             self.reap_short(class, REAP_AT_ONCE);
         }

@@ -91,9 +91,10 @@ impl Pool {
     /// Flushes at the time `at`; at once when that is not in the future.
     pub(crate) fn flush_at(&self, at: Seconds, now: Seconds) {
         self.settle_flush(now);
-        match at <= now {
-            true => self.flush_now(0),
-            false => self.delay_flush(at),
+        if at <= now {
+            self.flush_now(0)
+        } else {
+            self.delay_flush(at)
         }
     }
 

@@ -414,11 +414,13 @@ impl Pool {
     fn make_room(&self, chunk: Chunk, current: &mut Move, clock: Clock) -> bool {
         let from = current.from;
         let class = self.class(from);
-        let (is_last_page, per_page) = (class.page_count() == 1, class.per_page);
+        let is_last_page = class.page_count() == 1;
+        let per_page = class.per_page;
         drop(class);
-        let classes = match is_last_page {
-            true => from + 1..=self.lens.last().min(from + CLASSES_LOOKED_AT),
-            false => from..=from,
+        let classes = if is_last_page {
+            from + 1..=self.lens.last().min(from + CLASSES_LOOKED_AT)
+        } else {
+            from..=from
         };
         for to in classes {
             let pinned = self.pin();
@@ -453,7 +455,8 @@ impl Pool {
     /// Copies an item to a free chunk of a class, its own or a longer one, if there is one. The
     /// epoch is pinned.
     fn rescue(&self, chunk: Chunk, from: u8, to: u8) -> bool {
-        let (arena, header) = (&self.arena, self.arena.header(chunk));
+        let arena = &self.arena;
+        let header = arena.header(chunk);
         let layout = Layout::of(arena, chunk);
         if layout.parts > 0 {
             return false;
@@ -461,7 +464,8 @@ impl Pool {
         let Some(new) = self.class(to).take_free(arena, &self.owners) else {
             return false;
         };
-        let (key, value) = (self.key(chunk), self.piece(chunk, &layout, 0));
+        let key = self.key(chunk);
+        let value = self.piece(chunk, &layout, 0);
         let (flags, clock) = (
             header.flags.load(Relaxed),
             Clock {

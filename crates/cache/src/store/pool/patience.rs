@@ -52,9 +52,10 @@ impl Patience {
     fn spend(&self, at: Duration, waited: Duration) {
         let waited = u32::try_from(waited.as_nanos()).unwrap_or(u32::MAX);
         let add = |spent: u64| {
-            let before = match spent >> 32 == period(at) {
-                true => spent as u32,
-                false => 0,
+            let before = if spent >> 32 == period(at) {
+                spent as u32
+            } else {
+                0
             };
             Some(period(at) << 32 | u64::from(before.saturating_add(waited)))
         };

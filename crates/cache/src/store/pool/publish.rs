@@ -47,7 +47,8 @@ impl Pool {
         raw: &RawReservation,
         new: NewVersion,
     ) {
-        let (header, chunk) = (self.arena.header(raw.chunk), raw.chunk);
+        let header = self.arena.header(raw.chunk);
+        let chunk = raw.chunk;
         let old_state = found.map(|(_, old)| self.arena.header(old).state.load(Relaxed));
         // Read under the lock: a flush that came during the upload spares the item.
         let generation = self.generation_to_store_in();

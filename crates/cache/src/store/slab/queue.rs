@@ -23,7 +23,8 @@ impl Queue {
     }
 
     pub(crate) fn remove(&mut self, arena: &Arena, chunk: Chunk) {
-        let (prev, next) = (arena.header(chunk).prev(), arena.header(chunk).next());
+        let prev = arena.header(chunk).prev();
+        let next = arena.header(chunk).next();
         match prev {
             Some(prev) => arena.header(prev).set_next(next),
             None => self.head = next,
@@ -37,7 +38,8 @@ impl Queue {
 
     /// Puts a chunk into the place of another.
     pub(crate) fn replace(&mut self, arena: &Arena, old: Chunk, new: Chunk) {
-        let (prev, next) = (arena.header(old).prev(), arena.header(old).next());
+        let prev = arena.header(old).prev();
+        let next = arena.header(old).next();
         arena.header(new).set_prev(prev);
         arena.header(new).set_next(next);
         match prev {

@@ -128,7 +128,8 @@ impl Model {
         );
         assert_eq!(Use::of(&self.arena, chunk), Use::Reserved);
         self.free -= 1;
-        let (key_len, value_len) = (1 + self.random.below(9), self.random.below(7_000));
+        let key_len = 1 + self.random.below(9);
+        let value_len = self.random.below(7_000);
         let known = Known {
             hash: (self.random.below(400) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             len: (HEADER_LEN + key_len + value_len) as u64,
@@ -159,12 +160,11 @@ impl Model {
         let Some(name) = self.make() else { return };
         let hash = self.known[&name].hash;
         self.class.enqueue(&self.arena, Self::chunk(name), hash);
-        match self.ghosts.remove(hash) {
-            true => {
-                self.expected.ghost_hits += 1;
-                self.main.push_back(name);
-            }
-            false => self.small.push_back(name),
+        if self.ghosts.remove(hash) {
+            self.expected.ghost_hits += 1;
+            self.main.push_back(name);
+        } else {
+            self.small.push_back(name)
         }
         self.count_in(name);
     }
@@ -173,7 +173,8 @@ impl Model {
     fn any(&mut self) -> Option<u64> {
         let len = self.small.len() + self.main.len();
         let at = self.random.below(len.max(1));
-        let (small, main) = (self.small.iter(), self.main.iter());
+        let small = self.small.iter();
+        let main = self.main.iter();
         small.chain(main).nth(at).copied()
     }
 
@@ -187,9 +188,10 @@ impl Model {
     fn hold(&mut self, name: u64) {
         let known = self.known.get_mut(&name).unwrap();
         let state = &self.arena.header(Self::chunk(name)).state;
-        match known.is_held {
-            true => assert!(!mark::unreference(state)),
-            false => assert!(mark::reference(state, mark::READERS_MAX)),
+        if known.is_held {
+            assert!(!mark::unreference(state))
+        } else {
+            assert!(mark::reference(state, mark::READERS_MAX))
         }
         known.is_held = !known.is_held;
     }
@@ -220,9 +222,10 @@ impl Model {
             let all = self.small.len() + self.main.len();
             let is_small_due = self.small.len() * 10 >= all;
             let from_small = !self.small.is_empty() && (is_small_due || self.main.is_empty());
-            let name = match from_small {
-                true => self.small.pop_front()?,
-                false => self.main.pop_front()?,
+            let name = if from_small {
+                self.small.pop_front()?
+            } else {
+                self.main.pop_front()?
             };
             let known = self.known.get_mut(&name).unwrap();
             let stays = known.used > u32::from(from_small);
@@ -239,9 +242,10 @@ impl Model {
             if !known.is_held && coldest.is_none_or(|(least, _)| known.used < least) {
                 coldest = Some((known.used, name));
             }
-            known.used = match from_small {
-                true => 0,
-                false => known.used.saturating_sub(1),
+            known.used = if from_small {
+                0
+            } else {
+                known.used.saturating_sub(1)
             };
             self.expected.promoted += u64::from(from_small);
             self.main.push_back(name);
@@ -255,7 +259,8 @@ impl Model {
     }
 
     fn evict(&mut self) {
-        let (mut steps, must) = (self.random.below(6) as u32, self.random.below(2) == 0);
+        let mut steps = self.random.below(6) as u32;
+        let must = self.random.below(2) == 0;
         let mut steps_of_model = steps;
         let known = &self.known;
         let hash_of = |chunk: Chunk| known[&chunk.units()].hash;
@@ -273,7 +278,8 @@ impl Model {
     }
 
     fn count_victim(&mut self, name: u64, is_dead: bool) {
-        let (known, expected) = (self.known[&name], &mut self.expected);
+        let known = self.known[&name];
+        let expected = &mut self.expected;
         let unfetched = u64::from(!known.is_fetched);
         if is_dead {
             expected.reclaimed += 1;
@@ -287,7 +293,8 @@ impl Model {
     }
 
     fn take_dead(&mut self) {
-        let (looks, count_max) = (self.random.below(8), 1 + self.random.below(3));
+        let looks = self.random.below(8);
+        let count_max = 1 + self.random.below(3);
         let dead = self.class.take_dead(&self.arena, CLOCK, looks, count_max);
         let known = &self.known;
         let tails = self.small.iter().take(looks);
@@ -306,9 +313,10 @@ impl Model {
         let len = self.small.len();
         self.small.retain(|other| *other != name);
         self.main.retain(|other| *other != name);
-        match self.small.len() < len {
-            true => Use::Small,
-            false => Use::Main,
+        if self.small.len() < len {
+            Use::Small
+        } else {
+            Use::Main
         }
     }
 
@@ -326,7 +334,8 @@ impl Model {
 
     fn store_over(&mut self, old: u64) {
         let Some(new) = self.make() else { return };
-        let (old_chunk, new_chunk) = (Self::chunk(old), Self::chunk(new));
+        let old_chunk = Self::chunk(old);
+        let new_chunk = Self::chunk(new);
         let is_floating = self.random.below(4) == 0;
         if is_floating {
             self.class.take_in_hand(&self.arena, old_chunk);
@@ -346,7 +355,8 @@ impl Model {
 
     fn reap(&mut self) {
         (0..self.random.below(4)).for_each(|_| assert!(self.epochs.try_advance()));
-        let (count_max, epoch) = (self.random.below(6), self.epochs.stamp());
+        let count_max = self.random.below(6);
+        let epoch = self.epochs.stamp();
         for (stamp, lane) in &mut self.limbo {
             if *stamp + 2 <= epoch {
                 self.ripe.splice(..0, lane.drain(..));
@@ -354,15 +364,17 @@ impl Model {
         }
         let expected = self.ripe.len().min(count_max);
         let mut long = Vec::new();
-        let (arena, owners) = (&self.arena, &self.owners);
+        let arena = &self.arena;
+        let owners = &self.owners;
         let reaped = self
             .class
             .reap(arena, owners, &self.epochs, count_max, &mut long);
         assert_eq!((reaped, long.len()), (expected, 0));
         for name in self.ripe.drain(..expected).collect::<Vec<_>>() {
-            match self.known[&name].is_held {
-                true => self.held_retired.push(name),
-                false => self.forget(name),
+            if self.known[&name].is_held {
+                self.held_retired.push(name)
+            } else {
+                self.forget(name)
             }
         }
         assert_eq!(self.class.limbo_len(), self.limbo_len());
@@ -488,7 +500,8 @@ fn what_expires_is_dead_from_that_second_on() {
 
 #[test]
 fn a_page_has_its_class_and_its_place_until_it_leaves() {
-    let (arena, owners) = (Arena::reserve(4, 4, false).unwrap(), Owners::new(4));
+    let arena = Arena::reserve(4, 4, false).unwrap();
+    let owners = Owners::new(4);
     let mut class = Class::new(200, 0, CHUNK_LEN);
     (1..=4).for_each(|number| class.add_page(&owners, number));
     for number in 1..=4 {
@@ -663,6 +676,6 @@ fn limbo_is_looked_at_once_for_each_lot() {
     for at in 1..=40 {
         let name = model.any().unwrap();
         model.delete(name);
-        assert_eq!(model.class.is_limbo_due(), at == 32, "{at}");
+        assert_eq!(model.class.take_limbo_lot(), at == 32, "{at}");
     }
 }

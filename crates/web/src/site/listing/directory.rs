@@ -113,10 +113,12 @@ pub(super) fn order(a: &Item, b: &Item, sort: ListingSort) -> Ordering {
 
 /// As people count: `file2` before `file10`, capitals beside small letters.
 fn natural(a: &str, b: &str) -> Ordering {
-    let (mut left, mut right) = (a, b);
+    let mut left = a;
+    let mut right = b;
     while let (Some(l), Some(r)) = (left.chars().next(), right.chars().next()) {
         let order = if l.is_ascii_digit() && r.is_ascii_digit() {
-            let (l, r) = (take_number(&mut left), take_number(&mut right));
+            let l = take_number(&mut left);
+            let r = take_number(&mut right);
             l.len().cmp(&r.len()).then_with(|| l.cmp(r))
         } else {
             (left, right) = (&left[l.len_utf8()..], &right[r.len_utf8()..]);

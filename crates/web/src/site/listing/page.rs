@@ -85,16 +85,18 @@ fn write_breadcrumb(page: &mut String, path: &str) {
         .collect();
     let mut link = String::from("/");
     let home = "<svg aria-hidden=\"true\"><use href=\"#home\"/></svg>";
-    match segments.is_empty() {
-        true => _ = write!(page, "<span class=\"here\">{home}Home</span>"),
-        false => _ = write!(page, "<a href=\"/\">{home}Home</a>"),
+    if segments.is_empty() {
+        _ = write!(page, "<span class=\"here\">{home}Home</span>")
+    } else {
+        _ = write!(page, "<a href=\"/\">{home}Home</a>")
     }
     for (nth, segment) in segments.iter().enumerate() {
         _ = write!(link, "{}/", percent_encoded(segment));
         page.push_str("<i>/</i>");
-        match nth + 1 == segments.len() {
-            true => _ = write!(page, "<bdi class=\"here\">{}</bdi>", Text(segment)),
-            false => _ = write!(page, "<a href=\"{link}\"><bdi>{}</bdi></a>", Text(segment)),
+        if nth + 1 == segments.len() {
+            _ = write!(page, "<bdi class=\"here\">{}</bdi>", Text(segment))
+        } else {
+            _ = write!(page, "<a href=\"{link}\"><bdi>{}</bdi></a>", Text(segment))
         }
     }
     page.push_str("</h1></nav>\n");

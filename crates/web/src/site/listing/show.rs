@@ -51,7 +51,8 @@ impl Date {
     pub(super) fn rfc3339(self) -> String {
         let (year, month, day) = self.civil();
         let second = self.0.rem_euclid(86_400);
-        let (hour, minute) = (second / 3600, second / 60 % 60);
+        let hour = second / 3600;
+        let minute = second / 60 % 60;
         format!(
             "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z",
             second % 60

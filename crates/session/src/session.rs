@@ -1,0 +1,157 @@
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::outbox::Outbox;
+
+/// One protocol conversation with one peer.
+///
+/// `Send`, because [`work`](Session::work) may run on another kernel thread than the driver's.
+pub trait Session: Send {
+    /// Takes input and writes replies.
+    ///
+    /// `input` holds every byte that was received and not yet used, oldest first; it may be empty
+    /// after [`Next::Flush`], [`Next::Work`] and [`Next::Wait`]. A session that is shown the same
+    /// bytes twice with more behind them must come to the same replies as if it had seen them at
+    /// once.
+    ///
+    /// Stops and returns [`Next::Flush`] when [`Outbox::is_full`]: a peer that pipelines a million
+    /// requests gets its replies in bounded memory.
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received;
+
+    /// Does what may block, after the session returned [`Next::Work`] or [`Next::Wait`]: opening a
+    /// file whose directory entry is not in memory, listing a directory. The only method that may
+    /// block.
+    fn work(&mut self, now: Now) {
+        let _ = now;
+    }
+
+    /// Room of the session's own for the next bytes of a long request body, asked for while it
+    /// waits in [`Phase::Body`]. Empty (the default) when the session wants them as input.
+    fn body_buffer(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
+    /// Says that the driver put `len` bytes at the start of [`body_buffer`](Session::body_buffer).
+    fn body_filled(&mut self, len: usize, now: Now, out: &mut Outbox) -> Next {
+        let _ = (now, out);
+        unreachable!("body_filled({len}) on a session that lends no room")
+    }
+
+    /// Tells the session that the driver gives up on the peer, so that it may say so in its
+    /// protocol's words (`408 Request Timeout`, `SERVER_ERROR`). The driver sends that and closes.
+    fn give_up(&mut self, reason: GiveUp, now: Now, out: &mut Outbox) {
+        let _ = (reason, now, out);
+    }
+
+    /// Asks the session to end the conversation at the next request boundary (HTTP/1.1: the next
+    /// reply says `Connection: close`). Called at most once, when the server drains; the session
+    /// may write (HTTP/2: `GOAWAY`).
+    ///
+    /// A loop that holds many connections calls it at once. Where a fiber or a thread of its own
+    /// waits for the input of a connection, it is called when that wait ends: with the next input,
+    /// or when the drain ends an idle connection's side for reading, after a quarter of a second.
+    fn drain(&mut self, now: Now, out: &mut Outbox) {
+        let _ = (now, out);
+    }
+
+    /// Tells the session that the connection is over. The last call, except after a panic.
+    fn closed(&mut self, now: Now) {
+        let _ = now;
+    }
+}
+
+/// What a session is opened with: all that it may need to know of its connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// When the connection is ready for a conversation.
+    pub now: Now,
+    /// The peer's address, if it has one and the server wants to know it.
+    pub peer: Option<SocketAddr>,
+    /// Which of the server's listeners accepted the connection, counted from 0.
+    pub listener: usize,
+    /// What the TLS handshake agreed on, if TLS is spoken.
+    pub tls: Option<TlsFacts<'a>>,
+}
+
+/// What a TLS handshake agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlsFacts<'a> {
+    /// The protocol that both sides speak inside (ALPN, RFC 7301), such as `http/1.1`.
+    pub alpn: Option<&'a [u8]>,
+    /// The host that the client wants (SNI, RFC 6066 3).
+    pub server_name: Option<&'a str>,
+}
+
+/// What [`Session::receive`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// How many bytes of the input were used; the rest is shown again.
+    pub used: usize,
+    /// What the driver does next.
+    pub next: Next,
+}
+
+/// What the driver does next. See the [crate page](crate) for the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Wait for more input, within the phase's time-out.
+    Receive(Phase),
+    /// Send what is in the outbox, then show the unused input again.
+    Flush,
+    /// Call [`Session::work`] where blocking is allowed, then show the unused input again.
+    Work,
+    /// As [`Next::Work`], but the work waits for something to happen, however long that takes (a
+    /// `watch`). It gets a kernel thread of its own, so that it does not keep other connections'
+    /// work waiting: a session limits how many wait so.
+    Wait,
+    /// Send what is in the outbox and close: the peer has sent all that it will.
+    Close,
+    /// Send what is in the outbox and close in stages: end our side, discard what the peer still
+    /// sends for a bounded while, then close. After a refusal, when the peer may be in the middle
+    /// of sending: a close with unread input resets the connection, and the reset may overtake the
+    /// reply. RFC 9112 9.6
+    Linger,
+}
+
+/// What the session waits for; each phase has its own time-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Between two requests: nothing of the next one has arrived.
+    Idle,
+    /// Inside a request's head (HTTP) or command line (memcached).
+    Head,
+    /// Inside a request's body.
+    Body,
+}
+
+/// Why a driver gives up on a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveUp {
+    /// The peer was too slow in this phase.
+    TimedOut(Phase),
+    /// The peer sent more than the driver holds without the session using any of it.
+    TooLong,
+}
+
+/// The time, as the driver hands it in: sessions have no clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// For intervals.
+    pub monotonic: Instant,
+    /// For dates: the time since 1970-01-01 00:00 UTC.
+    pub since_epoch: Duration,
+}
+
+impl Now {
+    /// Reads both clocks (about 45 ns; drivers read them once a turn).
+    pub fn read() -> Now {
+        let wall = std::time::SystemTime::now();
+        Now {
+            monotonic: Instant::now(),
+            // A clock before 1970 is an operator's mistake that no reply depends on.
+            since_epoch: wall
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or_default(),
+        }
+    }
+}

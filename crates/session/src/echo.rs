@@ -3,8 +3,8 @@ use crate::session::{GiveUp, Next, Now, Phase, Received, Session};
 
 /// The smallest real session: sends every line back, and closes at the line `bye`.
 ///
-/// It shows the three habits of a session. It uses only what it understands whole (a line), it
-/// watches the outbox, and it says which phase it waits in.
+/// It shows the three duties of a session: use only what it understands whole (a line), watch the
+/// outbox, and say which phase it waits in.
 ///
 /// ```
 /// use session::{Echo, replay::{replay, Script}};
@@ -15,7 +15,7 @@ use crate::session::{GiveUp, Next, Now, Phase, Received, Session};
 #[derive(Debug, Default)]
 pub struct Echo;
 
-/// A line that is longer than this is not a line.
+/// Maximum length of a line in bytes.
 const LINE_LEN_MAX: usize = 4096;
 
 impl Session for Echo {
@@ -68,7 +68,7 @@ mod tests {
     use crate::replay::{Script, replay};
 
     #[test]
-    fn lines_come_back_however_they_are_cut() {
+    fn lines_come_back_at_any_cut() {
         replay(
             || Echo,
             &Script::new()
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_refused_and_the_connection_closed() {
+    fn long_line_closes() {
         let long = "x".repeat(LINE_LEN_MAX + 1);
         replay(
             || Echo,
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_outbox_stops_the_session() {
+    fn full_outbox_stops_the_session() {
         let mut out = Outbox::with_watermark(4);
         let received = Echo.receive(b"12345\nmore\n", Now::read(), &mut out);
         assert_eq!(
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_line_is_still_a_line() {
+    fn longest_line_is_accepted() {
         let mut out = Outbox::new();
         let line = "x".repeat(LINE_LEN_MAX);
         let received = Echo.receive(line.as_bytes(), Now::read(), &mut out);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn between_two_lines_the_session_is_idle() {
+    fn idle_between_lines() {
         let mut out = Outbox::new();
         let next = |input: &[u8], out: &mut Outbox| Echo.receive(input, Now::read(), out).next;
         assert_eq!(next(b"one\n", &mut out), Next::Receive(Phase::Idle));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_given_up_hears_why() {
+    fn give_up_tells_the_peer() {
         let mut out = Outbox::new();
         Echo.give_up(GiveUp::TimedOut(Phase::Head), Now::read(), &mut out);
         assert!(out.queued_len() > 0);

@@ -13,46 +13,46 @@ use rustix::fs::{Mode, OFlags, Stat};
 pub struct FileRange {
     /// The file; it stays open as long as any range of it is queued.
     pub file: Arc<SharedFile>,
-    /// Which bytes, from the file's start.
+    /// Byte range, from the start of the file.
     pub range: Range<u64>,
-    /// Whether the bytes are worth a place in the page cache. If not, a driver that misses there
-    /// reads past it (`O_DIRECT`), so that rare files do not push out popular ones.
+    /// True if the bytes deserve a place in the page cache. If not, a driver that misses there
+    /// reads with `O_DIRECT`, so that rare files do not evict popular ones.
     pub keep: bool,
-    /// Whether the file had been left alone for so long that any later write shows in its stamp. If
-    /// not, a driver does not hand the page cache's own pages to the kernel: a write would change
-    /// them on their way to the peer.
+    /// True if the file was unmodified for so long that any later write shows in its stamp. If not,
+    /// a driver does not hand page-cache pages to the kernel: a write would change them on their
+    /// way to the peer.
     pub settled: bool,
 }
 
 impl FileRange {
-    /// How many bytes are left to send.
+    /// Number of bytes left to send.
     pub fn len(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Whether nothing is left to send.
+    /// True if nothing is left to send.
     pub fn is_empty(&self) -> bool {
         self.range.start >= self.range.end
     }
 }
 
-/// An open regular file that many replies share, and what it was like when it was opened.
+/// An open regular file shared by many replies, with its stamp at the time of opening.
 #[derive(Debug)]
 pub struct SharedFile {
     fd: OwnedFd,
     stamp: FileStamp,
     standing: Standing,
-    /// Whether it is sent as it comes, whatever is written to it meanwhile.
+    /// True if the file is sent as read, whatever is written to it meanwhile.
     is_moving: bool,
     direct: OnceLock<Option<OwnedFd>>,
-    /// When a driver last saw all of it in the page cache, in milliseconds since the first such
-    /// look; 0 is never.
+    /// Time at which a driver last saw the whole file in the page cache, in milliseconds since the
+    /// first such check; 0 is never.
     seen_cached_ms: AtomicU64,
-    first_look: OnceLock<Instant>,
+    first_check: OnceLock<Instant>,
 }
 
-/// What tells one state of a file from another: a change of any part means that the bytes may have
-/// changed. `ctime` is in it because a process that may write the file can set `mtime` back.
+/// Identity of one state of a file: if any part differs, the bytes may differ. `ctime` is included
+/// because a process that may write the file can set `mtime` back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStamp {
     /// Length in bytes.
@@ -66,7 +66,7 @@ pub struct FileStamp {
 }
 
 impl FileStamp {
-    /// The stamp in what `fstat(2)` returned.
+    /// Takes the stamp from a result of `fstat(2)`.
     pub fn of(stat: &Stat) -> FileStamp {
         let ns = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         #[allow(
@@ -82,8 +82,7 @@ impl FileStamp {
     }
 }
 
-/// What changes the change time of a file without a write: how many names it has, its mode, its
-/// owner and its group.
+/// Metadata whose change sets `ctime` without a write: number of links, mode, owner, group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing(u64, u32, u32, u32);
 
@@ -112,13 +111,12 @@ impl SharedFile {
             is_moving: false,
             direct: OnceLock::new(),
             seen_cached_ms: AtomicU64::new(0),
-            first_look: OnceLock::new(),
+            first_check: OnceLock::new(),
         })
     }
 
-    /// Of a file that is written to all the time, as a log is, no state can be told from the next:
-    /// its bytes are sent as they are when they are read, up to the length that it has now. What is
-    /// announced with them must not say that they are of one state.
+    /// Marks a file that is written to all the time, such as a log. Its bytes are sent as read, up
+    /// to the length that it has now. The reply must not claim that they are of one state.
     #[must_use]
     pub fn moving(self) -> SharedFile {
         SharedFile {
@@ -127,25 +125,25 @@ impl SharedFile {
         }
     }
 
-    /// Whether it is sent as it comes.
+    /// True if the file is sent as read.
     pub fn is_moving(&self) -> bool {
         self.is_moving
     }
 
-    /// What the file was like when it was opened.
+    /// The stamp at the time of opening.
     pub fn stamp(&self) -> FileStamp {
         self.stamp
     }
 
-    /// Whether the file's bytes are still those that were there when it was opened (one `fstat(2)`,
-    /// never blocking on a local file system). A driver asks around sending: bytes that were
-    /// written into the same inode in the meantime must not go out under the old length and ETag.
+    /// True if the bytes are still those at the time of opening (one `fstat(2)`, never blocking on
+    /// a local file system). A driver checks before and after sending: bytes written into the same
+    /// inode meanwhile must not go out under the old length and ETag.
     ///
-    /// Looks at length and modification time. Not at the change time: another file renamed over
-    /// this one's name changes that, and a download of the old one may well go on. But if the
-    /// modification time is of whole seconds, a program has set it, and may have written and set
-    /// it back (`cp -p`): then the change time counts, unless names, mode or owner explain it. A
-    /// [moving](SharedFile::moving) file has no state that it could leave.
+    /// Compares length and modification time, but not the change time: renaming another file over
+    /// this name changes that, and a download of the old file may continue. If the modification
+    /// time is in whole seconds, a program may have written and set it back (`cp -p`); then the
+    /// change time counts, unless links, mode or owner explain it. A [moving](SharedFile::moving)
+    /// file is always unchanged.
     ///
     /// # Errors
     /// What `fstat(2)` reports.
@@ -162,8 +160,8 @@ impl SharedFile {
         Ok(is_same && is_explained)
     }
 
-    /// The same file, opened with `O_DIRECT` at the first call. `None` where the file system has no
-    /// direct I/O, or no descriptor is to be had: read through the page cache then.
+    /// The same file, opened with `O_DIRECT` at the first call. `None` if the file system has no
+    /// direct I/O or no descriptor is left; then read through the page cache.
     pub fn direct(&self) -> Option<BorrowedFd<'_>> {
         self.direct
             .get_or_init(|| self.open_direct())
@@ -171,21 +169,21 @@ impl SharedFile {
             .map(AsFd::as_fd)
     }
 
-    /// Notes that at `now` all of the file was in the page cache.
+    /// Records that the whole file was in the page cache at `now`.
     pub fn note_cached(&self, now: Instant) {
         self.seen_cached_ms
             .store(self.age_ms(now), Ordering::Relaxed);
     }
 
-    /// Whether all of the file was seen in the page cache less than `age_max` ago: asking the
-    /// kernel for each of a thousand requests a second would cost more than it tells.
+    /// True if the whole file was seen in the page cache less than `age_max` ago. Asking the kernel
+    /// for each request would cost more than it saves.
     pub fn was_cached(&self, now: Instant, age_max: Duration) -> bool {
         let seen = self.seen_cached_ms.load(Ordering::Relaxed);
         seen != 0 && self.age_ms(now).saturating_sub(seen) < age_max.as_millis() as u64
     }
 
     fn age_ms(&self, now: Instant) -> u64 {
-        let first = *self.first_look.get_or_init(|| now);
+        let first = *self.first_check.get_or_init(|| now);
         now.saturating_duration_since(first).as_millis() as u64 + 1
     }
 
@@ -217,7 +215,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_file_renamed_over_this_one_leaves_it_as_it_was() {
+    fn rename_over_keeps_it_unchanged() {
         let directory = tempfile::tempdir().unwrap();
         let old = directory.path().join("old");
         let new = directory.path().join("new");
@@ -233,9 +231,9 @@ mod tests {
         assert!(shared.is_unchanged().unwrap(), "itself renamed");
     }
 
-    /// As `cp -p` does where every file has one time, as in the Nix store.
+    /// Writes as `cp -p` does where every file has one time, as in the Nix store.
     #[test]
-    fn a_write_whose_time_is_set_back_is_noticed() {
+    fn write_with_mtime_set_back_shows() {
         use std::os::unix::fs::PermissionsExt;
         let time = std::time::UNIX_EPOCH + Duration::from_secs(1);
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_into_the_same_inode_is_noticed() {
+    fn write_into_the_inode_shows() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"old").unwrap();
         let shared = SharedFile::try_from(file.reopen().unwrap()).unwrap();
@@ -273,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_as_long_as_what_lies_between_its_ends() {
+    fn range_len_is_end_minus_start() {
         let file = Arc::new(SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap());
         let range = |range| FileRange {
             file: Arc::clone(&file),
@@ -286,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_has_nanoseconds_since_1970() {
+    fn stamp_is_nanoseconds_since_1970() {
         use std::os::unix::fs::MetadataExt;
         let file = tempfile::tempfile().unwrap();
         let when = std::time::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
@@ -300,11 +298,11 @@ mod tests {
     }
 
     #[test]
-    fn a_look_into_the_page_cache_is_believed_for_a_while() {
+    fn cached_note_expires() {
         let shared = SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap();
         let start = Instant::now();
         let second = Duration::from_secs(1);
-        assert!(!shared.was_cached(start, second), "no look yet");
+        assert!(!shared.was_cached(start, second), "no check yet");
         shared.note_cached(start);
         assert!(shared.was_cached(start, second));
         assert!(shared.was_cached(start + Duration::from_millis(999), second));
@@ -313,9 +311,9 @@ mod tests {
         assert!(shared.was_cached(start + second, second));
     }
 
-    /// What a file system says to an open with O_DIRECT by name, it says here.
+    /// Opening by descriptor and by name agree on whether the file system has direct I/O.
     #[test]
-    fn the_file_past_the_page_cache_is_the_same_one() {
+    fn direct_fd_is_the_same_inode() {
         // On a disk, which the folder of temporary files need not be.
         let program = std::env::current_exe().unwrap();
         let file = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The seam between a protocol and what carries its bytes.
+//! The interface between a protocol and the engine that moves its bytes.
 //!
 //! A server is a [`Session`]: bytes in, output out, no sockets, no clock, never blocking. A
 //! *driver* (crate `serve`: the connection machine, and the engine that moves its bytes) does
@@ -10,9 +10,9 @@
 //!                                                                Bytes | Shared | File
 //! ```
 //!
-//! The conversation between the two is short. The session is opened with what it may need to know
-//! ([`Opening`]). The driver shows what has arrived; the session says
-//! how much of it it used, writes its replies into the [`Outbox`], and says what comes next:
+//! The interface is small. The session is opened with the facts that it may need ([`Opening`]). The
+//! driver shows what has arrived; the session says how much it used, writes its replies into the
+//! [`Outbox`], and says what comes next:
 //!
 //! | [`Next`] | the driver |
 //! |---|---|
@@ -24,14 +24,13 @@
 //! | `Linger` | the same, but goes on reading for a while, so that the peer gets to see the reply |
 //!
 //! The input is borrowed, so it may lie anywhere: in a buffer of the thread, or in one that
-//! io_uring picked. What a session leaves unused is shown again, with more behind it. A long
-//! request body need not lie in one buffer: a session may take it piece by piece as ordinary input,
-//! or lend the driver room of its own ([`Session::body_buffer`]) into which the bytes are received
-//! without a copy.
+//! io_uring picked. Unused input is shown again, with more behind it. A long request body need not
+//! fit in one buffer: a session may take it piece by piece as ordinary input, or lend the driver
+//! its own buffer ([`Session::body_buffer`]), into which the bytes are received without a copy.
 //!
-//! [`Echo`] is the smallest real session, and [`replay`] is the harness that every session's tests
-//! stand on: it cuts a conversation whole, at every byte, and at seeded random places, and demands
-//! the same replies each time.
+//! [`Echo`] is the smallest real session. [`replay`] is the test harness for all sessions: it
+//! delivers a conversation whole, byte by byte, and cut at seeded random places, and requires the
+//! same replies each time.
 
 #![forbid(unsafe_code)]
 

@@ -1,12 +1,12 @@
 use std::io::Write;
 use std::time::Duration;
 
-/// Access-log lines of replies that are on their way out. How long a reply took is known only when
-/// it has been sent, so a line has a gap for it, which the driver fills in.
+/// Access-log lines of replies that are being sent. The time that a reply took is known only when
+/// it has been sent, so each line has a gap, which the driver fills.
 #[derive(Debug, Default)]
 pub struct Log {
     text: Vec<u8>,
-    /// Where in `text` the gaps are, in order: one for each reply.
+    /// Offsets of the gaps in `text`, one for each reply.
     gaps: Vec<usize>,
     filled: Vec<u8>,
 }
@@ -17,13 +17,12 @@ impl Log {
         &mut self.text
     }
 
-    /// Leaves a gap here, where the driver will write the seconds that the reply took: `0.000142`.
+    /// Leaves a gap for the seconds that the reply takes: `0.000142`.
     pub fn put_gap(&mut self) {
         self.gaps.push(self.text.len());
     }
 
-    /// Shows the lines to `read`, with what `took` says of the nth reply in their gaps, and forgets
-    /// them.
+    /// Passes the lines to `read`, with `took(n)` in the gap of the nth reply, and clears them.
     pub(crate) fn take(&mut self, took: impl Fn(usize) -> Duration, read: impl FnOnce(&[u8])) {
         if self.text.is_empty() {
             return;
@@ -42,8 +41,8 @@ impl Log {
     }
 }
 
-/// As nginx writes `$request_time`, to the microsecond: most replies of a file take less than a
-/// millisecond.
+/// Writes seconds as nginx writes `$request_time`, but to the microsecond: most replies take less
+/// than a millisecond.
 fn write_seconds(duration: Duration, to: &mut Vec<u8>) {
     let seconds = duration.as_secs();
     let us = duration.subsec_micros();
@@ -55,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_gap_gets_the_time_of_its_reply() {
+    fn gap_holds_the_time_of_its_reply() {
         let mut log = Log::default();
         for line in ["one", "two"] {
             log.text().extend_from_slice(line.as_bytes());

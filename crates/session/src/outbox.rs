@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes};
 use crate::file::FileRange;
 use crate::log::Log;
 
-/// Replies on their way out: what the session puts in, the driver takes out, in order.
+/// Queue of replies: the session appends, the driver sends, in order.
 ///
 /// ```text
 ///  put(b"HTTP/1.1 200 ...")  put_shared(page)     put_file(range)     put(b"HTTP/1.1 304 ...")
@@ -18,8 +18,8 @@ use crate::log::Log;
 ///  ▲ consumed: forgotten, because the receiver has a copy
 /// ```
 ///
-/// Small bytes are copied: a header and a small body behind it become one piece of memory, which
-/// one `send` carries. Above some 16 KB a shared piece is cheaper, and far above that a file range.
+/// Small bytes are copied: a header and a small body become one piece of memory, sent by one
+/// `send`. Above about 16 KB a shared piece costs less CPU, and far above that a file range.
 #[derive(Debug)]
 pub struct Outbox {
     /// Small bytes of all `Part::Bytes`, in order, from `consumed` on.
@@ -52,17 +52,17 @@ pub enum Chunk<'a> {
     File(&'a FileRange),
 }
 
-/// How much may be queued before [`Outbox::is_full`]: enough that a window of replies leaves in one
-/// send, little enough that ten thousand slow readers fit in memory.
+/// Queue length in bytes from which [`Outbox::is_full`]: enough for a window of replies in one
+/// send, little enough for ten thousand slow readers in memory.
 const WATERMARK: u64 = 64 * 1024;
 
-/// An outbox with many tiny parts is full as well, whatever they weigh (`IOV_MAX` is 1024).
+/// Number of parts from which the outbox is full, whatever their length (`IOV_MAX` is 1024).
 const PARTS_MAX: usize = 64;
 
-/// The same while memory is short: each connection has one reply in memory, as a rule.
+/// Watermark while memory is short: about one reply per connection in memory.
 const WATERMARK_LEAN: u64 = 1024;
 
-/// What an empty outbox keeps allocated.
+/// Capacity in bytes that an empty outbox keeps allocated.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
 impl Outbox {
@@ -86,12 +86,12 @@ impl Outbox {
 
     // ---- the session's side
 
-    /// Whether the session should stop and return [`Next::Flush`](crate::Next::Flush).
+    /// True if the session should stop and return [`Next::Flush`](crate::Next::Flush).
     pub fn is_full(&self) -> bool {
         self.queued_len >= self.watermark || self.parts.len() >= PARTS_MAX
     }
 
-    /// Whether memory is short: bytes that can be shared are better not copied.
+    /// True while memory is short: then bytes that can be shared should not be copied.
     pub fn is_lean(&self) -> bool {
         self.watermark < WATERMARK
     }
@@ -103,8 +103,7 @@ impl Outbox {
         self.grow_bytes(bytes.len());
     }
 
-    /// Lets `write` append small bytes, and queues what it appended. For what is formatted in
-    /// place.
+    /// Lets `write` append small bytes in place, and queues them.
     ///
     /// # Panics
     /// If `write` shortens the vector.
@@ -136,20 +135,20 @@ impl Outbox {
         }
     }
 
-    /// Says that a reply is queued whole: the driver takes the time that it needs.
+    /// Marks the end of a reply; the driver measures the time until it is sent.
     #[inline]
     pub fn end_reply(&mut self) {
         self.replies += 1;
     }
 
-    /// Where access-log lines go, one for each reply, or `None` when nothing reads them.
+    /// The access log, with one line for each reply, or `None` if it is off.
     pub fn log(&mut self) -> Option<&mut Log> {
         self.log.as_mut()
     }
 
     // ---- the driver's side
 
-    /// Turns the access log on or off. Drivers do so before the first call of the session.
+    /// Turns the access log on or off, before the first call of the session.
     pub fn set_logged(&mut self, logged: bool) {
         match (logged, &self.log) {
             (true, None) => self.log = Some(Log::default()),
@@ -158,25 +157,25 @@ impl Outbox {
         }
     }
 
-    /// Says whether memory is short: then the outbox is full from a kibibyte on.
+    /// Sets whether memory is short: then the outbox is full from one kibibyte.
     #[inline]
     pub fn set_lean(&mut self, is_lean: bool) {
         self.watermark = if is_lean { WATERMARK_LEAN } else { WATERMARK };
     }
 
-    /// How many bytes of memory it has allocated. Shared bytes and files are not its own.
+    /// Bytes of memory that the outbox has allocated, without shared bytes and files.
     #[inline]
     pub fn allocated_len(&self) -> usize {
         self.bytes.capacity() + self.parts.capacity() * size_of::<Part>()
     }
 
-    /// Whether nothing is left to send.
+    /// True if nothing is left to send.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// How many bytes are left to send, files included.
+    /// Bytes left to send, files included.
     pub fn queued_len(&self) -> u64 {
         self.queued_len
     }
@@ -200,7 +199,7 @@ impl Outbox {
         })
     }
 
-    /// Forgets the first `len` bytes: they were sent, and the receiver has a copy.
+    /// Removes the first `len` bytes, which have been sent.
     ///
     /// # Panics
     /// If fewer than `len` bytes were queued.
@@ -225,7 +224,7 @@ impl Outbox {
         self.reclaim();
     }
 
-    /// Forgets everything that is queued: the connection is gone.
+    /// Removes everything: the connection is gone.
     pub fn clear(&mut self) {
         self.parts.clear();
         self.queued_len = 0;
@@ -233,20 +232,20 @@ impl Outbox {
         self.reset_bytes();
     }
 
-    /// How many replies were queued whole since they were last taken.
+    /// Number of whole replies since they were last taken.
     #[inline]
     pub fn replies(&self) -> usize {
         self.replies
     }
 
-    /// How many replies were queued whole since the last call.
+    /// Takes the number of whole replies since the last call.
     #[inline]
     pub fn take_replies(&mut self) -> usize {
         std::mem::take(&mut self.replies)
     }
 
-    /// Takes the access-log lines written so far through `read`, and forgets them. `took` says how
-    /// long the nth reply took.
+    /// Passes the access-log lines to `read` and clears them. `took(n)` is the time that the nth
+    /// reply took.
     pub fn take_log(&mut self, took: impl Fn(usize) -> Duration, read: impl FnOnce(&[u8])) {
         if let Some(log) = &mut self.log {
             log.take(took, read);
@@ -264,8 +263,8 @@ impl Outbox {
         }
     }
 
-    /// Gives back the room of small bytes that were consumed, so that a peer which never lets the
-    /// outbox run empty does not make it grow. What is moved is no more than what is given back.
+    /// Frees small bytes that were sent, so that a peer which never lets the outbox run empty does
+    /// not make it grow. Moves no more bytes than it frees.
     #[inline]
     fn reclaim(&mut self) {
         if self.parts.is_empty() {
@@ -284,7 +283,7 @@ impl Outbox {
 }
 
 impl Part {
-    /// Forgets up to `len` bytes of this part; returns how many.
+    /// Removes up to `len` bytes of this part; returns how many.
     fn consume(&mut self, len: u64, bytes_consumed: &mut usize) -> u64 {
         match self {
             Part::Bytes { len: part_len } => {
@@ -360,7 +359,7 @@ mod tests {
         }
     }
 
-    /// What is in memory up to the first file.
+    /// The bytes in memory before the first file.
     fn text(out: &Outbox) -> String {
         let memory = out.chunks().map_while(|chunk| match chunk {
             Chunk::Bytes(bytes) => Some(bytes),
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_small_bytes_become_one_chunk() {
+    fn small_bytes_join_into_one_chunk() {
         let mut out = Outbox::new();
         out.put(b"head ");
         out.put(b"body");
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn consuming_crosses_chunks_of_every_kind() {
+    fn consume_crosses_all_chunk_kinds() {
         let mut out = Outbox::new();
         out.put(b"0123");
         out.put_shared(Bytes::from_static(b"456789"));
@@ -397,10 +396,9 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_keeps_pipelining_does_not_make_it_grow() {
-        // Seen: room was given back only when the outbox was empty, and a peer that always has a
-        // reply on its way never lets it be. Cure: what was sent is reclaimed when it is as much as
-        // what is kept.
+    fn pipelining_does_not_grow_it() {
+        // Seen: space was freed only when the outbox was empty, which a pipelining peer never lets
+        // it be. Cure: sent bytes are freed once they are as many as the unsent ones.
         let mut out = Outbox::new();
         out.put(&[0; 1000]);
         for _ in 0..10_000 {
@@ -412,7 +410,7 @@ mod tests {
         assert!(capacity <= 4 * KEPT_CAPACITY, "{capacity} bytes kept");
     }
 
-    /// Everything in some chunks; a file's bytes are its offsets.
+    /// The bytes of some chunks; those of a file are its offsets.
     fn flat<'a>(chunks: impl Iterator<Item = Chunk<'a>>) -> Vec<u8> {
         chunks
             .flat_map(|chunk| match chunk {
@@ -424,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_queue_as_a_plain_vector_would_be() {
+    fn agrees_with_a_vector() {
         for seed in 0..30 {
             let mut random = Random(seed);
             let mut out = Outbox::new();
@@ -475,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lean_outbox_is_full_after_a_small_reply() {
+    fn lean_outbox_is_full_soon() {
         let mut out = Outbox::new();
         out.set_lean(true);
         assert!(out.is_lean() && out.allocated_len() == 0);
@@ -486,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_parts_fill_the_outbox_too() {
+    fn many_small_parts_fill_it() {
         let mut out = Outbox::new();
         while !out.is_full() {
             out.put_shared(Bytes::from_static(b"x"));
@@ -496,14 +494,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "consumed 2 of 1 queued")]
-    fn consuming_more_than_is_queued_is_our_mistake() {
+    fn consume_beyond_the_end_panics() {
         let mut out = Outbox::new();
         out.put(b"x");
         out.consume(2);
     }
 
     #[test]
-    fn the_log_is_off_until_the_driver_wants_it() {
+    fn log_is_off_by_default() {
         let mut out = Outbox::new();
         assert!(out.log().is_none());
         out.set_logged(true);
@@ -515,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_outbox_is_full_from_64_kib_on() {
+    fn full_from_64_kib() {
         let mut out = Outbox::default();
         out.put(&[b'x'; 65_535]);
         assert!(!out.is_full());
@@ -527,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_in_place_is_queued() {
+    fn put_with_queues() {
         let mut out = Outbox::new();
         out.put(b"head ");
         out.put_with(|bytes| bytes.extend_from_slice(b"body"));
@@ -541,14 +539,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "put_with shortened the outbox: 0 below 4")]
-    fn what_is_queued_cannot_be_taken_back() {
+    fn put_with_must_not_shorten() {
         let mut out = Outbox::new();
         out.put(b"head");
         out.put_with(Vec::clear);
     }
 
     #[test]
-    fn an_outbox_that_is_cleared_or_sent_keeps_64_kib_and_no_bytes() {
+    fn empty_outbox_keeps_64_kib() {
         let mut out = Outbox::new();
         for _ in 0..2 {
             out.put(&vec![b'x'; 1 << 20]);
@@ -570,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_replies_are_counted_until_they_are_taken_or_the_connection_is_gone() {
+    fn replies_count_until_taken_or_cleared() {
         let mut out = Outbox::new();
         out.end_reply();
         out.put(b"reply");
@@ -583,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_can_be_shown() {
+    fn chunks_display() {
         let mut out = Outbox::new();
         out.put(b"head");
         out.put_shared(Bytes::from_static(b"shared"));

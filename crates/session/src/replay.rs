@@ -1,9 +1,8 @@
-//! Replays a conversation against a session: whole, byte by byte, and cut at seeded random places,
-//! what the session sends as well as what it receives.
+//! Test harness: replays a conversation against a session whole, byte by byte, and cut at seeded
+//! random places, in both directions.
 //!
-//! A protocol that is right only when a request arrives in one piece is wrong, and the network will
-//! find out. So every transcript is replayed many times with different cuts, and all must give the
-//! same replies.
+//! A protocol that is right only when a request arrives in one piece is wrong. So every transcript
+//! is replayed many times with different cuts, and all must give the same replies.
 //!
 //! ```
 //! use session::{Echo, replay::{replay, Script}};
@@ -21,7 +20,7 @@ use crate::file::FileRange;
 use crate::outbox::{Chunk, Outbox};
 use crate::session::{Next, Now, Phase, Received, Session};
 
-/// What a peer sends, and what it must get back.
+/// Bytes that a peer sends, and the replies that it must get.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     sent: Vec<u8>,
@@ -35,13 +34,13 @@ impl Script {
         Script::default()
     }
 
-    /// The peer sends this next.
+    /// Appends bytes that the peer sends.
     pub fn send(mut self, bytes: impl AsRef<[u8]>) -> Script {
         self.sent.extend_from_slice(bytes.as_ref());
         self
     }
 
-    /// The replies, one after the other, must be exactly this.
+    /// Appends bytes to the expected replies.
     pub fn expect(mut self, bytes: impl AsRef<[u8]>) -> Script {
         self.expected
             .get_or_insert_default()
@@ -60,27 +59,27 @@ impl Script {
         &self.sent
     }
 
-    /// All that it must get back, if the script says so.
+    /// The expected replies, if the script has any.
     pub fn expected(&self) -> Option<&[u8]> {
         self.expected.as_deref()
     }
 
-    /// Whether the session must close at the end.
+    /// True if the session must close at the end.
     pub fn closes(&self) -> bool {
         self.closed
     }
 }
 
-/// What came of a replay.
+/// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replayed {
     /// Every byte that the session replied, files read out.
     pub replied: Vec<u8>,
-    /// Whether the session closed.
+    /// True if the session closed.
     pub closed: bool,
 }
 
-/// How many random cuttings [`replay`] tries.
+/// Number of random cuttings that [`replay`] tries.
 const CUTTINGS: u64 = 32;
 
 /// Replays `script` against a new session each time: whole, byte by byte, and cut at seeded random
@@ -109,16 +108,16 @@ pub fn replay<S: Session>(open: impl Fn() -> S, script: &Script) -> Replayed {
     whole
 }
 
-/// How a conversation is cut.
+/// Way of cutting a conversation.
 #[derive(Clone, Copy, Debug)]
 pub enum Cutting {
     /// Everything arrives at once.
     Whole,
     /// Each byte arrives alone.
     EveryByte,
-    /// From this seed: pieces of random length, an outbox with a random watermark, and a peer that
-    /// often takes only the beginning of what is sent, so that the session receives more while
-    /// output waits.
+    /// Pieces of random length from this seed, an outbox with a random watermark, and a peer that
+    /// often takes only the beginning of the output, so that the session receives more while output
+    /// waits.
     Seeded(u64),
 }
 
@@ -163,7 +162,7 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Replaye
     peer.replayed
 }
 
-/// All that is in an outbox, files read out.
+/// The bytes in an outbox, files read out.
 pub fn queued(out: &Outbox) -> Vec<u8> {
     let mut queued = Vec::new();
     for chunk in out.chunks() {
@@ -176,8 +175,7 @@ pub fn queued(out: &Outbox) -> Vec<u8> {
     queued
 }
 
-/// The time of every replay: sessions have no clock, so tests choose it. 2026-11-20 12:00:00 UTC,
-/// and it stands still, so that no reply depends on when it was made.
+/// The fixed time of every replay: 2026-11-20 12:00:00 UTC.
 pub fn test_now() -> Now {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     Now {
@@ -193,7 +191,7 @@ fn deliver<S: Session>(
     out: &mut Outbox,
     peer: &mut Peer,
 ) -> Phase {
-    // Each turn uses input, sends output or does work; a session that only spins is broken.
+    // Each round uses input, sends output or does work; a session that only spins is broken.
     for _ in 0..1_000_000 {
         let Received { used, next } = session.receive(held, test_now(), out);
         assert!(used <= held.len(), "used {used} of {} bytes", held.len());
@@ -218,7 +216,7 @@ fn deliver<S: Session>(
     );
 }
 
-/// Puts what it can into the session's own room, as a driver does; returns what is left.
+/// Puts what it can into the session's own buffer, as a driver does; returns what is left.
 fn fill_body_buffer<'a, S: Session>(
     session: &mut S,
     mut piece: &'a [u8],
@@ -227,12 +225,12 @@ fn fill_body_buffer<'a, S: Session>(
     peer: &mut Peer,
 ) -> &'a [u8] {
     while *phase == Phase::Body && !piece.is_empty() {
-        let room = session.body_buffer();
-        let len = room.len().min(piece.len());
+        let buffer = session.body_buffer();
+        let len = buffer.len().min(piece.len());
         if len == 0 {
             break;
         }
-        room[..len].copy_from_slice(&piece[..len]);
+        buffer[..len].copy_from_slice(&piece[..len]);
         piece = &piece[len..];
         match session.body_filled(len, test_now(), out) {
             Next::Receive(next) => *phase = next,
@@ -244,10 +242,10 @@ fn fill_body_buffer<'a, S: Session>(
     piece
 }
 
-/// The other side of the conversation: what it has got, and how it takes what is sent.
+/// The peer: the bytes it has got, and how it takes output.
 struct Peer {
     replayed: Replayed,
-    /// If it is there: half of the time the peer takes only the beginning of what is sent.
+    /// If set, the peer half of the time takes only the beginning of the output.
     partial: Option<Random>,
 }
 
@@ -338,14 +336,14 @@ mod tests {
     use super::*;
     use crate::{Echo, GiveUp, SharedFile};
 
-    /// What a replay that must fail says.
+    /// The panic message of a replay that must fail.
     fn complaint<S: Session>(open: impl Fn() -> S, script: &Script) -> String {
         let failed = catch_unwind(AssertUnwindSafe(|| replay(open, script)));
         *failed.expect_err("the script is wrong").downcast().unwrap()
     }
 
     #[test]
-    fn a_script_says_what_is_sent_and_expected() {
+    fn script_holds_both_sides() {
         let script = Script::new().send("a").send("b").expect("c").expect("d");
         assert_eq!(script.sent(), b"ab");
         assert_eq!(script.expected(), Some(&b"cd"[..]));
@@ -354,14 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_not_expected_is_shown_with_its_place() {
+    fn difference_is_shown_with_its_offset() {
         let said = complaint(|| Echo, &Script::new().send("abc\r\n").expect("abx\r\n"));
         let shown = "replies differ at byte 2 (cut: whole)\n--- got\nabc\\r\\n\n\n--- expected\nabx\\r\\n\n";
         assert_eq!(said, shown);
     }
 
     #[test]
-    fn a_session_closes_where_its_script_says_so_and_nowhere_else() {
+    fn close_must_match_the_script() {
         let said = complaint(|| Echo, &Script::new().send("a\n").closed());
         assert!(said.contains("closed (whole); replies: a"), "{said}");
         let said = complaint(|| Echo, &Script::new().send("bye\n"));
@@ -387,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_minds_how_it_is_cut_is_found_out() {
+    fn cut_dependence_is_found() {
         let said = complaint(|| Lengths, &Script::new().send("abc"));
         assert!(
             said.starts_with("replies differ at byte 0 (cut: EveryByte)"),
@@ -396,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn each_seed_has_its_own_cutting_and_repeats_it() {
+    fn seeds_differ_and_repeat() {
         let sent = [b'x'; 5_000];
         let cut = |seed| run(Lengths, &sent, Cutting::Seeded(seed)).replied;
         let all: BTreeSet<Vec<u8>> = (1..=CUTTINGS).map(cut).collect();
@@ -422,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_try_outboxes_of_many_sizes() {
+    fn seeds_vary_the_watermark() {
         let filled = |cutting| run(Filler, b"x", cutting).replied.len();
         assert_eq!(filled(Cutting::Whole), 65_536);
         let sizes: BTreeSet<usize> = (1..=CUTTINGS)
@@ -435,7 +433,7 @@ mod tests {
         );
     }
 
-    /// Says of each piece whether an earlier reply still waited when it came.
+    /// Replies to each piece whether an earlier reply was still queued.
     struct Waiting;
 
     impl Session for Waiting {
@@ -453,9 +451,9 @@ mod tests {
         }
     }
 
-    /// A driver may show input while output waits; and in the end all has been taken.
+    /// A driver may show input while output waits; in the end all is sent.
     #[test]
-    fn seeds_show_input_while_output_waits() {
+    fn seeds_hold_output_back() {
         let replied = |cutting| run(Waiting, &[b'x'; 2_000], cutting).replied;
         assert_eq!(replied(Cutting::EveryByte), b"free\n".repeat(2_000));
         let mut waited = 0;
@@ -467,11 +465,11 @@ mod tests {
         assert!(waited as u64 > CUTTINGS, "{waited} pieces");
     }
 
-    /// `B` and ten bytes, for which it lends room. Tells how many came into the room, and how many
-    /// as input.
+    /// Takes `B` and ten bytes, for which it lends a buffer. Replies how many came into the buffer,
+    /// and how many as input.
     #[derive(Default)]
     struct Lender {
-        room: [u8; 10],
+        buffer: [u8; 10],
         filled: usize,
         copied: usize,
         has_begun: bool,
@@ -500,7 +498,7 @@ mod tests {
         }
 
         fn body_buffer(&mut self) -> &mut [u8] {
-            &mut self.room[self.filled..]
+            &mut self.buffer[self.filled..]
         }
 
         fn body_filled(&mut self, len: usize, _: Now, out: &mut Outbox) -> Next {
@@ -510,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_go_into_the_room_that_is_lent_for_them() {
+    fn bodies_go_into_the_lent_buffer() {
         let replayed = |cutting| run(Lender::default(), b"B0123456789", cutting);
         assert_eq!(
             replayed(Cutting::EveryByte).replied,
@@ -521,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_lends_no_room_lends_nothing() {
+    fn body_buffer_is_empty_by_default() {
         assert!(Echo.body_buffer().is_empty());
         let mut out = Outbox::new();
         Lengths.give_up(GiveUp::TimedOut(Phase::Idle), test_now(), &mut out);
@@ -559,7 +557,7 @@ mod tests {
 
     /// The first numbers of its authors' program from seed 0 (prng.di.unimi.it/splitmix64.c).
     #[test]
-    fn the_generator_is_splitmix64() {
+    fn random_is_splitmix64() {
         let mut random = Random(0);
         let numbers = [(); 3].map(|()| random.below(u64::MAX));
         let known = [

@@ -25,20 +25,21 @@ pub trait Session: Send {
         let _ = now;
     }
 
-    /// Room of the session's own for the next bytes of a long request body, asked for while it
-    /// waits in [`Phase::Body`]. Empty (the default) when the session wants them as input.
+    /// The session's own buffer for the next bytes of a long request body, asked for while it waits
+    /// in [`Phase::Body`]. Empty (the default) if the session wants them as input.
     fn body_buffer(&mut self) -> &mut [u8] {
         &mut []
     }
 
-    /// Says that the driver put `len` bytes at the start of [`body_buffer`](Session::body_buffer).
+    /// Reports that the driver put `len` bytes at the start of
+    /// [`body_buffer`](Session::body_buffer).
     fn body_filled(&mut self, len: usize, now: Now, out: &mut Outbox) -> Next {
         let _ = (now, out);
-        unreachable!("body_filled({len}) on a session that lends no room")
+        unreachable!("body_filled({len}) on a session that lends no buffer")
     }
 
-    /// Tells the session that the driver gives up on the peer, so that it may say so in its
-    /// protocol's words (`408 Request Timeout`, `SERVER_ERROR`). The driver sends that and closes.
+    /// Tells the session that the driver gives up on the peer, so that it can reply in its protocol
+    /// (`408 Request Timeout`, `SERVER_ERROR`). The driver sends that and closes.
     fn give_up(&mut self, reason: GiveUp, now: Now, out: &mut Outbox) {
         let _ = (reason, now, out);
     }
@@ -47,9 +48,9 @@ pub trait Session: Send {
     /// reply says `Connection: close`). Called at most once, when the server drains; the session
     /// may write (HTTP/2: `GOAWAY`).
     ///
-    /// A loop that holds many connections calls it at once. Where a fiber or a thread of its own
-    /// waits for the input of a connection, it is called when that wait ends: with the next input,
-    /// or when the drain ends an idle connection's side for reading, after a quarter of a second.
+    /// An event loop calls it at once. A fiber or thread that waits for input calls it when that
+    /// wait ends: with the next input, or when the drain shuts down reading on an idle connection,
+    /// after a quarter of a second.
     fn drain(&mut self, now: Now, out: &mut Outbox) {
         let _ = (now, out);
     }
@@ -60,60 +61,60 @@ pub trait Session: Send {
     }
 }
 
-/// What a session is opened with: all that it may need to know of its connection.
+/// Facts about a connection with which a session is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// When the connection is ready for a conversation.
+    /// Time at which the connection is ready for a conversation.
     pub now: Now,
-    /// The peer's address, if it has one and the server wants to know it.
+    /// The peer's address, if it has one and the server asks for it.
     pub peer: Option<SocketAddr>,
-    /// Which of the server's listeners accepted the connection, counted from 0.
+    /// Index of the listener that accepted the connection, from 0.
     pub listener: usize,
-    /// What the TLS handshake agreed on, if TLS is spoken.
+    /// Result of the TLS handshake, if TLS is in use.
     pub tls: Option<TlsFacts<'a>>,
 }
 
-/// What a TLS handshake agreed on.
+/// Result of a TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlsFacts<'a> {
-    /// The protocol that both sides speak inside (ALPN, RFC 7301), such as `http/1.1`.
+    /// Application protocol (ALPN, RFC 7301), such as `http/1.1`.
     pub alpn: Option<&'a [u8]>,
-    /// The host that the client wants (SNI, RFC 6066 3).
+    /// Host name that the client asks for (SNI, RFC 6066 3).
     pub server_name: Option<&'a str>,
 }
 
-/// What [`Session::receive`] did.
+/// Result of [`Session::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// How many bytes of the input were used; the rest is shown again.
+    /// Number of input bytes used; the rest is shown again.
     pub used: usize,
-    /// What the driver does next.
+    /// The driver's next step.
     pub next: Next,
 }
 
-/// What the driver does next. See the [crate page](crate) for the table.
+/// The driver's next step. See the [crate page](crate) for the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Wait for more input, within the phase's time-out.
     Receive(Phase),
-    /// Send what is in the outbox, then show the unused input again.
+    /// Send the outbox, then show the unused input again.
     Flush,
     /// Call [`Session::work`] where blocking is allowed, then show the unused input again.
     Work,
-    /// As [`Next::Work`], but the work waits for something to happen, however long that takes (a
-    /// `watch`). It gets a kernel thread of its own, so that it does not keep other connections'
-    /// work waiting: a session limits how many wait so.
+    /// Call [`Session::work`] on a kernel thread of its own: the work waits for an event, for
+    /// however long (a `watch`), and must not delay the work of other connections. A session limits
+    /// how many wait at a time.
     Wait,
-    /// Send what is in the outbox and close: the peer has sent all that it will.
+    /// Send the outbox and close: the peer has sent all that it will.
     Close,
-    /// Send what is in the outbox and close in stages: end our side, discard what the peer still
-    /// sends for a bounded while, then close. After a refusal, when the peer may be in the middle
-    /// of sending: a close with unread input resets the connection, and the reset may overtake the
-    /// reply. RFC 9112 9.6
+    /// Send the outbox and close in stages: shut down our side, discard what the peer still sends
+    /// for a bounded time, then close. Used after a refusal, when the peer may still be sending: a
+    /// close with unread input resets the connection, and the reset may overtake the reply. RFC
+    /// 9112 9.6
     Linger,
 }
 
-/// What the session waits for; each phase has its own time-out.
+/// Input that a session waits for; each phase has its own time-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Between two requests: nothing of the next one has arrived.
@@ -124,7 +125,7 @@ pub enum Phase {
     Body,
 }
 
-/// Why a driver gives up on a peer.
+/// Reason for which a driver gives up on a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveUp {
     /// The peer was too slow in this phase.

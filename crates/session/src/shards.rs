@@ -2,15 +2,15 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counters that any number of kernel threads add to. Each thread has a shard of its own, so that a
-/// count costs one uncontended atomic addition and no cache line travels between processors.
+/// Counters for any number of kernel threads. Each thread has its own shard, so a count costs one
+/// uncontended atomic addition, and no cache line moves between processors.
 #[derive(Debug)]
 pub struct Shards<T>([Shard<T>; SHARD_COUNT]);
 
-/// More threads than this share shards, which is slower and still right.
+/// Number of shards. Beyond that many threads some share one, which is slower but correct.
 const SHARD_COUNT: usize = 32;
 
-/// 128 bytes: x86 prefetches cache lines in pairs.
+/// Aligned to 128 bytes: x86 prefetches cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard<T>(T);
@@ -28,7 +28,7 @@ impl<T: Default> Default for Shards<T> {
 }
 
 impl<T> Shards<T> {
-    /// The counters to which this thread adds.
+    /// The counters of this thread.
     #[inline]
     pub fn own(&self) -> &T {
         &self.0[SHARD.with(|at| *at)].0

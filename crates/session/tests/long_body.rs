@@ -1,4 +1,4 @@
-//! A session that lends the driver room of its own for long bodies: netstrings (`5:hello,`).
+//! A session that lends the driver its own buffer for long bodies: netstrings (`5:hello,`).
 
 use session::replay::{Script, replay};
 use session::{Next, Now, Outbox, Phase, Received, Session};
@@ -73,7 +73,7 @@ impl Session for Netstrings {
 }
 
 #[test]
-fn a_long_body_needs_no_buffer_that_holds_it() {
+fn long_body_bypasses_the_input() {
     let body = "x".repeat(100_000);
     let sum = u64::from(b'x') * 100_000;
     replay(

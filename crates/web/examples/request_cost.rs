@@ -1,4 +1,4 @@
-//! What a request costs: nanoseconds from its bytes to its reply in the outbox, without any I/O.
+//! Cost of a request: nanoseconds from its bytes to its reply in the outbox, without any I/O.
 //!
 //! ```text
 //! cargo run --release -p weftwork-web --example request_cost [-- NAME]

@@ -12,7 +12,7 @@ use crate::request::{Head, Method, Name, Target};
 use crate::site::{Entry, Found, Site};
 use crate::status::Status;
 
-/// Whether a request has been answered.
+/// Outcome of [`answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Sent,

@@ -11,9 +11,10 @@ pub(crate) struct Validators<'a> {
     pub(crate) etag: &'a str,
     /// Seconds since 1970.
     pub(crate) modified_s: u64,
-    /// Whether the date tells one state from another, so that `If-Modified-Since` can be answered.
+    /// True if the date distinguishes states of the file, so that `If-Modified-Since` can be
+    /// answered.
     pub(crate) modified_is_told: bool,
-    /// Whether the date may stand in for the ETag in `If-Range`. RFC 9110 8.8.2.2
+    /// True if the date may replace the ETag in `If-Range`. RFC 9110 8.8.2.2
     pub(crate) modified_is_strong: bool,
 }
 
@@ -50,8 +51,7 @@ pub(crate) fn judge(request: &Fields<'_>, current: Validators<'_>) -> Verdict {
     Verdict::Perform
 }
 
-/// Whether `Range` is to be looked at: there is no `If-Range`, or it names what we have. RFC 9110
-/// 13.1.5
+/// True if `Range` applies: there is no `If-Range`, or it matches. RFC 9110 13.1.5
 pub(crate) fn range_applies(request: &Fields<'_>, current: Validators<'_>) -> bool {
     if !request.has(Name::IfRange) {
         return true;
@@ -70,14 +70,14 @@ fn date_of(request: &Fields<'_>, name: Name) -> Option<u64> {
     date::parse(request.single(name)?)
 }
 
-/// How two tags are compared. RFC 9110 8.8.3.2
+/// Comparison of two entity tags. RFC 9110 8.8.3.2
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Comparison {
     Strong,
     Weak,
 }
 
-/// Whether a list of entity tags names `etag`, or is `*`: whatever is there.
+/// True if a list of entity tags contains `etag` or is `*`.
 fn list_names(request: &Fields<'_>, name: Name, etag: &str, comparison: Comparison) -> bool {
     request.all(name).any(|value| {
         let value = trim(value);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn if_none_match_compares_weakly_and_takes_lists() {
+    fn if_none_match_is_weak_and_takes_lists() {
         for value in [
             "\"abc\"",
             "W/\"abc\"",
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weak_validator_of_ours_is_never_met() {
+    fn own_weak_etag_never_matches() {
         let current = Validators {
             etag: "W/\"abc\"",
             modified_is_strong: false,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_compared_by_the_second_and_bad_ones_ignored() {
+    fn dates_compare_by_second() {
         check(&format!("If-Modified-Since: {BEFORE}"), Verdict::Perform);
         check(&format!("If-Modified-Since: {SAME}"), Verdict::NotModified);
         check(&format!("If-Modified-Since: {AFTER}"), Verdict::NotModified);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_go_before_dates_and_match_goes_before_none_match() {
+    fn etags_before_dates_match_before_none() {
         check(
             &format!("If-Match: \"abc\"\r\nIf-Unmodified-Since: {BEFORE}"),
             Verdict::Perform,
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn without_validators_nothing_is_not_modified() {
+    fn no_validator_no_304() {
         let current = Validators {
             etag: "",
             modified_is_told: false,
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn if_range_wants_exactly_what_there_is() {
+    fn if_range_needs_an_exact_match() {
         let applies = |fields: &str, current| with_fields(fields, |f| range_applies(f, current));
         assert!(applies("Range: bytes=0-", CURRENT));
         assert!(applies("If-Range: \"abc\"", CURRENT));

@@ -2,14 +2,14 @@ use std::fmt;
 
 use crate::log::LogFormat;
 
-/// How the protocol half behaves; the site has a configuration of its own.
+/// Configuration of the protocol; the site has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceConfig {
-    /// What a request may be like.
+    /// Limits on requests.
     pub limits: RequestLimits,
     /// Value of `Server`; `None` sends no such field. RFC 9110 10.2.4
     pub server_name: Option<String>,
-    /// How access-log lines are written, if the driver wants any.
+    /// Format of access-log lines.
     pub log_format: LogFormat,
 }
 
@@ -115,9 +115,9 @@ pub enum ConfigError {
     ServerName(String),
     /// The limits leave no room for a request.
     HeadLimits {
-        /// As configured.
+        /// The configured limit.
         request_line_len_max: usize,
-        /// As configured.
+        /// The configured limit.
         head_len_max: usize,
     },
 }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_name_cannot_smuggle_a_header_line() {
+    fn server_name_holds_no_header_line() {
         let named = |name: &str| ServiceConfig {
             server_name: Some(name.to_owned()),
             ..ServiceConfig::default()
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_leave_room_for_a_request_and_are_limits() {
+    fn limits_admit_a_request() {
         let checked = |head_len_max| {
             let limits = RequestLimits {
                 head_len_max,

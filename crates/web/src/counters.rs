@@ -13,7 +13,7 @@ use crate::status::Status;
 pub struct Metric {
     /// `weft_http_replies_total` and the like.
     pub name: &'static str,
-    /// What it counts, in a sentence.
+    /// Description of the metric.
     pub help: &'static str,
     /// `status="200"` and the like; empty if the counter has no labels.
     pub labels: &'static str,
@@ -21,13 +21,13 @@ pub struct Metric {
     pub value: u64,
 }
 
-/// What the protocol counts.
+/// Counters of the protocol.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     shards: Shards<CounterShard>,
 }
 
-/// What one thread has counted.
+/// Counters of one thread.
 #[derive(Debug)]
 struct CounterShard {
     replies: [AtomicU64; Status::COUNT],
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_has_its_own_number_and_label() {
+    fn refusals_have_their_own_labels() {
         for (at, refusal) in Refusal::ALL.into_iter().enumerate() {
             assert_eq!(refusal as usize, at);
         }

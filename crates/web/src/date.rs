@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_is_written_in_three_ways() {
+    fn second_has_three_forms() {
         let (http, clf, rfc3339) = shown(1_795_176_000);
         assert_eq!(http, "Date: Fri, 20 Nov 2026 12:00:00 GMT\r\n");
         assert_eq!(clf, "20/Nov/2026:12:00:00 +0000");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_http_date_formats_mean_the_same() {
+    fn http_date_formats_agree() {
         let formats = [
             "Sun, 06 Nov 1994 08:49:37 GMT",
             "Sunday, 06-Nov-94 08:49:37 GMT",

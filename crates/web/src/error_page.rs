@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_names_the_error_and_needs_nothing_from_elsewhere() {
+    fn page_is_self_contained() {
         let page = Page::built_in(Status::NotFound);
         let body = String::from_utf8(page.body.to_vec()).unwrap();
         assert!(body.contains("<b>404</b>Not Found") && body.contains("nothing at this address"));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_an_index_page_says_so_and_not_that_access_is_denied() {
+    fn no_index_page_says_so() {
         let body = String::from_utf8(Page::no_index().body.to_vec()).unwrap();
         assert!(body.contains("<b>403</b>Forbidden") && body.contains("no index page"));
         assert!(!body.contains("access"), "{body}");

@@ -9,10 +9,11 @@ use crate::error_page::Page;
 use crate::site::Site;
 use crate::status::Status;
 
-/// What all sessions of a server share: the current site, the current configuration, and counters.
+/// State shared by all sessions of a server: the current site, the current configuration, and
+/// counters.
 ///
-/// A reload swaps both at once. Every request that begins afterwards is answered by the new ones,
-/// on old connections too; none waits for a lock.
+/// A reload swaps both at once. Every request that begins afterwards gets the new ones, on old
+/// connections too; none waits for a lock.
 #[derive(Debug)]
 pub struct Handle {
     service: ArcSwap<Service>,

@@ -8,7 +8,7 @@ use session::Log;
 
 use crate::date::Dates;
 
-/// How access-log lines are written.
+/// Format of access-log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Apache's and nginx's combined format:
@@ -37,8 +37,7 @@ impl From<SocketAddr> for Peer {
     }
 }
 
-/// As the log names a client: its IP address, an IPv4 one also when it came in over IPv6; or
-/// `unix:`.
+/// The client as logged: its IP address (an IPv4 address also if it came over IPv6), or `unix:`.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_who_asked_what_and_what_came_of_it() {
+    fn line_has_client_request_and_status() {
         let line = LogLine {
             host: Some(b"example.org"),
             referer: Some(b"http://a/"),
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_can_neither_forge_a_line_nor_break_the_json() {
+    fn client_cannot_forge_a_line() {
         let nasty: Vec<u8> = (0..=255).chain("\u{2028}\u{85}é".bytes()).collect();
         let line = line(&nasty, Some(&nasty));
         for format in [LogFormat::Combined, LogFormat::Json, LogFormat::Short] {
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_a_dash_or_left_out() {
+    fn missing_fields_are_dashes() {
         let line = LogLine {
             peer: &Peer::Unix,
             ..line(b"", None)
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_client_looks_the_same_on_a_socket_that_serves_both() {
+    fn ipv4_client_on_a_dual_stack_socket() {
         let mapped = Peer::Tcp("[::ffff:192.0.2.7]:80".parse().unwrap());
         assert_eq!(mapped.to_string(), "192.0.2.7");
         assert_eq!(

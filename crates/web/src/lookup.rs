@@ -1,4 +1,4 @@
-//! What the protocol half asks of the site: a path, and what the client can take.
+//! Lookup in the site: a path, and what the client accepts.
 
 /// A question to the site. Borrowed, `Copy`, and small: it is built once per request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,9 +8,9 @@ pub(crate) struct Lookup<'a> {
     pub(crate) path: &'a str,
     /// The content codings that the client takes, best first.
     pub(crate) accepts: Encodings,
-    /// How a directory listing shall look. Only read when `path` ends with `/`.
+    /// Format of a directory listing. Only read if `path` ends with `/`.
     pub(crate) listing: ListingFormat,
-    /// How a directory listing shall be sorted. Only read when `path` ends with `/`.
+    /// Order of a directory listing. Only read if `path` ends with `/`.
     pub(crate) sort: ListingSort,
 }
 
@@ -39,7 +39,7 @@ impl Encoding {
         }
     }
 
-    /// What its files' names end in.
+    /// Suffix of its files' names.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Encoding::Br => ".br",
@@ -87,7 +87,7 @@ impl Encodings {
     }
 }
 
-/// How a directory listing shall look.
+/// Format of a directory listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum ListingFormat {
     /// A page for people.
@@ -97,7 +97,7 @@ pub(crate) enum ListingFormat {
     Json,
 }
 
-/// How a directory listing shall be sorted: `?sort=name|size|time` and `&order=asc|desc`.
+/// Order of a directory listing: `?sort=name|size|time` and `&order=asc|desc`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ListingSort {
     /// By what.

@@ -1,4 +1,4 @@
-//! What the client would like: content codings, and the look of a listing. RFC 9110 12
+//! Content negotiation: content codings, and the format of a listing. RFC 9110 12
 
 use crate::lookup::{Encoding, Encodings, ListingFormat, ListingSort, SortKey};
 use crate::request::{Fields, Name, fields};
@@ -122,7 +122,7 @@ fn parse_weight(number: &[u8]) -> Option<u16> {
     (thousandths <= 1000).then_some(thousandths)
 }
 
-/// How a listing shall look: `?format=json`, or an `Accept` that likes JSON better than HTML.
+/// Format of a listing: `?format=json`, or an `Accept` that prefers JSON to HTML.
 pub(crate) fn listing_format(query: &[u8], request: &Fields<'_>) -> ListingFormat {
     match parameter(query, b"format") {
         Some(b"json") => ListingFormat::Json,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn codings_are_offered_in_the_clients_order_and_then_ours() {
+    fn codings_in_client_order_then_ours() {
         check("gzip, deflate, br, zstd", "br zstd gzip");
         check("gzip", "gzip");
         check("x-gzip", "gzip");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_or_not_understood_is_not_used() {
+    fn unwanted_codings_are_not_used() {
         check("", "");
         check("deflate", "");
         check("br;q=0, gzip;q=0.000", "");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_two_fields_are_one_list() {
+    fn two_fields_are_one_list() {
         let two = "Accept-Encoding: gzip\r\nAccept-Encoding: br;q=0.1";
         let tokens: Vec<_> = with_fields(two, encodings)
             .iter()
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_is_json_for_those_who_ask() {
+    fn listing_is_json_on_request() {
         let format = |query: &str, accept: &str| {
             with_fields(accept, |fields| listing_format(query.as_bytes(), fields))
         };
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_is_sorted_as_the_query_says() {
+    fn listing_order_from_the_query() {
         let sort = |by, descending| ListingSort { by, descending };
         assert_eq!(listing_sort(b""), sort(SortKey::Name, false));
         assert_eq!(

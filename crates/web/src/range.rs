@@ -43,7 +43,7 @@ impl Ignored {
     }
 }
 
-/// How many ranges one request may name. zsync asks for up to 50, zchunk for up to 255.
+/// Maximum number of ranges in one request. zsync asks for up to 50, zchunk for up to 255.
 pub(crate) const RANGES_MAX: usize = 256;
 
 /// Reads the value of `Range` for a representation of `len` bytes.
@@ -89,7 +89,7 @@ pub(crate) fn select(value: &[u8], len: u64) -> Selection {
     }
 }
 
-/// Whether any two of `parts` share a byte.
+/// True if any two of `parts` share a byte.
 fn overlap(parts: &[Range<u64>]) -> bool {
     let mut sorted = parts.to_vec();
     sorted.sort_unstable_by_key(|part| part.start);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_closed_open_ended_or_a_suffix() {
+    fn range_is_closed_open_or_suffix() {
         check("bytes=0-0", [0..1]);
         check("bytes=2-4", [2..5]);
         check("bytes=2-99", [2..10]);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_end_is_unsatisfiable() {
+    fn range_behind_the_end_is_416() {
         check("bytes=10-", []);
         check("bytes=10-20", []);
         check("bytes=-0", []);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_range_of_an_empty_file_is_the_file() {
+    fn range_of_an_empty_file() {
         for value in [
             "bytes=0-",
             "bytes=0-9",
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_selects_everything() {
+    fn malformed_range_selects_all() {
         for value in [
             "",
             "bytes",
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_ranges_as_zchunk_asks_for_are_parts() {
+    fn zchunk_ranges_are_parts() {
         assert_eq!(parts(&list(256), 600).unwrap().len(), 256);
         let backwards = "bytes=".to_owned()
             + &(0..256)
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn floods_and_overlaps_select_everything() {
+    fn floods_and_overlaps_select_all() {
         let ignored = |value: &str, len| match select(value.as_bytes(), len) {
             Selection::Ignored(why) => Some(why),
             _ => None,
@@ -249,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_lie_inside_and_apart_and_are_never_empty(
+        fn parts_are_inside_disjoint_nonempty(
             value in "(bytes=)?([0-9]{0,3}-[0-9]{0,3},? ?){0,20}", len in 0_u64..300,
         ) {
             if let Some(parts) = parts(&value, len) {
@@ -264,7 +264,7 @@ mod tests {
         }
 
         #[test]
-        fn one_closed_range_selects_its_intersection(first in 0_u64..50, more in 0_u64..50, len in 1_u64..60) {
+        fn closed_range_is_clipped(first in 0_u64..50, more in 0_u64..50, len in 1_u64..60) {
             let last = first + more;
             let selected: Vec<u64> =
                 parts(&format!("bytes={first}-{last}"), len).unwrap().into_iter().flatten().collect();

@@ -37,7 +37,7 @@ const COPIED_PARTS_LEN_MAX: u64 = 64 * 1024;
 /// Few headers are longer; one that is makes the outbox grow once more.
 const HEAD_LEN_USUAL: usize = 512;
 
-/// What a client is told, in the clear, that sends a request in the clear where HTTPS is spoken.
+/// Reply in plain HTTP to a plain request on a TLS port.
 pub const WANTS_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     Content-Type: text/plain\r\nContent-Length: 96\r\nConnection: close\r\n\r\n\
     400 Bad Request: a plain HTTP request was sent to an HTTPS port. \
@@ -62,7 +62,7 @@ pub(crate) struct RequestFacts<'a> {
     pub(crate) version: Version,
     /// `HEAD`: the reply ends with its header. RFC 9110 9.3.2
     pub(crate) wants_body: bool,
-    /// Whether the connection goes on after the reply.
+    /// True if the connection persists after the reply.
     pub(crate) persists: bool,
 }
 
@@ -167,7 +167,7 @@ impl Replier<'_> {
         self.done(Status::NoContent, asked, 0, None, None);
     }
 
-    /// As [`page`](Replier::page), where no path is known.
+    /// Like [`page`](Replier::page), if no path is known.
     pub(crate) fn page_anywhere(
         &mut self,
         status: Status,
@@ -270,7 +270,7 @@ impl Replier<'_> {
         });
     }
 
-    /// How long a part of a body in memory may be to be copied behind its head.
+    /// Length in bytes up to which a body in memory is copied behind its head.
     #[inline]
     fn copied_len_max(&self) -> u64 {
         if self.out.is_lean() {
@@ -401,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reply_in_the_clear_is_as_long_as_it_says() {
+    fn wants_https_has_its_length() {
         let text = std::str::from_utf8(WANTS_HTTPS).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let length = format!("\r\nContent-Length: {}\r\n", body.len());

@@ -14,9 +14,9 @@ use crate::status::Status;
 
 macro_rules! refusals {
     ($($kind:ident $name:literal)*) => {
-        /// Why a request is refused after which nothing more can be read: we no longer know where
-        /// the next one begins, or do not want to. The reply is [`status`](Refusal::status), and
-        /// the connection closes.
+        /// Reason for a refusal after which nothing more can be read: the start of the next request
+        /// is unknown, or not wanted. The reply is [`status`](Refusal::status), and the connection
+        /// closes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Refusal {
@@ -83,7 +83,7 @@ impl Refusal {
     }
 }
 
-/// What is read of the fields of a request that has these.
+/// Parses a request with these fields and passes them to `read`.
 #[cfg(test)]
 pub(crate) fn with_fields<R>(fields: &str, read: impl FnOnce(&Fields<'_>) -> R) -> R {
     let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n");

@@ -34,7 +34,7 @@ pub struct Session {
     peer: Peer,
     state: State,
     is_draining: bool,
-    /// Where paths that need decoding are written.
+    /// Buffer for paths that need decoding.
     path_buffer: Vec<u8>,
 }
 
@@ -70,7 +70,7 @@ impl State {
 struct KeptRequest {
     /// The head as it came. It is parsed again when it is needed, which is rare.
     head: Box<[u8]>,
-    /// When it came.
+    /// Time of arrival.
     now: Now,
     /// The result of [`Session::work`](session::Session::work).
     found: Option<Box<Found>>,
@@ -79,10 +79,10 @@ struct KeptRequest {
 // Ten thousand idle connections should cost little memory.
 const _: () = assert!(size_of::<Session>() <= 112);
 
-/// How much path room a connection keeps between requests.
+/// Bytes of path buffer that a connection keeps between requests.
 const PATH_BUFFER_KEPT: usize = 512;
 
-/// How much of a request that could not be parsed goes into the log.
+/// Bytes of an unparsable request that go into the log.
 const LOGGED_LINE_LEN_MAX: usize = 1024;
 
 impl Session {
@@ -178,7 +178,7 @@ impl session::Session for Session {
     }
 }
 
-/// The outcome of one step of the conversation.
+/// Result of one step of the conversation.
 struct Progress {
     used: usize,
     /// `None`: there may be more to do at once.
@@ -198,7 +198,7 @@ impl Progress {
     }
 }
 
-/// One call of `receive`: everything that it needs, apart from the state that it changes.
+/// Context of one call of `receive`; the state is passed beside it.
 struct Call<'a> {
     replier: Replier<'a>,
     is_draining: bool,
@@ -290,7 +290,7 @@ impl Call<'_> {
         let has_body = head.framing != Framing::None;
         match Expectation::of(&head.fields, head.version) {
             Expectation::Unknown => {
-                // Whether the body comes after such a reply is unknown.
+                // It is unknown whether the body comes after such a reply.
                 let persists = self.persists(head) && !has_body;
                 let status = Status::ExpectationFailed;
                 self.replier

@@ -1,5 +1,5 @@
-//! The site table: what lies at a path, found without blocking when it can be, held open or in
-//! memory within stated budgets, and never older than stated.
+//! The site table: finds the file at a path without blocking where possible, and keeps files open
+//! or in memory within stated budgets and a stated age.
 //!
 //! ```text
 //!   find ──▶ table ──hit──▶ entry in memory               one read lock, ~50 ns
@@ -9,25 +9,23 @@
 //!           (openat2 of x, x.br, x.zst, x.gz)      no: entry with the open file
 //! ```
 //!
-//! [`Site::find`] does all that only as far as the kernel's caches know the answer
-//! (`RESOLVE_CACHED`, `RWF_NOWAIT`); where they do not, it says [`Found::WouldBlock`], and
-//! [`Site::load`] does the same with leave to wait for the disk.
+//! [`Site::find`] goes only as far as the kernel's caches know the answer (`RESOLVE_CACHED`,
+//! `RWF_NOWAIT`), else it returns [`Found::WouldBlock`]. [`Site::load`] may wait for the disk.
 //!
-//! **Freshness.** Each record is compared with the disk when it is used and was last compared more
-//! than half of `recheck_every` ago, and so is the root directory itself; so a change is served at
+//! **Freshness.** A record that was last compared with the disk more than half of `recheck_every`
+//! ago is compared again when it is used, and so is the root directory; so a change is served at
 //! the latest `recheck_every` after it. An open file is compared at each use. Bytes in memory were
 //! read between two equal stamps and never change, and an entry's header is made from the same
-//! stamp. A file has been left alone for a moment before it is served ([`quiet::QUIET_PERIOD`]), and an open
-//! one says whether a write would show. What changes through a shared writable
-//! mapping shows when the kernel notes it (`msync(2)`), not before.
+//! stamp. A file is served only after it was quiet for a moment ([`quiet::QUIET_PERIOD`]), and an
+//! open one says whether a write would show. Changes through a shared writable mapping show when
+//! the kernel notes them (`msync(2)`), not before.
 //!
-//! **Memory.** Small files are held in memory and all files in the page cache under one budget
-//! each, with one rule of admission ([`budget`]). A file that has neither place is read past the
-//! page cache.
+//! **Memory.** Small files are held in memory and all files in the page cache, under one budget
+//! each and one admission rule ([`budget`]). A file admitted to neither is read with `O_DIRECT`.
 //!
-//! **Floods.** Names that do not exist are not remembered: each costs one look-up in the kernel's
-//! own caches (four with an extension: it may be there in compressed form only), or on a worker
-//! thread the first time. So random names cannot displace what exists.
+//! **Floods.** Names that do not exist are not remembered: each costs one lookup in the kernel's
+//! own caches (four with an extension, because it may exist in compressed form only), or on a
+//! worker thread the first time. So random names cannot displace existing ones.
 
 mod available_memory;
 mod budget;
@@ -78,22 +76,21 @@ pub struct Site {
     rules: Rules,
     root: RwLock<Arc<Root>>,
     root_checked_ns: AtomicU64,
-    /// Half the promised time, because two looks follow each other: the root's and the file's in
-    /// it.
+    /// Half the promised time: two checks follow each other, of the root and of a file in it.
     half_recheck_ns: u64,
     opened_at: Instant,
     /// Makes the readings of unsettled files distinct, also from those of an earlier process.
     readings: AtomicU64,
-    /// How many requests wait for a file to be left alone.
+    /// Number of requests that wait for a file to be quiet.
     waiting: AtomicU64,
-    /// Held by the request that reads a long file into memory. One at a time, so that what is read
-    /// beside the budget is one such file at most.
+    /// Held by the request that reads a long file into memory, so that at most one such file is
+    /// read beyond the budget.
     long_read: Mutex<()>,
     opened_since_epoch: Duration,
     table: Table,
     sketch: Sketch,
     holdings: Mutex<Holdings>,
-    /// What the budget of the page cache follows. `None` if that is configured.
+    /// Memory that the page-cache budget follows. `None` if the budget is configured.
     available: Option<AvailableMemory>,
     listings: Listings,
     error_pages: Vec<ErrorPage>,
@@ -113,7 +110,7 @@ impl fmt::Debug for Warnings {
     }
 }
 
-/// Beside what table and holdings count.
+/// Counters beside those of table and holdings.
 #[derive(Debug, Default)]
 struct Counts {
     misses: AtomicU64,
@@ -144,10 +141,10 @@ impl Moment {
     }
 }
 
-/// For the sketch: what a file in memory or in the page cache weighs, about.
+/// Mean weight of a file in memory or in the page cache, for sizing the sketch.
 const MEAN_FILE_LEN: u64 = 16 << 10;
 
-/// Rows of a name, what it says, and a value.
+/// Rows of name, help text and value.
 macro_rules! rows {
     ($($name:literal $help:literal $value:expr;)*) => { [$(($name, $help, $value)),*] };
 }
@@ -156,7 +153,7 @@ impl Site {
     /// Opens the root, compiles the rules, and reads the error pages.
     ///
     /// # Errors
-    /// What is wrong with the configuration, and where.
+    /// Describes the mistake in the configuration.
     pub fn open(mut config: SiteConfig) -> Result<Site, SiteError> {
         // Kept as a path, not resolved: where it leads may change, and the site follows.
         config.root = std::path::absolute(&config.root)
@@ -251,8 +248,8 @@ impl Site {
         }
     }
 
-    /// Names, what they say, and values, for the metrics page. `_total` counts since the site
-    /// opened; the others are what is held now.
+    /// Name, help text and value of each metric. `_total` counts since the site opened; the others
+    /// are current values.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<> {
         let counts = &self.counts;
         let holdings = self.holdings();
@@ -320,7 +317,8 @@ impl Site {
         }
     }
 
-    /// Makes the memory that there is the budget of the page cache, unless another request does.
+    /// Sets the budget of the page cache to the available memory, unless another request is doing
+    /// so.
     fn follow(&self, available: &AvailableMemory, moment: Moment) {
         if !available.begin_check(moment.ns) {
             return;
@@ -368,7 +366,7 @@ impl Site {
         self.table.key(path.strip_prefix('/').unwrap_or(path))
     }
 
-    /// Whether what was last looked at then has to be looked at again.
+    /// True if the last check at `checked_ns` is too old.
     fn is_due(&self, checked_ns: u64, moment: Moment) -> bool {
         self.half_recheck_ns == 0 || moment.ns.saturating_sub(checked_ns) > self.half_recheck_ns
     }
@@ -403,8 +401,8 @@ impl Site {
     }
 }
 
-/// Where a directory without its slash is redirected to: exactly one `/` first, since two would
-/// name another host. RFC 3986 4.2
+/// Redirect target of a directory without its slash. It begins with exactly one `/`, since two
+/// would name another host. RFC 3986 4.2
 fn slash_path(path: &str) -> String {
     let name = path.trim_matches('/');
     debug_assert!(!name.is_empty(), "the root has its slash: {path:?}");

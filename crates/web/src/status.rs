@@ -27,7 +27,7 @@ macro_rules! statuses {
         }),*];
 
         impl Status {
-            /// How many there are.
+            /// Number of statuses.
             pub(crate) const COUNT: usize = [$($code),*].len();
 
             /// Every status, in the order of its number.
@@ -40,22 +40,22 @@ statuses! {
     Ok 200 "OK" ""
     NoContent 204 "No Content" ""
     PartialContent 206 "Partial Content" ""
-    MovedPermanently 301 "Moved Permanently" "This page has moved, and your browser was told where to."
+    MovedPermanently 301 "Moved Permanently" "This page has moved to another address."
     NotModified 304 "Not Modified" ""
-    BadRequest 400 "Bad Request" "The server could not make sense of this request."
+    BadRequest 400 "Bad Request" "The server could not understand this request."
     Forbidden 403 "Forbidden" "You don't have access to this page."
     NotFound 404 "Not Found" "There is nothing at this address."
     MethodNotAllowed 405 "Method Not Allowed" "Only GET and HEAD are supported here."
-    NotAcceptable 406 "Not Acceptable" "This file is only there in compressed form, which your program does not ask for."
+    NotAcceptable 406 "Not Acceptable" "This file exists only in compressed form, which your program does not accept."
     RequestTimeout 408 "Request Timeout" "The request took too long to arrive."
     PreconditionFailed 412 "Precondition Failed" "The file has changed since the version that the request names."
-    ContentTooLarge 413 "Content Too Large" "The request carries more than the server takes."
-    UriTooLong 414 "URI Too Long" "The address is longer than the server takes."
-    RangeNotSatisfiable 416 "Range Not Satisfiable" "The file has no such part."
-    ExpectationFailed 417 "Expectation Failed" "The server cannot do what the request expects of it."
-    FieldsTooLarge 431 "Request Header Fields Too Large" "The request's header is longer than the server takes."
-    InternalServerError 500 "Internal Server Error" "The server failed; the request may be good."
-    NotImplemented 501 "Not Implemented" "The server does not know how to do this."
+    ContentTooLarge 413 "Content Too Large" "The request body is larger than the server accepts."
+    UriTooLong 414 "URI Too Long" "The address is longer than the server accepts."
+    RangeNotSatisfiable 416 "Range Not Satisfiable" "The file does not contain the requested range."
+    ExpectationFailed 417 "Expectation Failed" "The server does not support the Expect header of this request."
+    FieldsTooLarge 431 "Request Header Fields Too Large" "The request header is larger than the server accepts."
+    InternalServerError 500 "Internal Server Error" "An internal error occurred. The request itself may be valid."
+    NotImplemented 501 "Not Implemented" "The server does not support this kind of request."
     ServiceUnavailable 503 "Service Unavailable" "The server is busy. Please try again soon."
     VersionNotSupported 505 "HTTP Version Not Supported" "The server supports HTTP/1.0 and HTTP/1.1."
 }
@@ -90,7 +90,7 @@ impl Status {
         self.row().sentence
     }
 
-    /// Whether it is an error, and so has a page that explains it.
+    /// True for an error, which has a page that explains it.
     pub(crate) fn is_error(self) -> bool {
         self.code() >= 400
     }

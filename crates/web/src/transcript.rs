@@ -41,13 +41,13 @@ use crate::site::{Site, SiteConfig};
 pub struct Transcript {
     /// File and name: `range: a_suffix_selects_the_end`.
     pub name: String,
-    /// How it ends.
+    /// End of the conversation.
     pub ending: Ending,
     sent: Vec<Piece>,
     expected: Vec<Reply>,
 }
 
-/// How a conversation ends.
+/// End of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// All requests are answered, and the connection goes on until [`PROBE`] ends it.
@@ -61,10 +61,10 @@ pub enum Ending {
 /// A request that tells whether a connection is [`Ending::Open`]: it is answered, and then closed.
 pub const PROBE: &[u8] = b"OPTIONS * HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n";
 
-/// How the reply to [`PROBE`] begins.
+/// Start of the reply to [`PROBE`].
 const PROBE_REPLY: &[u8] = b"HTTP/1.1 204 No Content\r\n";
 
-/// When every file of the site was last modified: Sun, 02 Feb 2020 02:02:02 GMT.
+/// Modification time of every file of the site: Sun, 02 Feb 2020 02:02:02 GMT.
 pub const MODIFIED_S: u64 = 1_580_608_922;
 
 /// A reply that is expected: its header line by line, and its body.
@@ -159,7 +159,7 @@ pub fn make_site(root: &Path) -> io::Result<()> {
     symlink("/etc/passwd", root.join("link-out.txt"))
 }
 
-/// How the transcripts expect that site to be configured.
+/// Configuration of the site that the transcripts expect.
 pub fn site_config(root: &Path) -> SiteConfig {
     SiteConfig {
         root: root.to_owned(),
@@ -178,8 +178,8 @@ pub fn open(root: &Path, config: ServiceConfig) -> Result<Arc<Handle>, Box<dyn E
 }
 
 impl Transcript {
-    /// What the client sends, with [`PROBE`] at the end of a transcript that ends [`Ending::Open`].
-    /// `etag_of(path, coding)` finds a file's ETag; see [`etag_request`].
+    /// Bytes that the client sends, with [`PROBE`] at the end of a transcript that ends
+    /// [`Ending::Open`]. `etag_of(path, coding)` finds a file's ETag; see [`etag_request`].
     pub fn sent(&self, mut etag_of: impl FnMut(&str, Option<&str>) -> String) -> Vec<u8> {
         let mut sent = Vec::new();
         for piece in &self.sent {
@@ -291,7 +291,7 @@ fn content_length(head: &[u8]) -> Option<usize> {
         .ok()
 }
 
-/// Whether `text` is, from start to end, what `pattern` describes.
+/// True if `pattern` matches all of `text`.
 fn matches(pattern: &[Piece], mut text: &[u8], boundary: &mut Option<Vec<u8>>) -> bool {
     let mut bound = boundary.clone();
     for piece in pattern {
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_compared_line_by_line() {
+    fn reply_compares_line_by_line() {
         let [one] = &parse_file("file", TEXT)[..] else {
             panic!("not one")
         };

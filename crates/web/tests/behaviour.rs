@@ -1,4 +1,4 @@
-//! What a session does beside answering: flush, work, give up, drain, reload, log, count.
+//! Behaviour of a session beside answering: flush, work, give up, drain, reload, log, counters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn receive(session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
     }
 }
 
-/// It has used so much, and waits for more in this phase.
+/// The session used so much, and waits for more in this phase.
 fn waits(used: usize, phase: Phase) -> Received {
     Received {
         used,
@@ -71,7 +71,7 @@ fn text(out: &Outbox) -> String {
 }
 
 #[test]
-fn a_flood_of_pipelined_requests_is_answered_in_bounded_memory() {
+fn pipelined_flood_in_bounded_memory() {
     let world = World::new();
     let mut session = world.session();
     let mut out = Outbox::new();
@@ -118,7 +118,7 @@ fn parts_of(reply: &[u8]) -> Vec<&[u8]> {
 }
 
 #[test]
-fn parts_of_a_file_in_memory_hold_little_beside_it() {
+fn byte_ranges_hold_little_memory() {
     // Seen: zsync and zchunk ask for 20 to 255 ranges at a time, and more than 16 were answered
     // with the whole file. Cure: 256, and what each of them copies is bounded.
     let dir = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ fn parts_of_a_file_in_memory_hold_little_beside_it() {
 /// there was closed in place of a 404. Cause: a page of up to 16 KiB was copied behind its head,
 /// which is more than a connection may hold then. Cure: it is shared, as files are.
 #[test]
-fn an_error_page_is_not_copied_while_memory_is_short() {
+fn lean_error_page_is_shared() {
     let dir = tempfile::tempdir().unwrap();
     let page = "<p>lost</p>".repeat(1000);
     std::fs::write(dir.path().join("lost.html"), &page).unwrap();
@@ -196,7 +196,7 @@ fn an_error_page_is_not_copied_while_memory_is_short() {
 }
 
 #[test]
-fn each_phase_is_told_so_that_it_can_have_its_own_time_out() {
+fn phases_are_reported() {
     let world = World::new();
     let mut session = world.session();
     let mut out = Outbox::new();
@@ -210,7 +210,7 @@ fn each_phase_is_told_so_that_it_can_have_its_own_time_out() {
 }
 
 #[test]
-fn a_slow_client_is_told_before_it_is_left() {
+fn slow_client_gets_408() {
     let world = World::new();
     let told = |input: &[u8], reason| {
         let mut session = world.session();
@@ -237,7 +237,7 @@ fn a_slow_client_is_told_before_it_is_left() {
 }
 
 #[test]
-fn a_draining_session_answers_once_more_and_closes() {
+fn drain_answers_once_more() {
     let world = World::new();
     let mut session = world.session();
     let mut out = Outbox::new();
@@ -252,7 +252,7 @@ fn a_draining_session_answers_once_more_and_closes() {
 }
 
 #[test]
-fn a_reload_answers_the_next_request_of_an_old_connection() {
+fn reload_reaches_old_connections() {
     let world = World::new();
     let mut session = world.session();
     let mut out = Outbox::new();
@@ -282,7 +282,7 @@ fn a_reload_answers_the_next_request_of_an_old_connection() {
 }
 
 #[test]
-fn limits_that_a_reload_lowered_spare_the_request_in_progress() {
+fn lower_limits_spare_a_running_request() {
     let world = World::new();
     let mut session = world.session();
     let mut out = Outbox::new();
@@ -301,7 +301,7 @@ fn limits_that_a_reload_lowered_spare_the_request_in_progress() {
 
 /// The driver gives what it holds again, with what came since.
 #[test]
-fn a_request_line_that_comes_in_pieces_is_refused_when_it_passes_the_limit() {
+fn line_in_pieces_meets_the_limit() {
     let mut config = ServiceConfig::default();
     config.limits.request_line_len_max = 64;
     let world = World::new();
@@ -338,7 +338,7 @@ fn logged(world: &World, input: &[u8]) -> String {
 }
 
 #[test]
-fn each_reply_has_its_line_in_the_log() {
+fn each_reply_is_logged() {
     let world = World::new();
     let input = b"GET /hello.txt HTTP/1.1\r\nHost: x\r\nReferer: http://a/\r\nUser-Agent: b\"\\\xff\r\n\r\n\
                   HEAD /nothing HTTP/1.1\r\nHost: x\r\n\r\nGET /\x01 HTTP/1.1\r\n";
@@ -355,7 +355,7 @@ fn each_reply_has_its_line_in_the_log() {
 }
 
 #[test]
-fn the_json_log_tells_the_coding_and_what_was_wrong() {
+fn json_log_has_coding_and_error() {
     let config = ServiceConfig {
         log_format: LogFormat::Json,
         ..ServiceConfig::default()
@@ -387,7 +387,7 @@ fn the_json_log_tells_the_coding_and_what_was_wrong() {
 
 /// Bodies of more than 16 KiB are worth a piece of memory of their own, shorter ones are not.
 #[test]
-fn a_short_part_is_copied_behind_its_head_and_a_long_one_is_shared() {
+fn short_part_copied_long_part_shared() {
     let world = World::new();
     for (last, pieces) in [(0, 1), (16_383, 1), (16_384, 2)] {
         let mut out = Outbox::new();
@@ -400,7 +400,7 @@ fn a_short_part_is_copied_behind_its_head_and_a_long_one_is_shared() {
 
 /// A file that contained the boundary could forge a part.
 #[test]
-fn no_file_can_contain_the_boundary_of_its_parts() {
+fn boundary_is_not_in_the_file() {
     let boundary = |world: &World| {
         let get = b"GET /ten.txt HTTP/1.1\r\nHost: x\r\nRange: bytes=0-1,4-5\r\n\r\n";
         let reply = run(world.session(), get, Cutting::Whole).replied;
@@ -417,7 +417,7 @@ fn no_file_can_contain_the_boundary_of_its_parts() {
 }
 
 #[test]
-fn the_server_field_says_what_the_operator_wants() {
+fn server_field_is_configured() {
     let name = |server_name: Option<&str>| {
         let server_name = server_name.map(str::to_owned);
         let world = World::with(ServiceConfig {
@@ -452,7 +452,7 @@ fn a_replaced_file_is_served_whole() {
 /// Seen by the fuzzer: `G\0` waited for ever when it came byte by byte, and was refused when it
 /// came at once, because only an end of line made the session look again.
 #[test]
-fn a_zero_byte_is_refused_when_it_comes_and_not_later() {
+fn nul_is_refused_at_once() {
     let world = World::new();
     for cutting in [Cutting::Whole, Cutting::EveryByte] {
         let outcome = run(world.session(), b"G\0\0\0", cutting);
@@ -472,7 +472,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn any_conversation_comes_to_the_same_however_it_is_cut(
+    fn any_conversation_at_any_cut(
         pieces in prop::collection::vec(prop::sample::select(&[
             "GET /hello.txt HTTP/1.1\r\n", "HEAD /big.bin HTTP/1.1\r\n", "POST / HTTP/1.0\r\n", "GET ",
             "Host: x\r\n", "Host: x\r\n\r\n", "\r\n", "\r\n", "Content-Length: 3\r\n\r\n", "abc",
@@ -499,7 +499,7 @@ thread_local! {
 /// errors and redirects. Cause: rules were matched with files alone. Cure: a rule for every path is
 /// in every reply.
 #[test]
-fn a_header_for_every_path_is_in_every_reply() {
+fn global_header_is_in_every_reply() {
     let world = World::new();
     let rule = |glob: &str, value: &str| HeaderRule {
         glob: glob.to_owned(),
@@ -560,7 +560,7 @@ fn a_header_for_every_path_is_in_every_reply() {
 
 /// Seen: `/branch/feature%2Flogin`, opened anew, was a 400 in place of the application.
 #[test]
-fn an_application_answers_for_what_no_file_is_called() {
+fn fallback_for_impossible_names() {
     let world = World::new();
     let site = |spa_fallback| SiteConfig {
         root: world.dir.path().to_owned(),
@@ -594,7 +594,7 @@ fn an_application_answers_for_what_no_file_is_called() {
 }
 
 #[test]
-fn the_log_has_a_target_percent_encoded() {
+fn log_target_is_percent_encoded() {
     let world = World::new();
     let logged = |request: &[u8]| {
         let mut session = world.session();

@@ -1,5 +1,4 @@
-//! What a site says when the process has no descriptor left. Alone in its file, because the limit
-//! is the whole process'.
+//! Site without descriptors left. Alone in its file, because the limit belongs to the process.
 
 use std::fs::{self, File};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use web::{Handle, ServiceConfig, Session, Site, SiteConfig};
 /// Seen: with one or two descriptors left, a directory was listed as if it were empty, and a look
 /// at the root that failed for want of a descriptor was counted nowhere.
 #[test]
-fn a_listing_is_whole_or_refused_and_each_want_is_counted() {
+fn listing_is_whole_or_refused() {
     let root = tempfile::tempdir().unwrap();
     for name in ["one.txt", "two.txt"] {
         fs::write(root.path().join(name), "x").unwrap();

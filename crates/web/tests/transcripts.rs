@@ -48,7 +48,7 @@ impl World {
 }
 
 #[test]
-fn every_transcript_plays_as_written_however_it_is_cut() {
+fn transcripts_at_any_cut() {
     let world = World::new();
     let transcripts = transcript::all();
     assert!(

@@ -6,7 +6,7 @@ use super::{Fields, Name, Refusal, Version};
 use super::{fields, head};
 use crate::config::RequestLimits;
 
-/// How a body is delimited. RFC 9112 6.3
+/// Delimitation of a body. RFC 9112 6.3
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     None,
@@ -75,7 +75,7 @@ pub(crate) enum BodyReader {
     Chunked(Chunks),
 }
 
-/// Whether a body is over.
+/// Progress of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyProgress {
     More,
@@ -126,7 +126,7 @@ impl BodyReader {
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
     at: At,
-    /// Of the current chunk; counts down inside its data.
+    /// Size of the current chunk; counts down inside its data.
     size: u64,
     size_digits: u32,
     /// Bytes of data in all chunks so far.
@@ -135,7 +135,7 @@ pub(crate) struct Chunks {
     trailers_len: usize,
 }
 
-/// Where in a chunked body the next byte lies.
+/// Position of the next byte in a chunked body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum At {
     #[default]
@@ -258,7 +258,7 @@ impl Chunks {
     }
 }
 
-/// What may stand in a field value or an extension: no control byte but HTAB. RFC 9110 5.5
+/// True for bytes allowed in a field value or an extension: no control byte but HTAB. RFC 9110 5.5
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || !byte.is_ascii_control()
 }
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_digits_and_nothing_else() {
+    fn length_is_digits_only() {
         assert_eq!(framing("1.1", ""), Ok(Framing::None));
         assert_eq!(framing("1.1", "Content-Length: 0\r\n"), Ok(Framing::None));
         assert_eq!(
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn chunked_comes_once_last_alone_and_in_1_1() {
+    fn chunked_once_last_alone_in_1_1() {
         let of = |value: &str| framing("1.1", &format!("Transfer-Encoding: {value}\r\n"));
         assert_eq!(of("chunked"), Ok(Framing::Chunked));
         assert_eq!(of(", Chunked ,"), Ok(Framing::Chunked));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_extensions_and_trailers_are_discarded() {
+    fn chunks_are_discarded() {
         let limits = RequestLimits::default();
         for body in [
             "0\r\n\r\n",
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_not_exactly_a_chunk_is_refused() {
+    fn malformed_chunk_is_refused() {
         let limits = RequestLimits::default();
         for body in [
             "\r\n",
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunked_body_is_bounded_in_every_part() {
+    fn chunked_body_is_bounded() {
         let limits = RequestLimits {
             body_len_max: 10,
             chunk_extensions_len_max: 8,
@@ -462,7 +462,7 @@ mod tests {
     proptest! {
         /// However a body is chunked, exactly its encoding is taken, and what follows is left.
         #[test]
-        fn any_chunking_of_a_body_ends_where_it_ends(
+        fn any_chunking_ends_at_the_end(
             sizes in prop::collection::vec(1_usize..300, 0..12),
             step in 1_usize..50,
             rest in prop::collection::vec(any::<u8>(), 0..20),
@@ -490,7 +490,7 @@ mod tests {
 
         /// Any bytes at all come to the same end, whole and byte by byte, and without a panic.
         #[test]
-        fn arbitrary_bytes_end_alike_however_they_are_cut(
+        fn arbitrary_bytes_at_any_cut(
             body in "[0-9a-f]{1,2}(;[a-z]{0,3})?(\r\n|\n|\r)[a-z]{0,20}(\r\n)?0?\r\n([a-z]{0,3}: ?x\r\n)?(\r\n)?",
         ) {
             let _ = discarded(body.as_bytes(), &RequestLimits::default());

@@ -63,11 +63,11 @@ impl Name {
     }
 }
 
-/// Whether a field's name without control bytes is `lower` in any case.
+/// True if a field name without control bytes equals `lower`, ignoring case.
 ///
-/// Setting bit 5 makes a capital small. It would also make `-` of CR, but that is a control byte;
-/// and what else it changes does not become a letter. The length is a constant, so this is a few
-/// vector instructions and not a loop.
+/// Setting bit 5 makes a capital small. It would also turn CR into `-`, but CR is a control byte;
+/// nothing else it changes becomes a letter. The length is a constant, so this compiles to a few
+/// vector instructions and no loop.
 #[inline]
 fn is_same<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
     <&[u8; N]>::try_from(name).is_ok_and(|name| {
@@ -84,15 +84,15 @@ fn is_same<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
 pub(crate) struct Fields<'a> {
     /// All that has come from the first field line on. The search ends at the blank line.
     block: &'a [u8],
-    /// Where in the block the first value of each name begins, and its length. Half as large as
-    /// slices: a head is moved twice on its way.
+    /// Offset and length of the first value of each name. Half as large as slices: a head is moved
+    /// twice on its way.
     values: [(u32, u32); NAME_COUNT],
     present: u16,
     repeated: u16,
 }
 
 impl<'a> Fields<'a> {
-    /// Of the lines that `input` begins with.
+    /// Parses the lines at the start of `input`.
     #[inline]
     pub(super) fn new(input: &'a [u8]) -> Fields<'a> {
         Fields {
@@ -131,7 +131,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Whether the field came.
+    /// True if the field is present.
     #[inline]
     pub(crate) fn has(&self, name: Name) -> bool {
         self.present & name.bit() != 0
@@ -152,7 +152,7 @@ impl<'a> Fields<'a> {
         self.get(name).filter(|_| !self.is_repeated(name))
     }
 
-    /// Whether the field came more than once.
+    /// True if the field is repeated.
     #[inline]
     pub(crate) fn is_repeated(&self, name: Name) -> bool {
         self.repeated & name.bit() != 0
@@ -177,7 +177,7 @@ impl<'a> Fields<'a> {
         self.all(name).flat_map(members)
     }
 
-    /// Whether a list field names `token`, in any case.
+    /// True if a list field contains `token`, ignoring case.
     #[inline]
     pub(crate) fn has_token(&self, name: Name, token: &[u8]) -> bool {
         self.has(name)
@@ -206,9 +206,9 @@ fn refusal_of(line: &[u8]) -> Refusal {
     }
 }
 
-/// Where the first colon is. Names are short and of many lengths, so a loop over their bytes would
-/// cost a mispredicted branch each (a fifth of a browser's request): sixteen bytes are looked at in
-/// one step, beyond the end of the line if there is more input.
+/// Offset of the first colon. Names are short and of many lengths, so a byte loop would cost a
+/// mispredicted branch each (a fifth of a browser's request): sixteen bytes are compared in one
+/// step, beyond the end of the line if there is more input.
 #[inline(always)]
 fn find_colon(input: &[u8]) -> Option<usize> {
     const ONES: u128 = u128::MAX / 0xff;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn names_match_in_any_case_and_values_are_trimmed() {
+    fn names_ignore_case_values_are_trimmed() {
         let fields = fields("hOsT:\t a \r\nUSER-AGENT:b\r\nif-none-match: c\r\nX-Other: d\r\n");
         assert_eq!(fields.get(Name::Host), Some(&b"a"[..]));
         assert_eq!(fields.get(Name::UserAgent), Some(&b"b"[..]));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_that_is_read_is_recognized() {
+    fn all_known_names_are_recognised() {
         let names = [
             "Host",
             "Connection",
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_repeated_field_are_one_list() {
+    fn repeated_field_is_one_list() {
         let head = "Connection: a,,b\r\nHost: x\r\nconnection: , c ,\r\n\r\n";
         let pipelined = format!("{head}GET / HTTP/1.1\r\nConnection: d\r\n\r\n");
         let fields = fields(&pipelined);

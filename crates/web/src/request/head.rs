@@ -29,7 +29,7 @@ pub(crate) struct Head<'a> {
     pub(crate) target: Target<'a>,
     pub(crate) version: Version,
     pub(crate) fields: Fields<'a>,
-    /// How the body is delimited.
+    /// Delimitation of the body.
     pub(crate) framing: Framing,
     /// Bytes from the request line to the blank line.
     pub(crate) len: usize,
@@ -55,7 +55,7 @@ pub(crate) enum Version {
 }
 
 impl<'a> Head<'a> {
-    /// Whether the client wants the connection to go on. RFC 9112 9.3
+    /// True if the client wants a persistent connection. RFC 9112 9.3
     #[inline]
     pub(crate) fn is_persistent(&self) -> bool {
         let Some(wish) = self.fields.get(Name::Connection) else {
@@ -169,13 +169,13 @@ fn next_line(
     }
 }
 
-/// Whether a piece of a head has a byte that can change its verdict: the end of a line, or a
-/// forbidden byte.
+/// True if a piece of a head has a byte that can change the result: a line end, or a forbidden
+/// byte.
 pub(crate) fn has_control(piece: &[u8]) -> bool {
     find_control(piece).is_some()
 }
 
-/// Where the first control byte (RFC 5234 `CTL`) is: sixteen bytes a step, in two registers.
+/// Offset of the first control byte (RFC 5234 `CTL`): sixteen bytes a step, in two registers.
 ///
 /// Lines of a head are some 30 bytes long. There this beats `memchr`, which pays for a call and its
 /// choice of vector unit each time, and it finds in the same pass what must not be in a head at
@@ -285,7 +285,7 @@ fn check_host(fields: &Fields<'_>, version: Version) -> Result<(), Refusal> {
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
 
-/// What each byte may be part of.
+/// Character classes of each byte.
 static CLASSES: [u8; 256] = classes();
 
 const fn classes() -> [u8; 256] {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_control_bytes_the_first_one_is_found() {
+    fn first_of_two_control_bytes() {
         for first in 0..40 {
             for second in first..40 {
                 let mut bytes = [b'x'; 40];
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_of_a_head_needs_more_at_every_byte() {
+    fn partial_head_needs_more() {
         let whole = b"GET /a?b=c HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n";
         for cut in 0..whole.len() {
             let verdict = parse(&whole[..cut], &RequestLimits::default());
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_minor_version_is_taken_as_1_1_and_another_major_is_not() {
+    fn version_1_x_is_1_1_others_refused() {
         assert_eq!(
             parsed("GET / HTTP/1.7\r\nHost: x\r\n\r\n").version,
             Version::Http11
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_line_has_three_parts_and_single_spaces() {
+    fn request_line_has_three_parts() {
         let bad = [
             "\r\n",
             "GET\r\n",
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn control_bytes_are_refused_wherever_they_are() {
+    fn control_bytes_are_refused() {
         for byte in (0..0x20_u8)
             .chain([0x7f])
             .filter(|byte| !b"\t\n".contains(byte))
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_control_byte_is_found_wherever_it_is() {
+    fn control_byte_at_every_offset() {
         let is_control = |byte: &u8| byte.is_ascii_control();
         for byte in 0..=255 {
             for other in [b' ', b'~', 0x80, 0xff, b'a'] {
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold_to_the_byte_however_the_head_is_cut() {
+    fn limits_hold_at_any_cut() {
         let limits = RequestLimits {
             request_line_len_max: 64,
             head_len_max: 200,
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn each_1_1_request_names_one_host() {
+    fn http_1_1_needs_one_host() {
         assert_eq!(refused("GET / HTTP/1.1\r\n\r\n"), Refusal::HostMissing);
         assert_eq!(
             refused("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"),
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn persistence_follows_the_version_and_the_connection_field() {
+    fn persistence_by_version_and_field() {
         let persists = |rest: &str| parsed(&format!("GET / HTTP/{rest}\r\n\r\n")).is_persistent();
         assert!(persists("1.1\r\nHost: x"));
         assert!(!persists("1.1\r\nHost: x\r\nConnection: Close"));

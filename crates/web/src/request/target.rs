@@ -5,7 +5,7 @@ use std::io::Write;
 
 use super::Refusal;
 
-/// What a request is about. RFC 9112 3.2
+/// Request target. RFC 9112 3.2
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target<'a> {
     /// A path and a query, from origin form or absolute form.
@@ -25,8 +25,8 @@ pub(crate) struct RawPath<'a> {
     is_plain: bool,
 }
 
-/// Why a path names nothing that could exist. The request itself was understood, so the connection
-/// goes on.
+/// Reason for which a path cannot name a file. The request itself was understood, so the connection
+/// persists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathError {
     /// A `%` without two hexadecimal digits, or `%00`.
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_decoded_and_dot_segments_removed() {
+    fn paths_are_normalised() {
         check("/", "/");
         check("/a/b.txt", "/a/b.txt");
         check("/a/b.txt?c=/../d", "/a/b.txt");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_above_the_root_and_bad_encodings_are_errors() {
+    fn paths_above_the_root_are_errors() {
         for target in [
             "/..",
             "/../a",
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_file_can_be_called_is_well_formed() {
+    fn nul_and_slash_codes_are_well_formed() {
         for target in [
             "/%ff",
             "/a%2fb",
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_above_ascii_are_as_if_they_were_encoded() {
+    fn non_ascii_is_as_if_encoded() {
         check("/straße.txt", "/straße.txt");
         check("/a/../’.txt?utm=’", "/’.txt");
         check("http://x/é", "/é");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn absolute_form_is_taken_and_the_rest_refused() {
+    fn absolute_form_is_accepted() {
         check("http://example.org/a/../b?c", "/b");
         check("HTTPS://example.org", "/");
         check("http://example.org?query", "/");
@@ -371,7 +371,7 @@ mod tests {
         }
 
         #[test]
-        fn a_normalized_path_stays_as_it_is(path in "(/[a-z0-9_-]{1,8}){1,5}/?") {
+        fn normalising_is_idempotent(path in "(/[a-z0-9_-]{1,8}){1,5}/?") {
             prop_assert_eq!(normalized(&path), Ok(path));
         }
     }

@@ -1,4 +1,4 @@
-//! How much memory the page cache may have, as far as this process can know.
+//! Memory available to the page cache, as far as this process can know.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 /// The fallback if nothing is known.
 const GUESS: u64 = 1 << 30;
 
-/// This part of the memory is left alone, for what others take until the next look. Little will do:
-/// the kernel takes pages of files back under pressure.
+/// Divisor of the reserve that is left for other processes until the next check. A small one is
+/// enough: the kernel reclaims page-cache pages under pressure.
 const RESERVE_PART: u64 = 128;
 
-/// How often to look what memory there is.
+/// Interval between two checks of the available memory.
 const CHECK_NS: u64 = 1_000_000_000;
 
 /// The machine and the memory cgroups of this process, through their `/proc` and `/sys`.
@@ -22,7 +22,7 @@ pub(super) struct AvailableMemory {
     checked_ns: AtomicU64,
 }
 
-/// One group, or the machine: all bytes that there may be, and those that can be had.
+/// Total and available bytes of one cgroup or of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Amount {
     total: u64,
@@ -30,7 +30,7 @@ struct Amount {
 }
 
 impl AvailableMemory {
-    /// Those of this process, or in a test others.
+    /// The machine of this process, or in a test another root.
     pub(super) fn at(root: &Path) -> AvailableMemory {
         AvailableMemory {
             root: root.to_owned(),
@@ -38,22 +38,21 @@ impl AvailableMemory {
         }
     }
 
-    /// Whether it is time for another look. That reads files, so it may wait.
+    /// True if the next check is due. The check reads files, so it may block.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         now_ns >= self.checked_ns.load(Relaxed).saturating_add(CHECK_NS)
     }
 
-    /// Begins a look if it is time. `false` if another request has begun it.
+    /// Begins a check if one is due. `false` if another request has begun it.
     pub(super) fn begin_check(&self, now_ns: u64) -> bool {
         let checked_ns = self.checked_ns.load(Relaxed);
         let begin = || (self.checked_ns).compare_exchange(checked_ns, now_ns, Relaxed, Relaxed);
         now_ns >= checked_ns.saturating_add(CHECK_NS) && begin().is_ok()
     }
 
-    /// What the page cache may have beside `planned` bytes that this process is still going to
-    /// take: the least that the machine and the groups have, without a reserve. Pages that are in
-    /// the page cache already are a part of it, because the kernel gives them back when others need
-    /// memory.
+    /// Bytes that the page cache may hold beside `planned` bytes that this process will still
+    /// allocate: the minimum over the machine and its cgroups, less a reserve. Pages already in the
+    /// page cache count as available, because the kernel reclaims them under pressure.
     pub(super) fn len(&self, planned: u64) -> u64 {
         let meminfo = self.text("proc/meminfo");
         let cgroups = self.text("proc/self/cgroup");
@@ -67,7 +66,7 @@ impl AvailableMemory {
         least.unwrap_or_else(|| (GUESS / 2).saturating_sub(planned))
     }
 
-    /// The memory of a group, if it has a limit: all but what is not pages of files.
+    /// The memory of a group, if it has a limit: all but used memory that is not page cache.
     fn group(&self, version: CgroupVersion, folder: &str) -> Option<Amount> {
         let names = version.names();
         let text = |name: &str| self.text(&format!("{}{folder}/{name}", version.mount()));
@@ -90,14 +89,14 @@ impl AvailableMemory {
     }
 }
 
-/// Which of the kernel's two cgroup interfaces. cgroups(7)
+/// Version of the kernel's cgroup interface. cgroups(7)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CgroupVersion {
     V1,
     V2,
 }
 
-/// What they call it.
+/// File and field names of one version.
 struct Names {
     limit: &'static str,
     used: &'static str,
@@ -196,14 +195,14 @@ pub(super) mod tests {
     const V2: (&str, &str) = ("proc/self/cgroup", "0::/a/b\n");
 
     #[test]
-    fn without_groups_it_is_what_the_machine_has() {
+    fn no_cgroup_is_the_machine() {
         assert_eq!(len(&[], 0), (512 - 8) * MIB);
         assert_eq!(len(&[], 104 * MIB), 400 * MIB);
         assert_eq!(len(&[], u64::MAX / 2), 0);
     }
 
     #[test]
-    fn a_machine_that_says_nothing_has_some() {
+    fn unknown_machine_is_a_guess() {
         let empty = tempfile::tempdir().unwrap();
         assert_eq!(AvailableMemory::at(empty.path()).len(MIB), GUESS / 2 - MIB);
     }
@@ -212,7 +211,7 @@ pub(super) mod tests {
     /// and a quarter of the memory was unused. Cause: half of the limit was the page cache's, once
     /// and for all. Cure: all that is not taken by others.
     #[test]
-    fn in_a_group_it_is_all_but_what_is_no_files() {
+    fn cgroup_limit_less_anonymous_memory() {
         let files = [
             V1,
             (
@@ -234,7 +233,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_group_above_that_has_the_least_counts() {
+    fn least_ancestor_cgroup_counts() {
         let files = [
             V2,
             ("sys/fs/cgroup/a/memory.max", "67108864\n"),
@@ -250,7 +249,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn one_of_those_that_ask_looks_now_and_then() {
+    fn one_request_a_second_checks() {
         let memory = AvailableMemory::at(Path::new("/"));
         assert!(!memory.is_due(CHECK_NS - 1) && !memory.begin_check(CHECK_NS - 1));
         assert!(memory.is_due(CHECK_NS) && memory.begin_check(CHECK_NS));
@@ -259,7 +258,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn there_is_some_room_here() {
+    fn this_machine_has_memory() {
         assert!(AvailableMemory::at(Path::new("/")).len(0) > 0);
     }
 }

@@ -26,10 +26,10 @@ pub(super) struct Budget {
     pub(super) evicted: u64,
 }
 
-/// How often a newcomer must have been asked for to take the place of what was asked for so often.
-/// A lead of one request is the noise of a cyclic walk (whose next file was just counted, and the
-/// others not yet in this round). It is enough over what was asked for once: while a cache is
-/// young that is most of what it holds, and what is asked for again is worth more.
+/// Requests that a new item needs to replace one with `asked` requests. A lead of one request is
+/// the noise of a cyclic walk, whose next file was just counted and the others not yet in this
+/// round. One request more is enough over an item asked for once: a young cache holds mostly such
+/// items, and a repeated one is worth more.
 fn needed(asked: u32) -> u32 {
     match asked {
         0 | 1 => 2,
@@ -37,12 +37,12 @@ fn needed(asked: u32) -> u32 {
     }
 }
 
-/// How many places are looked at for each one that is needed. 5 of Redis's `maxmemory-samples` come
-/// close to choosing among all; 8 cost half a microsecond.
+/// Places sampled for each one needed. 5 of Redis's `maxmemory-samples` come close to choosing
+/// among all; 8 cost half a microsecond.
 const SAMPLE_LEN: u64 = 8;
 const SAMPLE_LEN_MAX: u64 = 128;
 
-/// How many items go at a time for a lower limit: some milliseconds.
+/// Items removed at a time for a lower limit: some milliseconds.
 const GONE_MAX: usize = 8192;
 
 impl Budget {
@@ -91,7 +91,8 @@ impl Budget {
         self.ring.contains(id)
     }
 
-    /// Whether something of this weight and popularity would get in, and what would have to go.
+    /// Decides whether an item of this weight and popularity would be admitted; returns the
+    /// victims.
     pub(super) fn consider(
         &mut self,
         weight: u64,
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_over_more_files_than_fit_neither_churns_nor_displaces_the_hot_ones() {
+    fn walk_leaves_the_hot_items() {
         let mut cache = Cache::new(1016);
         let hot = 1_000_000..1_000_016;
         let mut hot_hits = 0;
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_hot_file_gets_in_after_few_requests() {
+    fn new_hot_item_is_admitted_soon() {
         let mut cache = Cache::new(1000);
         (0..1000).for_each(|n| _ = cache.ask(n, 1));
         let asked = (1..).find(|_| cache.ask(7_000_000, 1)).unwrap();
@@ -286,7 +287,7 @@ mod tests {
     /// had to lead by two requests over files that were asked for once, and there was hardly any.
     /// Cure: one is enough over those.
     #[test]
-    fn what_is_asked_for_again_takes_the_place_of_what_was_asked_for_once() {
+    fn second_request_beats_single_ones() {
         let mut cache = Cache::new(100);
         (0..200).for_each(|n| _ = cache.ask(n, 1));
         (100..200).for_each(|n| assert!(!cache.ask(n, 1), "the second time it is let in"));
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_must_be_worth_all_the_small_ones_that_go_for_it() {
+    fn large_item_must_be_worth_its_victims() {
         let mut cache = Cache::new(1000);
         (0..1000).for_each(|n| _ = cache.ask(n, 1));
         (0..1000).for_each(|n| _ = cache.ask(n, 1));
@@ -308,7 +309,7 @@ mod tests {
 
     /// The more room a newcomer needs, the more places are looked at for it.
     #[test]
-    fn a_large_file_finds_the_weak_ones_among_many_strong_ones() {
+    fn large_item_finds_weak_victims() {
         let mut cache = Cache::new(1000);
         let strong = (0..1000).filter(|n| n % 5 != 0);
         (0..1000).for_each(|n| _ = cache.ask(n, 1));
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_limit_takes_the_unpopular_ones() {
+    fn lower_limit_evicts_the_unpopular() {
         let mut cache = Cache::new(1000);
         (0..1000).for_each(|n| _ = cache.ask(n, 1));
         let is_popular = |n: &u64| n.is_multiple_of(5);
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn yesterday_s_hot_files_make_room() {
+    fn formerly_hot_items_yield() {
         let mut cache = Cache::new(100);
         (0..1500).for_each(|n| _ = cache.ask(n % 100, 1));
         // All stand at 15. Without ageing by time none could ever lead them.
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_number_of_files_takes_another_one_for_each_that_goes() {
+    fn count_limit_trades_one_for_one() {
         let mut cache = Cache::new(1000);
         cache.budget = Budget::new(1000, 2);
         let id = |path| Id {
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn victims_that_left_in_the_meantime_make_no_room() {
+    fn vanished_victims_free_nothing() {
         let mut cache = Cache::new(10);
         (0..10).for_each(|n| _ = cache.ask(n, 1));
         let victims = cache.budget.consider(1, 15, &cache.sketch).unwrap();

@@ -4,23 +4,22 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a [`Site`](super::Site) serves, and how much it may hold for that.
+/// Configuration of a [`Site`](super::Site).
 #[derive(Clone, Debug)]
 pub struct SiteConfig {
     /// The directory whose files are served. May be a symbolic link: when it is switched to another
     /// directory (the usual way to publish a release), the site follows within `recheck_every`.
     pub root: PathBuf,
-    /// What answers for a directory: the first of these names that exists in it.
+    /// Index files: the first of these names that exists answers for a directory.
     pub index: Vec<String>,
-    /// Whether a directory without an index file is listed (otherwise: 403).
+    /// List directories without an index file (otherwise: 403).
     pub listing: bool,
-    /// Whether names that begin with a dot are served and listed. `/.well-known/` always is,
-    /// because its very purpose is to be found. RFC 8615
+    /// Serve and list names that begin with a dot. `/.well-known/` is always served. RFC 8615
     pub hidden: bool,
-    /// Whether symbolic links may lead out of the root. Links like `/proc/self/fd/3` never may.
+    /// Follow symbolic links out of the root. Links like `/proc/self/fd/3` are never followed.
     pub follow_links_out: bool,
-    /// What answers for a path that does not exist, for applications that route in the browser:
-    /// a path within the root, such as `index.html`.
+    /// Fallback for paths that do not exist, for applications that route in the browser: a path
+    /// within the root, such as `index.html`.
     pub spa_fallback: Option<String>,
     /// Bodies for error replies, by status. A relative path begins at the root that is served now.
     /// At most 1 MiB each.
@@ -29,27 +28,27 @@ pub struct SiteConfig {
     pub headers: Vec<HeaderRule>,
     /// Values of `Cache-Control`. Of rules that match, the last one counts.
     pub cache_rules: Vec<CacheRule>,
-    /// Whether `x.br`, `x.zst` or `x.gz` is sent instead of `x` to clients that take it, when it
-    /// lies beside it and is at least as new, or `x` itself is not there.
+    /// Send `x.br`, `x.zst` or `x.gz` instead of `x` to clients that accept it, if it is at least
+    /// as new as `x`, or `x` does not exist.
     pub precompressed: bool,
-    /// How many bytes of small files may be held in memory, 1 KiB of overhead for each included.
+    /// Budget in bytes for small files in memory, with 1 KiB of overhead for each.
     pub memory_budget: u64,
     /// Up to which length a file may be held in memory, in bytes. A driver that can have the kernel
     /// send longer ones from its page cache pays less for that than for a copy.
     pub memory_file_len_max: u64,
-    /// How many bytes of files may be left to the kernel's page cache (see
-    /// [`FileRange::keep`](session::FileRange)). `None`: half of what this machine and its memory
-    /// cgroups leave free when the site opens. Files that find no room here are read past the page
-    /// cache, so that a walk over a huge file set does not push out what is popular.
+    /// Budget in bytes for files in the kernel's page cache (see
+    /// [`FileRange::keep`](session::FileRange)). `None`: the memory that the machine and its
+    /// cgroups leave, checked while running. Files over the budget are read with `O_DIRECT`, so
+    /// that a walk over a huge file set does not evict popular files.
     pub page_cache_budget: Option<u64>,
-    /// How many files may be held open. A driver that reads past the page cache may open each of
-    /// them a second time.
+    /// Maximum number of open files. A driver that reads with `O_DIRECT` may open each of them a
+    /// second time.
     pub open_files_max: usize,
-    /// How many paths may be remembered (about half a KiB each, beside the bytes and descriptors).
+    /// Maximum number of known paths (about half a KiB each, beside bytes and descriptors).
     pub paths_max: usize,
     /// A change on disk is served at the latest this long after it, plus the reply in progress.
     pub recheck_every: Duration,
-    /// What ETags are made of.
+    /// Source of ETags.
     pub etag: EtagKind,
     /// Types, before the built-in table: by extension (without its dot) or whole file name, if
     /// there is no sign of a glob in it, and else by glob as in [`HeaderRule`]. Of those that
@@ -57,7 +56,7 @@ pub struct SiteConfig {
     pub mime_types: Vec<(String, String)>,
 }
 
-/// What a file's ETag is made of, beside its length. RFC 9110 8.8.3
+/// Source of a file's ETag, beside its length. RFC 9110 8.8.3
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EtagKind {
     /// A hash of inode number, change time and modification time: whatever is done to a file, it
@@ -80,7 +79,7 @@ pub enum EtagKind {
 /// or where none does the path that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRule {
-    /// Which files.
+    /// Pattern of the files.
     pub glob: String,
     /// The field's name. Names that the server sets itself are refused. `Content-Encoding` says
     /// what the files are compressed with (`br`, `zstd`, `gzip`), or that they are not
@@ -93,7 +92,7 @@ pub struct HeaderRule {
 /// A value of `Cache-Control` for the files whose path matches a glob (see [`HeaderRule`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheRule {
-    /// Which files.
+    /// Pattern of the files.
     pub glob: String,
     /// The value, such as `max-age=31536000, immutable`. RFC 9111 5.2
     pub value: String,
@@ -124,7 +123,7 @@ impl Default for SiteConfig {
     }
 }
 
-/// Why a site cannot be opened. Each message says what is wrong and where.
+/// Error of opening a site. Each message says what is wrong and where.
 #[derive(Debug)]
 pub enum SiteError {
     /// The root is not there.
@@ -139,14 +138,14 @@ pub enum SiteError {
     Glob {
         /// The glob.
         glob: String,
-        /// What is wrong with it.
+        /// Description of the mistake.
         why: String,
     },
     /// A header field's name is no token, or the server sets that field itself.
     HeaderName {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Description of the mistake.
         why: &'static str,
     },
     /// A header field's value holds a line break or another control character.
@@ -166,9 +165,9 @@ pub enum SiteError {
     ErrorPage {
         /// For which status.
         status: u16,
-        /// Where it should be.
+        /// Expected path.
         path: PathBuf,
-        /// What reading it said.
+        /// Error of reading it.
         error: io::Error,
     },
 }

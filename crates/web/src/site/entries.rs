@@ -18,10 +18,10 @@ use crate::lookup::{Encoding, Encodings};
 /// so much from the page cache takes 0.1 ms.
 const READ_AT_ONCE_LEN_MAX: u64 = 1 << 20;
 
-/// How often a short file that is being written is read again when it changes meanwhile.
+/// Number of times that a short file is read again when it changes meanwhile.
 const SHORT_READ_AGAIN_MAX: u32 = 8;
 
-/// Whether a file should be in memory.
+/// Result of reading a file into memory, if it is worth that.
 enum Worth {
     Held(Arc<Entry>),
     Not,
@@ -109,9 +109,8 @@ impl Site {
         }
     }
 
-    /// The file of a record that does not come to rest. It is served with its present length, a
-    /// validator that does not promise that its bytes are of one state, and `no-store`. It is valid
-    /// as long as the record, which is not long.
+    /// Serves a file that is never quiet: with its present length, a weak validator, and
+    /// `no-store`. The entry is valid as long as the record, which is short.
     pub(super) fn moving_entry(
         &self,
         record: &Record,
@@ -219,8 +218,8 @@ impl Site {
         let Some(victims) = self.holdings().consider(len, estimate, &self.sketch) else {
             return Ok(Worth::Not);
         };
-        let _turn = if len > READ_AT_ONCE_LEN_MAX {
-            let Some(turn) = self.long_turn() else {
+        let _lock = if len > READ_AT_ONCE_LEN_MAX {
+            let Some(lock) = self.lock_long_read() else {
                 return Ok(Worth::Not);
             };
             if blocking == Blocking::Never {
@@ -229,7 +228,7 @@ impl Site {
             if let Some(held) = self.held_since(record, id) {
                 return Ok(Worth::Held(held));
             }
-            Some(turn)
+            Some(lock)
         } else {
             None
         };
@@ -249,16 +248,17 @@ impl Site {
         }
     }
 
-    /// The right to read a long file into memory, unless another request has it.
-    fn long_turn(&self) -> Option<MutexGuard<'_, ()>> {
+    /// Takes the lock for reading a long file into memory, unless another request holds it.
+    fn lock_long_read(&self) -> Option<MutexGuard<'_, ()>> {
         match self.long_read.try_lock() {
-            Ok(turn) => Some(turn),
-            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+            Ok(lock) => Some(lock),
+            Err(TryLockError::Poisoned(lock)) => Some(lock.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// What another request has read into memory since this one took its record from the table.
+    /// Entry that another request has read into memory since this one took its record from the
+    /// table.
     fn held_since(&self, record: &Record, id: Id) -> Option<Arc<Entry>> {
         let current = self.table.get_hash(record.hash)?;
         let is_same = current.is_same(record);

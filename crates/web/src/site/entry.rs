@@ -15,10 +15,10 @@ pub(crate) struct Entry {
     pub(crate) etag: Box<str>,
     /// Last modification, whole seconds since 1970, for the conditional fields.
     pub(crate) modified_s: u64,
-    /// Whether clients are told that, and may ask with it whether the file has changed.
+    /// True if `Last-Modified` is sent, and `If-Modified-Since` answered.
     pub(crate) modified_is_told: bool,
-    /// Whether `Last-Modified` may serve as a strong validator (RFC 9110 8.8.2.2: at least a
-    /// second older than the moment we looked).
+    /// True if `Last-Modified` is a strong validator (RFC 9110 8.8.2.2: at least a second older
+    /// than the check).
     pub(crate) modified_is_strong: bool,
     /// Value of `Content-Type`, for parts of a multipart/byteranges reply.
     pub(crate) content_type: Box<str>,
@@ -31,11 +31,11 @@ pub(crate) struct Entry {
     /// The lines of a 304. RFC 9110 15.4.5: ETag, Last-Modified, Vary, Cache-Control and other
     /// extra fields.
     pub(crate) head_304: Bytes,
-    /// Where in `head_304` the operator's lines are that a reply without the file carries, too.
+    /// Range of the operator's lines in `head_304` that a reply without the file also carries.
     pub(crate) rules: Range<usize>,
     /// Length of the body in bytes.
     pub(crate) len: u64,
-    /// Where the bytes are.
+    /// The bytes.
     pub(crate) body: Body,
 }
 
@@ -50,7 +50,7 @@ impl Entry {
     }
 }
 
-/// Where an entry's bytes are.
+/// Bytes of an entry.
 #[derive(Debug)]
 pub(crate) enum Body {
     /// In memory, read at the time of the entry's stamp.

@@ -25,7 +25,7 @@ pub(super) struct ErrorPage {
     path: PathBuf,
     /// `None`: it cannot be read, so the built-in page is sent.
     shown: ArcSwapOption<Page>,
-    /// When it was last looked at, in nanoseconds since the site opened.
+    /// Time of the last check, in nanoseconds since the site opened.
     checked_ns: AtomicU64,
     /// Held by the request that looks.
     seen: Mutex<Seen>,
@@ -33,9 +33,9 @@ pub(super) struct ErrorPage {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// What is shown was read at this stamp. `None`: another state could have the same one.
+    /// Stamp of the page that is shown. `None`: another state could have the same one.
     stamp: Option<FileStamp>,
-    /// When what is shown was last known to be true.
+    /// Time at which the page that is shown was last confirmed.
     confirmed_ns: u64,
     /// An empty file, which may be one that is being written, and since when it has been seen.
     emptied: Option<(FileStamp, u64)>,

@@ -25,25 +25,25 @@ pub(super) struct Description<'a> {
     pub(super) extra: &'a str,
 }
 
-/// How long after a change another one may carry the same time stamp. Linux's file systems stamp to
-/// some milliseconds or better, ext3 and old NFS to a second, FAT to two.
+/// Time after a change in which another change may get the same time stamp. Linux's file systems
+/// stamp to some milliseconds or better, ext3 and old NFS to a second, FAT to two.
 const STAMP_GRAIN: Duration = Duration::from_secs(2);
 
-/// Whether a file's stamp, taken at `since_epoch`, will tell it from every later state. A file
-/// that was changed just now may change again without another stamp, as git's index found out
-/// ("racy git"). `ctime` is what counts: it cannot be set back.
+/// True if a file's stamp, taken at `since_epoch`, differs from that of every later state. A file
+/// changed just now may change again without another stamp ("racy git"). `ctime` is compared: it
+/// cannot be set back.
 ///
-/// A change time that lies further ahead than [`STAMP_GRAIN`] means that the clocks of file server
-/// and web server disagree. Nothing can be told then, and the file counts as settled: otherwise a
-/// clock that is wrong would have every file read again at every check.
+/// A change time further ahead than [`STAMP_GRAIN`] means that the clocks of file server and web
+/// server disagree. The file then counts as settled: otherwise a wrong clock would have every file
+/// read again at every check.
 pub(super) fn is_settled(stamp: FileStamp, since_epoch: Duration) -> bool {
     let now_ns = since_epoch.as_nanos() as i128;
     (now_ns - stamp.ctime_ns).unsigned_abs() > STAMP_GRAIN.as_nanos()
 }
 
-/// How soon a file that is not settled is looked at again: after as long as it was left alone
-/// before. So a state that was caught between two writes is replaced soon, and a file that no
-/// longer changes is soon not checked any more.
+/// Interval after which an unsettled file is checked again: as long as it was unmodified before. So
+/// a state caught between two writes is replaced soon, and a file that no longer changes is soon no
+/// longer checked.
 pub(super) fn check_again_after(stamp: FileStamp, since_epoch: Duration) -> Duration {
     let age_ns = since_epoch.as_nanos() as i128 - stamp.ctime_ns;
     Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)).max(CHECK_AGAIN_MIN)
@@ -95,10 +95,9 @@ pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// Whether a time is one that tools give to every file, so that what they make is the same each
-/// time: such files keep their time when they change. Before 1990 there was no web: 0 and 1
-/// (OSTree, Nix, Guix, container images), 1980 (zip), 1984 (Yarn), 1985 (npm). Others are known by
-/// name.
+/// True for a time that tools give to every file to make builds reproducible: such files keep their
+/// time when they change. Before 1990 there was no web: 0 and 1 (OSTree, Nix, Guix, container
+/// images), 1980 (zip), 1984 (Yarn), 1985 (npm). Others are known by name.
 fn is_normalised(mtime_ns: i128) -> bool {
     const YEAR_1990_S: i128 = 631_152_000;
     // cargo package, Bazel, Poetry, Hatch.
@@ -115,9 +114,9 @@ fn is_normalised(mtime_ns: i128) -> bool {
 pub(super) struct Modified {
     /// Whole seconds since 1970, never in the future (RFC 9110 8.8.2.1).
     pub(super) s: u64,
-    /// Whether it tells one state of the file from another, so that clients are told.
+    /// True if it distinguishes states of the file, so that it is sent.
     pub(super) is_told: bool,
-    /// Whether it may stand in for a strong ETag. RFC 9110 8.8.2.2
+    /// True if it may replace a strong ETag. RFC 9110 8.8.2.2
     pub(super) is_strong: bool,
 }
 
@@ -138,7 +137,7 @@ pub(super) fn modified(stamp: FileStamp, is_shared: bool, since_epoch: Duration)
     }
 }
 
-/// Whether clients see one date of two states of a file.
+/// True if clients see the same date for both states.
 pub(super) fn is_one_date(one: FileStamp, other: FileStamp) -> bool {
     let second = |stamp: FileStamp| stamp.mtime_ns.div_euclid(1_000_000_000);
     one != other && second(one) == second(other)
@@ -193,7 +192,7 @@ pub(super) fn with_body(entry: &Entry, body: Body) -> Entry {
     }
 }
 
-/// What a 304 carries, and so do the others. RFC 9110 15.4.5
+/// Header lines of a 304 and of all other replies. RFC 9110 15.4.5
 fn shared_lines(description: &Description<'_>) -> String {
     let mut lines = String::new();
     if description.modified.is_told {
@@ -241,7 +240,7 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1000);
 
     #[test]
-    fn an_etag_by_mtime_is_the_same_on_replicas() {
+    fn mtime_etag_agrees_on_replicas() {
         let of = |stamp, encoding| etag(EtagKind::Mtime, stamp, encoding, None);
         let replica = FileStamp {
             ctime_ns: 7,
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_etag_by_inode_changes_with_each_part() {
+    fn inode_etag_changes_with_each_part() {
         let of = |stamp| etag(EtagKind::Inode, stamp, None, None).unwrap();
         let one = stamp(1, 1);
         let len = 256;
@@ -281,13 +280,13 @@ mod tests {
     }
 
     #[test]
-    fn an_etag_of_a_file_that_changed_just_now_names_the_reading() {
+    fn unsettled_etag_names_the_reading() {
         let of = |reading| etag(EtagKind::Inode, stamp(1, 1), None, Some(reading));
         assert_ne!(of(1), of(2));
     }
 
     #[test]
-    fn a_time_that_every_file_has_is_no_validator() {
+    fn normalised_time_is_no_validator() {
         for mtime_s in [
             0,
             1,
@@ -310,14 +309,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_still_written_is_not_stored() {
+    fn moving_file_is_no_store() {
         let lines = "X-A: b\r\ncache-control: max-age=9\r\nX-C: d\r\n";
         let expected = "X-A: b\r\nX-C: d\r\nCache-Control: no-store\r\n";
         assert_eq!(not_stored(lines), expected);
     }
 
     #[test]
-    fn a_file_settles_when_its_next_change_must_show() {
+    fn file_settles_after_the_stamp_grain() {
         assert!(is_settled(stamp(0, 997), NOW));
         assert!(
             !is_settled(stamp(0, 999), NOW),
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_young_file_is_looked_at_again_after_its_own_age() {
+    fn unsettled_recheck_after_its_age() {
         let after = |age_ns: i128| {
             let ctime_ns = NOW.as_nanos() as i128 - age_ns;
             check_again_after(
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_strong_when_its_second_is_over() {
+    fn date_is_strong_after_its_second() {
         let now = Duration::from_secs(1_700_000_000);
         let at = |ago_s: i128| 1_700_000_000 - ago_s;
         let of = |mtime_s, ctime_s| {

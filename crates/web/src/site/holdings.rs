@@ -8,14 +8,14 @@ use super::ring::Ring;
 use super::sketch::Sketch;
 use super::table::{Id, Record, Table};
 
-/// The right to write the [`Table`], and what the site holds: one lock, so that the books and the
-/// table never disagree. Hits do not come here. Nothing in here waits for the disk; what is taken
-/// out of the table is handed back as [`Garbage`], to be freed and closed outside the lock.
+/// Everything that the site holds, and the only writer of the [`Table`]: one lock, so that accounts
+/// and table never disagree. Hits do not take it. Nothing here waits for the disk; records taken
+/// out of the table are returned as [`Garbage`], to be freed and closed outside the lock.
 #[derive(Debug)]
 pub(super) struct Holdings {
     /// Bytes held in memory.
     pub(super) memory: Budget,
-    /// Bytes left to the page cache. A file keeps its place here when it is closed.
+    /// Bytes in the page cache. A closed file keeps its place here.
     pub(super) pages: Budget,
     files: Ring,
     files_max: usize,
@@ -32,14 +32,14 @@ pub(super) struct Holdings {
 #[must_use = "to be dropped outside the lock"]
 pub(super) struct Garbage(Vec<Arc<Record>>);
 
-/// What an entry in memory costs beside its bytes: its header lines, its part of the record, the
-/// books.
+/// Bytes that an entry in memory costs beside its content: header lines, its part of the record,
+/// accounts.
 pub(super) const MEMORY_OVERHEAD: u64 = 1024;
 
 /// The page cache holds whole pages.
 const PAGE: u64 = 4096;
 
-/// How many files may have a place in the page cache's books (about 60 bytes each).
+/// Maximum number of files with a place in the page cache's accounts (about 60 bytes each).
 const PAGES_LEN_MAX: usize = 1 << 18;
 
 impl Holdings {
@@ -88,7 +88,8 @@ impl Holdings {
         (record, garbage)
     }
 
-    /// Whether `len` bytes with this popularity would be held in memory, and what would have to go.
+    /// Decides whether `len` bytes with this popularity would be held in memory; returns the
+    /// victims.
     pub(super) fn consider(&mut self, len: u64, estimate: u8, sketch: &Sketch) -> Option<Vec<Id>> {
         self.memory
             .consider(len + MEMORY_OVERHEAD, estimate, sketch)
@@ -128,8 +129,8 @@ impl Holdings {
         (entry, garbage)
     }
 
-    /// Whether the page cache is the place for these bytes: when they have a place in its books, or
-    /// earn one now. Names in `garbage` what lost its place for them.
+    /// True if the file has a place in the page cache's accounts, or gets one now. `Garbage` holds
+    /// the records that lost theirs.
     pub(super) fn keeps(
         &mut self,
         table: &Table,
@@ -224,7 +225,7 @@ impl Holdings {
         Garbage(table.take_all())
     }
 
-    /// What the table holds for this record now, unless the path was surveyed anew since.
+    /// The table's current version of this record, unless the path was surveyed again since.
     fn current(&self, table: &Table, record: &Record) -> Option<Arc<Record>> {
         table
             .get_hash(record.hash)
@@ -268,9 +269,8 @@ impl Holdings {
     }
 }
 
-/// CLOCK: the hand takes the second chance away from what it passes, and stops at one that has
-/// none, after a round and a step at the latest (if others keep giving chances back, at the next
-/// one).
+/// CLOCK: the hand clears the reference bit of each item it passes, and stops at the first one
+/// without, after one round and a step at the latest.
 fn second_chance(ring: &mut Ring, table: &Table) -> Option<Id> {
     let has_chance = |id: &Id| {
         let record = table.get_hash(id.path);

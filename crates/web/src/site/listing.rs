@@ -40,13 +40,13 @@ struct KeptListing {
     entry: Arc<Entry>,
 }
 
-/// How many listings are kept, and how many bytes they have together: a few of the longest, which
-/// have some 3 MB.
+/// Limits on kept listings, by number and by total bytes: a few of the longest, which have about 3
+/// MB.
 const KEPT_MAX: usize = 16;
 const KEPT_LEN_MAX: u64 = 16 << 20;
 
-/// How many bytes listings may have that are kept or on their way to clients. Beyond it none is
-/// made: clients that do not receive what they ask for could fill the memory with them.
+/// Maximum bytes of listings that are kept or being sent. Beyond it none is made: clients that do
+/// not read what they ask for could fill the memory.
 pub(super) const HELD_LEN_MAX: u64 = 128 << 20;
 
 /// A page. It is counted as long as there is a reference to it.
@@ -80,19 +80,19 @@ impl Listings {
         Some(Arc::clone(&kept.entry))
     }
 
-    /// Whether another one may be made. If not, that is counted as refused.
-    pub(super) fn have_room(&self) -> bool {
+    /// Returns whether another listing may be made, and counts a refusal.
+    pub(super) fn admit(&self) -> bool {
         let has_room = self.held_len() < HELD_LEN_MAX;
         self.refused.fetch_add((!has_room).into(), Relaxed);
         has_room
     }
 
-    /// How many bytes listings have that are kept or on their way.
+    /// Bytes of listings that are kept or being sent.
     pub(super) fn held_len(&self) -> u64 {
         self.held_len.load(Relaxed)
     }
 
-    /// How many were not made because there was no room.
+    /// Listings refused for lack of memory.
     pub(super) fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
@@ -143,7 +143,7 @@ impl KeptListing {
     }
 }
 
-/// Whether two listings have the same bytes.
+/// True if two listings have the same bytes.
 fn is_same(a: &Entry, b: &Entry) -> bool {
     matches!((&a.body, &b.body), (Body::Memory(a), Body::Memory(b)) if a == b)
 }

@@ -15,7 +15,7 @@ pub(super) fn by_name(path: &str) -> Option<&'static str> {
     Some(TYPES[at].1)
 }
 
-/// What follows the last dot of the last segment; a name that only begins with a dot has none.
+/// Extension: the part after the last dot of the last segment; a leading dot does not count.
 pub(super) fn extension(path: &str) -> Option<&str> {
     let name = path.rsplit('/').next()?;
     match name.rsplit_once('.')? {
@@ -47,7 +47,7 @@ pub(super) fn without_coding(path: &str, encoding: Encoding) -> &str {
     path.strip_suffix(encoding.suffix()).unwrap_or(path)
 }
 
-/// Whether files of this type are worth compressing, so that variants may appear beside them.
+/// True if files of this type are worth compressing, so that variants may appear beside them.
 pub(super) fn is_compressible(content_type: &str) -> bool {
     let essence = content_type
         .split(';')
@@ -235,7 +235,7 @@ mod tests {
 
     /// A binary search in an unsorted table silently finds nothing.
     #[test]
-    fn the_table_is_sorted_and_knows_its_longest_extension() {
+    fn table_is_sorted() {
         assert!(TYPES.is_sorted_by(|(a, _), (b, _)| a < b));
         let longest = TYPES.iter().map(|(name, _)| name.len()).max();
         assert_eq!(longest, Some(EXTENSION_LEN_MAX));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_an_extension_has_no_type() {
+    fn no_extension_no_type() {
         for name in [
             "README",
             ".html",
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_browser_can_use_compressed_has_its_coding() {
+    fn svgz_has_its_coding() {
         for (name, coding) in [
             ("logo.svgz", Some(Encoding::Gzip)),
             ("a/LOGO.SVGZ", Some(Encoding::Gzip)),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn text_compresses_and_pictures_do_not() {
+    fn text_is_compressible() {
         for name in [
             "a.html",
             "a.js",

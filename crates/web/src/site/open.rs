@@ -31,16 +31,16 @@ enum Resolver {
     OurOwn,
 }
 
-/// Whether a look-up may wait for the disk.
+/// Permission of a lookup to wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocking {
-    /// What is not in the kernel's caches is [`Miss::WouldBlock`].
+    /// Returns [`Miss::WouldBlock`] for anything outside the kernel's caches.
     Never,
     /// The thread may wait.
     Allowed,
 }
 
-/// Why there is nothing to serve.
+/// Reason for which there is nothing to serve.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Miss {
     /// Nothing there, or nothing that may be shown: both look the same.
@@ -63,18 +63,18 @@ pub(super) enum Miss {
     Failed(u16, String),
 }
 
-/// What lies at a path.
+/// Type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
     Directory,
 }
 
-/// How often a look-up is repeated that a rename somewhere in the tree disturbed. openat2(2),
+/// Number of repetitions of a lookup disturbed by a rename somewhere in the tree. openat2(2),
 /// EAGAIN
 const DISTURBED_MAX: u32 = 16;
 
-/// How many symbolic links a path may lead over, as in the kernel. path_resolution(7)
+/// Maximum number of symbolic links in a path, as in the kernel. path_resolution(7)
 const LINKS_MAX: u32 = 40;
 
 /// A directory to look from: no permission to read it is needed.
@@ -95,7 +95,7 @@ impl Root {
         })
     }
 
-    /// Whether `path` still leads to this directory.
+    /// True if `path` still leads to this directory.
     pub(super) fn is_at(&self, path: &Path, blocking: Blocking) -> Result<bool, Miss> {
         let opened = match (self.resolver, blocking) {
             (_, Blocking::Allowed) => rustix::fs::open(path, DIRECTORY, Mode::empty()),
@@ -202,11 +202,11 @@ impl Root {
         Err(Errno::AGAIN)
     }
 
-    /// What `openat2` does for us elsewhere, by hand: follows links itself, and lets neither `..`
-    /// nor an absolute link lead out of the root (unless they may). Each segment is opened without
-    /// following (`O_PATH | O_NOFOLLOW`) from the descriptor of the one before, so that no process
-    /// can exchange a directory for a link behind our back. A magic link is followed by its text,
-    /// so it opens nothing that its text does not.
+    /// Emulates `openat2`: follows links itself, and lets neither `..` nor an absolute link lead
+    /// out of the root (unless allowed). Each segment is opened without following (`O_PATH |
+    /// O_NOFOLLOW`) from the descriptor of the one before, so that no process can swap a directory
+    /// for a link meanwhile. A magic link is followed by its text, so it opens nothing that its
+    /// text does not.
     fn walk(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // The segments still to go, the next one last, and the directories that we stand in.
@@ -262,7 +262,7 @@ impl Root {
         )
     }
 
-    /// As if the kernel had no `openat2`.
+    /// Behaves as on a kernel without `openat2`.
     #[cfg(test)]
     pub(super) fn without_openat2(mut self) -> Root {
         self.resolver = Resolver::OurOwn;
@@ -311,10 +311,9 @@ fn c_string(segment: &[u8]) -> CString {
     CString::new(segment).unwrap_or_default()
 }
 
-/// Whether a path from the root (no slash first) names something that is never shown: a segment
-/// with a dot first, unless hidden files are served or it is `.well-known` at the top (RFC 8615);
-/// and always `..`, an empty segment or a NUL. The protocol half has removed those already; this is
-/// a second check.
+/// True if a path from the root (without leading slash) is never shown: a segment begins with a
+/// dot, unless hidden files are served or it is `.well-known` at the top (RFC 8615); or it has
+/// `..`, an empty segment or a NUL. The protocol has removed those already; this is a second check.
 pub(super) fn is_hidden(path: &str, show_hidden: bool) -> bool {
     let segments = path
         .strip_suffix('/')
@@ -330,7 +329,7 @@ pub(super) fn is_hidden(path: &str, show_hidden: bool) -> bool {
     segments.into_iter().any(hides)
 }
 
-/// What an error at a look-up means for the reply.
+/// Maps an error of a lookup to a reply.
 pub(super) fn miss_of(errno: Errno) -> Miss {
     match errno {
         // ELOOP: too many links, or a magic link. EXDEV: the path leads out of the root. EINVAL:
@@ -361,7 +360,7 @@ mod tests {
     use tempfile::TempDir;
 
     #[test]
-    fn what_may_pass_is_a_503_and_what_may_not_be_read_is_forbidden() {
+    fn errno_to_status() {
         let status = |errno| match miss_of(errno) {
             Miss::Failed(status, _) => status,
             other => panic!("{other:?}"),
@@ -421,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_of_the_root_is_not_found() {
+    fn links_out_are_not_found() {
         let (_dir, roots) = tree();
         for root in &roots {
             for path in [
@@ -453,7 +452,7 @@ mod tests {
 
     /// path_resolution(7): 40 links, and the 41st is ELOOP.
     #[test]
-    fn a_chain_has_as_many_links_as_in_the_kernel() {
+    fn link_limit_as_in_the_kernel() {
         let (dir, roots) = tree();
         let link = |n| dir.path().join(format!("root/link{n}"));
         symlink("file", link(1)).unwrap();
@@ -466,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn links_may_lead_out_when_the_operator_says_so() {
+    fn links_out_when_configured() {
         let (dir, _) = tree();
         let kernel = Root::open(&dir.path().join("root"), true, 0).unwrap();
         let own = Root::open(&dir.path().join("root"), true, 0)
@@ -492,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_sockets_and_devices_are_not_found_and_block_nobody() {
+    fn special_files_are_not_found() {
         let (dir, roots) = tree();
         let root_path = dir.path().join("root");
         let _socket = UnixListener::bind(root_path.join("socket")).unwrap();
@@ -508,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_may_not_block_says_so_or_is_right() {
+    fn nonblocking_lookup_is_right_or_says_so() {
         let (dir, roots) = tree();
         for n in 0..20 {
             let name = format!("never_seen_{n}");
@@ -533,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_hide_except_the_well_known() {
+    fn dots_hide_except_well_known() {
         for path in [
             ".git/config",
             "a/.b",

@@ -26,7 +26,7 @@ impl Site {
         if blocking == Blocking::Never {
             return Err(Miss::WouldBlock);
         }
-        if !self.listings.have_room() {
+        if !self.listings.admit() {
             let why = "the listings that clients have not received yet are too many".to_owned();
             return Err(Miss::Failed(503, why));
         }

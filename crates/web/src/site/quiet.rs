@@ -7,49 +7,49 @@ use super::open::{Miss, miss_of};
 use super::table::{Record, Survey};
 use super::{Moment, Site};
 
-/// How long a file must have been left alone before it is believed. A write in progress leaves no
-/// trace: the kernel sets the time before it copies the bytes. What began this long ago is over,
+/// Time without a write after which a file is served. A write in progress leaves no trace: the
+/// kernel sets the time before it copies the bytes. A write that began this long ago is over,
 /// unless a single `write(2)` takes longer.
 pub(super) const QUIET_PERIOD: Duration = Duration::from_millis(50);
 
-/// How long a request waits for files to come to rest. After that it gets what is there, with a
-/// weak validator and `no-store`.
+/// Maximum time that a request waits for files to be quiet. After that it gets the present state,
+/// with a weak validator and `no-store`.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// How many requests wait at once: each holds a thread that others want for the disk.
+/// Maximum number of requests that wait at once: each holds a thread that others need for the disk.
 pub(super) const WAITING_MAX: u64 = 16;
 
-/// How long an empty file that still has blocks is doubted. The kernel takes the blocks of a long
-/// file away between its new length and its new times; but they may also be reserved for it
+/// Quiet period of an empty file that still has blocks. The kernel frees the blocks of a long file
+/// between its new length and its new times; but blocks may also be reserved
 /// (`FALLOC_FL_KEEP_SIZE`, fallocate(2)).
 const EMPTY_WITH_BLOCKS_QUIET: Duration = Duration::from_secs(1);
 
-/// After this long a file that never came to rest is not waited for any more: it is a log.
+/// Time of continuous writing after which a file is no longer waited for: it is a log.
 const NEVER_QUIET_AFTER: Duration = Duration::from_secs(2);
 
-/// How soon a file is looked at again of which an older state is served meanwhile: a tick of the
-/// kernel's coarse clock, by which files are stamped.
+/// Interval of checks while an older state of a file is served: a tick of the kernel's coarse
+/// clock, by which files are stamped.
 pub(super) const CHECK_AGAIN_MIN: Duration = Duration::from_millis(4);
 
-/// A state of the disk that is not believed yet, and since when it has been seen.
+/// A state of the disk that is not accepted yet, and the time at which it was first seen.
 #[derive(Debug)]
 pub(super) struct Pending {
     survey: Survey,
     since_ns: u64,
 }
 
-/// Files under a write: which states are believed, which older one stands meanwhile, and how long
-/// a request waits.
+/// Files that are being written: which states are accepted, which older state is served meanwhile,
+/// and how long a request waits.
 ///
 /// ```text
 ///   open(O_TRUNC)       length 0, the old times, for some ms: ext4, XFS, Btrfs
 ///   ...                 length 0, new times
 ///   write(2) × n        new times, then bytes and length, piece by piece
-///   (left alone)        after QUIET_PERIOD it is believed
+///   (left alone)        after QUIET_PERIOD it is accepted
 /// ```
 impl Site {
-    /// How long the file must still be left alone before it is believed to be whole. `None`: it
-    /// is.
+    /// Time that the file must still stay unmodified before it is accepted. `None`: it is accepted
+    /// now.
     pub(super) fn quiet_left(
         &self,
         record: &Record,
@@ -72,7 +72,7 @@ impl Site {
         Ok((!left.is_zero()).then_some(left))
     }
 
-    /// Waits so that a write under way may end. `None` if enough requests wait already.
+    /// Waits for a write to end. `None` if enough requests wait already.
     pub(super) fn wait_until_quiet(&self, moment: Moment, left: Duration) -> Option<Moment> {
         let may_wait = self.waiting.fetch_add(1, Relaxed) < WAITING_MAX;
         if may_wait {
@@ -83,8 +83,8 @@ impl Site {
         may_wait.then(|| moment.after(left))
     }
 
-    /// Whether what is known stands although the disk says something else by now: because that is
-    /// not whole yet, and the bytes of before are in memory. Not for longer than was promised.
+    /// True if the known state is served although the disk has another one: the new one is not
+    /// complete yet, and the bytes of the old one are in memory. For the promised time at most.
     pub(super) fn stands(&self, known: &Record, survey: &Survey, moment: Moment) -> bool {
         let check_ns = moment.ns + CHECK_AGAIN_MIN.as_nanos() as u64;
         let is_late = check_ns.saturating_sub(known.checked_ns()) > 2 * self.half_recheck_ns;
@@ -110,7 +110,7 @@ impl Site {
         is_unfinished
     }
 
-    /// Whether the file has been written to for so long that no request waits for its end.
+    /// True if the file has been written to for so long that requests no longer wait for the end.
     pub(super) fn never_quiet(&self, record: &Record, moment: Moment) -> bool {
         let moving_for = Duration::from_nanos(moment.ns.saturating_sub(record.moving_since_ns()));
         // An empty one would be of no use to a client.
@@ -118,22 +118,22 @@ impl Site {
     }
 }
 
-/// Time since the last write, as far as the stamp tells. A write sets both times, so it was no
-/// later than the earlier one: a rename sets `ctime` alone, and who sets `mtime` has written. Zero
-/// for a time that lies ahead.
+/// Time since the last write, as far as the stamp tells. A write sets both times, so the last one
+/// was no later than the earlier of the two: a rename sets `ctime` alone, and setting `mtime` needs
+/// write access. Zero for a time in the future.
 pub(super) fn age(stamp: FileStamp, since_epoch: Duration) -> Duration {
     let written_ns = stamp.mtime_ns.min(stamp.ctime_ns);
     let age_ns = (since_epoch.as_nanos() as i128).saturating_sub(written_ns);
     Duration::from_nanos(u64::try_from(age_ns.max(0)).unwrap_or(u64::MAX))
 }
 
-/// Whether the later stamp must be seen for a while before it is believed, whatever its times say:
-/// a truncation shows the length before the times.
+/// True if the later stamp must be seen for a while before it is accepted, whatever its times: a
+/// truncation shows the length before the times.
 fn is_doubtful(before: FileStamp, now: FileStamp) -> bool {
     now.len == 0 || is_resized(before, now)
 }
 
-/// Whether a file has another length although nothing else changed: a write is under way.
+/// True if only the length differs: a write is in progress.
 pub(super) fn is_resized(before: FileStamp, now: FileStamp) -> bool {
     let len = before.len;
     now.len != len && FileStamp { len, ..now } == before
@@ -151,7 +151,7 @@ impl Pending {
         }
     }
 
-    /// Since when this state has been seen, if it is the same.
+    /// Time at which this state was first seen, if it is the same.
     pub(super) fn since_ns(&self, survey: &Survey) -> Option<u64> {
         (self.survey == *survey).then_some(self.since_ns)
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_write_is_no_later_than_either_time() {
+    fn age_by_the_earlier_time() {
         let now = Duration::from_secs(1000);
         let at = |before_ms: i128| now.as_nanos() as i128 - before_ms * MS;
         let age_ms =
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn another_length_at_the_same_times_is_a_write_under_way() {
+    fn length_without_time_is_a_write() {
         let before = stamp(100, 1, 1);
         assert!(is_resized(before, stamp(0, 1, 1)) && is_resized(before, stamp(7, 1, 1)));
         assert!(!is_resized(before, before) && !is_resized(before, stamp(7, 2, 2)));

@@ -12,7 +12,7 @@ use super::open::{Blocking, Miss, miss_of, miss_of_io};
 pub(super) enum Reading {
     /// All of it, as it was at its stamp.
     Whole(Bytes),
-    /// It was written to since it was opened: the bytes may be a mixture.
+    /// The file was written to since it was opened: the bytes may be a mixture.
     Changed,
     /// Not all of it lies in the page cache.
     WouldBlock,
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_and_a_large_file_are_read_whole() {
+    fn reads_empty_and_large_files() {
         for len in [0, 1, 4096, 3_000_001] {
             let (_file, shared) = open(&vec![7; len]);
             let reading = read_whole(&shared, Blocking::Allowed).unwrap();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_cut_off_or_written_since_is_changed() {
+    fn write_during_the_read_is_seen() {
         let (file, shared) = open(b"0123456789");
         file.as_file().set_len(4).unwrap();
         assert!(matches!(
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_the_page_cache_is_read_without_waiting() {
+    fn cached_pages_are_read_at_once() {
         let (_file, shared) = open(b"fresh");
         let reading = read_whole(&shared, Blocking::Never).unwrap();
         assert!(

@@ -133,8 +133,7 @@ pub(super) fn without_file(lines: &str) -> &str {
     }
 }
 
-/// Whether a reply with this `Cache-Control` is not reused before the server was asked. RFC 9111
-/// 5.2.2
+/// True if this `Cache-Control` forbids reuse without revalidation. RFC 9111 5.2.2
 fn forbids_reuse(value: &str) -> bool {
     let directives = value.split(',').map(|directive| directive.trim());
     let mut forbidding = directives.filter(|directive| {
@@ -221,7 +220,7 @@ fn add_type_glob(globs: &mut GlobSetBuilder, pattern: &str) -> Result<(), SiteEr
     Ok(())
 }
 
-/// What makes a glob match no path, if anything does.
+/// Reason for which a glob matches no path, if there is one.
 fn never_matches(glob: &str) -> Option<&'static str> {
     let path = glob.strip_prefix('/').unwrap_or(glob);
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glob_without_a_slash_matches_the_name_anywhere() {
+    fn glob_without_slash_matches_names() {
         assert_eq!(lines(&["*.js"], "a/b/c.js"), "X0: v\r\n");
         assert_eq!(lines(&["*.js"], "c.js"), "X0: v\r\n");
         assert_eq!(lines(&["*.js"], "c.json"), "");
@@ -332,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glob_with_a_slash_matches_from_the_root() {
+    fn glob_with_slash_matches_paths() {
         assert_eq!(lines(&["/c.js"], "a/c.js"), "");
         assert_eq!(
             lines(&["/c.js", "assets/*", "assets/**"], "assets/x/c.js"),
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_without_the_file_is_not_kept_like_the_file() {
+    fn cache_rules_skip_error_replies() {
         let without = |value: &str| {
             let headers = [header("*", "X-Cache-Control", "1")];
             let glob = "*.js".to_owned();
@@ -401,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_must_be_a_token_that_the_server_does_not_set() {
+    fn header_name_must_be_a_free_token() {
         for name in [
             "",
             "a b",
@@ -426,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_for_an_extension_a_name_or_a_glob() {
+    fn type_by_extension_name_or_glob() {
         let rules = types(&[
             ("webc", "text/html"),
             ("apple-app-site-association", "application/json"),
@@ -455,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coding_by_rule_goes_before_that_by_name() {
+    fn coding_rule_beats_the_name() {
         let rule = |glob, value| header(glob, "Content-Encoding", value);
         let rules = [rule("*.data.gz", "gzip"), rule("/raw/**", "identity")];
         let rules = Rules::new(&rules, &[], &[]).unwrap();
@@ -481,7 +480,7 @@ mod tests {
 
     /// Seen: `--mime-type .well-known/x=…` was taken, and never had an effect.
     #[test]
-    fn a_rule_that_can_never_match_is_refused() {
+    fn rule_without_a_match_is_refused() {
         for glob in ["./a.js", "a/../b", "/a//b", "//a", "https://x/a", ".."] {
             let refused = Rules::new(&[header(glob, "X", "v")], &[], &[]);
             assert!(matches!(refused, Err(SiteError::Glob { .. })), "{glob}");

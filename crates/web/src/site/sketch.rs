@@ -71,7 +71,7 @@ impl Sketch {
         estimate
     }
 
-    /// How often the file was asked for lately, at most 15.
+    /// Number of recent requests for the file, at most 15.
     pub(super) fn estimate(&self, id: u64) -> u8 {
         let counts = self
             .counters(id)
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_asked_for_is_estimated_at_nothing() {
+    fn unknown_is_estimated_zero() {
         let sketch = Sketch::new(1);
         sketch.touch(id(1), 0);
         assert_eq!(sketch.estimate(id(2)), 0);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_is_seldom_too_high_when_four_times_as_many_files_are_asked_for_as_fit() {
+    fn overload_seldom_inflates_estimates() {
         let sketch = Sketch::new(1024);
         let asked = 4096;
         (0..asked).for_each(|n| _ = sketch.touch(id(n), 0));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn popularity_fades_with_ten_requests_for_each_file() {
+    fn popularity_fades() {
         let sketch = Sketch::new(1024);
         (0..15).for_each(|_| _ = sketch.touch(id(0), 0));
         (15..10 * 1024 - 1).for_each(|n| _ = sketch.touch(id(n), 0));

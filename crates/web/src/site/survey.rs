@@ -11,10 +11,10 @@ use super::table::{Key, Record, Survey};
 use super::{Moment, Site, head, mime};
 use crate::lookup::{Encoding, Encodings};
 
-/// A file that changes faster than it can be opened is tried this often, and then sent as it comes.
+/// Attempts to open a file that keeps changing; after that it is sent as read.
 const CHANGING_MAX: u32 = 8;
 
-/// From a path to its record: what lies on disk for it.
+/// From a path to its record: a survey of the files that exist for it.
 impl Site {
     /// The entry that answers for a path, through the table.
     pub(super) fn entry_at(
@@ -67,7 +67,7 @@ impl Site {
         self.moving_entry(&record, accepts, moment)
     }
 
-    /// What a path stands for: as the table knows it, if that is fresh or still true.
+    /// The record of a path: from the table if it is fresh, else compared with the disk.
     pub(super) fn record_at(
         &self,
         key: Key<'_>,
@@ -188,7 +188,7 @@ impl Site {
         Ok(variants)
     }
 
-    /// Which file answers for a path: the file itself, or for a directory the first of its index
+    /// The file that answers for a path: the file itself, or for a directory the first of its index
     /// files.
     fn source(
         &self,
@@ -222,8 +222,8 @@ impl Site {
         before: Option<&Record>,
         moment: Moment,
     ) -> Arc<Record> {
-        // Whether another change may hide behind the same stamp, so that the record has to be made
-        // anew, and how soon.
+        // An unsettled stamp may hide another change: then the record is made anew, after this
+        // interval.
         let unsettled = survey
             .stamps()
             .filter(|stamp| !head::is_settled(*stamp, moment.since_epoch));
@@ -289,8 +289,8 @@ impl Site {
         Arc::clone(&root)
     }
 }
-/// Whether a variant is not older than its original. To the second: what compresses copies the
-/// time, and some (`brotli`) cut it to seconds.
+/// True if a variant is not older than its original, to the second: compressors copy the time, and
+/// some (`brotli`) cut it to seconds.
 fn is_as_new(variant: &FileStamp, plain: &FileStamp) -> bool {
     let second = |stamp: &FileStamp| stamp.mtime_ns.div_euclid(1_000_000_000);
     second(variant) >= second(plain)

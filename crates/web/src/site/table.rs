@@ -57,12 +57,12 @@ pub(super) struct Id {
     pub(super) encoding: Option<Encoding>,
 }
 
-/// What lay on disk for a path, at one moment.
+/// Files found on disk for a path, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Survey {
     /// The file that answers, from the root, without its variants' suffixes.
     pub(super) source: Box<str>,
-    /// Whether the source itself is there, and not only variants of it.
+    /// True if the source itself exists, and not only variants of it.
     pub(super) has_plain: bool,
     /// If the source itself is not there, the stamp of one of the variants.
     pub(super) plain: FileStamp,
@@ -77,28 +77,28 @@ pub(super) struct Record {
     pub(super) hash: u64,
     path: Box<str>,
     pub(super) survey: Arc<Survey>,
-    /// Of the root in which it was found.
+    /// Generation of the root in which it was found.
     pub(super) generation: u64,
-    /// Whether no file changed just before the survey. If one did, another change may hide behind
-    /// the same time stamp, so the record is not confirmed at the next check but made anew.
+    /// True if no file changed just before the survey. Otherwise another change may hide behind the
+    /// same time stamp, so at the next check the record is made anew.
     pub(super) settled: bool,
-    /// How long it stands before it is made anew; for ever if it is settled.
+    /// Nanoseconds until it is made anew; unlimited if it is settled.
     pub(super) stands_ns: u64,
-    /// Since when looks have seen this survey, in nanoseconds since the site opened.
+    /// Time at which this survey was first seen, in nanoseconds since the site opened.
     pub(super) seen_ns: u64,
-    /// Whether a file had another length at the look before, at the same times.
+    /// True if only the length of a file differed at the check before.
     pub(super) is_resized: bool,
-    /// Whether another state that was known of the path had the same date as this one.
+    /// True if another known state of the path had the same date.
     pub(super) is_date_shared: bool,
-    /// Since when requests have got a file that was still being written; 0 if none has.
+    /// Time since which requests have got a file that was being written; 0 if none has.
     moving_since_ns: AtomicU64,
-    /// What the disk says now, if that is not believed yet.
+    /// State now on disk, if it is not accepted yet.
     pending: Mutex<Option<Pending>>,
     /// Not looked at again before.
     postponed_ns: AtomicU64,
-    /// When the survey was last known to be true, in nanoseconds since the site opened.
+    /// Time at which the survey was last confirmed, in nanoseconds since the site opened.
     checked_ns: AtomicU64,
-    /// When a request last undertook to look where blocking is allowed.
+    /// Time at which a request last claimed the next blocking check.
     claimed_ns: AtomicU64,
     /// Asked for since the clock's hand last came by.
     pub(super) referenced: AtomicBool,
@@ -327,8 +327,8 @@ impl Record {
         }
     }
 
-    /// Whether clients that know the date of this state, or of one before it with the same date,
-    /// would take the files of `survey` for that.
+    /// True if clients that know the date of this state, or of an earlier one with the same date,
+    /// would take the files of `survey` for it.
     fn has_date_of(&self, survey: &Survey) -> bool {
         let same = [None].into_iter().chain(Encoding::ALL.map(Some));
         let mut pairs =
@@ -337,12 +337,12 @@ impl Record {
         is_known || pairs.any(|(one, other)| head::is_one_date(one, other))
     }
 
-    /// Whether both follow from one survey.
+    /// True if both come from one survey.
     pub(super) fn is_same(&self, other: &Record) -> bool {
         Arc::ptr_eq(&self.survey, &other.survey)
     }
 
-    /// Whether both say the same of one path, and no change may hide behind it.
+    /// True if both are equal for one path, and no change may hide behind them.
     pub(super) fn agrees(&self, other: &Record) -> bool {
         self.settled
             && other.settled
@@ -363,8 +363,7 @@ impl Record {
         self.postponed_ns.fetch_max(until_ns, Relaxed);
     }
 
-    /// Since when the disk has been as `survey` says, as far as looks have seen. Notes it, if it
-    /// is new.
+    /// Time since which the disk is known to be as `survey`. Notes it, if it is new.
     pub(super) fn seen_since(&self, survey: &Survey, now_ns: u64) -> u64 {
         if *survey == *self.survey {
             return self.seen_ns;
@@ -386,7 +385,7 @@ impl Record {
             })
     }
 
-    /// Whether a request has got the file while it was still being written.
+    /// True if a request has got the file while it was being written.
     pub(super) fn is_moving(&self) -> bool {
         self.moving_since_ns() != 0
     }
@@ -401,8 +400,8 @@ impl Record {
             .compare_exchange(0, now_ns.max(1), Relaxed, Relaxed);
     }
 
-    /// Takes the next look upon the caller, unless another has less than `patience_ns` ago: one
-    /// look at a slow disk is enough for all requests meanwhile.
+    /// Claims the next check for the caller, unless another did less than `patience_ns` ago: one
+    /// check of a slow disk is enough for all requests meanwhile.
     pub(super) fn claim(&self, now_ns: u64, patience_ns: u64) -> bool {
         let claimed = self.claimed_ns.load(Relaxed);
         let is_free = claimed == 0 || now_ns.saturating_sub(claimed) > patience_ns;

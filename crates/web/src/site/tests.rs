@@ -23,7 +23,7 @@ use super::read::{Reading, read_whole};
 use super::*;
 use crate::lookup::{Encoding, Encodings, ListingFormat, ListingSort};
 
-/// What a client takes that takes everything.
+/// All codings.
 const ALL: [Encoding; 3] = Encoding::ALL;
 
 /// A site over a directory of its own, and a clock that the test moves.
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// As if the kernel had no `openat2`.
+    /// Behaves as on a kernel without `openat2`.
     fn without_openat2(self) -> World {
         let root = Root::open(self.dir.path(), false, 0).unwrap();
         *self.site.root.write().unwrap() = Arc::new(root.without_openat2());
@@ -99,7 +99,7 @@ impl World {
         self.site.load(&lookup(path, accepts), self.now())
     }
 
-    /// As a session does: without blocking if that goes, else with.
+    /// Looks up as a session does: first without blocking, then with.
     fn ask(&self, path: &str, accepts: &[Encoding]) -> Found {
         match self.find(path, accepts) {
             Found::WouldBlock => self.load(path, accepts),

@@ -1,4 +1,4 @@
-//! What is in a directory, as far as it may be shown, and in which order.
+//! Contents of a directory that may be shown, in order.
 
 use std::cmp::Ordering;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use crate::site::open::{Blocking, Kind, Miss, Root, miss_of};
 /// people, and its page for ten thousand files already weighs 3 MB.
 pub(super) const ENTRIES_MAX: usize = 10_000;
 
-/// What is in a directory, as far as it may be shown.
+/// Contents of a directory that may be shown.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     pub(super) items: Vec<Item>,
@@ -25,7 +25,8 @@ pub(super) struct Listing {
 pub(super) struct Item {
     /// For people; what is not UTF-8 in it is replaced by U+FFFD.
     pub(super) name: String,
-    /// Whether the name is UTF-8. Another cannot be asked for, so it is shown without a link.
+    /// True if the name is UTF-8. Other names cannot be requested, so they are shown without a
+    /// link.
     pub(super) is_reachable: bool,
     pub(super) is_directory: bool,
     pub(super) len: u64,
@@ -111,7 +112,7 @@ pub(super) fn order(a: &Item, b: &Item, sort: ListingSort) -> Ordering {
         .then_with(by_name)
 }
 
-/// As people count: `file2` before `file10`, capitals beside small letters.
+/// Natural order: `file2` before `file10`, capitals beside small letters.
 fn natural(a: &str, b: &str) -> Ordering {
     let mut left = a;
     let mut right = b;

@@ -17,7 +17,7 @@ const ICONS: &str = include_str!("../listing.svg");
 #[derive(Serialize)]
 struct JsonListing<'a> {
     path: &'a str,
-    /// Whether there is more than is listed.
+    /// True if the listing is truncated.
     truncated: bool,
     entries: Vec<JsonItem<'a>>,
 }
@@ -217,7 +217,7 @@ fn write_footer(page: &mut String, listing: &Listing) {
     );
 }
 
-/// Which picture a file gets, by its type.
+/// Icon of a file by its type.
 pub(super) fn icon(name: &str) -> &'static str {
     let content_type = mime::by_name(name).unwrap_or_default();
     match content_type.split('/').next().unwrap_or_default() {

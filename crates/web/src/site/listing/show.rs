@@ -127,14 +127,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_turns_the_direction_of_writing_is_shown_by_its_number() {
+    fn bidi_controls_are_shown_as_numbers() {
         assert_eq!(Text("\u{202e}gpj.exe").to_string(), "[U+202E]gpj.exe");
         assert_eq!(Text("a\u{61c}\u{200f}").to_string(), "a[U+061C][U+200F]");
         assert_eq!(Text(" שלום\n").to_string(), " שלום\u{240a}");
     }
 
     #[test]
-    fn sizes_have_three_digits_at_most() {
+    fn sizes_have_three_digits() {
         for (len, shown) in [
             (0, "0 B"),
             (999, "999 B"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_right_around_leap_days_and_before_1970() {
+    fn dates_at_leap_days_and_before_1970() {
         for (seconds, date) in [
             (0, "1970-01-01T00:00:00Z"),
             (-1, "1969-12-31T23:59:59Z"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn each_day_of_eight_centuries_has_its_date() {
+    fn dates_of_eight_centuries() {
         let is_leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
         let days_of = |year, month| match month {
             2 if is_leap(year) => 29,

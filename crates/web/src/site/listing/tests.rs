@@ -34,7 +34,7 @@ fn names(dir: &TempDir, sort: ListingSort) -> Vec<String> {
 }
 
 #[test]
-fn names_sort_as_people_count_and_directories_come_first() {
+fn natural_order_directories_first() {
     let dir = TempDir::new().unwrap();
     for name in ["file10", "File2", "file1", "b"] {
         fs::write(dir.path().join(name), name).unwrap();
@@ -50,7 +50,7 @@ fn names_sort_as_people_count_and_directories_come_first() {
 }
 
 #[test]
-fn what_a_request_would_not_find_is_not_listed() {
+fn unreachable_names_are_not_listed() {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join(".hidden"), "").unwrap();
     fs::write(dir.path().join("shown"), "").unwrap();
@@ -64,7 +64,7 @@ fn what_a_request_would_not_find_is_not_listed() {
 /// its tags; rows of directories lacked one. Every test asked whether a text was on the page,
 /// none where.
 #[test]
-fn every_cell_stands_in_its_column() {
+fn cells_stand_in_their_columns() {
     let dir = TempDir::new().unwrap();
     for name in [
         "plain.txt",
@@ -132,7 +132,7 @@ fn rows(page: &str) -> Vec<[String; 3]> {
 }
 
 #[test]
-fn a_name_that_turns_the_direction_turns_nothing() {
+fn bidi_name_turns_nothing() {
     // Seen: `\u{202e}` (right-to-left override) in a name turned the rest of its row, and of
     // the path above.
     let dir = TempDir::new().unwrap();
@@ -154,7 +154,7 @@ fn a_name_that_turns_the_direction_turns_nothing() {
 }
 
 #[test]
-fn what_has_no_place_in_html_is_shown_by_a_picture_or_a_replacement() {
+fn control_characters_are_replaced() {
     let shown = |text| Text(text).to_string();
     assert_eq!(
         shown("a\n\0\x1f\x7fb"),
@@ -168,7 +168,7 @@ fn what_has_no_place_in_html_is_shown_by_a_picture_or_a_replacement() {
 }
 
 #[test]
-fn each_kind_of_file_has_its_picture() {
+fn file_types_have_icons() {
     for (names, picture) in [
         (&["a.png", "a.svg"][..], "image"),
         (&["a.mp3", "a.mp4"], "media"),
@@ -183,7 +183,7 @@ fn each_kind_of_file_has_its_picture() {
 }
 
 #[test]
-fn the_footer_counts_what_is_listed() {
+fn footer_counts_the_entries() {
     let dir = TempDir::new().unwrap();
     let footer = || {
         let page = render_in(&dir, "/", ListingFormat::Html, ListingSort::default());
@@ -239,7 +239,7 @@ fn names_cannot_write_html() {
 }
 
 #[test]
-fn a_name_that_is_not_utf8_is_shown_without_a_link() {
+fn non_utf8_name_has_no_link() {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join(OsStr::from_bytes(b"gr\xfcn.txt")), "").unwrap();
     let page = render_in(&dir, "/", ListingFormat::Html, ListingSort::default());
@@ -252,7 +252,7 @@ fn a_name_that_is_not_utf8_is_shown_without_a_link() {
 }
 
 #[test]
-fn in_json_a_file_has_a_size_and_a_folder_none() {
+fn json_sizes_for_files_only() {
     let dir = TempDir::new().unwrap();
     fs::create_dir(dir.path().join("d")).unwrap();
     fs::write(dir.path().join("f"), "abc").unwrap();
@@ -264,7 +264,7 @@ fn in_json_a_file_has_a_size_and_a_folder_none() {
 }
 
 #[test]
-fn the_breadcrumb_leads_to_every_folder_above() {
+fn breadcrumb_links_every_ancestor() {
     let dir = TempDir::new().unwrap();
     fs::create_dir_all(dir.path().join("a b/c")).unwrap();
     let page = render_in(&dir, "/a b/c/", ListingFormat::Html, ListingSort::default());
@@ -274,7 +274,7 @@ fn the_breadcrumb_leads_to_every_folder_above() {
 }
 
 #[test]
-fn a_column_s_link_turns_the_order_round() {
+fn column_link_reverses_the_order() {
     let dir = TempDir::new().unwrap();
     let by_size = ListingSort {
         by: SortKey::Size,
@@ -286,7 +286,7 @@ fn a_column_s_link_turns_the_order_round() {
 }
 
 #[test]
-fn a_huge_directory_is_cut_and_says_so() {
+fn huge_directory_is_truncated() {
     let dir = TempDir::new().unwrap();
     (0..=ENTRIES_MAX).for_each(|n| fs::write(dir.path().join(n.to_string()), "").unwrap());
     assert_eq!(names(&dir, ListingSort::default()).len(), ENTRIES_MAX);
@@ -296,7 +296,7 @@ fn a_huge_directory_is_cut_and_says_so() {
 }
 
 #[test]
-fn listings_are_kept_up_to_a_length_together_and_their_etags_are_of_their_bytes() {
+fn kept_listings_are_bounded() {
     let rules = Rules::new(&[], &[], &[]).unwrap();
     let listings = Listings::default();
     let lookup = |path| Lookup {

@@ -11,7 +11,7 @@ fn with_page(files: &[(&str, &str)], configure: impl FnOnce(&mut SiteConfig)) ->
     })
 }
 
-/// What a client gets that asks for a path that is not there; `None` is the built-in page.
+/// Body of the reply to a path that does not exist; `None` is the built-in page.
 fn lost(world: &World) -> Option<String> {
     assert!(matches!(world.ask("/nosuch", &[]), Found::NotFound));
     let page = world.site.error_page(404, world.now())?;
@@ -42,7 +42,7 @@ fn error_pages_are_held_in_memory() {
 /// Seen: after a new release was switched in, its 404 page was the old release's for ever. Cause:
 /// error pages were read once. Cure: they are looked at again, like every file.
 #[test]
-fn error_pages_and_the_fallback_are_of_the_release_served() {
+fn error_pages_follow_the_release() {
     let files = ["one", "two"].map(|release| {
         ["404.html", "app.html"]
             .map(|file| (format!("{release}/{file}"), format!("{release} {file}")))
@@ -95,7 +95,7 @@ fn error_pages_and_the_fallback_are_of_the_release_served() {
 }
 
 #[test]
-fn an_error_page_that_is_replaced_is_seen() {
+fn replaced_page_is_seen() {
     let mut world = with_page(&[("404.html", "old")], |_| ());
     assert_eq!(lost(&world), is("old"));
     world.write("next", "edited");
@@ -121,7 +121,7 @@ fn an_error_page_that_is_replaced_is_seen() {
 }
 
 #[test]
-fn an_error_page_that_vanishes_is_replaced_by_the_built_in_one() {
+fn lost_page_becomes_built_in() {
     let mut world = with_page(&[("404.html", "lost?")], |_| ());
     let warnings = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&warnings);
@@ -153,7 +153,7 @@ fn an_error_page_that_vanishes_is_replaced_by_the_built_in_one() {
 }
 
 #[test]
-fn an_error_page_stands_while_it_is_overwritten() {
+fn old_page_stands_during_a_write() {
     let mut world = with_page(&[("404.html", "old")], |_| ());
     assert_eq!(lost(&world), is("old"));
     world.write("404.html", "");
@@ -177,7 +177,7 @@ fn an_error_page_stands_while_it_is_overwritten() {
 
 /// A request that may not wait sends what is known, and one that may looks.
 #[test]
-fn an_error_page_is_never_read_where_a_session_may_not_wait() {
+fn pages_are_never_read_in_receive() {
     let mut world = with_page(&[("404.html", "old")], |_| ()).without_openat2();
     world.write("404.html", "edited");
     world.at_s += 0.6;
@@ -188,7 +188,7 @@ fn an_error_page_is_never_read_where_a_session_may_not_wait() {
 }
 
 #[test]
-fn an_error_page_has_at_most_a_mebibyte() {
+fn page_is_at_most_1_mib() {
     for (len, is_taken) in [(1 << 20, true), ((1 << 20) + 1, false)] {
         let page = "x".repeat(len);
         let dir = TempDir::new().unwrap();

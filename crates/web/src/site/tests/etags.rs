@@ -28,7 +28,7 @@ fn switch(world: &mut World, release: &str) {
 /// ETag: 304 for ever, and `If-Range` joined two versions. Cause: it was made of length and
 /// modification time. Cure: inode and change time are in it.
 #[test]
-fn two_releases_with_one_time_have_two_etags() {
+fn releases_of_one_time_differ() {
     for mtime_s in [0, 1, 315_532_800, 499_162_500, 1_700_000_000] {
         let files = ["a.js", "a.js.br", "large.bin"];
         let mut world = releases(&files, mtime_s, |config| config.memory_file_len_max = 8);
@@ -52,7 +52,7 @@ fn two_releases_with_one_time_have_two_etags() {
 }
 
 #[test]
-fn an_etag_is_the_same_after_a_restart() {
+fn etag_survives_a_restart() {
     let world = World::new(&[("a.txt", "hello")]);
     let again = SiteConfig {
         root: world.dir.path().to_owned(),
@@ -64,9 +64,9 @@ fn an_etag_is_the_same_after_a_restart() {
     assert_eq!(restarted.entry("/a.txt").etag, etag);
 }
 
-/// As `cp -p` does: the same inode, the same length, the same time.
+/// Copies as `cp -p` does: the same inode, the same length, the same time.
 #[test]
-fn a_copy_onto_the_same_name_is_another_state() {
+fn copy_over_changes_the_etag() {
     for len_max in [4, 1000] {
         let mut world = World::with(&[("a.bin", "release 1")], |config| {
             config.memory_file_len_max = len_max;
@@ -83,7 +83,7 @@ fn a_copy_onto_the_same_name_is_another_state() {
 }
 
 #[test]
-fn etags_by_mtime_agree_on_replicas_or_are_left_out() {
+fn mtime_etags_agree_or_are_omitted() {
     let files = ["a.js", "a.js.br"];
     let by_mtime = |config: &mut SiteConfig| config.etag = EtagKind::Mtime;
     let etag = |world: &World| world.entry("/a.js").etag.to_string();
@@ -114,7 +114,7 @@ fn etags_can_be_turned_off() {
 }
 
 #[test]
-fn a_date_that_two_states_share_is_not_told() {
+fn shared_date_is_not_sent() {
     let mut world = World::new(&[("a.txt", "one")]);
     let set_mtime = |world: &World, s| set_mtime(&world.path("a.txt"), s);
     let is_told = |world: &World| head_of(&world.entry("/a.txt")).contains("Last-Modified");

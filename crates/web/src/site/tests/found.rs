@@ -1,9 +1,9 @@
-//! What is found at a path.
+//! Lookups by path.
 
 use super::*;
 
 #[test]
-fn a_small_file_is_served_from_memory_the_second_time_without_allocating_an_entry() {
+fn second_hit_reuses_the_entry() {
     let world = World::new(&[("a.txt", "hello")]);
     let first = world.entry("/a.txt");
     let second = entry_of(world.find("/a.txt", &[]));
@@ -38,7 +38,7 @@ fn the_head_says_what_the_file_is() {
 }
 
 #[test]
-fn an_empty_file_has_a_head_and_no_bytes() {
+fn empty_file_has_a_head() {
     let world = World::new(&[("empty.txt", "")]);
     let entry = world.entry("/empty.txt");
     assert_eq!(text_of(&entry), "");
@@ -64,7 +64,7 @@ fn a_large_file_stays_on_disk() {
 }
 
 #[test]
-fn a_directory_is_answered_by_its_index_file() {
+fn directory_serves_its_index() {
     let world = World::with(&[("index.html", "home"), ("a/index.htm", "a")], |config| {
         config.index = vec!["index.html".into(), "index.htm".into()];
     });
@@ -79,7 +79,7 @@ fn a_directory_is_answered_by_its_index_file() {
 }
 
 #[test]
-fn a_directory_without_its_slash_is_redirected_within_the_host() {
+fn slash_redirect_stays_on_the_host() {
     let world = World::new(&[("a b/ü/x", ""), ("evil.com/x", ""), ("\\evil.com/x", "")]);
     let slash = |path| match world.ask(path, &[]) {
         Found::SlashMissing(path) => path,
@@ -94,7 +94,7 @@ fn a_directory_without_its_slash_is_redirected_within_the_host() {
 }
 
 #[test]
-fn a_directory_without_an_index_is_forbidden_unless_it_is_listed() {
+fn no_index_is_403_or_listed() {
     let world = World::new(&[("d/x", "")]);
     assert!(matches!(world.ask("/d/", &[]), Found::NoIndex));
     assert!(matches!(world.ask("/nope/", &[]), Found::NotFound));
@@ -115,7 +115,7 @@ fn a_directory_without_an_index_is_forbidden_unless_it_is_listed() {
 }
 
 #[test]
-fn a_visible_link_to_a_hidden_name_shows_it() {
+fn link_to_a_hidden_file_is_served() {
     // A decision that the manual states: the name in the request decides, and the link was made on
     // purpose.
     let world = World::new(&[(".hidden/page", "shown")]);
@@ -129,7 +129,7 @@ fn a_visible_link_to_a_hidden_name_shows_it() {
 }
 
 #[test]
-fn hidden_files_are_not_found_except_the_well_known_ones() {
+fn hidden_files_are_not_found() {
     let files = [
         (".env", "x"),
         (".git/config", "x"),
@@ -146,7 +146,7 @@ fn hidden_files_are_not_found_except_the_well_known_ones() {
 }
 
 #[test]
-fn links_out_of_the_root_are_not_found_unless_allowed() {
+fn links_out_unless_allowed() {
     let outside = TempDir::new().unwrap();
     fs::write(outside.path().join("secret"), "secret").unwrap();
     let links = |world: &World| {
@@ -163,7 +163,7 @@ fn links_out_of_the_root_are_not_found_unless_allowed() {
 }
 
 #[test]
-fn a_file_that_may_not_be_read_is_forbidden() {
+fn unreadable_file_is_forbidden() {
     let world = World::new(&[("private", "x")]);
     fs::set_permissions(world.path("private"), fs::Permissions::from_mode(0o000)).unwrap();
     let found = world.ask("/private", &[]);
@@ -173,7 +173,7 @@ fn a_file_that_may_not_be_read_is_forbidden() {
 }
 
 #[test]
-fn the_fallback_answers_for_what_does_not_exist() {
+fn fallback_answers_for_missing_paths() {
     let world = World::with(
         &[("app.html", "app"), ("real.txt", "real"), (".env", "x")],
         |config| {
@@ -197,7 +197,7 @@ fn the_fallback_answers_for_what_does_not_exist() {
 }
 
 #[test]
-fn a_change_is_seen_within_the_recheck_time() {
+fn change_shows_within_the_recheck_time() {
     let mut world = World::with(&[("a.txt", "old")], |config| {
         config.recheck_every = Duration::from_secs(1);
     });
@@ -208,7 +208,7 @@ fn a_change_is_seen_within_the_recheck_time() {
 }
 
 #[test]
-fn rules_add_header_lines_by_the_file_that_answers() {
+fn rules_apply_to_the_answering_file() {
     let world = World::with(&[("index.html", "x"), ("a/b.js", "x")], |config| {
         let rule = |glob: &str, name: &str, value: &str| HeaderRule {
             glob: glob.into(),
@@ -246,7 +246,7 @@ fn error_of(configure: impl FnOnce(&mut SiteConfig, &Path)) -> String {
 }
 
 #[test]
-fn what_is_wrong_with_the_configuration_is_said() {
+fn configuration_errors_are_described() {
     let error = error_of(|config, dir| config.root = dir.join("nope"));
     assert!(error.ends_with("nope does not exist"), "{error}");
     let error = error_of(|config, dir| {

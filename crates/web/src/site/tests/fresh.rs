@@ -1,9 +1,9 @@
-//! When a change is seen.
+//! Freshness: when a change is served.
 
 use super::*;
 
 #[test]
-fn a_change_is_served_at_the_latest_when_promised() {
+fn change_is_served_in_time() {
     let mut world = World::new(&[("a.txt", "old")]);
     assert_eq!(world.text("/a.txt"), "old");
     world.write("a.txt", "new and longer");
@@ -18,7 +18,7 @@ fn a_change_is_served_at_the_latest_when_promised() {
 }
 
 #[test]
-fn what_has_not_changed_is_only_looked_at() {
+fn unchanged_file_is_only_checked() {
     // Twice, and at least one look: a file system in memory (tmpfs) reads no file at the first
     // request, and looks again with leave to wait, since it remembers no absence of variants.
     let mut world = World::new(&[("a.txt", "same")]);
@@ -34,7 +34,7 @@ fn what_has_not_changed_is_only_looked_at() {
 }
 
 #[test]
-fn a_change_with_the_old_length_and_a_time_set_back_is_noticed() {
+fn change_with_mtime_set_back_shows() {
     let mut world = World::new(&[("a.txt", "one")]);
     set_mtime(&world.path("a.txt"), 1_000_000_000);
     assert_eq!(world.text("/a.txt"), "one");
@@ -45,7 +45,7 @@ fn a_change_with_the_old_length_and_a_time_set_back_is_noticed() {
 }
 
 #[test]
-fn a_file_that_changed_just_now_is_read_again_at_the_next_check() {
+fn unsettled_file_is_read_again() {
     let mut world = World::new(&[("a.txt", "one")]);
     world.at_s = 0.5;
     let racy = world.entry("/a.txt");
@@ -69,7 +69,7 @@ fn a_file_that_changed_just_now_is_read_again_at_the_next_check() {
 }
 
 #[test]
-fn an_open_file_is_compared_at_each_use() {
+fn open_file_is_checked_at_each_use() {
     let world = World::with(&[("big", "0123456789")], |config| {
         config.memory_file_len_max = 4
     });
@@ -82,7 +82,7 @@ fn an_open_file_is_compared_at_each_use() {
 }
 
 #[test]
-fn a_root_that_is_switched_to_another_release_is_followed() {
+fn switched_root_is_followed() {
     let dir = TempDir::new().unwrap();
     for release in ["one", "two"] {
         write(&dir, &format!("{release}/a.txt"), release);
@@ -104,9 +104,9 @@ fn a_root_that_is_switched_to_another_release_is_followed() {
     );
 }
 
-/// It would use up the budgets, and answer beside the new one until it is due itself.
+/// An old root would use up the budgets, and answer beside the new one until it is due itself.
 #[test]
-fn what_the_old_root_held_is_let_go() {
+fn old_root_is_released() {
     let files = [
         ("current/small", "one"),
         ("current/large", "large"),
@@ -144,7 +144,7 @@ fn what_the_old_root_held_is_let_go() {
 /// On a slow disk one look is enough for all requests meanwhile, and no file is served for longer
 /// than promised.
 #[test]
-fn one_request_looks_at_the_disk_and_the_others_get_what_is_known() {
+fn one_request_checks_the_disk() {
     let mut world = World::new(&[("a.txt", "old")]).without_openat2();
     world.entry("/a.txt");
     // A record is due after half of `recheck_every`; the root is not what this is about.
@@ -169,7 +169,7 @@ fn one_request_looks_at_the_disk_and_the_others_get_what_is_known() {
 }
 
 #[test]
-fn without_openat2_everything_is_found_by_loading() {
+fn without_openat2_load_finds_all() {
     let mut world = World::new(&[("a/x.txt", "hello"), ("a/x.txt.br", "br")]).without_openat2();
     symlink("a/x.txt", world.path("link")).unwrap();
     symlink("/etc/passwd", world.path("out")).unwrap();

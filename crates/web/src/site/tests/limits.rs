@@ -21,7 +21,7 @@ fn path_of(n: usize) -> String {
 }
 
 #[test]
-fn memory_and_open_files_stay_within_their_limits() {
+fn memory_and_files_stay_in_limits() {
     let world = world_of_many(200, 20, 30);
     for n in (0..3).flat_map(|_| 0..200) {
         assert_eq!(world.text(&path_of(n)), format!("{n:0100}"));
@@ -34,7 +34,7 @@ fn memory_and_open_files_stay_within_their_limits() {
 
 /// In a memory group that others fill, and leave again.
 #[test]
-fn the_page_cache_follows_what_memory_there_is() {
+fn page_cache_follows_memory() {
     let group = "sys/fs/cgroup/memory/g/memory";
     let limit = format!("{group}.limit_in_bytes");
     let used = format!("{group}.usage_in_bytes");
@@ -70,7 +70,7 @@ fn the_page_cache_follows_what_memory_there_is() {
 /// which makes the kernel read ahead; but a first request was not worth a trip to a worker, and the
 /// reply was read past the page cache. Cure: what memory has room for is read into it.
 #[test]
-fn a_file_that_memory_has_room_for_is_read_into_it_at_the_first_request() {
+fn first_request_reads_into_memory() {
     let world = World::with(&[], |config| config.page_cache_budget = Some(0));
     world.write("f", &"x".repeat(60_000));
     let file = File::open(world.path("f")).unwrap();
@@ -85,7 +85,7 @@ fn a_file_that_memory_has_room_for_is_read_into_it_at_the_first_request() {
 /// loop waiting for 0.2 s. Cause: what lies in the page cache was read at once, whatever its
 /// length. Cure: a long file is read where a request may wait.
 #[test]
-fn a_long_file_is_read_into_memory_where_a_request_may_wait() {
+fn long_file_is_read_in_load() {
     const LEN_MAX: u64 = 4 << 20;
     let world = World::with(&[], |config| {
         config.memory_file_len_max = LEN_MAX;
@@ -102,7 +102,7 @@ fn a_long_file_is_read_into_memory_where_a_request_may_wait() {
 /// Cause: each request that went to work read the file for itself. Cure: one reads, and the others
 /// are answered from the open file meanwhile.
 #[test]
-fn a_long_file_is_read_into_memory_by_one_request_at_a_time() {
+fn one_long_read_at_a_time() {
     const LEN: u64 = 4 << 20;
     let world = World::with(&[], |config| {
         config.memory_file_len_max = LEN;
@@ -120,7 +120,7 @@ fn a_long_file_is_read_into_memory_by_one_request_at_a_time() {
 /// Seen and cause: as above. Cure: a request that has read what another one read too answers with
 /// the bytes that are in the table.
 #[test]
-fn requests_that_come_at_once_have_one_copy_in_memory() {
+fn concurrent_requests_share_one_copy() {
     for len in [100_000, 4 << 20] {
         let world = World::with(&[], |config| {
             config.memory_file_len_max = len;
@@ -149,7 +149,7 @@ fn requests_that_come_at_once_have_one_copy_in_memory() {
 /// request that had to wait for the disk counted again when it came back. Cure: a request counts
 /// when it is answered.
 #[test]
-fn a_request_that_waits_for_the_disk_counts_once() {
+fn blocked_request_counts_once() {
     const LEN: u64 = 2 << 20;
     let world = World::with(&[], |config| {
         config.memory_file_len_max = LEN;
@@ -166,7 +166,7 @@ fn a_request_that_waits_for_the_disk_counts_once() {
 }
 
 #[test]
-fn a_walk_over_a_large_file_set_leaves_the_hot_files_in_memory() {
+fn walk_leaves_hot_files_in_memory() {
     let world = world_of_many(400, 40, 40);
     let hot = || 0..10;
     (0..5)
@@ -187,7 +187,7 @@ fn a_walk_over_a_large_file_set_leaves_the_hot_files_in_memory() {
 }
 
 #[test]
-fn a_new_hot_file_gets_into_memory_after_few_requests() {
+fn new_hot_file_enters_memory_soon() {
     let world = world_of_many(101, 100, 0);
     (0..100).for_each(|n| _ = world.entry(&path_of(n)));
     let asked = (1..)
@@ -197,7 +197,7 @@ fn a_new_hot_file_gets_into_memory_after_few_requests() {
 }
 
 #[test]
-fn a_file_that_only_the_disk_knows_is_read_into_memory_when_it_is_asked_for_again() {
+fn cold_file_enters_memory_on_repeat() {
     // Without variants, whose absence only the disk knows as well.
     let world = World::with(&[("cold.txt", "cold")], |config| {
         config.precompressed = false
@@ -217,7 +217,7 @@ fn a_file_that_only_the_disk_knows_is_read_into_memory_when_it_is_asked_for_agai
 }
 
 #[test]
-fn a_file_that_finds_no_place_is_not_to_be_kept_in_the_page_cache() {
+fn unadmitted_file_is_not_kept() {
     let world = world_of_many(100, 10, 20);
     let keeps = |n| match world.entry(&path_of(n)).body {
         Body::Memory(_) => None,
@@ -234,7 +234,7 @@ fn a_file_that_finds_no_place_is_not_to_be_kept_in_the_page_cache() {
 }
 
 #[test]
-fn names_that_do_not_exist_take_no_room() {
+fn missing_names_take_no_memory() {
     let world = World::new(&[("a.txt", "a")]);
     let entry = world.entry("/a.txt");
     for n in 0..1000 {
@@ -248,7 +248,7 @@ fn names_that_do_not_exist_take_no_room() {
 }
 
 #[test]
-fn paths_that_nobody_asks_for_are_dropped_first() {
+fn unused_paths_go_first() {
     let world = World::with(&[], |config| config.paths_max = 10);
     (0..50).for_each(|n| world.write(&format!("f{n}"), "x"));
     let hot = world.entry("/f0");
@@ -261,7 +261,7 @@ fn paths_that_nobody_asks_for_are_dropped_first() {
 }
 
 #[test]
-fn running_out_of_descriptors_closes_files_and_then_says_so() {
+fn no_descriptors_closes_files_first() {
     let world = world_of_many(8, 0, 100);
     (0..8).for_each(|n| _ = world.entry(&path_of(n)));
     let calls = std::cell::Cell::new(0);
@@ -282,8 +282,8 @@ fn running_out_of_descriptors_closes_files_and_then_says_so() {
     assert!(matches!(found, Found::Failed { status: 503, why } if why.contains("LimitNOFILE")));
 }
 
-/// What the ways to a file cost, best of five:
-/// `cargo test --release -p weftwork-web cost_of -- --ignored --nocapture`
+/// Cost of the ways to a file, best of five: `cargo test --release -p weftwork-web cost_of --
+/// --ignored --nocapture`
 #[test]
 #[ignore = "a measurement, not a promise"]
 fn cost_of_the_ways_to_a_file() {
@@ -325,7 +325,7 @@ fn with_listings() -> World {
 /// MB each. Cause: what was longer than 256 KiB was made anew for each. Cure: it is kept, and one
 /// in which nothing has changed is the one before.
 #[test]
-fn all_who_receive_a_long_listing_have_the_same_bytes() {
+fn listing_bytes_are_shared() {
     let mut world = with_listings();
     let name = |n: usize| format!("folder/{n:0200}");
     (0..1000).for_each(|n| world.write(&name(n), ""));
@@ -346,7 +346,7 @@ fn all_who_receive_a_long_listing_have_the_same_bytes() {
 }
 
 #[test]
-fn listings_that_are_not_received_have_a_limit() {
+fn unread_listings_are_bounded() {
     let world = with_listings();
     let len = listing::HELD_LEN_MAX as usize;
     let page = String::from_utf8(vec![0; len]).unwrap();

@@ -27,7 +27,7 @@ fn version_of(bytes: &[u8]) -> Option<(u64, bool)> {
 /// inode while readers find and load; every entry's bytes must be of one version and of the length
 /// that its header says.
 #[test]
-fn bytes_and_header_always_belong_together() {
+fn bytes_match_their_header() {
     let world = World::with(&[], |config| {
         config.recheck_every = Duration::from_micros(200);
         config.memory_file_len_max = 3000;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_variant_that_the_client_likes_best_is_sent() {
+fn preferred_variant_is_sent() {
     let world = World::new(&[("a.js", "plain"), ("a.js.br", "br"), ("a.js.gz", "gz")]);
     let body = |accepts: &[Encoding]| text_of(&entry_of(world.ask("/a.js", accepts)));
     assert_eq!(body(&[]), "plain");
@@ -17,7 +17,7 @@ fn the_variant_that_the_client_likes_best_is_sent() {
 }
 
 #[test]
-fn each_variant_has_its_own_etag_and_all_vary() {
+fn variants_have_etags_and_vary() {
     let world = World::new(&[("a.png", "same"), ("a.png.br", "same"), ("b.png", "alone")]);
     for name in ["a.png", "a.png.br"] {
         set_mtime(&world.path(name), 1_000_000_000);
@@ -35,7 +35,7 @@ fn each_variant_has_its_own_etag_and_all_vary() {
 }
 
 #[test]
-fn a_variant_that_is_older_than_its_original_is_ignored() {
+fn older_variant_is_ignored() {
     let mut world = World::new(&[("a.js", "new"), ("a.js.br", "old")]);
     set_mtime(&world.path("a.js"), 2_000_000_000);
     set_mtime(&world.path("a.js.br"), 1_999_999_999);
@@ -46,7 +46,7 @@ fn a_variant_that_is_older_than_its_original_is_ignored() {
 }
 
 #[test]
-fn variants_that_come_and_go_are_noticed() {
+fn variants_come_and_go() {
     let mut world = World::new(&[("a.js", "plain")]);
     assert_eq!(text_of(&entry_of(world.ask("/a.js", &ALL))), "plain");
     world.write("a.js.gz", "gz");
@@ -70,7 +70,7 @@ fn variants_can_be_turned_off() {
 /// Seen: builds that keep `game.js.br` and `game.js.gz` alone, as engines for games write them,
 /// were a 404.
 #[test]
-fn a_file_may_exist_in_compressed_form_only() {
+fn compressed_form_only() {
     let files = [
         ("a.js.br", "br"),
         ("a.js.gz", "gz"),
@@ -111,13 +111,13 @@ fn a_file_may_exist_in_compressed_form_only() {
 }
 
 #[test]
-fn compressed_files_alone_are_no_originals_where_variants_are_off() {
+fn variants_off_hides_compressed_only() {
     let world = World::with(&[("a.js.gz", "gz")], |config| config.precompressed = false);
     assert!(matches!(world.ask("/a.js", &ALL), Found::NotFound));
 }
 
 #[test]
-fn what_is_compressed_by_name_says_so_to_whoever_asks() {
+fn compressed_name_has_its_coding() {
     let files = [
         ("logo.svgz", "svgz"),
         ("logo.svgz.br", "not a variant"),

@@ -17,7 +17,7 @@ fn waits(world: &World) -> u64 {
 /// the new times, so it looked like an empty file that was left alone for long. Cure: an empty
 /// file is believed when it has been seen so for a while.
 #[test]
-fn an_empty_file_with_old_times_is_looked_at_twice() {
+fn empty_old_file_is_checked_twice() {
     let mut world = World::with(&[("a.bin", "whole and long")], |config| {
         config.memory_file_len_max = 4;
     });
@@ -38,7 +38,7 @@ fn an_empty_file_with_old_times_is_looked_at_twice() {
 }
 
 #[test]
-fn bytes_in_memory_stand_while_their_file_is_overwritten() {
+fn old_bytes_stand_during_a_write() {
     let mut world = World::new(&[("a.txt", "old")]);
     world.entry("/a.txt");
     truncate(&world, "a.txt");
@@ -53,7 +53,7 @@ fn bytes_in_memory_stand_while_their_file_is_overwritten() {
 }
 
 #[test]
-fn a_file_that_is_emptied_is_seen_when_promised() {
+fn truncation_shows_in_time() {
     let mut world = World::new(&[("a.txt", "old")]);
     world.entry("/a.txt");
     truncate(&world, "a.txt");
@@ -65,9 +65,9 @@ fn a_file_that_is_emptied_is_seen_when_promised() {
     assert_eq!(waits(&world), 0, "it was seen empty before");
 }
 
-/// What is known may not stand for longer than was promised.
+/// The known state is served for the promised time at most.
 #[test]
-fn old_bytes_stand_for_the_recheck_time_at_most() {
+fn old_bytes_stand_recheck_time_at_most() {
     let mut world = World::new(&[("a.txt", "old")]);
     world.entry("/a.txt");
     truncate(&world, "a.txt");
@@ -86,7 +86,7 @@ fn old_bytes_stand_for_the_recheck_time_at_most() {
 }
 
 #[test]
-fn half_a_file_is_not_served_while_it_is_written() {
+fn half_written_file_is_not_served() {
     let mut world = World::new(&[("a.txt", "half")]);
     world.set_age("a.txt", Duration::from_millis(1));
     assert!(matches!(world.find("/a.txt", &[]), Found::WouldBlock));
@@ -97,7 +97,7 @@ fn half_a_file_is_not_served_while_it_is_written() {
 }
 
 #[test]
-fn old_bytes_stand_until_new_ones_have_come_to_rest() {
+fn old_bytes_stand_until_quiet() {
     let mut world = World::new(&[("a.txt", "old")]);
     world.entry("/a.txt");
     world.write("a.txt", "new");
@@ -111,7 +111,7 @@ fn old_bytes_stand_until_new_ones_have_come_to_rest() {
 
 /// Such as a finished file that is renamed over the old one: nothing writes to it any more.
 #[test]
-fn a_file_whose_last_write_is_long_ago_need_not_rest() {
+fn old_write_needs_no_quiet_period() {
     let mut world = World::new(&[("a.txt", "old")]);
     world.write("next", "new");
     set_mtime(&world.path("next"), 1_700_000_000);
@@ -123,7 +123,7 @@ fn a_file_whose_last_write_is_long_ago_need_not_rest() {
 
 /// A playlist of live video: rewritten in place again and again.
 #[test]
-fn a_file_that_never_rests_is_not_stored_by_caches() {
+fn never_quiet_is_no_store() {
     let mut world = World::with(&[("live.m3u8", "#EXTM3U 1")], |config| {
         config.cache_rules = vec![CacheRule {
             glob: "*.m3u8".to_owned(),
@@ -161,7 +161,7 @@ fn a_file_that_never_rests_is_not_stored_by_caches() {
 }
 
 #[test]
-fn a_variant_that_is_written_leaves_the_original() {
+fn written_variant_falls_back() {
     let mut world = World::new(&[("a.js", "plain"), ("a.js.br", "old br")]);
     let ask = |world: &World| text_of(&entry_of(world.ask("/a.js", &ALL)));
     assert_eq!(ask(&world), "old br");
@@ -177,7 +177,7 @@ fn a_variant_that_is_written_leaves_the_original() {
 
 /// The blocks of a long file are taken away between its new length and its new times.
 #[test]
-fn an_empty_file_with_blocks_is_doubted_for_longer() {
+fn empty_with_blocks_waits_longer() {
     let world = World::new(&[("a.log", "")]);
     let file = File::options()
         .write(true)

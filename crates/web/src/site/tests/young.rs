@@ -6,21 +6,25 @@ use super::*;
 /// versions. Cause: it was opened in the middle of a write, which leaves no trace in the stamp.
 /// Cure: it has to be left alone first.
 #[test]
-fn a_large_file_is_left_to_rest_before_it_is_served() {
+fn large_file_waits_to_be_quiet() {
     let mut world = World::with(&[("a.bin", "large")], |config| {
         config.memory_file_len_max = 4;
         config.precompressed = false;
     });
     world.set_age("a.bin", Duration::ZERO);
     assert!(matches!(world.find("/a.bin", &[]), Found::WouldBlock));
-    assert_eq!(world.count("site_changed_total"), 0, "it only has to rest");
+    assert_eq!(
+        world.count("site_changed_total"),
+        0,
+        "it only has to be quiet"
+    );
     let is_settled = |entry: &Entry| match entry.body {
         Body::File { settled, .. } => settled,
         Body::Memory(_) => panic!("in memory"),
     };
-    let rested = world.entry("/a.bin");
-    assert!(!is_settled(&rested));
-    assert!(rested.etag.starts_with('"'), "{}", rested.etag);
+    let quiet_entry = world.entry("/a.bin");
+    assert!(!is_settled(&quiet_entry));
+    assert!(quiet_entry.etag.starts_with('"'), "{}", quiet_entry.etag);
     world.at_s = 20.0;
     assert!(is_settled(&world.entry("/a.bin")));
 }
@@ -28,7 +32,7 @@ fn a_large_file_is_left_to_rest_before_it_is_served() {
 /// Seen: a log that grew all the time, and was too large for memory, got 503. Cause: it never came
 /// to rest. Cure: it is served as it comes, under a validator that does not promise one state.
 #[test]
-fn a_large_file_that_never_rests_is_served_as_it_comes() {
+fn never_quiet_large_file_is_served() {
     let mut world = World::with(&[("a.log", "large")], |config| {
         config.memory_file_len_max = 4;
     });
@@ -54,7 +58,7 @@ fn a_large_file_that_never_rests_is_served_as_it_comes() {
 /// 503. Cause: they may not all hold a thread while they wait. Cure: one that may not wait gets the
 /// file as it comes.
 #[test]
-fn a_crowd_that_asks_for_a_young_large_file_is_served() {
+fn crowd_gets_a_young_large_file() {
     let mut world = World::with(&[("a.bin", "large")], |config| {
         config.memory_file_len_max = 4;
     });
@@ -71,8 +75,8 @@ fn a_crowd_that_asks_for_a_young_large_file_is_served() {
     );
     world.site.waiting.store(0, Relaxed);
     world.at_s = 0.2;
-    let rested = world.entry("/a.bin");
-    assert!(rested.etag.starts_with('"'), "{}", rested.etag);
+    let quiet_entry = world.entry("/a.bin");
+    assert!(quiet_entry.etag.starts_with('"'), "{}", quiet_entry.etag);
     world.at_s = 10.0;
     assert_eq!(world.entry("/a.bin").etag.matches('-').count(), 1);
 }
@@ -80,7 +84,7 @@ fn a_crowd_that_asks_for_a_young_large_file_is_served() {
 /// Seen: a file that was caught between its truncation and its write was served empty for half a
 /// second.
 #[test]
-fn a_file_that_was_emptied_just_now_is_not_taken_at_its_word() {
+fn truncated_file_is_doubted() {
     let mut world = World::new(&[("a.txt", "")]);
     world.set_age("a.txt", Duration::ZERO);
     assert!(matches!(world.find("/a.txt", &[]), Found::WouldBlock));
@@ -88,7 +92,7 @@ fn a_file_that_was_emptied_just_now_is_not_taken_at_its_word() {
 }
 
 #[test]
-fn a_young_file_is_looked_at_again_sooner_than_others() {
+fn young_file_is_rechecked_sooner() {
     let mut world = World::with(&[("a.txt", "half")], |config| {
         config.recheck_every = Duration::from_secs(3600);
     });

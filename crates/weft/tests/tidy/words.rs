@@ -40,7 +40,6 @@ const SHARED_NAMES: &[(&str, &str)] = &[
 
 /// Names of types that a whole crate sees, which stand in more than one place of it, and why.
 const SHARED_WITHIN: &[(&str, &str, &str)] = &[
-    ("cache", "Counters", "the service's and the store's"),
     ("fiber", "Short", "under loom and otherwise"),
     (
         "fiber",
@@ -59,7 +58,6 @@ const SHARED_WITHIN: &[(&str, &str, &str)] = &[
     ),
     ("load", "Reader", "HTTP's, memcached's, and either"),
     ("load", "Reply", "HTTP's, memcached's, and either"),
-    ("web", "Body", "a request's and a reply's, as in HTTP"),
     ("weft", "Kind", "of an engine, and of a setting"),
     (
         "weft",

@@ -14,11 +14,11 @@ pub(crate) fn machine() -> Option<Duration> {
     ))
 }
 
-/// What all processors did since the start, in clock ticks.
+/// Clock ticks of all processors since the start.
 struct Ticks {
     all: u64,
     idle: u64,
-    /// What the hypervisor gave to others.
+    /// Ticks that the hypervisor gave to others.
     steal: u64,
 }
 
@@ -42,10 +42,10 @@ impl Ticks {
 
 /// The machine's processors and this process, as they stand at one moment, in clock ticks.
 pub(crate) struct Usage {
-    /// Of all processors together, idle or not.
+    /// Ticks of all processors together, idle or not.
     all: u64,
     busy: u64,
-    /// What the hypervisor gave to others.
+    /// Ticks that the hypervisor gave to others.
     steal: u64,
     /// This process and its children that have ended.
     own: u64,
@@ -73,16 +73,16 @@ impl Usage {
         })
     }
 
-    /// Which part of the machine others have used since, from 0 to 1. What the host took away
-    /// counts as others'.
+    /// The part of the machine that others have used since, from 0 to 1. Time that the host took
+    /// away counts as theirs.
     pub(crate) fn others_since(&self, later: &Usage) -> f64 {
         let busy = later.busy.saturating_sub(self.busy);
         let others = busy.saturating_sub(later.own.saturating_sub(self.own));
         others as f64 / later.all.saturating_sub(self.all).max(1) as f64
     }
 
-    /// Which part of the machine other programs have used since, and which part the hypervisor took
-    /// away, in percent. `own` is CPU time of children that have not ended.
+    /// The parts of the machine that other programs used and that the hypervisor took away since,
+    /// in percent. `own` is CPU time of children that have not ended.
     pub(crate) fn shares_since(&self, later: &Usage, own: Duration) -> (f64, f64) {
         let all = later.all.saturating_sub(self.all).max(1) as f64;
         let steal = later.steal.saturating_sub(self.steal) as f64;
@@ -93,7 +93,7 @@ impl Usage {
 }
 
 impl Noise {
-    /// What others have used since. `own` is CPU time of children that have not ended.
+    /// Noise by others since then. `own` is CPU time of children that have not ended.
     pub(crate) fn since(before: Option<Usage>, own: Duration) -> Noise {
         let shares = before.zip(Usage::now());
         let shares = shares.map(|(before, now)| before.shares_since(&now, own));

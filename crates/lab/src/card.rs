@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::busy::Usage;
 use crate::sample::Noise;
 
-/// What a machine is, and what its parts cost. Taken in about half a second.
+/// A machine card: its name and the cost of its parts. Takes about half a second.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Card {
     /// `AMD EPYC, 2 cores, Linux 6.18.44`.
@@ -31,7 +31,7 @@ pub struct Card {
     pub loopback_ns: f64,
     /// Processes that wanted a core lately, from /proc/loadavg.
     pub load_average: f64,
-    /// What the hypervisor gave to others while the card was taken, of all cores.
+    /// Time that the hypervisor gave to others meanwhile, in percent of all cores.
     #[serde(default)]
     pub steal_percent: f64,
 }

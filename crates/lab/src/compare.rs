@@ -17,7 +17,7 @@ use crate::report::Report;
 use crate::rows::{Row, Rows};
 pub use crate::system::{NEW, OLD};
 
-/// What is weft's begins so; other systems are there for comparison.
+/// Prefix of weft's systems; the others are there for comparison.
 const OURS: &str = "weft";
 
 /// One system in one configuration.
@@ -25,15 +25,15 @@ const OURS: &str = "weft";
 pub struct Compared {
     /// `web-rows, weft: 400 B, 64 connections`.
     pub what: String,
-    /// Whether it is one of weft's.
+    /// True if it is one of weft's.
     pub is_ours: bool,
     /// The best figures before and now, with their unit; or why there are none.
     pub figures: Result<(String, String), &'static str>,
-    /// How many samples had no figure, and of how many, before and now.
+    /// Samples without a figure, and all samples, before and now.
     pub missing: [(usize, usize); 2],
-    /// How much dearer the new one is: of the best samples.
+    /// Ratio of the best samples, new by old; above 1 the new one is worse.
     pub best: f64,
-    /// Of the medians, and the interval that holds it with 95 %.
+    /// Ratio of the medians, and its 95 % interval.
     pub medians: (f64, f64, f64),
 }
 
@@ -42,7 +42,7 @@ const FAILED: &str = "failed";
 /// The new run does not have what the old one had.
 const NOT_MEASURED: &str = "not measured";
 
-/// What was compared.
+/// Kind of comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compares {
     /// Builds, by turns. Every line is shown.
@@ -54,13 +54,13 @@ pub enum Compares {
 /// A comparison.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// Of what.
+    /// Kind of comparison.
     pub compares: Compares,
     /// In the order of the configurations.
     pub lines: Vec<Compared>,
     /// The greatest ratio that is no loss.
     pub limit: f64,
-    /// What makes the figures less than they seem.
+    /// Reservations about the figures.
     pub notes: Vec<String>,
 }
 
@@ -171,24 +171,24 @@ impl Comparison {
         }
     }
 
-    /// Whether nothing of weft's is dearer than the limit, and nothing of it is missing.
+    /// True if nothing of weft's is worse than the limit, and nothing of it is missing.
     pub fn is_no_loss(&self) -> bool {
         let mut ours = self.lines.iter().filter(|line| line.is_ours).peekable();
-        ours.peek().is_some() && !ours.any(|line| self.is_dearer(line))
+        ours.peek().is_some() && !ours.any(|line| self.is_worse(line))
     }
 
-    fn is_dearer(&self, line: &Compared) -> bool {
+    fn is_worse(&self, line: &Compared) -> bool {
         let is_sure = self.compares == Compares::Builds || line.medians.1 > 1.0;
         line.figures.is_err() || line.is_missing_more() || line.best > self.limit && is_sure
     }
 
-    fn is_cheaper(&self, line: &Compared) -> bool {
+    fn is_better(&self, line: &Compared) -> bool {
         line.best < 1.0 / self.limit && line.medians.2 < 1.0 && !line.is_missing_more()
     }
 }
 
 impl Compared {
-    /// Whether a greater share of the samples has no figure than before.
+    /// True if a greater share of the samples has no figure than before.
     fn is_missing_more(&self) -> bool {
         let [(before, of_before), (now, of_now)] = self.missing;
         now * of_before > before * of_now
@@ -200,7 +200,7 @@ fn of_old(old: &str) -> Option<String> {
     Some(format!("{NEW}{}", old.strip_prefix(OLD)?))
 }
 
-/// What the old run has of ours and the new one does not.
+/// A line for a figure of ours that the new run lacks.
 fn not_measured() -> Compared {
     Compared {
         what: String::new(),
@@ -215,8 +215,8 @@ fn not_measured() -> Compared {
 fn compare(measure: &Measure, old: &Row, new: &Row) -> Compared {
     let spreads = old.spread(measure).zip(new.spread(measure));
     let best = spreads.map(|(old, new)| (old.best(measure.better), new.best(measure.better)));
-    // Dearer is above 1, also of rates. Nothing is as dear as nothing.
-    let dearer = |old: f64, new: f64| match measure.better {
+    // Above 1 the new one is worse, also of rates.
+    let worse_by = |old: f64, new: f64| match measure.better {
         _ if old == new => 1.0,
         Better::More => old / new,
         _ => new / old,
@@ -235,21 +235,21 @@ fn compare(measure: &Measure, old: &Row, new: &Row) -> Compared {
             (old, new)
         }),
         missing: [old, new].map(|row| row.missing(measure)),
-        best: best.map_or(f64::NAN, |(old, new)| dearer(old, new)),
-        medians: bootstrap(&figures(old), &figures(new), dearer),
+        best: best.map_or(f64::NAN, |(old, new)| worse_by(old, new)),
+        medians: bootstrap(&figures(old), &figures(new), worse_by),
     }
 }
 
 /// The ratio of the medians, and the 2.5th and 97.5th percentile of what it is when samples are
 /// drawn again with replacement: on each side by itself. Too few samples say nothing of how they
 /// vary, and bound nothing.
-fn bootstrap(old: &[f64], new: &[f64], dearer: impl Fn(f64, f64) -> f64) -> (f64, f64, f64) {
+fn bootstrap(old: &[f64], new: &[f64], worse_by: impl Fn(f64, f64) -> f64) -> (f64, f64, f64) {
     const DRAWS: usize = 2000;
     const SAMPLES_MIN: usize = 3;
     if old.is_empty() || new.is_empty() {
         return (f64::NAN, f64::NAN, f64::NAN);
     }
-    let ratio = dearer(median(old.to_vec()), median(new.to_vec()));
+    let ratio = worse_by(median(old.to_vec()), median(new.to_vec()));
     if old.len().min(new.len()) < SAMPLES_MIN {
         return (ratio, 0.0, f64::INFINITY);
     }
@@ -258,7 +258,7 @@ fn bootstrap(old: &[f64], new: &[f64], dearer: impl Fn(f64, f64) -> f64) -> (f64
         let drawn = (0..from.len()).map(|_| from[random.below(from.len() as u64) as usize]);
         median(drawn.collect())
     };
-    let mut ratios: Vec<f64> = (0..DRAWS).map(|_| dearer(draw(old), draw(new))).collect();
+    let mut ratios: Vec<f64> = (0..DRAWS).map(|_| worse_by(draw(old), draw(new))).collect();
     ratios.sort_by(f64::total_cmp);
     (ratio, ratios[DRAWS / 40], ratios[DRAWS - 1 - DRAWS / 40])
 }
@@ -270,7 +270,7 @@ fn median(figures: Vec<f64>) -> f64 {
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_shown = |line: &&Compared| {
-            self.compares == Compares::Builds || self.is_dearer(line) || self.is_cheaper(line)
+            self.compares == Compares::Builds || self.is_worse(line) || self.is_better(line)
         };
         let shown: Vec<&Compared> = self.lines.iter().filter(is_shown).collect();
         let head = ("old, best".to_owned(), "new, best".to_owned());
@@ -296,7 +296,7 @@ impl fmt::Display for Comparison {
                 }
             };
             let (ratio, from, to) = line.medians;
-            let mark = match (self.is_dearer(line), line.is_ours) {
+            let mark = match (self.is_worse(line), line.is_ours) {
                 (true, true) => "  WORSE",
                 (true, false) => "  worse",
                 _ => "",
@@ -320,12 +320,12 @@ impl fmt::Display for Comparison {
         if self.compares == Compares::Runs {
             for (whose, is_ours) in [("of weft", true), ("of others", false)] {
                 let lines = || self.lines.iter().filter(|line| line.is_ours == is_ours);
-                let dearer = lines().filter(|line| self.is_dearer(line)).count();
-                let cheaper = lines().filter(|line| self.is_cheaper(line)).count();
+                let worse = lines().filter(|line| self.is_worse(line)).count();
+                let better = lines().filter(|line| self.is_better(line)).count();
                 let all = counted(lines().count(), "figure");
                 writeln!(
                     f,
-                    "{all} {whose}: {dearer} worse by more than {limit} times, {cheaper} better"
+                    "{all} {whose}: {worse} worse by more than {limit} times, {better} better"
                 )?;
             }
         }
@@ -424,9 +424,9 @@ mod tests {
         let old = [Some(5.0), Some(5.1), Some(9.0)];
         let same = compared(&old, &[Some(8.0), Some(5.05), Some(8.5)]);
         assert!(same.is_no_loss(), "{same}");
-        let dearer = compared(&old, &[Some(5.2), Some(5.2), Some(5.2)]);
-        assert!(!dearer.is_no_loss());
-        let text = dearer.to_string();
+        let worse = compared(&old, &[Some(5.2), Some(5.2), Some(5.2)]);
+        assert!(!worse.is_no_loss());
+        let text = worse.to_string();
         assert!(text.contains("web-rows, weft: c"), "{text}");
         assert!(text.contains("1.040") && text.contains("WORSE"), "{text}");
     }
@@ -518,10 +518,10 @@ mod tests {
 
     #[test]
     fn bootstrap_interval() {
-        let dearer = |old: f64, new: f64| new / old;
-        let (ratio, from, to) = bootstrap(&[1.0, 1.1, 0.9, 1.0, 1.05], &[2.0; 5], dearer);
+        let worse_by = |old: f64, new: f64| new / old;
+        let (ratio, from, to) = bootstrap(&[1.0, 1.1, 0.9, 1.0, 1.05], &[2.0; 5], worse_by);
         assert_eq!(ratio, 2.0);
         assert!(from <= ratio && ratio <= to && from < to, "{from} {to}");
-        assert_eq!(bootstrap(&[1.0; 5], &[2.0; 5], dearer), (2.0, 2.0, 2.0));
+        assert_eq!(bootstrap(&[1.0; 5], &[2.0; 5], worse_by), (2.0, 2.0, 2.0));
     }
 }

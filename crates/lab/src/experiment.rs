@@ -8,7 +8,7 @@ use crate::sample::Sample;
 use crate::system::System;
 use crate::testbed::{Controller, Testbed};
 
-/// What is measured, on which systems, and what comes out if all is well.
+/// An experiment: a question, its configurations and systems, and what is expected.
 pub struct Experiment {
     /// `rt-yield`.
     pub name: &'static str,
@@ -16,21 +16,21 @@ pub struct Experiment {
     pub about: &'static str,
     /// Its page in `docs/experiments`, where its words are.
     pub page: &'static str,
-    /// What is reported of each sample. The first one decides.
+    /// Measures reported of each sample. The first one decides.
     pub measures: &'static [Measure],
-    /// Where it is measured.
+    /// Configurations.
     pub configurations: fn(&Breadth) -> Vec<Configuration>,
-    /// Which kinds of systems take part: see [`System::kind`].
+    /// Kinds of systems that take part: see [`System::kind`].
     pub systems: &'static [&'static str],
-    /// How a sample is taken.
+    /// Work that makes a sample.
     pub work: Work,
-    /// How it is drawn.
+    /// Figures.
     pub figures: &'static [Figure],
     /// Judges the rows.
     pub expectations: fn(&Rows) -> Expectations,
 }
 
-/// How a sample is taken.
+/// Work that makes a sample.
 #[derive(Clone, Copy)]
 pub enum Work {
     /// A process that does the configuration's program and prints what came out.
@@ -40,14 +40,14 @@ pub enum Work {
 }
 
 impl Work {
-    /// Whether only root has what it needs.
+    /// True if only root has what it needs.
     pub fn needs_root(&self) -> bool {
         let needs =
             |work: &ServerWork| work.needs_group.is_some() || work.needs_link || work.shares_cores;
         matches!(self, Work::Server(work) if needs(work))
     }
 
-    /// Why it cannot be done here, if so.
+    /// Reason why it cannot be done here, if any.
     pub fn lacks(&self, testbed: &Testbed) -> Option<String> {
         let Work::Server(work) = self else {
             return None;
@@ -60,39 +60,39 @@ impl Work {
         group.or(link.flatten()).or(cores.flatten())
     }
 
-    /// Whether server and generators share both cores.
+    /// True if server and generators share both cores.
     pub(crate) fn shares_cores(&self) -> bool {
         matches!(self, Work::Server(work) if work.shares_cores)
     }
 }
 
-/// What is done with a server.
+/// Work with a server.
 #[derive(Clone, Copy)]
 pub struct ServerWork {
     /// Takes a sample.
     pub(crate) take: Take,
-    /// How long that takes, in samples' times, for estimates.
+    /// Its length in samples' times, for estimates.
     pub lasts: f64,
-    /// What a sample's time is at the least, unless the user says less: a tail, a recovery or an
-    /// agreement does not show in a moment.
+    /// Least length of a sample, unless the user asks for less: a tail, a recovery or an agreement
+    /// does not show in a moment.
     pub seconds_min: f64,
-    /// How many samples there are of each, if their number is not the usual one: few where one
-    /// lasts long or differences are great, more where a quick look would tell nothing.
+    /// Number of samples where it is not the usual one: fewer where one lasts long or differences
+    /// are great, more where a quick look would tell nothing.
     pub repetitions: Option<u32>,
     /// A sample's time in a full run.
     pub full_seconds: f64,
     /// And with as much effort as the papers'.
     pub paper_seconds: f64,
-    /// Whether a system of a kind has no part in a configuration.
+    /// True if a kind of system has no part in a configuration.
     pub skips: fn(&Configuration, &str) -> bool,
-    /// What no server may have in plenty: that needs root, and a control group.
+    /// Resource that the server is limited in: that needs root, and a control group.
     pub needs_group: Option<Controller>,
-    /// Whether the server is at the far end of a link, in a network of its own, which needs root.
+    /// True if the server is at the far end of a link, in a network of its own, which needs root.
     pub needs_link: bool,
-    /// Whether server and generators share both cores, and the server goes ahead, which needs root.
+    /// True if server and generators share both cores, and the server goes ahead, which needs root.
     pub shares_cores: bool,
-    /// Whether a server is noisy by itself: its own threads wait for the core, so only what
-    /// other programs used tells a bad sample.
+    /// True if a server's own threads wait for the core, so that only the CPU time of other
+    /// programs tells a bad sample.
     pub queues_by_itself: bool,
     /// The kind of system whose greatest rate in a closed loop scales the configurations.
     pub scaled_by: Option<&'static str>,
@@ -121,7 +121,7 @@ impl ServerWork {
     }
 }
 
-/// How much to measure.
+/// Extent of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Breadth {
     /// Fewer configurations.
@@ -132,7 +132,7 @@ pub struct Breadth {
 }
 
 impl Breadth {
-    /// What is measured quickly, or else all of it.
+    /// The first for a quick run, the second for a full one.
     pub(crate) fn pick<T>(&self, quick: T, all: T) -> T {
         if self.quick { quick } else { all }
     }
@@ -150,21 +150,21 @@ pub enum Figure {
     /// A group of bars for each configuration, a bar for each system, with a line from least to
     /// greatest.
     Bars {
-        /// Which measure.
+        /// Index of the measure.
         measure: usize,
     },
     /// A line for each system over a parameter of the configurations: the median, and a band from
     /// least to greatest.
     Lines {
-        /// Which measure.
+        /// Index of the measure.
         measure: usize,
-        /// Which parameter.
+        /// Name of the parameter.
         over: &'static str,
         /// The axis in words.
         axis: &'static str,
-        /// Whether the measure is on a logarithmic axis.
+        /// True for a logarithmic axis of the measure.
         log: bool,
-        /// Whether a dotted line shows where the measure is the parameter: achieved is asked.
+        /// True for a dotted line where the measure equals the parameter: achieved is asked.
         diagonal: bool,
         /// The parameter of the configurations by which there is a panel each, and its words.
         panels: Option<(&'static str, &'static str)>,
@@ -172,11 +172,11 @@ pub enum Figure {
     /// A line for each system over the time of a sample: the courses that samples have under the
     /// measure's name.
     Course {
-        /// Which measure.
+        /// Index of the measure.
         measure: usize,
         /// The parameter of the configurations by which there is a panel each.
         panels: &'static str,
-        /// When something begins, in samples' times, and what.
+        /// Begins of phases, in samples' times, and their names.
         marks: &'static [(f64, &'static str)],
     },
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Configuration {
     /// For tables: `2 processors, many fibers`.
     pub label: String,
-    /// Which program the system runs; for servers, what is asked.
+    /// Program of the system; for servers, the kind of requests.
     pub program: &'static str,
     /// Its parameters.
     pub parameters: Vec<(&'static str, u64)>,
@@ -38,7 +38,7 @@ impl Configuration {
         self.parameter(name).unwrap_or(default)
     }
 
-    /// Whether its program ends when its work is done, and not after a sample's time.
+    /// True if its program ends when its work is done, and not after a sample's time.
     pub(crate) fn ends_by_itself(&self) -> bool {
         matches!(self.program, "memory" | "transfer")
     }
@@ -61,28 +61,29 @@ pub struct Measure {
     pub title: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// What a system is praised for.
+    /// Which way it improves.
     pub better: Better,
-    /// How it is computed from other values.
+    /// Formula over other values, if it is not one of them.
     pub of: Option<Formula>,
-    /// Whether a sample without a figure says that it never came to that. Else it was not measured.
+    /// True if a sample without this figure never came to an end. Otherwise the figure was not
+    /// taken.
     pub can_be_never: bool,
-    /// Whether its table is on the terminal and in documents in any case. Else it is if it is one
-    /// of the first two, or decides something. The page has all.
+    /// True if its table is always on the terminal and in documents. Otherwise it is there if it is
+    /// among the first, or decides an expectation. The HTML page has all.
     pub is_told: bool,
 }
 
 /// The figure of a sample; `None` if it has none, because nothing was done in time.
 pub(crate) type Formula = fn(&Configuration, &Values) -> Option<f64>;
 
-/// Which of two figures is the better one.
+/// Direction in which a measure improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Times and costs.
     Less,
     /// Rates.
     More,
-    /// It is context.
+    /// Neither: the measure is context.
     Neither,
 }
 
@@ -152,13 +153,13 @@ impl Measure {
     /// the kernel on no process' account, is in it.
     pub const MACHINE_US: Measure = less("machine_us", "whole-machine CPU per request", "µs");
 
-    /// What arrives at the generator, heads of replies included.
+    /// Bits that arrive at the generator, heads of replies included.
     pub const GBIT: Measure = more("gbit_per_s", "goodput", "Gbit/s");
 
-    /// How much of its core the server used.
+    /// Part of its core that the server used.
     pub const BUSY: Measure = neither("busy_percent", "server's core busy", "%");
 
-    /// How much of the server's CPU time was its own code's. The kernel takes samples of that.
+    /// Part of the server's CPU time in its own code, as the kernel samples it.
     pub const USER: Measure = neither(
         "user_percent",
         "outside of the kernel",

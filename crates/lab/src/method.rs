@@ -25,34 +25,34 @@ use crate::testbed::{Testbed, processes, start, sys, usable_cores};
 
 /// A sample that takes longer than this is given up; programs end by themselves well before.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How a system says that it has no such program, because its runtime has nothing of the kind.
+/// Exit code of a system whose runtime has no such program.
 pub const EXIT_ABSENT: u8 = 3;
 /// A sample that is disturbed by more is taken again.
 const NOISE_PERCENT_MAX: f64 = 8.0;
-/// How often a sample is taken at most.
+/// Greatest number of attempts at a sample.
 const ATTEMPTS_MAX: u32 = 3;
-/// Of all samples of a run, so that a busy machine cannot make it endless.
+/// Greatest share of repeated samples in a run, so that a busy machine cannot make it endless.
 const REPEATS_SHARE_MAX: f64 = 0.25;
 
-/// How thorough to be, in a word.
+/// Thoroughness, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thoroughness {
     /// Fewer configurations, and short samples.
     Quick,
     /// All configurations.
     Full,
-    /// As many samples as the papers have, and as long ones.
+    /// Number and length of samples as in the papers.
     Paper,
 }
 
-/// How thorough to be.
+/// Thoroughness in numbers.
 #[derive(Clone, Debug)]
 pub struct Effort {
     /// Fewer configurations, shorter samples.
     pub quick: bool,
     /// Samples of each configuration on each system.
     pub repetitions: u32,
-    /// How long a sample is measured.
+    /// Length of a sample's measurement.
     pub seconds: f64,
     /// Only configurations that have one of these in their label, if there are any.
     pub only: Vec<String>,
@@ -63,7 +63,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// What is done of an experiment if nothing else is asked for.
+    /// The effort for an experiment if nothing else is asked for.
     pub fn default_of(experiment: &Experiment, thoroughness: Thoroughness) -> Effort {
         let (repetitions, seconds) = match (thoroughness, experiment.work) {
             // The thesis's throughput of caches is of 15 runs.
@@ -92,14 +92,14 @@ impl Effort {
     }
 }
 
-/// What is about to be done.
+/// Next step of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// Turns taken.
     pub done: usize,
     /// Turns in all.
     pub total: usize,
-    /// How long the rest will probably take.
+    /// Estimate of the time for the rest.
     pub left: Option<Duration>,
     /// The system of the next one.
     pub system: &'a str,
@@ -107,9 +107,9 @@ pub struct Progress<'a> {
     pub configuration: &'a str,
 }
 
-/// What a run needs.
+/// Environment of a run.
 pub struct Setting<'a> {
-    /// Where servers are measured; experiments with programs need none.
+    /// Testbed of servers; experiments with programs need none.
     pub testbed: Option<&'a mut Testbed>,
     /// The weft that generates the load.
     pub generator: &'a Path,
@@ -119,10 +119,10 @@ pub struct Setting<'a> {
     pub progress: &'a mut dyn FnMut(&Progress<'_>),
 }
 
-/// Why nothing was measured.
+/// Reason why nothing was measured.
 #[derive(Debug)]
 pub enum RunError {
-    /// It cannot be measured here; the sentence says why.
+    /// The experiment cannot be run here, for this reason.
     Unfit(String),
     /// The samples could not be kept.
     Io(io::Error),
@@ -179,8 +179,7 @@ pub fn taking_part<'a>(experiment: &Experiment, systems: &'a [System]) -> Vec<&'
     kinds.chain([custom]).flat_map(of_kind).collect()
 }
 
-/// How long an experiment will probably take with systems of these kinds, without the samples that
-/// are taken again.
+/// Estimate of an experiment's length with systems of these kinds, without repeated samples.
 pub fn estimate(experiment: &Experiment, kinds: &[&str], effort: &Effort) -> Duration {
     let turn_s = |configuration: &Configuration| match experiment.work {
         // Starting and ending a process. A configuration's own time counts.
@@ -228,7 +227,7 @@ struct Run<'a> {
     skipped: usize,
 }
 
-/// How often samples were taken again.
+/// Count of repeated samples.
 #[derive(Debug, Default)]
 struct Patience {
     left: u32,
@@ -404,8 +403,7 @@ impl Run<'_> {
         }
     }
 
-    /// What the machine allows, where configurations are scaled by that: the greatest rate of a
-    /// system.
+    /// The greatest rate of a system, by which configurations are scaled, where they are.
     fn peak(&mut self, setting: &mut Setting<'_>) -> Result<Option<f64>, RunError> {
         let Work::Server(work) = self.experiment.work else {
             return Ok(None);
@@ -452,7 +450,7 @@ impl Run<'_> {
         }
     }
 
-    /// Where it is measured.
+    /// The testbed in words.
     fn testbed(&self, setting: &Setting<'_>) -> String {
         let (testbed, shares_cores) = (
             setting.testbed.as_ref(),
@@ -461,7 +459,7 @@ impl Run<'_> {
         testbed.map_or("any core".to_owned(), |testbed| testbed.words(shares_cores))
     }
 
-    /// Whether this run measures what an earlier one did.
+    /// True if this run measures the same as an earlier one.
     fn continues(&self, earlier: &Recorded, testbed: &str) -> bool {
         earlier.header.quick == self.effort.quick
             && earlier.header.seconds == self.effort.seconds

@@ -87,12 +87,12 @@ pub struct Spread {
     pub least: f64,
     /// The greatest.
     pub greatest: f64,
-    /// Of how many.
+    /// Number of figures.
     pub count: usize,
 }
 
 impl Spread {
-    /// Of figures that are all there.
+    /// The spread of figures none of which is missing.
     pub(crate) fn of(mut figures: Vec<f64>) -> Option<Spread> {
         figures.sort_by(f64::total_cmp);
         Some(Spread {

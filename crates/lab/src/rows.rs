@@ -11,7 +11,7 @@ pub struct Row {
     pub configuration: Configuration,
     /// The system's name.
     pub system: String,
-    /// What was taken, by turns.
+    /// Samples in the order of the rounds.
     pub samples: Vec<Sample>,
     /// Samples that failed, and why.
     pub failures: Vec<String>,
@@ -35,13 +35,13 @@ impl Row {
         samples.map(|sample| measure.figure(&self.configuration, &sample.values))
     }
 
-    /// Whether a sample says something of a measure, be it that it never came to that.
+    /// True if a sample tells of a measure, if only that it never came to an end.
     pub(crate) fn tells_of(&self, measure: &Measure) -> bool {
         let mut figures = self.figures(measure);
         figures.any(|figure| measure.can_be_never || figure.is_some())
     }
 
-    /// How many samples have no figure, and of how many.
+    /// Number of samples without a figure, and of all samples.
     pub(crate) fn missing(&self, measure: &Measure) -> (usize, usize) {
         let never = if measure.can_be_never {
             self.figures(measure).filter(Option::is_none).count()
@@ -52,7 +52,7 @@ impl Row {
         (never + failed, self.samples.len() + failed)
     }
 
-    /// Why there is no spread, or none of some samples.
+    /// Reason for a missing spread or figure.
     pub(crate) fn why_nothing(&self, measure: &Measure) -> &'static str {
         match self.tells_of(measure) {
             true if self.failures.is_empty() => "never",
@@ -62,8 +62,8 @@ impl Row {
         }
     }
 
-    /// What stands for a measure in tables and figures: a median with its band, or why there is
-    /// none. A sample that has no figure is worse than any, and so it is that end of the band.
+    /// The text of a measure in tables and figures: a median with its band, or why there is none. A
+    /// sample without a figure is worse than any, and is that end of the band.
     pub(crate) fn show(&self, measure: &Measure, scale: Scale) -> String {
         let why = self.why_nothing(measure);
         let spread = self.spread(measure);
@@ -196,7 +196,7 @@ impl Rows {
         self.rows.iter().any(|row| row.configuration.label == label)
     }
 
-    /// Whether the system takes part at all.
+    /// True if the system takes part at all.
     pub(crate) fn has_system(&self, system: &str) -> bool {
         self.rows.iter().any(|row| row.system == system)
     }
@@ -248,13 +248,13 @@ impl Rows {
 /// One figure by another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// Of the medians.
+    /// Ratio of the medians.
     pub medians: f64,
-    /// Of the best samples.
+    /// Ratio of the best samples.
     pub best: f64,
 }
 
-/// What stands in a table for a row: a median with its band, or why there is none.
+/// The text of a row in a table: a median with its band, or why there is none.
 pub(crate) fn show_row(row: Option<&Row>, measure: &Measure, scale: Scale) -> String {
     let row = row.filter(|row| !row.is_absent);
     row.map_or("–".to_owned(), |row| row.show(measure, scale))

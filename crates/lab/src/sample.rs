@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::Values;
 
-/// What a program that is a system prints, as one line of JSON.
+/// Output of a program under test, one line of JSON.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Output {
     /// Operations done.
     pub ops: u64,
-    /// How long that took.
+    /// Time that they took.
     pub seconds: f64,
-    /// How long ending took, where that is measured.
+    /// Time to end, where that is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_seconds: Option<f64>,
     /// Growth of resident memory, where that is measured.
@@ -30,7 +30,7 @@ pub struct Output {
 /// The value that says how long a server's sample was measured.
 pub(crate) const LASTED_S: &str = "lasted_s";
 
-/// What a sample brought.
+/// Figures of one sample.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Sample {
     /// Figures by name.
@@ -38,7 +38,7 @@ pub struct Sample {
     /// Figures over the time of the sample, by the name of their measure.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub courses: BTreeMap<String, Course>,
-    /// What disturbed it.
+    /// Disturbances.
     #[serde(default)]
     pub noise: Noise,
 }
@@ -46,21 +46,21 @@ pub struct Sample {
 /// A figure over the time of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Course {
-    /// How far apart the figures are.
+    /// Time between two figures.
     pub step_s: f64,
     /// The figure of each step.
     pub figures: Vec<f64>,
 }
 
-/// What disturbed a sample, in percent.
+/// Disturbances of a sample, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Noise {
-    /// How long server and generator were ready and had no core, of the sample's time; of the
-    /// server's no more than it left of its core to others.
+    /// Time that server and generator were ready and had no core, in percent of the sample's; the
+    /// server's counts up to the part of its core that it left to others.
     pub run_delay_percent: f64,
-    /// What other programs used of all cores.
+    /// CPU time of other programs, in percent of all cores.
     pub others_percent: f64,
-    /// What the hypervisor gave to others, of all cores.
+    /// Time that the hypervisor gave to others, in percent of all cores.
     pub steal_percent: f64,
 }
 

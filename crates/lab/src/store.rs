@@ -15,10 +15,10 @@ use crate::sample::Sample;
 use crate::system::{Start, System, file_name};
 use crate::testbed::with_path;
 
-/// How a run began.
+/// The begin of a run.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Header {
-    /// Which experiment.
+    /// Name of the experiment.
     pub experiment: String,
     /// Seconds since 1970.
     pub began_unix_s: u64,
@@ -26,18 +26,18 @@ pub struct Header {
     pub quick: bool,
     /// Samples of each configuration on each system.
     pub repetitions: u32,
-    /// How long a sample is measured.
+    /// Length of a sample's measurement.
     pub seconds: f64,
-    /// What the machine allows, where configurations are scaled by it.
+    /// Peak rate of the machine, where configurations are scaled by it.
     pub peak_per_s: Option<f64>,
-    /// Where it was measured.
+    /// Testbed in words.
     pub testbed: String,
     /// Only configurations that have one of these in their label, if there are any.
     #[serde(default)]
     pub only: Vec<String>,
-    /// What was missing there, and what that does.
+    /// Deficiencies of the testbed, and their effect.
     pub lacks: Vec<String>,
-    /// What was measured.
+    /// Systems under test.
     pub systems: Vec<SystemLine>,
     /// Kinds of systems that the experiment knows and that were not there.
     pub missing: Vec<String>,
@@ -50,9 +50,9 @@ pub struct Header {
 pub struct SystemLine {
     /// Its name in tables.
     pub name: String,
-    /// What it says of itself.
+    /// Version that it prints.
     pub version: String,
-    /// How it was started.
+    /// Command that started it.
     pub command: String,
 }
 
@@ -78,13 +78,13 @@ pub struct Record {
     pub configuration: String,
     /// The system's name.
     pub system: String,
-    /// Which turn, from 0.
+    /// Number of the round, from 0.
     pub round: u32,
-    /// What came.
+    /// Result.
     pub came: Came,
 }
 
-/// What came of a turn.
+/// Result of a turn.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Came {
@@ -98,14 +98,14 @@ pub enum Came {
     Absent,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct RunEnd {
     /// The machine at the end.
     pub card: Card,
-    /// How long it took.
+    /// Length of the run.
     pub took_s: f64,
-    /// Which part of the machine others used meanwhile, in percent, where that is known.
+    /// Part of the machine that others used meanwhile, in percent, if known.
     pub others_percent: Option<f64>,
     /// Noisy samples that were taken again.
     pub repeated: u32,
@@ -173,11 +173,11 @@ impl Store {
 /// Everything that a file tells.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
-    /// How the last run into this file began.
+    /// Header of the last run into this file.
     pub header: Header,
     /// All turns.
     pub turns: Vec<Record>,
-    /// How the last run ended; `None` if it was interrupted.
+    /// End of the last run; `None` if it was interrupted.
     pub ending: Option<RunEnd>,
 }
 
@@ -216,7 +216,7 @@ impl Recorded {
         }))
     }
 
-    /// Whether a turn is there already.
+    /// True if the file has this turn.
     pub(crate) fn has(&self, configuration: &str, system: &str, round: u32) -> bool {
         self.turns.iter().any(|turn| {
             turn.configuration == configuration
@@ -256,7 +256,7 @@ impl Recorded {
     }
 }
 
-/// Whether a configuration was asked for.
+/// True if a configuration was asked for.
 pub(crate) fn is_chosen(only: &[String], label: &str) -> bool {
     only.is_empty() || only.iter().any(|part| label.contains(part))
 }

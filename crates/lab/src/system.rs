@@ -16,9 +16,9 @@ pub struct System {
     /// other people's go by their names, the user's by `CUSTOM_SERVER` and `CUSTOM_PROGRAM`. Two
     /// may be of one kind.
     pub kind: String,
-    /// What it says of itself; empty if it was not asked.
+    /// Version that it prints; empty if it was not asked.
     pub version: String,
-    /// How to start it.
+    /// Command to start it.
     pub start: Start,
 }
 
@@ -34,34 +34,34 @@ impl System {
     }
 }
 
-/// How a system is started.
+/// Command that starts a system.
 #[derive(Clone, Debug)]
 pub enum Start {
-    /// It takes `PROGRAM key=value...`, prints an [`Output`](crate::Output), and ends.
+    /// A program that takes `PROGRAM key=value...`, prints an [`Output`](crate::Output), and ends.
     Program {
-        /// What is started.
+        /// Path of the program.
         program: PathBuf,
-        /// What comes before the program's name.
+        /// Arguments before the program's name.
         arguments: Vec<OsString>,
-        /// What comes after the configuration's parameters.
+        /// Arguments after the configuration's parameters.
         parameters: Vec<OsString>,
     },
-    /// It asks a server, and says what it saw.
+    /// A generator, which asks a server and prints its results.
     Generator {
-        /// What is started; of weft's it is the one that asks in every experiment.
+        /// Path of the generator; weft's asks in every experiment.
         program: PathBuf,
-        /// What weft's forms have behind `weft load http URL`; `{near}` stands for the generator's
+        /// Words of weft's forms behind `weft load http URL`; `{near}` stands for the generator's
         /// end of a link.
         words: Vec<String>,
     },
-    /// It serves at a port until it is stopped.
+    /// A server, which listens at a port until it is stopped.
     Server(ServerForm),
 }
 
 /// A server, and how it is configured.
 #[derive(Clone, Debug)]
 pub struct ServerForm {
-    /// What is started.
+    /// Path of the server.
     pub program: PathBuf,
     /// Its arguments; `{host}`, `{port}`, `{root}`, `{workers}`, `{interface}` and `{config}` stand
     /// for what each start has.
@@ -69,11 +69,11 @@ pub struct ServerForm {
     /// The content of the file `{config}`, with the same placeholders, `{scratch}`, and `{user}`
     /// for a line of h2o's.
     pub config: Option<&'static str>,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Speaks,
 }
 
-/// Of the link of an experiment, with addresses that the kernel does not have there.
+/// Flags for a netstack on the experiment's link, with addresses that the kernel does not have.
 const LOAD_NETSTACK: &str =
     "--network netstack --device packet:{near} --address 10.9.0.100-10.9.0.107/24";
 
@@ -121,13 +121,13 @@ pub(crate) fn nginx_gzip() -> Option<System> {
     nginx("nginx gzip", NGINX_GZIP).find()
 }
 
-/// Where a server stands when it is started.
+/// Place of a server at its start: address, folders, cores.
 #[derive(Clone, Copy)]
 pub(crate) struct Stand<'a> {
     pub(crate) host: Ipv4Addr,
     pub(crate) port: u16,
     pub(crate) root: &'a Path,
-    /// What a netstack's device is called; empty where there is none.
+    /// Name of a netstack's device; empty where there is none.
     pub(crate) interface: &'a str,
     pub(crate) workers: u64,
     pub(crate) scratch: &'a Path,
@@ -135,7 +135,7 @@ pub(crate) struct Stand<'a> {
     pub(crate) is_root: bool,
 }
 
-/// What a server speaks.
+/// Protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
     /// HTTP/1.1 over a folder.
@@ -192,7 +192,7 @@ pub struct Known {
     pub program: &'static str,
     /// The Debian package that brings it.
     pub package: &'static str,
-    /// What makes it say its version.
+    /// Flag that prints its version.
     version: &'static str,
     arguments: &'static str,
     config: Option<&'static str>,
@@ -315,12 +315,12 @@ hosts:
         file.etag: ON
 "#;
 
-/// As root h2o would change to an account that may not read the files. Without root it cannot
-/// change its account, not even to its own, and ends.
+/// Line of h2o's configuration as root, where it would change to an account that may not read the
+/// files. Without root it cannot change its account, not even to its own, and ends.
 const H2O_ROOT: &str = "user: root\n";
 
 impl Known {
-    /// It, if it is installed.
+    /// The system, if it is installed.
     pub fn find(&self) -> Option<System> {
         let program = in_path(self.program)?;
         let server = ServerForm {
@@ -433,7 +433,7 @@ const QUEUES: &[(&str, &str)] = &[
     ("rtsig 1024 select", "rtsig-select"),
 ];
 
-/// What is before the names of the two builds' forms.
+/// Prefixes of the two builds' names.
 pub const OLD: &str = "old ";
 /// See [`OLD`].
 pub const NEW: &str = "new ";
@@ -510,9 +510,10 @@ pub fn custom(text: &str) -> Result<System, String> {
             program,
             arguments: words.collect(),
             config: None,
-            protocol: match command.contains("{root}") {
-                true => Speaks::Web,
-                false => Speaks::Cache,
+            protocol: if command.contains("{root}") {
+                Speaks::Web
+            } else {
+                Speaks::Cache
             },
         });
         (CUSTOM_SERVER, start)

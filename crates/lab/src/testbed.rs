@@ -33,7 +33,7 @@ pub(crate) use link::{Link, LinkPlan, SERVER, Wire};
 /// the port that the next server wants.
 const SERVER_PORTS: std::ops::Range<u16> = 2001..10_000;
 
-/// How long a relay may take until it has its interfaces.
+/// Time that a relay may take until it has its interfaces.
 const RELAY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Settings of the network that belongs to the laboratory.
@@ -52,17 +52,17 @@ const SYSCTLS: &[(&str, &str)] = &[
 /// The two sides of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// What is measured.
+    /// The system under test.
     Server,
-    /// What asks.
+    /// The generator.
     Generator,
-    /// What asks a server [with both cores](ServerLimits::has_both_cores): this one of them.
+    /// One of the generators of a server [with both cores](ServerLimits::has_both_cores).
     Among(usize),
-    /// What asks as well, on the same core, and has it at once when there is something for it.
+    /// A second generator on the same core, which runs as soon as it has something to do.
     Ahead,
 }
 
-/// What a server is not to have in plenty.
+/// Limits on a server's resources.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ServerLimits {
     /// No limit, but both cores: generators have what it leaves of them.
@@ -77,7 +77,7 @@ pub(crate) struct ServerLimits {
     pub(crate) signals: Option<u64>,
 }
 
-/// Where samples are taken.
+/// The cores, networks, control groups and scratch folder of a run.
 pub struct Testbed {
     // In the order in which they go: the journal kills what uses the folder.
     journal: Journal,
@@ -138,7 +138,7 @@ impl Testbed {
         self.is_root
     }
 
-    /// What is missing here, in sentences, with what that does to the figures.
+    /// Deficiencies of this machine, in sentences, with their effect on the figures.
     pub fn lacks(&self) -> Vec<String> {
         let without_root = [
             "without root, other programs get the cores as well: figures are noisier",
@@ -152,17 +152,17 @@ impl Testbed {
         }
     }
 
-    /// Why no control group of this kind can be made here, if so.
+    /// Reason why no control group of this kind can be made here, if any.
     pub(crate) fn lacks_group(&self, controller: Controller) -> Option<String> {
         self.groups.lacks(controller)
     }
 
-    /// Why there are no links between networks here, if so.
+    /// Reason why there are no links between networks here, if any.
     pub(crate) fn lacks_links(&self) -> Option<String> {
         link::lacks(self.is_root)
     }
 
-    /// Why no server can go ahead of generators on its cores here, if so.
+    /// Reason why no server can go ahead of generators on its cores here, if any.
     pub(crate) fn lacks_both_cores(&self) -> Option<String> {
         sys::lacks_real_time()
     }
@@ -214,12 +214,12 @@ impl Testbed {
         }
     }
 
-    /// How many laboratories that were killed have been swept up after.
+    /// Number of killed laboratories that were swept up after.
     pub fn swept(&self) -> usize {
         self.swept
     }
 
-    /// What it is, for reports; `shares_cores` where servers have both.
+    /// Description for reports; `shares_cores` where servers have both.
     pub fn words(&self, shares_cores: bool) -> String {
         let [server, generator] = self.cores;
         let cores = if shares_cores {
@@ -321,7 +321,7 @@ impl Launched {
         self.child.id()
     }
 
-    /// How many reads it made the disk do, if there is a group that counts them.
+    /// Number of reads that it made the disk do, if a control group counts them.
     pub(crate) fn disk_reads(&self) -> Option<u64> {
         self.groups
             .iter()
@@ -412,7 +412,7 @@ fn enter_own_network() -> io::Result<()> {
     furnish_network()
 }
 
-/// What each network of the laboratory has, this thread's.
+/// Sets up each network of the laboratory: this thread's.
 fn furnish_network() -> io::Result<()> {
     sys::raise_loopback()?;
     link::silence_ipv6();
@@ -432,7 +432,7 @@ fn raise_file_limit() -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Nofile, all)?)
 }
 
-/// Where laboratories of this user keep their journals.
+/// Folder of the journals of this user's laboratories.
 fn journals(is_root: bool) -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         _ if is_root => "/run/weft-lab".into(),

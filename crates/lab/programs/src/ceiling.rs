@@ -47,7 +47,7 @@ fn listen(port: u16) -> std::io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// How much is received at once.
+/// Bytes received at once.
 const INPUT_BYTES: usize = 16 * 1024;
 /// A request that is longer ends its connection.
 const REQUEST_BYTES_MAX: usize = 1 << 20;

@@ -23,7 +23,7 @@ const ACTIVE: usize = 100;
 const TURN: Duration = Duration::from_millis(80);
 const WARM_UP: Duration = Duration::from_millis(60);
 const WARM_UP_EVENTS: u64 = 3 * ACTIVE as u64;
-/// How many events make a figure.
+/// Events in a figure.
 const EVENTS: u64 = 1_000_000;
 
 type Pair = (UnixStream, UnixStream);

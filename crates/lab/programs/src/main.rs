@@ -85,7 +85,7 @@ fn run(name: &str, parameters: impl Iterator<Item = String>) -> Result<Output, S
 /// That this kind of fibers has no such program.
 const ABSENT: &str = "there is no such program for this kind of fibers";
 
-/// What kind of fibers.
+/// Kind of fibers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Pinned,
@@ -193,10 +193,10 @@ trait Looks: Send + 'static {
     /// Does what there is to do; `None` when it is over, else whether there was something.
     fn look(&mut self) -> Option<bool>;
 
-    /// How it waits when there was nothing: [`Flow::Yield`] or [`Flow::Park`].
+    /// The wait after a check that found nothing: [`Flow::Yield`] or [`Flow::Park`].
     fn idle(&self) -> Flow;
 
-    /// What follows a step in which there was something.
+    /// The flow after a step that found something.
     fn busy(&self) -> Flow {
         self.idle()
     }
@@ -415,7 +415,7 @@ fn churn(parameters: &Parameters) -> Result<Output, String> {
     Ok(parameters.time(start, &total))
 }
 
-/// Where a fiber sits, and what it works on. Never freed: the process ends.
+/// A fiber's slot and its array. Never freed: the process ends.
 struct Seat {
     woken: Semaphore,
     data: AtomicPtr<Vec<AtomicU64>>,

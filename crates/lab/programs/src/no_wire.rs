@@ -74,7 +74,7 @@ struct Hosts {
     near: Netstack<mem::Mem>,
     far: Netstack<mem::Mem>,
     began: Clock,
-    /// Of this turn: the clock is read once in each.
+    /// Time of this turn, read once in each.
     now: Instant,
     /// Connections, so far.
     opened: usize,
@@ -100,7 +100,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// So many more, open on both ends.
+    /// Opens `count` more connections, on both ends.
     fn open(&mut self, count: usize) -> io::Result<Vec<FlowId>> {
         let mut flows = Vec::with_capacity(count);
         while flows.len() < count {
@@ -166,8 +166,8 @@ impl Hosts {
         (self.near.connect(self.now, remote)).map_err(io::Error::other)
     }
 
-    /// What the near end has to send goes there, is answered, and what the far end has to send
-    /// comes back. Returns how many frames moved.
+    /// Passes the near end's segments to the far end, lets that answer, and passes its segments
+    /// back. Returns the number of frames.
     fn turn(&mut self) -> io::Result<usize> {
         self.now = Instant::START + self.began.elapsed();
         self.near.transmit(self.now, &())?;
@@ -196,7 +196,7 @@ impl Hosts {
         }
     }
 
-    /// Of both ends.
+    /// Flows of both ends.
     fn flows_len(&mut self) -> usize {
         self.near.shard().flows_len() + self.far.shard().flows_len()
     }

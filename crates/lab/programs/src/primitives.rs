@@ -226,7 +226,7 @@ pub(super) fn idle(parameters: &Parameters) -> Result<Output, String> {
     })
 }
 
-/// Of all threads of this process. clock_gettime(2)
+/// CPU time of all threads of this process. clock_gettime(2)
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -282,7 +282,7 @@ pub(super) fn imbalance(parameters: &Parameters) -> Result<Output, String> {
     Ok(sample(ops, start.elapsed()))
 }
 
-/// What a request costs.
+/// The computation of one request.
 fn compute(rounds: u64) {
     let mut random = super::Random::new(rounds);
     (0..rounds).for_each(|_| {

@@ -72,7 +72,7 @@ fn open(name: &str) -> io::Result<Tap> {
     Ok(Tap::open(name, 1, false)?.remove(0))
 }
 
-/// What is not taken, since the other end is not up or has no room, is lost.
+/// Hands frames on; those that the other end has no space for, or is not up for, are lost.
 fn hand_on(now: Instant, burst: &ReceiveBurst, to: &mut impl Device) {
     for frame in burst.frames() {
         let _ = to.transmit(

@@ -8,7 +8,7 @@ use super::generator::Interval;
 use super::window::Window;
 use crate::sample::{LASTED_S, Noise, Sample};
 
-/// What generators and meters say.
+/// Outcomes of the generators and readings of the meters.
 pub(crate) struct Driven {
     pub(crate) outcomes: Vec<Outcome>,
     /// Interval by interval, of each generator.
@@ -18,12 +18,12 @@ pub(crate) struct Driven {
 }
 
 impl Driven {
-    /// What the server made the disk read while the generator measured.
+    /// Bytes that the server made the disk read during the measurement.
     pub(crate) fn disk_read_bytes(&self) -> f64 {
         self.window.disk_read_bytes
     }
 
-    /// How many reads that were; none if no group counts them.
+    /// Number of those reads; 0 if no control group counts them.
     pub(crate) fn disk_reads(&self) -> f64 {
         self.window.disk_reads
     }

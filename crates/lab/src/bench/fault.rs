@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
-/// Why there is no sample.
+/// Reason why there is no sample.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// This sample failed; the sentence says how.

@@ -31,7 +31,7 @@ impl Generator {
     }
 }
 
-/// What a generator says of one of its intervals.
+/// An interval as a generator reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub(crate) struct Interval {
     /// From the beginning of measuring.
@@ -48,7 +48,7 @@ pub(crate) struct Interval {
     pub(crate) p99_us: f64,
 }
 
-/// How long its threads waited for their core: the one that waited longest.
+/// Time that the generator's most delayed thread waited for its core, in percent.
 pub(super) fn generator_delay_percent(outcome: &Outcome) -> f64 {
     let threads = &outcome.generator.threads;
     let share = |thread: &load::outcome::ThreadUse| {
@@ -57,11 +57,11 @@ pub(super) fn generator_delay_percent(outcome: &Outcome) -> f64 {
     threads.iter().map(share).fold(0.0, f64::max)
 }
 
-/// What another generator did.
+/// Measurement of another project's generator.
 pub(crate) struct Watched {
     /// All that it printed.
     pub(crate) said: String,
-    /// How much of its core it used once it was under way, from 0 to 1.
+    /// Part of its core that it used once under way, from 0 to 1.
     pub(crate) busy: f64,
     /// The server's CPU time from the generator's start to its end, connecting and all.
     pub(crate) server_s: f64,

@@ -45,23 +45,23 @@ use crate::testbed::{
     Launched, Link, LinkPlan, SERVER, ServerLimits, Side, Testbed, processes, sys,
 };
 
-/// How long a server may take until it answers.
+/// Time that a server may take until it answers.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a generator may take beyond its time.
+/// Time that a generator may take beyond its run.
 const END_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a server that answers may take until it has all its processes.
+/// Time that an answering server may take until it has all its processes.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How often clocks are read.
+/// Interval between readings of the clocks.
 const READ_EVERY: Duration = Duration::from_millis(20);
 /// And where that takes time from the server: a p99 must not be that of reading.
 const READ_SELDOM: Duration = Duration::from_millis(100);
 
-/// Where samples of servers are taken.
+/// Takes samples of servers.
 pub(crate) struct Bench<'a> {
     pub(crate) testbed: &'a mut Testbed,
     /// The weft that generates the load.
     pub(crate) generator: &'a Path,
-    /// How long a sample is measured.
+    /// Length of a measurement.
     pub(crate) seconds: f64,
     /// Set when the user wants to stop.
     pub(crate) stop: &'a AtomicBool,
@@ -224,8 +224,8 @@ impl Bench<'_> {
             .merged()
     }
 
-    /// As [`drive`](Bench::drive). Several generators have one core, and number `ahead` goes ahead
-    /// of the others there: else most of its p99 is how long it waits for them.
+    /// Runs several generators on one core, like [`drive`](Bench::drive), with number `ahead` ahead
+    /// of the others: otherwise most of its p99 is its wait for them.
     pub(crate) fn drive_ahead(
         &mut self,
         server: &mut Running,

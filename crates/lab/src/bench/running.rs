@@ -11,7 +11,7 @@ use super::window::Reading;
 use crate::busy;
 use crate::testbed::{Launched, Link, processes, sys};
 
-/// How long a reply to a question of the laboratory's own may take.
+/// Time that a reply to the laboratory's own request may take.
 const REPLY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server that answers.
@@ -20,11 +20,11 @@ pub(crate) struct Running {
     pub(super) host: Ipv4Addr,
     pub(crate) port: u16,
     pub(super) log: PathBuf,
-    /// Of those beside it as well.
+    /// Process ids, those of servers beside it included.
     pub(super) pids: Vec<u32>,
     /// Others that are taken for one with it.
     pub(super) beside: Vec<Running>,
-    /// It goes when the server has gone.
+    /// The link, removed after the server.
     pub(super) link: Option<Link>,
 }
 

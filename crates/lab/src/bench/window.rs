@@ -10,9 +10,9 @@ pub(super) struct Reading {
     pub(super) at: SystemTime,
     pub(super) cpu: Duration,
     pub(super) delay_ns: u64,
-    /// Of the relay on the way to it, if there is one: the laboratory's own.
+    /// CPU time of the laboratory's relay on the way to the server, if there is one.
     pub(super) relay: Duration,
-    /// Of all processors, by whatever it was used.
+    /// CPU time of all processors, for any use.
     pub(super) machine: Duration,
     pub(super) disk_read_bytes: u64,
     /// 0 without a group that counts them.
@@ -21,7 +21,7 @@ pub(super) struct Reading {
     pub(super) ticks: [u64; 2],
 }
 
-/// What the server used while the generator measured.
+/// Resources that the server used during the measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     lasts: Duration,
@@ -67,8 +67,8 @@ impl Window {
         }
     }
 
-    /// How long the server waited for its core, as far as it was not its own threads that had it:
-    /// at most what they left of it.
+    /// Time that the server waited for its core, in percent. Waits for its own threads do not
+    /// count: at most the part of the core that they left.
     pub(super) fn delay_percent(&self) -> f64 {
         let lasts_s = self.lasts.as_secs_f64();
         let left_s = (lasts_s - self.cpu_s).max(0.0);
@@ -76,7 +76,7 @@ impl Window {
     }
 }
 
-/// What a meter showed at a moment: on the line between the readings around it.
+/// A meter's reading at a moment, interpolated between the readings around it.
 fn read_at(readings: &[Reading], at: SystemTime, meter: fn(&Reading) -> f64) -> Option<f64> {
     let after = readings.iter().position(|reading| reading.at >= at)?;
     let before = &readings[after.checked_sub(1)?];

@@ -63,7 +63,7 @@ pub(super) const LIMITS: ServerLimits = ServerLimits {
 /// Requests under way at once. What comes beyond them finds no connection, and is not sent.
 const CONNECTIONS: u32 = 2000;
 
-/// How long the phases are, in samples' times. The closed loop warms up for as long as it lasts.
+/// Lengths of the phases, in samples' times. The closed loop warms up for as long as it lasts.
 const CLOSED: f64 = 0.5;
 const RISE: f64 = 6.0;
 /// Seen: with 6,000 idle connections the p99 of lighttpd's calm was half a second, so that
@@ -100,7 +100,7 @@ const STEP: &str = "200ms";
 /// above what it keeps up: of a third, by 4 % on average and up to 14 % in the steps that the
 /// overloads of 2026-11-23 brought, of a half by 1.6 and up to 7.
 const KNEE_SHARE: f64 = 0.5;
-/// So many good steps one after the other begin a recovery.
+/// Number of good steps in a row that begin a recovery.
 const GOOD_IN_A_ROW: usize = 3;
 /// And of all steps from there on, one in so many may be bad: a virtual machine stalls now and
 /// then.
@@ -122,7 +122,7 @@ pub(super) fn configurations(breadth: &Breadth) -> Vec<Configuration> {
         .collect()
 }
 
-/// What is done with web servers and caches alike; `take` starts the server.
+/// The work of an overload, for web servers and caches alike; `take` starts the server.
 pub(super) const fn work(take: crate::experiment::Take) -> Work {
     Work::Server(ServerWork {
         lasts: LASTS,
@@ -230,12 +230,12 @@ fn knee_per_s(rising: &[Interval]) -> f64 {
     rising.windows(steps as usize).map(mean).fold(0.0, f64::max)
 }
 
-/// What the intervals tell.
+/// Figures read from the intervals.
 #[derive(Debug, PartialEq)]
 struct Seen {
     /// Good replies in the overload, by the knee.
     goodput_percent: f64,
-    /// Of the requests that were sent in the overload.
+    /// Failed requests among those that were sent in the overload.
     error_percent: f64,
     /// From the end of the overload until all is as it was before.
     recovery_s: Option<f64>,
@@ -280,9 +280,9 @@ impl Seen {
     }
 }
 
-/// When the interval begins from which on all is as in the calm: replies come, none fails, every
-/// request finds a connection, and the p99 is not far above the calm's median. Its own and the next
-/// ones are so without exception, and those that follow but for a stall.
+/// The begin of the first interval from which all is as in the calm: replies come, none fails,
+/// every request finds a connection, and the p99 is not far above the calm's median. The first ones
+/// must be so without exception, later ones but for a stall.
 fn recovered(calm: &[Interval], after: &[Interval]) -> Option<f64> {
     let calm = Spread::of(calm.iter().map(|one| one.p99_us).collect())?;
     let p99_max_us = BACK_TO_NORMAL * calm.median.max(CALM_P99_MIN_US);

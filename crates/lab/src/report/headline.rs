@@ -27,7 +27,7 @@ pub(super) struct Headline {
     pub(super) greatest: f64,
 }
 
-/// Those of which there are samples.
+/// Headlines of which there are samples.
 pub(super) fn headlines(reports: &[Report<'_>]) -> Vec<Headline> {
     let of = |&(rival, experiment, system)| {
         let report = reports

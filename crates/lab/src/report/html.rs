@@ -24,7 +24,7 @@ const PAPERS: &str = "The papers: the thesis is T. Delisle, User-Level Threading
     temporal locality (FDM), IEE Proceedings Software 151(3), 2004; Rusty is the TCP/IP in user \
     space of a master's thesis, Liège 2015.";
 
-/// What a reader needs who knows neither the papers nor this project. docs/glossary.md has more.
+/// Words for a reader who knows neither the papers nor this project. docs/glossary.md has more.
 const WORDS: &[(&str, &str)] = &[
     (
         "p99",
@@ -169,7 +169,7 @@ fn words() -> String {
     format!("<details class=\"glossary\"><summary>Words</summary><dl>{words}</dl></details>")
 }
 
-/// How many expectations came out how; what did not occur is left out.
+/// Counts of the verdicts; a verdict that did not occur is left out.
 fn came_out(verdicts: &[Judgement]) -> String {
     let count = |verdict| verdicts.iter().filter(|one| **one == verdict).count();
     let met = count(Judgement::Met);
@@ -261,7 +261,7 @@ fn verdicts(page: &mut String, report: &Report<'_>) {
     }
 }
 
-/// What an empty line separates.
+/// Writes paragraphs, which empty lines separate.
 fn paragraphs(page: &mut String, text: &str) {
     for paragraph in text.split("\n\n") {
         let _ = write!(page, "<p>{}</p>", escape(paragraph));

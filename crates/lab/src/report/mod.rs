@@ -22,13 +22,13 @@ const OTHERS_PERCENT_MAX: f64 = 5.0;
 
 /// All of an experiment.
 pub struct Report<'a> {
-    /// What it is.
+    /// The experiment.
     pub experiment: &'static Experiment,
-    /// What was recorded.
+    /// Its file of samples.
     pub recorded: &'a Recorded,
     /// Configuration by configuration, system by system.
     pub rows: Rows,
-    /// What should have come out, and whether it did.
+    /// Expectations with their verdicts.
     pub expectations: Vec<Expectation>,
 }
 
@@ -49,18 +49,18 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether anything was measured.
+    /// True if anything was measured.
     pub fn has_samples(&self) -> bool {
         self.rows.all().iter().any(|row| !row.samples.is_empty())
     }
 
-    /// Whether all that could be judged came out as expected.
+    /// True if all that could be judged came out as expected.
     pub fn is_as_expected(&self) -> bool {
         let mut each = self.expectations.iter();
         each.all(|expectation| expectation.verdict != Judgement::Failed)
     }
 
-    /// What makes the figures less than they seem, in sentences.
+    /// Reservations about the figures, in sentences.
     pub fn warnings(&self) -> Vec<String> {
         let header = &self.recorded.header;
         let mut warnings = Vec::new();
@@ -165,7 +165,7 @@ impl<'a> Report<'a> {
         samples.filter(is_limited).count()
     }
 
-    /// What failed, a sentence for each system and reason.
+    /// Failures, a sentence for each system and reason.
     fn failures(&self) -> Vec<String> {
         let mut found: Vec<(&str, &str, usize, Vec<&str>)> = Vec::new();
         for row in self.rows.all() {
@@ -211,7 +211,7 @@ impl<'a> Report<'a> {
         measures.filter(is_main).map(|(_, measure)| measure)
     }
 
-    /// When, where and how it was measured: one sentence.
+    /// Date, machine and method: one sentence.
     fn receipt(&self) -> String {
         let header = &self.recorded.header;
         let date = crate::card::date_of(header.began_unix_s);
@@ -247,8 +247,8 @@ impl<'a> Report<'a> {
         format!("{}.", parts.join("; "))
     }
 
-    /// How long systems, and generators, waited for their cores: the sample in the middle. Where
-    /// programs share a core by design, waiting is no disturbance, and is not told.
+    /// Time that systems and generators waited for their cores: the median sample. Left out where
+    /// programs share a core by design, since waiting is no disturbance there.
     fn waited(&self) -> Option<String> {
         if matches!(self.experiment.work, Work::Server(work) if work.queues_by_itself) {
             return None;
@@ -260,8 +260,9 @@ impl<'a> Report<'a> {
         (delay > 0.0).then(|| format!("waited for a core: {} % of the time", show(delay)))
     }
 
-    /// How long a server's samples lasted, and what a program was asked for: `, 0.3 to 10 s each`.
-    /// An experiment may take longer than the run's measure, and a program may end by itself.
+    /// Length of a server's samples, or the time that programs were asked for: `, 0.3 to 10 s
+    /// each`. An experiment may take longer than the run's measure, and a program may end by
+    /// itself.
     fn lengths(&self) -> String {
         let rows = self.rows.all().iter();
         let is_server = matches!(self.experiment.work, Work::Server(_));
@@ -296,7 +297,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// How many samples were taken in all, those that were discarded included.
+    /// Number of samples taken, discarded ones included.
     fn samples(&self) -> usize {
         let turns = self.recorded.turns.iter();
         turns

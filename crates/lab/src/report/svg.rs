@@ -173,12 +173,12 @@ fn bar(
     x + length.max(to)
 }
 
-/// What the horizontal axis is.
+/// Quantity on the horizontal axis.
 #[derive(Clone, Copy)]
 enum Along {
-    /// Of the configurations.
+    /// A parameter of the configurations.
     Parameter(&'static str),
-    /// Of the samples.
+    /// Time within the samples.
     Time,
 }
 
@@ -194,7 +194,7 @@ struct Chart<'a> {
     marks: &'static [(f64, &'static str)],
 }
 
-/// Where a panel lies, and what it shows.
+/// Position and range of a panel.
 struct Panel {
     left: f64,
     top: f64,
@@ -309,7 +309,7 @@ impl Chart<'_> {
         points
     }
 
-    /// What both axes must hold.
+    /// The range of both axes.
     fn extent(&self) -> ((f64, f64), (f64, f64)) {
         let systems = self.report.rows.systems();
         let points = systems.iter();
@@ -360,7 +360,7 @@ impl Chart<'_> {
         y
     }
 
-    /// What kinds of lines there are, for who has not read the papers. Below what is above `y`.
+    /// Draws the key to the kinds of lines, for readers who do not know the papers, below `y`.
     fn key(&self, body: &mut String, y: f64) -> f64 {
         let kinds = match self.along {
             Along::Time => "the median of the samples at each moment",
@@ -456,8 +456,8 @@ impl Chart<'_> {
         }
     }
 
-    /// As in the thesis: the median solid, the greatest dashed, the least dotted; a band between.
-    /// Over time there are too many points for bands and marks.
+    /// Draws the lines of the thesis: the median solid, the greatest dashed, the least dotted, a
+    /// band between. Over time there are too many points for bands and marks.
     fn lines(&self, body: &mut String, panel: &Panel, is_here: impl Fn(&Configuration) -> bool) {
         for (at, system) in self.report.rows.systems().iter().enumerate() {
             let points = self.points(system, &is_here);
@@ -617,7 +617,7 @@ mod tests {
         assert!(count > 1000, "{count} texts");
     }
 
-    /// Where a text begins and ends, with letters as wide as those of DejaVu Sans.
+    /// Begin and end of a text, with letters as wide as those of DejaVu Sans.
     fn ends_of(text: &str) -> (f64, f64) {
         let attribute = |name: &str| {
             let (_, behind) = text.split_once(&format!("{name}=\""))?;

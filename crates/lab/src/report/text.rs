@@ -135,7 +135,7 @@ pub fn summary(reports: &[Report<'_>], folder: &str) -> String {
     lines.join("\n")
 }
 
-/// What a terminal has at the least.
+/// Columns of the smallest terminal.
 const COLUMNS: usize = 80;
 
 /// A table that is too wide is written in parts, each with the first column.

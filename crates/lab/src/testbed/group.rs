@@ -18,7 +18,7 @@ pub(crate) const CPU_PERIOD_US: u64 = 20_000;
 const SHARES_MOST: u64 = 262_144;
 const WEIGHT_MOST: u64 = 10_000;
 
-/// What a group has less of than the machine.
+/// Resource that a control group limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// Memory, page cache included.
@@ -46,7 +46,7 @@ impl Controller {
     }
 }
 
-/// Where groups are made.
+/// Folders of the control groups.
 pub(super) struct Groups {
     mounts: String,
     is_root: bool,
@@ -54,7 +54,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Those of this machine.
+    /// The control groups of this machine.
     pub(super) fn new(is_root: bool) -> Groups {
         Groups {
             mounts: fs::read_to_string("/proc/mounts").unwrap_or_default(),
@@ -63,7 +63,7 @@ impl Groups {
         }
     }
 
-    /// Why there are none for this; `None` if there are.
+    /// Reason why there are none of this kind; `None` if there are.
     pub(super) fn lacks(&self, controller: Controller) -> Option<String> {
         self.find(controller).err()
     }
@@ -157,7 +157,7 @@ fn settings(
     }
 }
 
-/// How many reads the disk was asked for by a group, whose reads are limited or could be.
+/// Number of reads of the disk by a group, whose reads are limited or could be.
 pub(super) fn disk_reads(group: &Path) -> Option<u64> {
     let files = ["blkio.throttle.io_serviced", "io.stat"];
     let texts = files.map(|file| fs::read_to_string(group.join(file)));

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal};
 
 use super::processes;
 
-/// How long processes that were killed, and groups that they were in, may take to go.
+/// Time that killed processes, and their control groups, may take to go.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The journal of this laboratory.

@@ -32,7 +32,7 @@ const GENERATOR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 /// Frames that wait for a TAP's reader: a crowd that asks at once, and a window of a fast link.
 const TAP_QUEUE: u32 = 10_000;
 
-/// What a link is like.
+/// Properties of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkPlan {
     pub(crate) wire: Wire,
@@ -42,7 +42,7 @@ pub(crate) struct LinkPlan {
     pub(crate) kernel: Option<&'static str>,
 }
 
-/// What lies between the ends.
+/// Medium between the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     /// A veth, to which the kernel may leave checksums, cutting and merging, or not.
@@ -58,14 +58,14 @@ pub(crate) enum Wire {
 pub(crate) struct Link {
     /// The generator's interface.
     pub(crate) near: String,
-    /// What the server's device is called.
+    /// Name of the server's device.
     pub(crate) interface: String,
     /// The server's, if it is not the laboratory's.
     pub(crate) network: Option<OwnedFd>,
     relay: Option<Launched>,
 }
 
-/// What the ends of a link are called, which no other has had.
+/// Names of a link's ends, which no other link has had.
 pub(super) fn names(number: u32) -> [String; 2] {
     [format!("near{number}"), format!("far{number}")]
 }
@@ -143,7 +143,7 @@ impl Link {
         Ok(link)
     }
 
-    /// What the relay has used of its core, if there is one.
+    /// CPU time of the relay, if there is one.
     pub(crate) fn relay_cpu(&self) -> Duration {
         let pid = self.relay.as_ref().map(Launched::pid);
         let used = pid.and_then(|pid| sys::cpu_time(pid).ok());
@@ -158,7 +158,7 @@ impl Drop for Link {
     }
 }
 
-/// Why there are no links here; `None` if there are.
+/// Reason why there are no links here; `None` if there are.
 pub(super) fn lacks(is_root: bool) -> Option<String> {
     match (is_root, in_path("ip")) {
         (false, _) => Some("links between networks need root".to_owned()),
@@ -173,8 +173,8 @@ pub(super) fn silence_ipv6() {
     let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
 }
 
-/// What comes to interfaces that are made from now on in this network is handled by `core`; with
-/// none, by that which hands it over. Documentation/networking/scaling.rst: Receive Packet Steering
+/// Lets `core` handle what arrives at interfaces made from now on in this network; without one, the
+/// core that hands it over does. Documentation/networking/scaling.rst: Receive Packet Steering
 fn handle_receipts_on(core: Option<usize>) -> io::Result<()> {
     let path = Path::new("/proc/sys/net/core/rps_default_mask");
     let mask = core.map_or("0".to_owned(), mask);
@@ -267,9 +267,9 @@ mod tests {
         std::thread::spawn(test).join().unwrap();
     }
 
-    /// Which cores handle what comes to an interface of this thread's network, by its first queue;
-    /// nothing if that is not said.
-    /// The files of interfaces are of the network in which they were mounted. sysfs(5)
+    /// Cores that handle what arrives at an interface of this thread's network, by its first queue;
+    /// empty if that is not set. The files of interfaces are of the network in which they were
+    /// mounted. sysfs(5)
     fn handlers(interface: &str) -> String {
         let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
         let shown = Command::new("unshare")

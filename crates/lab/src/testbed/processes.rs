@@ -23,7 +23,7 @@ pub(crate) fn of_sessions(leaders: &[u32]) -> Vec<Process> {
     members
 }
 
-/// When a process began; `None` if there is none of this number.
+/// Start time of a process, in clock ticks; `None` if there is none of this number.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     Some(read(pid)?.start_ticks)
 }
@@ -53,7 +53,7 @@ pub(crate) fn ticks(pid: u32) -> Option<[u64; 2]> {
     Some([field(14)?, field(15)?])
 }
 
-/// How long the threads of a process were ready and had no core, in nanoseconds: the second field
+/// Time that the threads of a process were ready and had no core, in nanoseconds: the second field
 /// of schedstat.
 pub(crate) fn run_delay_ns(pid: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))

@@ -16,14 +16,14 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CpuSet, LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// What a child does to itself between `fork` and `exec`.
+/// Settings that a child makes for itself between `fork` and `exec`.
 #[derive(Default)]
 pub(crate) struct Settling {
     /// The cores that it may use; all if there are none.
     pub(crate) cores: Vec<usize>,
-    /// It goes ahead of everything else on that core, where this process may ask for that.
+    /// True if it goes ahead of everything else on that core, where this process may ask for that.
     pub(crate) first: bool,
-    /// It runs whenever it can, and all others have what it leaves.
+    /// True if it runs whenever it can, and all others have what it leaves.
     pub(crate) real_time: bool,
     /// Opened for writing: `cgroup.procs` of each group that it joins.
     pub(crate) groups: Vec<OwnedFd>,
@@ -90,7 +90,7 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
     unsafe { command.pre_exec(child) };
 }
 
-/// Of a server in real time, and of the thread that reads its clocks, which goes ahead of it.
+/// Priority of a server in real time; the thread that reads its clocks goes ahead of it.
 const SERVER_PRIORITY: libc::c_int = 1;
 const READER_PRIORITY: libc::c_int = 2;
 
@@ -136,7 +136,7 @@ impl Drop for Ahead {
     }
 }
 
-/// Why no program can be started [in real time](Settling::real_time) here, if so.
+/// Reason why no program can be started [in real time](Settling::real_time) here, if any.
 pub(super) fn lacks_real_time() -> Option<String> {
     let denied = Ahead::go().err()?;
     Some(format!("programs in real time need root: {denied}"))

@@ -64,7 +64,7 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a terminal has at the least.
+/// Columns of the smallest terminal.
 const COLUMNS: usize = 80;
 
 /// A name and a text, which is folded beside it.
@@ -270,8 +270,7 @@ fn writable(folder: &Path) -> Result<(), Failure> {
     })
 }
 
-/// What the first of some experiments may take of the time that is left for all of them: as much of
-/// it as it takes of what all take.
+/// The first experiment's share of the time that is left for all: in proportion to their lengths.
 fn share_of(left: Duration, each: &[Duration]) -> Duration {
     let all: Duration = each.iter().sum();
     if all.is_zero() {
@@ -281,7 +280,7 @@ fn share_of(left: Duration, each: &[Duration]) -> Duration {
     }
 }
 
-/// Where experiments are run.
+/// The environment in which experiments run.
 struct Laboratory {
     folder: PathBuf,
     generator: PathBuf,
@@ -324,7 +323,7 @@ impl Laboratory {
         self.stop.is_wished()
     }
 
-    /// What a run ends with that was stopped.
+    /// The failure of a run that was stopped.
     ///
     /// # Errors
     /// The exit code.
@@ -424,7 +423,7 @@ fn report(
     Ok(())
 }
 
-/// What was recorded below a folder of results.
+/// Files of samples below a folder of results.
 fn recorded(folder: &Path) -> Result<Vec<(&'static Experiment, Recorded)>, Failure> {
     let mut recorded = Vec::new();
     for experiment in CATALOG {
@@ -625,7 +624,7 @@ fn only(
     Ok(())
 }
 
-/// Which of the user's own systems no experiment has: a server beside experiments of runtimes.
+/// Systems of the user's own that no experiment has: a server beside experiments of runtimes.
 fn without_part<'a>(
     experiments: &[&Experiment],
     systems: &'a [System],
@@ -714,7 +713,7 @@ fn unknown_peer(run: &Run) -> Option<&String> {
     run.peers.iter().flatten().find(|name| !known(name))
 }
 
-/// Where the XDG base directory specification wants it.
+/// Default folder of the peers, by the XDG base directory specification.
 fn peers_folder() -> Result<PathBuf, Failure> {
     let absolute = |name| {
         std::env::var_os(name)

@@ -102,10 +102,11 @@ fn transfer() -> Option<String> {
                     }
                 } else if round.is_led_by(me) {
                     let mut lead = || round.lead(me, &mut random, Notify::notify_one);
-                    match blocks {
+                    if blocks {
                         // The processor's other tasks move to another thread first.
-                        true => tokio::task::block_in_place(lead),
-                        false => lead(),
+                        tokio::task::block_in_place(lead);
+                    } else {
+                        lead();
                     }
                 }
             }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What is answered.
+/// Replies of a ceiling, by protocol.
 pub(super) enum Replies {
     /// Whole replies by the target of the request.
     Web(HashMap<Vec<u8>, Vec<u8>>),
@@ -13,12 +13,12 @@ pub(super) enum Replies {
     Cache(Vec<u8>),
 }
 
-/// What has become of some input.
+/// Result of answering some input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answered {
-    /// So much of it has been used.
+    /// Bytes of input used.
     pub(super) used: usize,
-    /// Whether the connection ends with these replies.
+    /// True if the connection ends with these replies.
     pub(super) closes: bool,
 }
 

@@ -12,7 +12,7 @@ use super::{INPUT_BYTES, REQUEST_BYTES_MAX};
 
 const ENTRIES: u32 = 4096;
 
-/// What a completion is of, in the upper half of its user data.
+/// Kinds of completions, in the upper half of their user data.
 const ACCEPT: u64 = 0;
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
@@ -21,7 +21,7 @@ const SEND: u64 = 2;
 /// the bytes of `input` or of `output`, which are neither moved nor freed.
 struct Connection {
     socket: OwnedFd,
-    /// What has arrived and is not answered: the first `filled` bytes.
+    /// Input that is not answered yet: the first `filled` bytes.
     input: Vec<u8>,
     filled: usize,
     output: Vec<u8>,

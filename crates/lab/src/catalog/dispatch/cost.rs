@@ -34,7 +34,7 @@ const KINDS: &[&str] = &[
     "select",
 ];
 
-/// How many are ready at a time, and beside how many idle ones.
+/// Numbers of ready descriptors, each with numbers of idle ones.
 const ALL: &[(u64, &[u64])] = &[(1, IDLE), (10, IDLE), (100, IDLE)];
 const IDLE: &[u64] = &[0, 1000, 3000, 6000];
 const QUICK: &[(u64, &[u64])] = &[(1, &[0, 3000]), (10, &[3000])];
@@ -53,11 +53,10 @@ fn label(idle: u64, ready: u64) -> String {
     format!("{idle} idle, {ready} at a time")
 }
 
-/// What LAP is to reach, what this crate may cost over the bare call, and the order in which the
-/// mechanisms were before they were wrapped in anything. All of it beside the most idle descriptors
-/// that are measured.
+/// Targets of LAP, the overhead of this crate over the bare call, and the order of the mechanisms
+/// before they were wrapped, all beside the most idle descriptors.
 ///
-/// Seen: epoll by level was held to the bare call, which is by edge, and was dearer by a third, for
+/// Seen: epoll by level was held to the bare call, which is by edge, and took a third longer, for
 /// the kernel looks once more at what it has reported.
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS);
@@ -129,8 +128,8 @@ mod tests {
         not_met.map(|one| one.says).collect()
     }
 
-    /// What was measured first does not all agree with what is wanted: LAP was 2.95 times FDM's
-    /// best, and epoll beside FDM was behind by a third, where the summary had them about equal.
+    /// Targets that the first measurement missed: LAP took 2.95 times FDM's best, and epoll was
+    /// behind FDM by a third, where the summary had them about equal.
     #[test]
     fn expected_order_of_dispatchers() {
         let not_met = not_met(KNOWN);

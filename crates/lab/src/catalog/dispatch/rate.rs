@@ -87,7 +87,7 @@ fn take(
     Ok(bench.drive(&mut server, &[load])?.sample())
 }
 
-/// How many signals may be queued: the number in the name.
+/// The limit on queued signals: the number in the name.
 fn queue_of(kind: &str) -> Option<u64> {
     kind.split(' ').find_map(|word| word.parse().ok())
 }

@@ -29,7 +29,7 @@ const LASTS: f64 = 4.0;
 const LOSSY_SECONDS_MIN: u64 = 10;
 const DELAY_MS: u64 = 20;
 const BYTES: u64 = 100_000_000;
-/// Where much is lost: a generator waits for the replies that are under way at its end.
+/// Bytes of a reply where much is lost: a generator waits for the replies under way at its end.
 const BYTES_LOSSY: u64 = 1_000_000;
 const LOSSES_PER_MILLE: [u64; 4] = [0, 1, 10, 50];
 

@@ -39,7 +39,7 @@ const fn over_mtu(measure: usize) -> Figure {
 /// In samples' times: at small MTUs a second has few pages.
 const LASTS: f64 = 2.0;
 
-/// What is measured, and Rusty's goodput by that of Linux.
+/// MTUs, and Rusty's goodput divided by that of Linux.
 const MTUS: &[(u64, f64)] = &[
     (128, 2.0),
     (256, 1.9),

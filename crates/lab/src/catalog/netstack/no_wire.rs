@@ -24,7 +24,7 @@ const RATE: Measure = Measure {
     ..Measure::RATE
 };
 
-/// Of few connections it would be the noise of pages.
+/// Memory of an idle connection; of few it would be the noise of pages.
 const BYTES: Measure = Measure {
     name: "bytes_per_end",
     title: "resident memory of an idle connection's end",

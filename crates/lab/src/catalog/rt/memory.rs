@@ -32,7 +32,7 @@ const COUNTS: [(&str, u64); 3] = [
 ];
 const MILLION: &str = "1,000,000 fibers";
 
-/// How long starting them all takes.
+/// Time to start all fibers.
 const START: Measure = Measure {
     of: Some(|_, values| values.get("seconds").copied()),
     ..operation("start_s", "time to start all", "s")
@@ -42,7 +42,7 @@ const END: Measure = Measure {
     is_told: true,
     ..less("end_seconds", "time to end all", "s")
 };
-/// It costs nothing until it is touched, but a process has only so much.
+/// Address space of each: it costs nothing until it is touched, but a process has a limit.
 const VIRTUAL: Measure = Measure {
     of: Some(|_, values| Some(values.get("virtual_bytes")? / values.get("ops")?)),
     is_told: true,

@@ -46,13 +46,13 @@ pub(in crate::catalog) const WEB_DISK: Experiment = Experiment {
 
 const AS_IT_IS: &str = "the disk as it is";
 const SLOW: &str = "1,000 reads per second";
-/// Of the thesis's 21,600 files.
+/// Scale of the thesis's 21,600 files.
 const SCALE: &str = "0.3";
 /// A tenth of the file set, for the server and the page cache that it fills.
 const MEMORY_BYTES: u64 = 70_000_000;
 const HOT_FILES: usize = 16;
 const HOT_BYTES: usize = 4096;
-/// How long a sample is warmed, and then measured, in samples' times.
+/// Lengths of warm-up and measurement, in samples' times.
 const UNITS: f64 = 3.0;
 /// On the slow disk, at least: in this time it reads each file once.
 const SLOW_WARM_UP_S: f64 = 6.5;
@@ -62,7 +62,7 @@ const SET: Measure = Measure {
     ..Measure::RATE
 };
 const HOT: Measure = more("hot_per_s", "replies of files in memory", "per second");
-/// Of the file set: its generator is the first.
+/// The p99 of the file set, whose generator is the first.
 const P99: Measure = Measure {
     is_told: true,
     ..Measure::P99

@@ -69,8 +69,8 @@ fn installed(bench: &Bench<'_>) -> Option<System> {
     all.find(|one| matches!(one.start, Start::Generator { .. }) && one.kind == "wrk")
 }
 
-/// What wrk said, and the server's CPU time by wrk's own count of requests: starting and ending it
-/// takes time as well, in which no request comes.
+/// The figures that wrk printed, and the server's CPU time by wrk's own count of requests: its
+/// start and end take time without requests.
 fn figures(said: &str, server_s: f64) -> Result<[(&'static str, f64); 2], Fault> {
     let is_sound = !said.contains("Socket errors") && !said.contains("Non-2xx");
     let rate = number_behind(said, "Requests/sec:").filter(|_| is_sound);

@@ -39,7 +39,7 @@ pub(super) const SERVERS: &[&str] = &[
     "ceiling event",
 ];
 
-/// Those of long sweeps.
+/// Systems of long sweeps.
 pub(super) const FAST_SERVERS: &[&str] = &[
     "weft",
     "weft epoll",

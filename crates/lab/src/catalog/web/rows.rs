@@ -27,7 +27,7 @@ pub(in crate::catalog) const WEB_ROWS: Experiment = Experiment {
     expectations,
 };
 
-/// What is asked, and what others should cost by what weft does.
+/// A configuration, and how many times more CPU than weft others should need in it.
 struct Row {
     label: &'static str,
     size: u64,

@@ -61,13 +61,13 @@ const BUSY_RATE: Measure = Measure {
 
 const SIZE: u64 = 400;
 const PATH: &str = "/400.html";
-/// Of each generator, for each worker that there is.
+/// Connections of each generator for each worker.
 const CONNECTIONS: u64 = 16;
-/// It is rounded up to whole intervals.
+/// Warm-up, rounded up to whole intervals.
 const WARM_UP: &str = "--warm-up 300ms --interval 100ms";
-/// How long workers are kept busy, in samples' times.
+/// Time that workers are kept busy, in samples' times.
 const BUSY: f64 = 0.3;
-/// What is half of the load for one of two workers, in percent of what they reach.
+/// Half of the load for one of two workers, in percent of the rate that both reach.
 const SHARE: u64 = 25;
 
 const ONE: &str = "1 server, 1 worker";

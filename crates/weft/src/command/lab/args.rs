@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use crate::value;
 
-/// What was typed.
+/// The command that was typed.
 pub(crate) enum LabCommand {
     /// Say what there is, or what some of it is about.
     List { names: Vec<String> },
@@ -27,7 +27,7 @@ pub(crate) enum LabCommand {
     Guard { journal: PathBuf },
 }
 
-/// How samples are taken, by all commands that take some.
+/// Settings of all commands that take samples.
 pub(crate) struct Measuring {
     pub(super) folder: PathBuf,
     pub(super) scratch: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct Measuring {
     pub(super) weft: Option<PathBuf>,
 }
 
-/// How to run which experiments.
+/// Settings of `weft lab run`.
 pub(crate) struct Run {
     pub(super) names: Vec<String>,
     pub(super) quick: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Run {
     pub(super) measuring: Measuring,
 }
 
-/// Which builds or runs to compare, and how.
+/// Settings of `weft lab compare`.
 pub(crate) struct Compare {
     pub(super) old: PathBuf,
     pub(super) new: PathBuf,
@@ -226,7 +226,7 @@ fn path(name: &'static str, value: &'static str) -> Arg {
         .value_parser(value_parser!(PathBuf))
 }
 
-/// What clap has found.
+/// The command that clap has read.
 pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
     let (name, matches) = matches.subcommand().expect("clap demands a command");
     let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
@@ -275,7 +275,7 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
 const RESULTS: &str = "weft-lab";
 /// Not among the results of runs.
 const COMPARISONS: &str = "weft-lab/compare";
-/// As servers, and as fibers; one name is of both.
+/// Forms of weft as a server and as fibers; one name is of both.
 const FORMS: [&str; 5] = [
     "weft",
     "weft epoll",
@@ -303,7 +303,7 @@ impl Measuring {
     }
 }
 
-/// What the long help says behind the options.
+/// Sections of the long help behind the options.
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
     (
         "Examples",

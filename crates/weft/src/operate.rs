@@ -1,5 +1,5 @@
-//! What `weft serve` and `weft cache` have in common as processes: a server with its admin
-//! endpoint, signals, systemd, and the change of user.
+//! The process around a server, the same for `weft serve` and `weft cache`: admin endpoint,
+//! signals, systemd, listeners, change of user.
 
 mod admin;
 
@@ -39,7 +39,7 @@ impl Hosted {
     /// the process.
     ///
     /// # Errors
-    /// What the kernel says to new threads and descriptors.
+    /// A sentence if no thread or descriptor can be created.
     pub(crate) fn new(
         server: Arc<Server>,
         tls: Option<Arc<Tls>>,
@@ -47,39 +47,46 @@ impl Hosted {
         write_more: impl Fn(&Server, &mut MetricsWriter) + Send + Sync + 'static,
     ) -> Result<Hosted, Failure> {
         let is_draining = Arc::new(AtomicBool::new(false));
-        let admin = match admin.is_empty() {
-            true => None,
-            false => {
-                let (drains, server, tls) = (is_draining.clone(), server.clone(), tls.clone());
-                let fibers = match server.inspector() {
-                    Some(inspector) => Route::fibers(inspector),
-                    None => Route::no_fibers(&server.describe()),
-                };
-                let metrics = move |out: &mut MetricsWriter| {
-                    server.write_metrics(out);
-                    write_more(&server, out);
-                    if let Some(tls) = &tls {
-                        tls.write_metrics(out);
-                    }
-                    process::write_metrics(out);
-                };
-                let health = Route::health(move || drains.load(Ordering::Relaxed));
-                let routes = vec![Route::metrics(metrics), health, fibers];
-                let started = Admin::start(admin, routes);
-                Some(started.map_err(|error| {
-                    Failure::Running(why_no_threads("the admin endpoint", &error))
-                })?)
-            }
-        };
-        Ok(Hosted {
+        let mut hosted = Hosted {
             server,
             tls,
             is_draining,
-            _admin: admin,
-        })
+            _admin: None,
+        };
+        if !admin.is_empty() {
+            let started = Admin::start(admin, hosted.routes(write_more));
+            hosted._admin =
+                Some(started.map_err(|error| {
+                    Failure::Running(why_no_threads("the admin endpoint", &error))
+                })?);
+        }
+        Ok(hosted)
     }
 
-    /// Reads the certificate again, if there is one.
+    fn routes(
+        &self,
+        write_more: impl Fn(&Server, &mut MetricsWriter) + Send + Sync + 'static,
+    ) -> Vec<Route> {
+        let fibers = match self.server.inspector() {
+            Some(inspector) => Route::fibers(inspector),
+            None => Route::no_fibers(&self.server.describe()),
+        };
+        let server = Arc::clone(&self.server);
+        let tls = self.tls.clone();
+        let metrics = move |out: &mut MetricsWriter| {
+            server.write_metrics(out);
+            write_more(&server, out);
+            if let Some(tls) = &tls {
+                tls.write_metrics(out);
+            }
+            process::write_metrics(out);
+        };
+        let is_draining = Arc::clone(&self.is_draining);
+        let health = Route::health(move || is_draining.load(Ordering::Relaxed));
+        vec![Route::metrics(metrics), health, fibers]
+    }
+
+    /// Reads the certificate again, if one is used.
     pub(crate) fn reload_certificate(&self, warn: impl Fn(&str)) -> Option<Part> {
         let reloaded = self.tls.as_ref()?.reload();
         if reloaded.is_ok() {
@@ -88,7 +95,7 @@ impl Hosted {
         Some(("the certificate", reloaded))
     }
 
-    /// Reports certificates that clients will refuse.
+    /// Warns of certificates that clients will refuse.
     pub(crate) fn warn_of_certificates(&self, warn: impl Fn(&str)) {
         let tls = self.tls.iter();
         for warning in tls.flat_map(|tls| tls.warnings(SystemTime::now())) {
@@ -96,28 +103,28 @@ impl Hosted {
         }
     }
 
-    /// Takes no more connections, and lets the open ones finish within the drain time-out. Returns
-    /// how many were cut.
+    /// Stops accepting, and lets open connections finish within the drain time-out. Returns the
+    /// number of connections cut.
     pub(crate) fn drain(&self) -> usize {
         self.is_draining.store(true, Ordering::Relaxed);
         self.server.drain()
     }
 }
 
-/// Signals to the process, and requests of clients that count as signals.
+/// Signals to the process, and client requests that act as signals.
 pub(crate) struct Orders {
     asked: Receiver<Signal>,
-    /// For requests that are not signals.
+    /// Sender for client requests.
     pub(crate) sender: Sender<Signal>,
     _signals: Signals,
 }
 
 impl Orders {
-    /// Takes signals from now on. Call it before the sockets exist: a program that can connect may
+    /// Starts to receive signals. Call it before the sockets exist: a program that can connect may
     /// also send a signal.
     ///
     /// # Errors
-    /// What the kernel says to a new thread.
+    /// A sentence if no thread can be started.
     pub(crate) fn take() -> Result<Orders, Failure> {
         let (sender, asked) = mpsc::channel();
         let signals = sender.clone();
@@ -133,8 +140,8 @@ impl Orders {
         })
     }
 
-    /// Tells systemd that the server runs, and obeys signals until one says stop. Then drains the
-    /// server.
+    /// Notifies systemd that the server is ready, handles signals until one asks to stop, and drains
+    /// the server.
     pub(crate) fn obey(self, operated: &mut impl Operated) {
         tell_systemd(&[NotifyState::Ready]);
         while let Ok(signal) = self.asked.recv() {
@@ -150,36 +157,35 @@ impl Orders {
     }
 }
 
-/// Something that was to be read again, and what is wrong with it; what was read before goes on
-/// then.
+/// Part of a reload and its result; after an error the part keeps its old state.
 pub(crate) type Part = (&'static str, Result<(), String>);
 
 /// A running server that obeys signals.
 pub(crate) trait Operated {
-    /// Reads again what can change while the server runs, each part by itself.
+    /// Reloads each part that can change while the server runs.
     fn reload(&mut self) -> Vec<Part>;
 
-    /// Prints what the server is doing. `false` if SIGUSR1 means stop instead.
+    /// Prints the state of the server; `false` if SIGUSR1 means stop instead.
     fn dump(&self) -> bool;
 
-    /// How many connections are open, and how long they may take to end.
+    /// Number of open connections, and the drain time-out.
     fn open(&self) -> (usize, Duration);
 
-    /// Ends the connections. Returns how many were cut.
+    /// Drains the server; returns the number of connections cut.
     fn drain(&self) -> usize;
 
     /// Reports a success.
     fn say(&self, text: &str);
 
-    /// Reports a failure that the server survived.
+    /// Reports a failure after which the server still runs.
     fn warn(&self, text: &str);
 
-    /// Reports that connections were cut at the end.
+    /// Reports connections cut at the end of a drain.
     fn say_cut(&self, text: &str);
 }
 
 fn reload(operated: &mut impl Operated) {
-    // The time tells systemd this READY from an earlier one. sd_notify(3)
+    // The time distinguishes this READY from an earlier one. sd_notify(3)
     let begun = NotifyState::monotonic_usec_now();
     let states: Vec<_> = [NotifyState::Reloading].into_iter().chain(begun).collect();
     tell_systemd(&states);
@@ -194,15 +200,15 @@ fn reload(operated: &mut impl Operated) {
             }
         }
     }
-    match is_whole {
-        true => operated.say("reloaded"),
-        false if done.is_empty() => {}
-        false => operated.say(&format!("reloaded all the same: {}", done.join(" and "))),
-    }
     process::note_reload(is_whole);
-    let status = match is_whole {
-        true => "reloaded",
-        false => "running; the last reload failed: see the log",
+    let status = if is_whole {
+        operated.say("reloaded");
+        "reloaded"
+    } else {
+        if !done.is_empty() {
+            operated.say(&format!("reloaded nevertheless: {}", done.join(" and ")));
+        }
+        "running; the last reload failed: see the log"
     };
     tell_systemd(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
@@ -229,20 +235,20 @@ fn stopping(open: usize, patience: Duration) -> String {
     )
 }
 
-/// Does nothing unless systemd asked for it (`NOTIFY_SOCKET`).
+/// Notifies systemd if it asked for that (`NOTIFY_SOCKET`).
 fn tell_systemd(states: &[NotifyState<'_>]) {
-    // If systemd does not listen, its own time-out notices; the server goes on.
+    // On failure systemd's own time-out notices; the server runs on.
     let _ = sd_notify::notify(states);
 }
 
 /// Addresses to listen at, each with TLS or without.
 pub(crate) type NetstackAddresses = Vec<(Address, Option<Arc<Tls>>)>;
 
-/// Opens where connections come from: the device of a netstack, which listens at `netstack_addresses` with so
-/// long a `backlog`, if that is the engine; else sockets, and what the engine binds besides.
+/// Opens the sources of connections: for the netstack engine its device, which listens at `netstack_addresses`
+/// with this `backlog`; otherwise sockets, and those that the engine adds.
 ///
 /// # Errors
-/// A sentence with what is in the way.
+/// A sentence with the cause.
 pub(crate) fn open(
     common: &Common,
     inherited: Vec<Inherited>,
@@ -261,9 +267,9 @@ pub(crate) fn open(
     Ok((listeners, None))
 }
 
-/// The inherited listeners, or else those that `bind` makes; both if addresses were named. `bind`
-/// leaves out addresses that inherited listeners have: systemd may hold the port that the
-/// configuration names.
+/// Returns the inherited listeners, or those that `bind` opens if there are none; both if addresses
+/// were configured. `bind` leaves out addresses of inherited listeners: systemd may hold the port
+/// that the configuration names.
 ///
 /// # Errors
 /// Those of `bind`.
@@ -284,7 +290,7 @@ pub(crate) fn listeners(
 /// Listens at each address that no listener of `inherited` has.
 ///
 /// # Errors
-/// The first address that cannot be had, and why.
+/// A sentence on the first address that cannot be bound.
 pub(crate) fn bind_all(addresses: &[Address], inherited: &[Bound]) -> Result<Vec<Bound>, Failure> {
     let mut bound = Vec::new();
     for address in addresses {
@@ -293,11 +299,11 @@ pub(crate) fn bind_all(addresses: &[Address], inherited: &[Bound]) -> Result<Vec
     Ok(bound)
 }
 
-/// Gives up root's rights, and the files of Unix sockets to the new user; `remedy` follows what
-/// the kernel says.
+/// Changes to another user, to whom the files of Unix sockets are given first. `remedy` is appended
+/// to the error message.
 ///
 /// # Errors
-/// What the kernel says, and the remedy.
+/// The kernel's error and the remedy.
 pub(crate) fn become_user<'a>(
     ids: Option<&Ids>,
     sockets: impl IntoIterator<Item = &'a Bound>,
@@ -305,7 +311,7 @@ pub(crate) fn become_user<'a>(
 ) -> Result<(), Failure> {
     let Some(ids) = ids else { return Ok(()) };
     let user = ids.user;
-    // Without root's rights it is the old user's, unless that is the new one.
+    // Only root may give a file to another user.
     if rustix::process::geteuid().is_root() {
         for bound in sockets {
             bound.give_to(user, ids.group).map_err(|error| {
@@ -318,7 +324,7 @@ pub(crate) fn become_user<'a>(
         .map_err(|error| Failure::Running(format!("cannot become user {user}: {error}{remedy}")))
 }
 
-/// A failure after the command line was read.
+/// Returns a failure that is not a usage error.
 pub(crate) fn running(error: impl ToString) -> Failure {
     Failure::Running(error.to_string())
 }
@@ -329,10 +335,10 @@ mod tests {
 
     use super::*;
 
-    /// Seen: a mistake in the file of users kept a new certificate away. Cause: the parts of a
-    /// reload came one after the other, until one failed. Cure: each is tried.
+    /// Seen: a mistake in the file of users prevented the reload of the certificate. Cause: a reload
+    /// ended at the first part that failed. Cure: each part is tried.
     #[test]
-    fn a_mistake_in_one_part_of_a_reload_keeps_no_other_away() {
+    fn failed_part_of_a_reload_stops_no_other() {
         struct Parts(Vec<Part>, RefCell<Vec<String>>);
         impl Operated for Parts {
             fn reload(&mut self) -> Vec<Part> {
@@ -368,13 +374,13 @@ mod tests {
         check(vec![torn()], &["not reloaded: -Y: torn"]);
         let both = [
             "not reloaded: -Y: torn",
-            "reloaded all the same: the certificate",
+            "reloaded nevertheless: the certificate",
         ];
         check(vec![torn(), whole()], &both);
     }
 
     #[test]
-    fn what_may_finish_is_said_only_if_there_is_any() {
+    fn stopping_message_counts_connections() {
         let stopping = |open| stopping(open, Duration::from_secs(25));
         assert_eq!(stopping(0), "stopping");
         assert_eq!(stopping(1), "stopping: 1 connection may finish within 25 s");

@@ -267,7 +267,7 @@ def a_mistake_in_the_users_keeps_no_certificate_away(world):
             place.write_bytes(new.read_bytes())
         server.signal(signal.SIGHUP)
         wait_for("the mistake is said", lambda: "not reloaded: -Y" in server.output())
-        wait_for("and what was read", lambda: "reloaded all the same: the certificate" in server.output())
+        wait_for("and what was read", lambda: "reloaded nevertheless: the certificate" in server.output())
         with tls_client(server, new_authority) as client:
             expect_equal("the password", client.set(b"auth", b"ada lovelace"), b"STORED")
 

@@ -1,8 +1,7 @@
-//! `weft doctor`: what this kernel and these limits allow, and what to change.
+//! `weft doctor`: features and limits of this machine, and the commands that change them.
 //!
-//! There are three steps. [`Facts::read`] asks the machine. [`judge()`] says ok, warn or bad and
-//! what to change; it is a pure function, so tests can feed it. [`Report::print`] sets the result
-//! in columns.
+//! [`Facts::read`] reads the machine. [`judge()`] turns the facts into findings with advice; it is a
+//! pure function. [`Report::print`] formats the findings in columns.
 
 mod facts;
 mod judge;
@@ -16,14 +15,14 @@ use crate::value::fold;
 pub(crate) use facts::Facts;
 pub(crate) use judge::judge;
 
-/// How good it is.
+/// Rating of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
     Ok,
-    /// It works, but less well than it could.
+    /// Works, but could be better.
     Warn,
-    /// It keeps a server from working.
+    /// Prevents a server from working.
     Bad,
 }
 
@@ -34,12 +33,12 @@ pub(crate) struct Finding {
     pub(crate) name: &'static str,
     pub(crate) verdict: Verdict,
     pub(crate) value: String,
-    /// What it means and what to change, ready to be pasted.
+    /// Meaning, and the change to make, with commands to paste.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<String>,
 }
 
-/// All of it.
+/// The findings on one machine.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) version: &'static str,
@@ -63,10 +62,10 @@ impl Report {
         }
     }
 
-    /// Prints it for people.
+    /// Prints the report as text.
     ///
     /// # Errors
-    /// What writing reports.
+    /// Errors of `out`.
     pub(crate) fn print(&self, out: &mut impl Write, paint: Paint) -> io::Result<()> {
         let Report {
             version,
@@ -121,7 +120,7 @@ impl Report {
     }
 }
 
-// Where the advice is broken: 80 columns minus the margin.
+// Width of the advice: 80 columns minus the margin.
 const ADVICE_WIDTH: usize = 70;
 
 impl Finding {
@@ -146,14 +145,14 @@ impl Finding {
     }
 }
 
-/// Breaks a text at its own line ends and at spaces. A line that begins with a space is a command
-/// to paste and stays whole.
+/// Wraps a text at spaces. A line that begins with a space is a command to paste and is kept whole.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.lines() {
-        match paragraph.starts_with(' ') {
-            true => lines.push(paragraph.to_owned()),
-            false => lines.extend(fold(paragraph, width)),
+        if paragraph.starts_with(' ') {
+            lines.push(paragraph.to_owned());
+        } else {
+            lines.extend(fold(paragraph, width));
         }
     }
     lines
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_is_aligned_and_sums_up() {
+    fn report_is_aligned_and_summed_up() {
         let finding = |name, verdict| Finding {
             section: "Limits",
             name,
@@ -209,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn advice_breaks_at_spaces_but_commands_stay_whole() {
+    fn advice_wraps_and_commands_do_not() {
         assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
         assert_eq!(wrap("a\n  b c d e f", 5), ["a", "  b c d e f"]);
     }
 
     #[test]
-    fn this_machine_can_be_judged() {
+    fn report_on_this_machine() {
         let report = Report::of(&Facts::read());
         assert!(report.findings.len() > 10);
         serde_json::to_string(&report).unwrap();

@@ -1,4 +1,4 @@
-//! Files that are written whole or stay as they were: a disk that is full costs no older report.
+//! Files read as a whole, and files replaced as a whole: a full disk leaves the old file intact.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -7,58 +7,60 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// Writes a file, under another name beside it first. What is no regular file (a pipe, a device) is
-/// written as it is; so is a file in a folder where none can be made. A file that no other can take
-/// the place of, such as one that is mounted by itself, gets the bytes when they are all there.
+/// Replaces a file by a new one, which is written beside it first. A pipe or a device is written
+/// in place; so is a file in a directory where no file can be created. A file that cannot be
+/// replaced, such as a mount point, gets the bytes once all of them are on the disk.
 ///
 /// # Errors
-/// What the kernel says. A regular file is then as it was.
+/// The kernel's error. A regular file is unchanged then.
 pub(crate) fn write(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
+    use io::ErrorKind::{InvalidFilename, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     let Some((path, old)) = replaceable(path) else {
         return written(File::create(path)?, write).map(drop);
     };
     let beside = beside(&path);
     let file = match create(&beside, old.as_ref()) {
-        Err(error) if is_no_place(&error) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                PermissionDenied | ReadOnlyFilesystem | InvalidFilename
+            ) =>
+        {
             return written(File::create(path)?, write).map(drop);
         }
         created => created?,
     };
     let put = written(file, write)
-        // Some file systems tell only now that they are full.
+        // Some file systems report only now that they are full.
         .and_then(|file| file.sync_data())
-        .and_then(|()| put_in_place(&beside, &path, old.is_some()));
+        .and_then(|()| match fs::rename(&beside, &path) {
+            // A mount point, or another user's file in a directory such as /tmp.
+            Err(error)
+                if old.is_some() && matches!(error.kind(), ResourceBusy | PermissionDenied) =>
+            {
+                fs::copy(&beside, &path)?;
+                fs::remove_file(&beside)
+            }
+            renamed => renamed,
+        });
     if put.is_err() {
-        // What is half written is of no use.
         let _ = fs::remove_file(&beside);
     }
     put
 }
 
-fn put_in_place(beside: &Path, path: &Path, is_there: bool) -> io::Result<()> {
-    use io::ErrorKind::{PermissionDenied, ResourceBusy};
-    match fs::rename(beside, path) {
-        // A mount point, or another user's file in a folder such as /tmp.
-        Err(error) if is_there && matches!(error.kind(), ResourceBusy | PermissionDenied) => {
-            fs::copy(beside, path)?;
-            fs::remove_file(beside)
-        }
-        renamed => renamed,
-    }
-}
-
-/// As [`write()`], with these bytes.
+/// Replaces a file by one with these bytes; see [`write()`].
 pub(crate) fn write_bytes(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     write(path, |out| out.write_all(bytes.as_ref()))
 }
 
-/// The file that another may take the place of, behind all links; and what it is, if it is there.
+/// The regular file to replace, with links resolved, and its metadata if it exists.
 fn replaceable(path: &Path) -> Option<(PathBuf, Option<Metadata>)> {
     match fs::metadata(path) {
-        Ok(old) if old.is_file() && !leads_to_open_file(path) => {
+        Ok(old) if old.is_file() && !is_descriptor(path) => {
             Some((fs::canonicalize(path).ok()?, Some(old)))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
@@ -68,24 +70,18 @@ fn replaceable(path: &Path) -> Option<(PathBuf, Option<Metadata>)> {
     }
 }
 
-/// Whether a file that is open is reached this way, by links too: `/dev/stdout` and
-/// `/proc/self/fd/1` are files that others write as well.
-fn leads_to_open_file(path: &Path) -> bool {
-    const LINKS_MAX: usize = 40;
-    let mut at = path.to_owned();
-    for _ in 0..LINKS_MAX {
-        if at.starts_with("/proc") || at.starts_with("/dev") && !at.starts_with("/dev/shm") {
-            return true;
-        }
-        let Ok(target) = fs::read_link(&at) else {
-            return false;
-        };
-        at = at.parent().unwrap_or(Path::new("")).join(target);
-    }
-    false
+/// True if the path names an open descriptor, such as `/dev/stdout`, itself or by one link. A file
+/// behind it is also written by others.
+fn is_descriptor(path: &Path) -> bool {
+    let target = fs::read_link(path).unwrap_or_default();
+    let descriptors = ["/dev/std", "/dev/fd/", "/proc/"];
+    let mut names = [path, &target]
+        .into_iter()
+        .map(|name| name.to_string_lossy());
+    names.any(|name| descriptors.iter().any(|start| name.starts_with(start)))
 }
 
-/// A name that no other program uses: `.report.1234.new` beside `report`.
+/// Name of the new file: `.report.1234.new` beside `report`, with the process id.
 fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -93,7 +89,7 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Makes the new file, with the rights of the old one.
+/// Creates the new file with the owner and mode of the old one.
 fn create(beside: &Path, old: Option<&Metadata>) -> io::Result<File> {
     let mode = old.map_or(0o666, |old| old.permissions().mode() & 0o7777);
     let mut options = File::options();
@@ -103,20 +99,11 @@ fn create(beside: &Path, old: Option<&Metadata>) -> io::Result<File> {
         .mode(mode)
         .open(beside)?;
     if let Some(old) = old {
-        // Only root may give a file away; the file of another user is the new owner's.
+        // Only root may change the owner; otherwise the file is this user's.
         let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
         file.set_permissions(old.permissions())?;
     }
     Ok(file)
-}
-
-/// Whether no file can be made in this folder, so that the old one must be written itself.
-fn is_no_place(error: &io::Error) -> bool {
-    use io::ErrorKind::{InvalidFilename, PermissionDenied, ReadOnlyFilesystem};
-    matches!(
-        error.kind(),
-        PermissionDenied | ReadOnlyFilesystem | InvalidFilename
-    )
 }
 
 fn written(file: File, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
@@ -125,10 +112,10 @@ fn written(file: File, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> 
     out.into_inner().map_err(io::IntoInnerError::into_error)
 }
 
-/// The bytes of the file at `path`, which may also be a pipe.
+/// Reads the file or pipe at `path` to its end.
 ///
 /// # Errors
-/// When it cannot be read, or is longer than `bytes_max`, as a device is that never ends.
+/// If it cannot be read, or is longer than `bytes_max`, as an endless device is.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path)?;
@@ -161,9 +148,9 @@ mod tests {
     }
 
     /// Seen: a run whose result did not fit on the disk emptied the file of the run before. Cause:
-    /// a file is empty as soon as it is opened to be written anew.
+    /// opening a file for writing truncates it.
     #[test]
-    fn a_file_that_cannot_be_written_is_as_it_was() {
+    fn failed_write_keeps_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("report");
         write(&file, fails).unwrap_err();
@@ -179,7 +166,7 @@ mod tests {
 
     /// Seen (in review): a user's own `report.new` was removed, because it was the name beside.
     #[test]
-    fn other_files_of_the_folder_stay() {
+    fn other_files_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["report", "report.new"] {
             fs::write(folder.path().join(name), name).unwrap();
@@ -191,9 +178,9 @@ mod tests {
     }
 
     /// Seen (in review): a link to `/dev/stdout` was followed, and the file behind it was replaced,
-    /// so what stdout was for got nothing.
+    /// so the reader of standard output got nothing.
     #[test]
-    fn a_file_that_is_open_elsewhere_is_not_replaced() {
+    fn file_behind_a_descriptor_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         let open = File::create(&file).unwrap();
@@ -201,12 +188,12 @@ mod tests {
         symlink(format!("/proc/self/fd/{number}"), &link).unwrap();
         write_bytes(&link, "new").unwrap();
         assert_eq!(open.metadata().unwrap().len(), 3);
-        assert!(!leads_to_open_file(Path::new("/dev/shm/report")));
-        assert!(leads_to_open_file(Path::new("/dev/stdout")));
+        assert!(!is_descriptor(Path::new("/dev/shm/report")));
+        assert!(is_descriptor(Path::new("/dev/stdout")));
     }
 
     #[test]
-    fn rights_and_links_stay() {
+    fn mode_and_links_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         fs::write(&file, "old").unwrap();
@@ -217,7 +204,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&file).unwrap(), "new");
         let mode = fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o640);
-        // A link to nothing makes what it names.
+        // A dangling link creates its target.
         let dangling = folder.path().join("dangling");
         symlink("made", &dangling).unwrap();
         write_bytes(&dangling, "content").unwrap();
@@ -229,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_stays_a_device() {
+    fn device_is_written_in_place() {
         write_bytes(Path::new("/dev/null"), "nothing").unwrap();
         let error = write_bytes(Path::new("/dev/full"), "much").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
@@ -237,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ends_is_refused_at_the_limit() {
+    fn endless_file_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "four").unwrap();
         assert_eq!(read(file.path(), 4).unwrap(), b"four");

@@ -1,5 +1,5 @@
-//! What the kernel says about the machine: memory, processors, limits. Reads `/proc` and `/sys`
-//! under a root that tests replace.
+//! Memory, processors and limits of the machine, read from `/proc` and `/sys` under a root that
+//! tests replace.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub(crate) struct Machine {
     root: PathBuf,
 }
 
-/// Which of the kernel's two cgroup interfaces said it.
+/// Version of the cgroup interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CgroupVersion {
     V1,
@@ -25,26 +25,26 @@ pub(crate) struct Limit {
     pub(crate) hard: Option<u64>,
 }
 
-/// The CPUs that affinity and cgroup quota allow, which is what std looks at.
+/// Number of CPUs that affinity and the cgroup's quota allow, as std computes it.
 pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl Machine {
-    /// This one.
+    /// The machine that this process runs on.
     pub(crate) fn this() -> Machine {
         Machine::at(Path::new("/"))
     }
 
-    /// One whose `/proc` and `/sys` lie under `root`.
+    /// A machine whose `/proc` and `/sys` lie under `root`.
     fn at(root: &Path) -> Machine {
         Machine {
             root: root.to_owned(),
         }
     }
 
-    /// How many threads all processes of this one's user may have together. The machine's root is
-    /// not bound; the root of a user namespace is. setrlimit(2), `RLIMIT_NPROC`
+    /// Limit on the threads of all processes of this user together. The root user has none, unless
+    /// it is the root of a user namespace. setrlimit(2), `RLIMIT_NPROC`
     pub(crate) fn user_threads_max(&self) -> Option<u64> {
         let first = |path, name| {
             let text = self.text(path)?;
@@ -57,19 +57,19 @@ impl Machine {
         limit.parse().ok().filter(|_| !is_root)
     }
 
-    /// Whether user ids here are others outside. user_namespaces(7)
+    /// True if user ids here are others outside. user_namespaces(7)
     fn maps_users(&self) -> bool {
         self.text("proc/self/uid_map")
             .is_some_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"]))
     }
 
-    /// The memory that this process may use: the cgroup's limit or what is installed.
+    /// Memory that this process may use: the cgroup's limit or the installed memory.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
         let limit = self.cgroup_memory_limit_bytes().map(|(_, bytes)| bytes);
         limit.into_iter().chain(self.installed_bytes()).min()
     }
 
-    /// The memory installed. proc_meminfo(5)
+    /// Installed memory. proc_meminfo(5)
     pub(crate) fn installed_bytes(&self) -> Option<u64> {
         let text = self.text("proc/meminfo")?;
         let line = text
@@ -78,18 +78,18 @@ impl Machine {
         Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
     }
 
-    /// The lowest memory limit of this process's cgroup and those above it.
+    /// Lowest memory limit of this process's cgroup and its ancestors.
     pub(crate) fn cgroup_memory_limit_bytes(&self) -> Option<(CgroupVersion, u64)> {
         self.cgroup_lowest("memory", "memory.limit_in_bytes", "memory.max")
     }
 
-    /// How many tasks this process's cgroup may have. systemd's `TasksMax=` sets it.
+    /// Limit on the tasks of this process's cgroup. systemd's `TasksMax=` sets it.
     pub(crate) fn cgroup_tasks_max(&self) -> Option<u64> {
         self.cgroup_lowest("pids", "pids.max", "pids.max")
             .map(|(_, tasks)| tasks)
     }
 
-    /// How many CPUs' worth of time the cgroup may use.
+    /// CPU time that the cgroup may use, in CPUs.
     pub(crate) fn cgroup_cpus(&self) -> Option<f64> {
         let (version, folders) = self.cgroup_folders("cpu")?;
         let quota = |folder: &PathBuf| match version {
@@ -107,7 +107,7 @@ impl Machine {
         folders.iter().filter_map(quota).min_by(f64::total_cmp)
     }
 
-    /// A number that stands alone in a file; `None` as well for `max` and `-1`.
+    /// The number in a file; also `None` for `max` and `-1`.
     pub(crate) fn number(&self, path: &str) -> Option<u64> {
         number_in(&self.root.join(path))
     }
@@ -130,7 +130,7 @@ impl Machine {
             .map(|limit| (version, limit))
     }
 
-    /// The folder of this process's cgroup and those above it, for the hierarchy that has
+    /// Directories of this process's cgroup and its ancestors, in the hierarchy that has
     /// `controller`. cgroups(7), proc_pid_mountinfo(5)
     fn cgroup_folders(&self, controller: &str) -> Option<(CgroupVersion, Vec<PathBuf>)> {
         let memberships = self.text("proc/self/cgroup")?;
@@ -156,7 +156,7 @@ impl Machine {
     }
 
     fn folders_up(&self, path: &str, (top, point): (&str, &str)) -> Vec<PathBuf> {
-        // In a container the mount shows only a part of the hierarchy, which begins at `top`.
+        // In a container the mount shows only the part of the hierarchy below `top`.
         let below = path.strip_prefix(top.trim_end_matches('/')).unwrap_or("");
         let point = self.root.join(point.trim_start_matches('/'));
         let leaf = point.join(below.trim_start_matches('/'));
@@ -167,7 +167,7 @@ impl Machine {
     }
 }
 
-/// Root and mount point of a mountinfo line if it is of this type and has this option.
+/// Root and mount point of a mountinfo line, if it has this type and this option.
 fn mount_of<'a>(line: &'a str, kind: &str, option: Option<&str>) -> Option<(&'a str, &'a str)> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');
@@ -182,16 +182,16 @@ fn number_in(path: &Path) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// What to do about the limits on threads.
+/// Remedy for the limits on threads.
 pub(crate) const RAISE_THREADS: &str =
     "raise the limit on threads (ulimit -u; LimitNPROC= and TasksMax= in a systemd unit)";
 
-/// Why threads of `what` did not start, in one sentence. Which limit it is, the kernel does not
-/// say. pthread_create(3)
+/// The error message for threads of `what` that did not start. The kernel does not say which limit
+/// was reached. pthread_create(3)
 pub(crate) fn why_no_threads(what: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock => {
-            format!("cannot start {what}: the system gives no more threads; {RAISE_THREADS}")
+            format!("cannot start {what}: no more threads can be created; {RAISE_THREADS}")
         }
         _ => format!("cannot start {what}: {error}"),
     }
@@ -219,7 +219,7 @@ fn limit(resource: Resource) -> Limit {
 pub(crate) mod tests {
     use super::*;
 
-    /// A machine that has these files, in a folder that goes with the first.
+    /// A machine with these files; it lives as long as the returned directory.
     pub(crate) fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -237,7 +237,7 @@ pub(crate) mod tests {
     );
 
     #[test]
-    fn the_lowest_limit_up_the_cgroup_tree_holds() {
+    fn lowest_limit_up_the_cgroup_tree() {
         let (_root, machine) = machine(&[
             MEMINFO,
             ("proc/self/cgroup", "0::/a/b\n"),
@@ -260,7 +260,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_first_cgroup_version_is_read_as_well() {
+    fn limits_of_cgroup_v1() {
         let (_root, machine) = machine(&[
             MEMINFO,
             (
@@ -285,15 +285,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_machine_that_says_nothing_is_no_failure() {
+    fn machine_without_proc_and_sys() {
         let (_root, machine) = machine(&[]);
         assert_eq!(machine.memory_bytes(), None);
         assert_eq!(machine.cgroup_cpus(), None);
     }
 
     #[test]
-    fn a_user_may_have_so_many_threads_and_root_any_number() {
-        let (outside, container) = ("0 0 4294967295\n", "0 1000 1\n1 100000 65536\n");
+    fn user_threads_max_of_users_and_root() {
+        let outside = "0 0 4294967295\n";
+        let container = "0 1000 1\n1 100000 65536\n";
         for (user, uid_map, limit, expected) in [
             ("1000", outside, "30", Some(30)),
             ("1000", outside, "unlimited", None),

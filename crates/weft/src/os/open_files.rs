@@ -1,15 +1,15 @@
-//! The limit on open files, which is a limit on connections.
+//! The limit on open files, which bounds the connections.
 
 use ::serve::limits::raise_nofile;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::failure::Failure;
 
-/// Makes room for `connections`, which `option` asks for, and `others` open at once; returns the
-/// limit.
+/// Raises the limit for the `connections` that `option` asks for and `others` more files; returns
+/// the new limit.
 ///
 /// # Errors
-/// A sentence that says what to raise.
+/// A sentence that says what to raise, if the limit stays too low.
 pub(crate) fn make_room(option: &str, connections: usize, others: u64) -> Result<u64, Failure> {
     let wanted = connections as u64 + others;
     raise_hard_nofile(wanted);
@@ -31,7 +31,7 @@ fn raise_hard_nofile(wanted: u64) {
             current: Some(wanted),
             maximum: Some(wanted),
         };
-        // The limit afterwards shows whether it worked.
+        // The caller reads the limit again.
         let _ = setrlimit(Resource::Nofile, more);
     }
 }

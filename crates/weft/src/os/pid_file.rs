@@ -15,10 +15,10 @@ pub(crate) struct PidFile {
 }
 
 impl PidFile {
-    /// Writes it.
+    /// Writes the process id to `path`.
     ///
     /// # Errors
-    /// A sentence with the path.
+    /// A sentence that names the path.
     pub(crate) fn write(path: &Path) -> Result<PidFile, Failure> {
         let text = format!("{}\n", std::process::id());
         files::write_bytes(path, &text).map_err(|error| {
@@ -40,7 +40,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // A device is not deleted, nor what a newer server has written meanwhile.
+        // Neither a device nor the file of a newer server is deleted.
         let is_file = fs::metadata(&self.path).is_ok_and(|there| there.is_file());
         if is_file && fs::read_to_string(&self.path).is_ok_and(|text| text == self.text) {
             // The new user may not be allowed to delete it; the next start overwrites it.
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_there_as_long_as_the_server() {
+    fn deleted_when_the_server_ends() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pid");
         let pid_file = write(&path);
@@ -68,17 +68,17 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Seen: `--pid-file /dev/null` deleted /dev/null at the end, and an old server the pid file of
-    /// the new one that had taken over its sockets. Cause: the name alone was looked at.
+    /// Seen: `--pid-file /dev/null` deleted /dev/null at the end, and an old server deleted the pid
+    /// file of the new one that had taken over its sockets. Cause: only the name was checked.
     #[test]
-    fn what_is_not_its_own_stays() {
+    fn device_and_other_servers_file_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pid");
         let pid_file = write(&path);
         fs::write(&path, "1\n").unwrap();
         drop(pid_file);
         assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
-        // A pipe stands for a device here.
+        // A pipe in place of a device.
         let fifo = folder.path().join("fifo");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();

@@ -1,23 +1,23 @@
-//! Becoming another user, once, before the server starts.
+//! Change to another user, once, before the server starts.
 
 use std::ffi::{CStr, CString};
 use std::io;
 
 use crate::value::Account;
 
-/// A user and group by number.
+/// User and group by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ids {
     pub(crate) user: libc::uid_t,
     pub(crate) group: libc::gid_t,
-    /// The name, for the groups that the system's database adds. Without it: the one group.
+    /// Name of the user, to look up supplementary groups; without it there are none.
     name: Option<CString>,
 }
 
-/// Finds the numbers of an account, by the system's database (nsswitch.conf(5)) or as numbers.
+/// Resolves an account by the system's database (nsswitch.conf(5)), or as numbers.
 ///
 /// # Errors
-/// A sentence that names what is unknown.
+/// A sentence that names the unknown user or group.
 pub(crate) fn find(account: &Account) -> Result<Ids, String> {
     let name = c_string(&account.user)?;
     let (user, own_group, name) = match user_by_name(&name)? {
@@ -44,26 +44,26 @@ pub(crate) fn find(account: &Account) -> Result<Ids, String> {
     Ok(Ids { user, group, name })
 }
 
-/// Gives up this process's rights for those of `ids`, for ever. Does nothing if the process has
-/// them already.
+/// Changes the process's user, group and supplementary groups to `ids`, irrevocably. Does nothing
+/// if user and group are those already.
 ///
-/// glibc carries the change over to all threads of the process (nptl(7)), but not to the kernel's
-/// own threads behind an io_uring: call it before a ring is made.
+/// glibc applies the change to all threads of the process (nptl(7)), but not to the kernel's own
+/// threads behind an io_uring: call it before a ring is created.
 ///
 /// # Errors
-/// What setgroups(2), setgid(2) or setuid(2) report; or that the old rights can be regained.
+/// The error of setgroups(2), setgid(2) or setuid(2); or that the old privileges can be regained.
 pub(crate) fn drop_to(ids: &Ids) -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if user.as_raw() == ids.user && group.as_raw() == ids.group {
         return Ok(());
     }
-    // The groups first, while the process has the right to change them; the user last.
+    // The groups first, while the process may change them; the user last.
     set_groups(ids)?;
     // SAFETY: plain system calls on numbers, no memory involved. setgid(2), setuid(2)
     check(unsafe { libc::setgid(ids.group) })?;
     // SAFETY: as above.
     check(unsafe { libc::setuid(ids.user) })?;
-    // SAFETY: as above. A success would mean that the rights are only hidden.
+    // SAFETY: as above. Success would mean that the privileges are only suspended.
     if ids.user != 0 && unsafe { libc::setuid(0) } == 0 {
         return Err(io::Error::other("the old privileges can still be regained"));
     }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_numbers_are_accounts() {
+    fn accounts_by_name_and_number() {
         let root = ids("root").unwrap();
         assert_eq!((root.user, root.group), (0, 0));
         assert_eq!(ids("root:0"), ids("root"));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_named() {
+    fn unknown_accounts_are_named() {
         assert!(
             ids("no-account-of-this-name")
                 .unwrap_err()
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn becoming_who_one_is_needs_no_right() {
+    fn change_to_the_same_user() {
         let user = rustix::process::geteuid().as_raw();
         let group = rustix::process::getegid().as_raw();
         drop_to(&Ids {

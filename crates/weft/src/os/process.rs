@@ -1,5 +1,5 @@
-//! What every Prometheus client library reports of its process, under the names that dashboards
-//! know, and the build.
+//! Metrics of the process, under the standard names of Prometheus client libraries, and of the
+//! build.
 //! <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>
 
 use std::fs;
@@ -9,20 +9,20 @@ use ::serve::metrics::MetricsWriter;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-/// Until there was one it counts as whole, as Prometheus has it.
+/// True until a reload fails, as in Prometheus itself.
 static LAST_RELOAD_WAS_WHOLE: AtomicBool = AtomicBool::new(true);
 
-/// Notes for the metrics how a reload ended.
+/// Records the result of a reload for the metrics.
 pub(crate) fn note_reload(is_whole: bool) {
     LAST_RELOAD_WAS_WHOLE.store(is_whole, Ordering::Relaxed);
 }
 
-/// Writes all of it. What `/proc` does not say (it may be missing in a sandbox) is left out.
+/// Writes the metrics. Values that `/proc` lacks, as in some sandboxes, are left out.
 pub(crate) fn write_metrics(out: &mut MetricsWriter) {
-    let help = "Which build this is; the value is always 1.";
+    let help = "Version of the build; the value is always 1.";
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     out.gauge("weft_build_info", help, &version, 1.0);
-    let help = "Whether the last reload was whole; 1 until there was one.";
+    let help = "1 if the last reload succeeded completely, or none happened yet.";
     let is_whole = f64::from(u8::from(LAST_RELOAD_WAS_WHOLE.load(Ordering::Relaxed)));
     out.gauge("weft_config_last_reload_successful", help, &[], is_whole);
 
@@ -31,7 +31,7 @@ pub(crate) fn write_metrics(out: &mut MetricsWriter) {
         write_stat(&stat, out);
     }
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-        // The descriptor that reads the list does not count.
+        // One of them reads the list.
         let open = entries.count().saturating_sub(1) as f64;
         let help = "Open file descriptors.";
         out.gauge("process_open_fds", help, &[], open);
@@ -66,7 +66,7 @@ fn write_stat(stat: &Stat, out: &mut MetricsWriter) {
     }
 }
 
-/// Of `/proc/self/stat`. proc_pid_stat(5)
+/// Fields of `/proc/self/stat`. proc_pid_stat(5)
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     cpu_ticks: u64,
@@ -79,8 +79,7 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Stat> {
-        // The name may hold spaces and parentheses, so what follows begins behind the last one:
-        // with field 3.
+        // The name may contain spaces and parentheses: field 3 follows the last parenthesis.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
@@ -94,7 +93,7 @@ impl Stat {
     }
 }
 
-/// Seconds since 1970. proc_stat(5)
+/// Boot time in seconds since 1970. proc_stat(5)
 fn boot_time_s() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let line = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_spaces_and_parentheses_shifts_nothing() {
+    fn process_name_with_spaces_and_parentheses() {
         let rest: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
         let text = format!("1 (a) S (b c) R {}\n", rest.join(" "));
         let stat = Stat {
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standard_names_are_all_there() {
+    fn standard_metric_names() {
         let mut out = MetricsWriter::default();
         write_metrics(&mut out);
         let text = String::from_utf8(out.finish()).unwrap();

@@ -3,10 +3,10 @@
 //! | signal | becomes | the server |
 //! |---|---|---|
 //! | SIGTERM, SIGINT | [`Signal::Terminate`], [`Signal::Interrupt`] | drains and exits |
-//! | a second one of them | (exit status 143 or 130 at once, whatever else hangs) | |
-//! | the same within 200 ms | (nothing: timeout(1) passes on what the terminal has sent) | |
+//! | a second one of them | (nothing) | exits at once with status 143 or 130 |
+//! | the same one within 200 ms | (nothing: timeout(1) repeats the terminal's signal) | |
 //! | SIGHUP | [`Signal::Reload`], or [`Signal::TerminalGone`] | reloads, or drains and exits |
-//! | SIGUSR1 | [`Signal::Dump`] | writes down what it is doing |
+//! | SIGUSR1 | [`Signal::Dump`] | prints its state |
 //! | SIGPIPE | (ignored) | gets `EPIPE` from the call |
 
 use std::fmt;
@@ -16,22 +16,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::{Handle, Signals as Pending};
 use signal_hook::low_level;
 
-/// What a signal asks for.
+/// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// SIGTERM: stop, letting requests finish.
     Terminate,
     /// SIGINT, from Ctrl-C: stop, letting requests finish.
     Interrupt,
-    /// SIGHUP: read the configuration and reopen the logs.
+    /// SIGHUP: read the configuration again and reopen the logs.
     Reload,
-    /// SIGHUP because the terminal that the server was started from was closed: stop.
+    /// SIGHUP because the terminal of the server was closed: stop.
     TerminalGone,
-    /// SIGUSR1: write down what the server is doing.
+    /// SIGUSR1: print the state of the server.
     Dump,
 }
 
@@ -47,8 +47,8 @@ impl fmt::Display for Signal {
     }
 }
 
-/// The thread that receives signals. Dropping it ends the thread; the signals then do nothing,
-/// except that a second order to stop still ends the process.
+/// The thread that receives signals. Dropping it ends the thread. Signals then have no effect,
+/// except that a second request to stop still ends the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     handle: Handle,
@@ -56,17 +56,16 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Begins to receive signals, and calls `act` with each on a thread of its own, one at a time.
-    /// Start it once, before other threads.
+    /// Installs the handlers, and calls `act` with each signal on a thread of its own, one at a
+    /// time. Call it once, before other threads start.
     ///
-    /// Other threads need do nothing: whichever the kernel interrupts only notes the signal, and
-    /// its system call is restarted where the kernel does that (`SA_RESTART`; signal(7) lists the
-    /// others, poll(2) and io_uring_enter(2) among them, which return `EINTR`).
+    /// Other threads need no code for signals: the handler only notes the signal, and `SA_RESTART`
+    /// restarts the interrupted call. Calls that are never restarted, such as poll(2) and
+    /// io_uring_enter(2), return `EINTR`. signal(7)
     ///
     /// # Errors
-    /// If handlers cannot be installed, or there is no descriptor or thread to be had.
+    /// If handlers cannot be installed, or no descriptor or thread can be created.
     pub(crate) fn start(act: impl FnMut(Signal) + Send + 'static) -> io::Result<Signals> {
-        ignore_sigpipe()?;
         let hangup = Hangup::at_start();
         exit_at_second(&[SIGTERM, SIGINT])?;
         let pending = Pending::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
@@ -105,8 +104,8 @@ fn receive(mut pending: Pending, hangup: Hangup, mut act: impl FnMut(Signal)) {
     }
 }
 
-/// The second of these signals ends the process inside the handler, so that it works when every
-/// thread of the process is stuck. The same signal again within 200 ms is not a second one.
+/// Makes the second of these signals end the process inside the handler, which works even if every
+/// thread of the process is stuck. The same signal again within 200 ms does not count.
 ///
 /// # Errors
 /// If handlers cannot be installed.
@@ -129,39 +128,31 @@ pub(crate) fn exit_at_second(numbers: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
-/// The first order to stop: its signal's number, and above it the time in milliseconds. 0 is none.
+/// The first request to stop: the signal's number in the low byte, and above it the time in
+/// milliseconds. 0 if there was none.
 #[derive(Debug, Default)]
 struct First(AtomicU64);
 
-/// timeout(1) passes on what it gets itself, to its child and to their group. So with a terminal
-/// one Ctrl-C arrives three times.
-const ECHO_MS: u64 = 200;
+/// Time in which the same signal counts as a repetition. timeout(1) passes each signal on, to its
+/// child and to the process group, so one Ctrl-C in a terminal arrives three times.
+const REPEAT_MS: u64 = 200;
 
 impl First {
-    /// Whether this signal is a second order. Otherwise it is the first, or its echo.
+    /// True if an earlier signal asked to stop already, and this one is not its repetition.
     fn is_before(&self, number: i32, now_ms: u64) -> bool {
         let own = now_ms << 8 | number as u64;
         let relaxed = Ordering::Relaxed;
         let Err(first) = self.0.compare_exchange(0, own, relaxed, relaxed) else {
             return false;
         };
-        let is_echo = first & 0xFF == number as u64 && now_ms.saturating_sub(first >> 8) < ECHO_MS;
-        !is_echo
+        let is_repeated =
+            first & 0xFF == number as u64 && now_ms.saturating_sub(first >> 8) < REPEAT_MS;
+        !is_repeated
     }
 }
 
-/// Rust's runtime does this for programs whose `main` is Rust's; a library cannot count on that.
-fn ignore_sigpipe() -> io::Result<()> {
-    // SAFETY: SIG_IGN runs no code of ours. signal(2)
-    match unsafe { libc::signal(SIGPIPE, libc::SIG_IGN) } {
-        libc::SIG_ERR => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
-}
-
-/// What SIGHUP means. Daemons take it for "reload", and a server in a terminal gets it when the
-/// window is closed, where users expect it to end. nohup(1) sets it to ignored for those who
-/// do not.
+/// Meaning of SIGHUP. Daemons take it for "reload". A server in a terminal also gets it when the
+/// window is closed, and should end then, unless nohup(1) set the signal to ignored.
 #[derive(Clone, Copy, Debug)]
 struct Hangup {
     had_terminal: bool,
@@ -181,9 +172,10 @@ impl Hangup {
     }
 
     fn meaning_now(self, has_terminal: bool) -> Signal {
-        match self.had_terminal && !has_terminal && !self.was_ignored {
-            true => Signal::TerminalGone,
-            false => Signal::Reload,
+        if self.had_terminal && !has_terminal && !self.was_ignored {
+            Signal::TerminalGone
+        } else {
+            Signal::Reload
         }
     }
 }
@@ -193,7 +185,7 @@ fn has_terminal() -> bool {
     File::open("/dev/tty").is_ok()
 }
 
-/// Whether this process ignores a signal, by the mask in /proc/self/status. proc(5)
+/// True if this process ignores a signal, by the mask in /proc/self/status. proc(5)
 fn is_ignored(number: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -205,11 +197,12 @@ fn is_ignored(number: i32) -> bool {
 mod tests {
     use super::*;
     use rustix::process::{Pid, Signal as Number, kill_process};
+    use signal_hook::consts::SIGPIPE;
     use std::io::{BufRead, BufReader, Lines};
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Child, ChildStdout, Command, Stdio};
 
-    /// A second process with this module's thread, because signals are the whole process's.
+    /// A child process with its own signal thread, because signals act on a whole process.
     struct Server {
         child: Child,
         said: Lines<BufReader<ChildStdout>>,
@@ -252,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Not a test by itself: what [`Server`] runs.
+    /// The body of the child process of [`Server`]; not a test by itself.
     #[test]
     fn the_child() {
         if std::env::var_os(CHILD).is_none() {
@@ -261,12 +254,12 @@ mod tests {
         let _signals = Signals::start(|signal| println!("got {signal}")).unwrap();
         assert!(is_ignored(SIGPIPE));
         println!("ready");
-        // A test that fails to end it must not leave it behind.
+        // Ends by itself even if the test fails to end it.
         thread::sleep(std::time::Duration::from_secs(20));
     }
 
     #[test]
-    fn each_signal_arrives_by_its_meaning() {
+    fn each_signal_has_its_meaning() {
         let mut server = Server::start();
         for (number, word) in [
             (Number::USR1, "got SIGUSR1"),
@@ -280,26 +273,23 @@ mod tests {
     }
 
     /// Seen: under timeout(1) Ctrl-C ended a cache at once, without saving its items. Cause: the
-    /// terminal sends SIGINT to both, and timeout passes its own on. Cure: the same signal again
-    /// within 200 ms is the same order.
+    /// terminal sends SIGINT to both processes, and timeout passes its own on. Cure: the same signal
+    /// again within 200 ms does not count.
     #[test]
-    fn an_echo_of_the_first_order_is_no_second_one() {
+    fn repeated_signal_within_200_ms() {
         let first = First::default();
-        assert!(!first.is_before(SIGINT, 5_000), "it is the first");
+        assert!(!first.is_before(SIGINT, 5_000), "the first");
         assert!(!first.is_before(SIGINT, 5_000));
         assert!(!first.is_before(SIGINT, 5_199));
         assert!(first.is_before(SIGTERM, 5_001), "another signal");
-        assert!(first.is_before(SIGINT, 5_200), "too late for an echo");
+        assert!(first.is_before(SIGINT, 5_200), "too late for a repetition");
         let first = First::default();
-        assert!(
-            !first.is_before(SIGTERM, 0),
-            "right after the machine's start"
-        );
+        assert!(!first.is_before(SIGTERM, 0), "right after boot");
         assert!(first.is_before(SIGTERM, 200));
     }
 
     #[test]
-    fn the_second_order_to_stop_ends_the_process_at_once() {
+    fn second_request_to_stop_ends_the_process() {
         for (first, second, status) in [
             (Number::TERM, Number::TERM, 143),
             (Number::INT, Number::INT, 130),
@@ -308,7 +298,7 @@ mod tests {
             let mut server = Server::start();
             server.send(first);
             server.expect("got SIG");
-            // The same at once would be an echo.
+            // The same signal at once would not count.
             let ended = loop {
                 server.send(second);
                 if let Some(ended) = server.child.try_wait().unwrap() {
@@ -321,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_terminal_stops_the_server_and_nohup_does_not() {
+    fn closed_terminal_with_and_without_nohup() {
         let meaning = |had_terminal, was_ignored, has_terminal| {
             Hangup {
                 had_terminal,

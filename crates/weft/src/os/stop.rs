@@ -1,4 +1,4 @@
-//! The wish to stop of commands that end by themselves: `weft load`, `weft lab`.
+//! Early end, by a signal, of commands that end by themselves: `weft load`, `weft lab`.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::os::signals::exit_at_second;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
-/// The request to end early, and the signal that made it.
+/// Request to end early, and the signal that made it.
 #[derive(Default)]
 pub(crate) struct Stop {
     pub(crate) wish: Arc<AtomicBool>,
@@ -15,7 +15,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Takes SIGINT and SIGTERM from now on. A second one ends the process at once.
+    /// Installs handlers for SIGINT and SIGTERM. A second signal ends the process at once.
     ///
     /// # Errors
     /// If handlers cannot be installed.
@@ -32,14 +32,14 @@ impl Stop {
         self.wish.load(Ordering::Relaxed)
     }
 
-    /// The exit code, if a signal came.
+    /// Exit code of the signal, if one came.
     pub(crate) fn code(&self) -> Option<u8> {
         let signal = self.signal.load(Ordering::Acquire);
         (signal != 0).then(|| code_of(signal))
     }
 }
 
-/// What a shell says of a program that a signal ended: 130 for SIGINT, 143 for SIGTERM.
+/// Exit code that a shell shows for a program ended by a signal: 130 for SIGINT, 143 for SIGTERM.
 fn code_of(signal: usize) -> u8 {
     128 + signal as u8
 }

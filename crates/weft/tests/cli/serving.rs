@@ -244,7 +244,7 @@ fn a_mistake_in_the_configuration_keeps_no_certificate_away() {
     fs::write(&config, "workres = 1\n").unwrap();
     served.signal(Signal::HUP);
     served.expect("not reloaded");
-    served.expect("reloaded all the same: the certificate");
+    served.expect("reloaded nevertheless: the certificate");
     get_secure(&served, &second, "/").unwrap();
 }
 

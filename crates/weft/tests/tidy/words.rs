@@ -27,7 +27,6 @@ const SHARED_NAMES: &[(&str, &str)] = &[
     ("Sender", "of a channel, as in std: one consumer, or many"),
     ("Session", "the trait, and the two protocols that are one"),
     ("Settings", "what a thing is started with"),
-    ("Signals", "of the process, for a fiber or for a server"),
     (
         "TcpListener",
         "as in std: fiber's is the kernel's, sockets' a netstack's",

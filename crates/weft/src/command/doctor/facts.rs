@@ -1,8 +1,8 @@
-//! What the doctor reads from the machine.
+//! The facts that the doctor reads from the machine.
 
 use crate::os::machine::{self, CgroupVersion, Limit, Machine};
 
-/// The facts. `None` where the kernel does not say.
+/// Facts about a machine; `None` if the kernel does not report one.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) kernel: String,
@@ -29,10 +29,10 @@ pub(crate) struct Facts {
     pub(crate) has_ipv6: bool,
 }
 
-/// Name of each feature that the runtime can make use of, and whether this kernel has it.
+/// Features that the runtime can use, and whether this kernel has them.
 pub(crate) type Features = Vec<(&'static str, bool)>;
 
-/// Why there is no ring, and what to do about it.
+/// Reason that no io_uring can be created, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) cause: String,
@@ -40,7 +40,7 @@ pub(crate) struct Refusal {
 }
 
 impl Facts {
-    /// Asks this machine.
+    /// Reads this machine.
     pub(crate) fn read() -> Facts {
         let machine = Machine::this();
         let word = |path| machine.text(path).map(|text| text.trim().to_owned());
@@ -80,7 +80,7 @@ fn ring() -> Result<Features, Refusal> {
         })
 }
 
-// The kernel's own words for the affinity mask. proc_pid_status(5)
+// Number of CPUs in the affinity mask. proc_pid_status(5)
 fn allowed(machine: &Machine) -> Option<usize> {
     let status = machine.text("proc/self/status")?;
     cpus(
@@ -90,11 +90,12 @@ fn allowed(machine: &Machine) -> Option<usize> {
     )
 }
 
-/// How many CPUs a list such as `0-3,8` names.
+/// Number of CPUs in a list such as `0-3,8`.
 fn cpus(list: &str) -> Option<usize> {
     let counts = list.trim().split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        let first: usize = first.parse().ok()?;
+        let last: usize = last.parse().ok()?;
         Some((last + 1).saturating_sub(first))
     });
     counts.sum()
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_lists_are_counted() {
+    fn cpu_lists() {
         assert_eq!(cpus("0-3,8\n"), Some(5));
         assert_eq!(cpus("0"), Some(1));
         assert_eq!(cpus(""), None);

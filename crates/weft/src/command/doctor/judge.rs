@@ -5,7 +5,7 @@ use super::{Facts, Finding, Verdict};
 use crate::os::machine::{CgroupVersion, Limit};
 use crate::value::{show_count, show_size};
 
-/// Judges all of it, in the order of the report.
+/// Judges all facts, in the order of the report.
 pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
     let sections = [
         ("Kernel", kernel(facts)),
@@ -21,7 +21,7 @@ pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
     named.flatten().collect()
 }
 
-/// Its section is named by [`judge`].
+/// A good finding; [`judge`] sets its section.
 fn ok(name: &'static str, value: impl Into<String>) -> Finding {
     Finding {
         section: "",
@@ -47,7 +47,7 @@ fn bad(name: &'static str, value: impl Into<String>, advice: impl Into<String>) 
     }
 }
 
-/// `advice` with the two lines that change a sysctl, for now and for good.
+/// `advice` with the commands that set a sysctl, now and permanently.
 fn sysctl(advice: &str, setting: &str) -> String {
     format!(
         "{advice}\n  sysctl -w '{setting}'\n  echo '{setting}' >> /etc/sysctl.d/90-weft.conf    \
@@ -84,12 +84,12 @@ fn kernel(facts: &Facts) -> Vec<Finding> {
     let guards = match (facts.guard_install, facts.map_count_max) {
         (true, _) => ok("stack guards", "MADV_GUARD_INSTALL: no mapping per fiber"),
         (false, mappings) => {
-            // Below 6.13 a guard splits its mapping in two, and the fiber crate takes half of what
-            // vm.max_map_count leaves: a quarter of it in fibers.
+            // Before 6.13 a guard splits its mapping in two, and the fiber crate uses half of
+            // vm.max_map_count: a quarter of it in fibers.
             let fibers = show_count(mappings.unwrap_or(65_530) / 4);
             let advice = format!(
-                "This kernel (before 6.13) needs mappings for the guard of each fiber's stack, \
-                 which is room for {fibers} fibers. For more:"
+                "This kernel (before 6.13) needs two mappings for each fiber's stack, enough for \
+                 {fibers} fibers. For more:"
             );
             let value = "mprotect: two mappings per fiber";
             warn(
@@ -135,7 +135,7 @@ fn processors(facts: &Facts) -> Vec<Finding> {
             "cgroup quota",
             format!("{cpus:.2} CPUs"),
             "Below one CPU the kernel stops the whole server for part of every period, and \
-             requests in it wait. In the unit:\n  CPUQuota=100%",
+             its requests wait. In the unit:\n  CPUQuota=100%",
         ),
         Some(cpus) => ok("cgroup quota", format!("{cpus:.2} CPUs")),
     };
@@ -184,14 +184,14 @@ fn cgroup_memory(version: CgroupVersion, bytes: u64) -> Finding {
             "cgroup limit",
             value,
             format!(
-                "Few files fit; each connection takes some KiB, and its socket buffers take more. In the unit:\n  {unit}"
+                "Space for few cached files; each connection takes some KiB, and its socket buffers more. In the unit:\n  {unit}"
             ),
         ),
         _ => ok("cgroup limit", value),
     }
 }
 
-/// The choice in brackets: `always [madvise] never`.
+/// The selected choice, in brackets: `always [madvise] never`.
 fn chosen(choices: &str) -> &str {
     let inside = choices
         .split_once('[')
@@ -199,7 +199,7 @@ fn chosen(choices: &str) -> &str {
     inside.map_or(choices, |(inside, _)| inside)
 }
 
-// A descriptor per connection and one per open file of the site, and some room.
+// One descriptor per connection and per open file of the site, and some spare.
 const NOFILE_MIN: u64 = 1024;
 const NOFILE_GOOD: u64 = 65_536;
 // Each connection's thread counts; below this number `--engine thread` is of little use.
@@ -241,7 +241,7 @@ fn memlock(facts: &Facts) -> Finding {
         Some(bytes) if counts_rings && bytes < NEEDED_BYTES => warn(
             "locked memory",
             value,
-            "On this kernel io_uring's rings count for it. In the unit:\n  LimitMEMLOCK=infinity",
+            "On this kernel the memory of io_uring counts against it. In the unit:\n  LimitMEMLOCK=infinity",
         ),
         _ => ok("locked memory", value),
     }
@@ -277,8 +277,7 @@ fn threads(facts: &Facts) -> Finding {
         None => ok("threads", "unknown"),
         Some((max, who, advice)) => {
             let value = format!("{} by {who}", show_count(max));
-            let why =
-                "It does not matter for --engine fiber; --engine thread needs one per connection.";
+            let why = "--engine thread needs one per connection; --engine fiber does not.";
             match max {
                 ..THREADS_GOOD => warn("threads", value, format!("{why}\n{}", advice.trim_start())),
                 _ => ok("threads", value),
@@ -292,16 +291,17 @@ fn shown(limit: Option<u64>) -> String {
 }
 
 fn network(facts: &Facts) -> Vec<Finding> {
-    let ipv6 = match facts.has_ipv6 {
-        true => ok("IPv6", "yes"),
-        false => ok("IPv6", "no; --listen :PORT is IPv4 only here"),
+    let ipv6 = if facts.has_ipv6 {
+        "yes"
+    } else {
+        "no; --listen :PORT is IPv4 only here"
     };
     vec![
         accept_queue(facts),
         syn_queue(facts),
         ports(facts),
         congestion(facts),
-        ipv6,
+        ok("IPv6", ipv6),
     ]
 }
 
@@ -313,7 +313,7 @@ fn accept_queue(facts: &Facts) -> Finding {
             "accept queue",
             show_count(max),
             sysctl(
-                "A burst of connections beyond it is dropped and retried a second later.",
+                "Connections beyond it are dropped, and clients retry after a second.",
                 "net.core.somaxconn=4096",
             ),
         ),
@@ -332,7 +332,7 @@ fn syn_queue(facts: &Facts) -> Finding {
             "SYN queue",
             format!("{}, SYN cookies off", show_count(max)),
             sysctl(
-                "A SYN flood then keeps all clients out.",
+                "A SYN flood locks all clients out.",
                 "net.ipv4.tcp_syncookies=1",
             ),
         ),
@@ -356,7 +356,7 @@ fn ports(facts: &Facts) -> Finding {
             "client ports",
             format!("{first} to {last}"),
             sysctl(
-                "A load generator or proxy on this machine runs out of them; a server does not.",
+                "A load generator or proxy on this machine may run out of ports; a server does not.",
                 "net.ipv4.ip_local_port_range=16384 60999",
             ),
         ),
@@ -420,7 +420,7 @@ mod tests {
         }
     }
 
-    /// The lines that are not ok on a good machine that `change` has changed.
+    /// Findings that are not ok on a good machine after `change`.
     fn faults(change: impl FnOnce(&mut Facts)) -> Vec<(&'static str, Verdict, String)> {
         let mut facts = good();
         change(&mut facts);
@@ -441,12 +441,12 @@ mod tests {
     }
 
     #[test]
-    fn a_good_machine_has_no_fault() {
+    fn good_machine() {
         assert_eq!(faults(|_| ()), []);
     }
 
     #[test]
-    fn each_fault_says_what_to_change() {
+    fn advice_of_each_fault() {
         use Verdict::{Bad, Warn};
         check(
             |facts| facts.kernel = "5.4.0".to_owned(),
@@ -460,8 +460,10 @@ mod tests {
             Warn,
             "6.1",
         );
-        let (cause, remedy) = ("a filter".to_owned(), "allow it".to_owned());
-        let refused = Err(Refusal { cause, remedy });
+        let refused = Err(Refusal {
+            cause: "a filter".to_owned(),
+            remedy: "allow it".to_owned(),
+        });
         check(
             |facts| facts.io_uring = refused,
             "io_uring",
@@ -506,8 +508,8 @@ mod tests {
             Warn,
             "TasksMax=infinity",
         );
-        // Seen: nothing was said of a user who may have 30 threads, and `--engine thread` counted
-        // on 8,192. Cause: only limits of the machine were looked at. Cure: the user's is.
+        // Seen: no warning for a user limited to 30 threads, while `--engine thread` assumed 8,192.
+        // Cause: only limits of the machine were read. Cure: the user's limit is read too.
         check(
             |facts| facts.user_threads_max = Some(30),
             "threads",
@@ -548,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_counts_only_where_the_kernel_counts_it() {
+    fn locked_memory_by_kernel_version() {
         let low = Limit {
             soft: Some(65_536),
             hard: Some(65_536),
@@ -565,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_says_nothing_is_not_blamed() {
+    fn machine_with_unknown_facts() {
         let found = faults(|facts| {
             facts.installed_bytes = None;
             facts.threads_max = None;

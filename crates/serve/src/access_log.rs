@@ -1,4 +1,4 @@
-//! The access log: lines go in from the processors, which never wait; a thread writes them out.
+//! Access log: threads append lines to buffers without waiting; one thread writes the lines out.
 //!
 //! ```text
 //!  processor 1 ── write ─▶ ┌ buffer ┐
@@ -6,16 +6,16 @@
 //!  processor 3 ── write ─▶ ┌ buffer ┐               └ writer ┘
 //! ```
 //!
-//! Each thread has a home buffer, and only the writer ever competes for it, for the length of a
-//! swap. The writer wakes when the first line comes after a silence, sleeps the flush interval,
-//! and writes out everything; in between, a line wakes it only when it fills a buffer's half.
+//! Each thread has a buffer of its own, contended only by the writer for the time of a swap. The
+//! first line after a pause wakes the writer, which sleeps for the flush interval and then writes
+//! all buffers. A line that fills half a buffer wakes the writer earlier.
 //!
-//! When lines come faster than they can be written (a full disk, a blocked pipe), buffers fill up
-//! to their cap, and lines are then dropped, counted, and reported at most once a minute. Memory
-//! is at most twice [`Options::queued_len_max`].
+//! If lines come faster than they can be written (a full disk, a blocked pipe), buffers fill up to
+//! their limit. Further lines are dropped, counted, and reported at most once a minute. Memory is at
+//! most twice [`Options::queued_len_max`].
 //!
-//! Lines stay whole. Lines of different threads are in order to within the flush interval, as with
-//! every buffered log; the time in the line tells.
+//! Lines are never interleaved. The order of lines of different threads is exact only to within the
+//! flush interval, as in every buffered log.
 
 mod buffers;
 mod news;
@@ -39,14 +39,14 @@ use news::News;
 use sink::Sink;
 use writer::{Batch, Writer};
 
-/// Where the log goes.
+/// Destination of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Standard output, written `-`.
     Stdout,
     /// Standard error.
     Stderr,
-    /// A file, appended to and created if need be (mode 0640: it tells who read what).
+    /// A file, appended to, created with mode 0640 if missing.
     File(PathBuf),
 }
 
@@ -72,15 +72,15 @@ impl fmt::Display for Target {
     }
 }
 
-/// How the log is buffered.
+/// Buffering of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How late a line may be written: 200 ms.
+    /// Longest delay of a line before it is written: 200 ms.
     pub flush_interval: Duration,
-    /// How many bytes may wait to be written, over all threads: 8 MiB, about 60,000 lines. A line
-    /// that finds no room is dropped.
+    /// Limit on the bytes queued by all threads: 8 MiB, about 60,000 lines. A line beyond it is
+    /// dropped.
     pub queued_len_max: usize,
-    /// Whether no more than that is written in a flush interval: people cannot read faster.
+    /// True to write at most that many bytes per flush interval, for a human reader.
     pub is_paced: bool,
 }
 
@@ -94,7 +94,7 @@ impl Default for Options {
     }
 }
 
-/// The log. Dropping it closes it, waiting up to a second.
+/// The access log. Dropping it closes it, waiting up to a second.
 #[derive(Debug)]
 pub struct AccessLog {
     target: Target,
@@ -104,13 +104,13 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens the log and starts its writer. `report` gets a sentence when lines are lost or can be
-    /// written again, at most once a minute, on the writer's thread.
+    /// Opens the log and starts its writer thread. `report` is called on that thread, at most once a
+    /// minute, with a sentence when lines are lost or can be written again.
     ///
-    /// Standard output is taken as it is now; open the log before privileges are dropped.
+    /// Open the log before privileges are dropped.
     ///
     /// # Errors
-    /// If the target cannot be opened, or there is no memory or thread to be had.
+    /// If the target cannot be opened, or no memory or thread is available.
     pub fn open(
         target: Target,
         options: &Options,
@@ -136,7 +136,7 @@ impl AccessLog {
         })
     }
 
-    /// Takes whole lines, each with its newline. Never waits for the disk, the reader of a pipe, or
+    /// Appends whole lines, each with its newline. Never waits for the disk, the reader of a pipe, or
     /// the writer thread. A line costs 13 to 16 ns (120 bytes, AMD EPYC, 2 cores;
     /// `cargo test --release -p weftwork-serve what_a_line_costs -- --ignored --nocapture`).
     pub fn write(&self, lines: &[u8]) {
@@ -146,11 +146,11 @@ impl AccessLog {
         }
     }
 
-    /// Opens the file anew, after it was renamed (logrotate). What is still queued goes to the new
-    /// file. Standard output stays.
+    /// Opens the file again, after logrotate has renamed it. Queued lines go to the new file. Does
+    /// nothing for standard output.
     ///
     /// # Errors
-    /// If the file cannot be opened; the log then goes on with the old one.
+    /// If the file cannot be opened; the log keeps the old one then.
     pub fn reopen(&self) -> io::Result<()> {
         if let Target::File(_) = self.target {
             let sink = Sink::open(&self.target)?;
@@ -160,16 +160,15 @@ impl AccessLog {
         Ok(())
     }
 
-    /// Writes out what is queued, for as long as `limit` allows, and ends the writer. Returns
-    /// whether everything was written; what was not is counted as dropped, like every line from
-    /// now on.
+    /// Writes the queued lines, for at most `limit`, and ends the writer. Returns true if all were
+    /// written. The others are counted as dropped, like every line from then on.
     pub fn close(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         lock(&self.shared.closing).get_or_insert(deadline);
         self.hurry();
         let dropped_before = self.lines_dropped();
         if !self.shared.wait_finished(deadline + WRITE_GRACE) {
-            return false; // stuck in the kernel; the thread is left behind
+            return false; // a system call blocks the thread; leave it behind
         }
         if let Some(joined) = lock(&self.joined).take() {
             // A panic there was printed already.
@@ -178,22 +177,22 @@ impl AccessLog {
         self.lines_dropped() == dropped_before
     }
 
-    /// Where the log goes.
+    /// Destination of the log.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Lines that found no room.
+    /// Number of lines dropped.
     pub fn lines_dropped(&self) -> u64 {
         self.shared.lines_dropped.load(Ordering::Relaxed)
     }
 
-    /// Times the system refused to write.
+    /// Number of failed writes.
     pub fn write_errors(&self) -> u64 {
         self.shared.write_errors.load(Ordering::Relaxed)
     }
 
-    /// Writes its counters for `/metrics`.
+    /// Writes the counters of the log.
     pub fn write_metrics(&self, out: &mut MetricsWriter) {
         let dropped = "Access log lines that were dropped.";
         out.counter(
@@ -217,7 +216,7 @@ impl AccessLog {
     }
 }
 
-/// What `close` waits beyond its limit for a write(2) that is under way.
+/// Time that `close` waits beyond its limit for a write(2) in progress.
 const WRITE_GRACE: Duration = Duration::from_millis(100);
 
 impl Drop for AccessLog {

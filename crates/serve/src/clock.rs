@@ -1,23 +1,22 @@
-//! The time as sessions get it.
+//! Current time for sessions.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use session::Now;
 
-/// The time for sessions, at the price of one clock instead of two.
+/// Monotonic and wall-clock time, at the cost of reading one clock.
 ///
-/// The monotonic clock is read at every call. The wall clock is that of the last millisecond: the
-/// monotonic clock plus a base, which is read anew at least once a second. When the system clock is
-/// stepped, sessions see it within a second.
+/// The monotonic clock is read at every call. The wall clock is accurate to a millisecond: it is the
+/// monotonic clock plus an offset, which is measured at least once a second. So a step of the system
+/// clock is visible within a second.
 ///
-/// A clock belongs to one thread or fiber at a time (it is `Send` and not `Sync`) and costs
-/// nothing to make.
+/// A clock belongs to one thread or fiber at a time (it is `Send` and not `Sync`).
 #[derive(Debug)]
 pub struct Clock {
     /// Both clocks at one moment.
     base: Cell<Base>,
-    /// The wall clock, and until when it is that.
+    /// The wall clock, and the end of its validity.
     wall: Cell<(Duration, Instant)>,
 }
 
@@ -27,14 +26,14 @@ struct Base {
     since_epoch: Duration,
 }
 
-/// How old the base may become.
+/// Maximum age of the base.
 const BASE_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the wall clock stands still.
+/// Resolution of the wall clock.
 const TICK: Duration = Duration::from_millis(1);
 
 impl Clock {
-    /// A clock that has just read both.
+    /// Returns a clock that has just read both.
     pub fn new() -> Clock {
         Clock::from(Base {
             monotonic: Instant::now(),
@@ -49,7 +48,7 @@ impl Clock {
         }
     }
 
-    /// What time it is.
+    /// Returns the current time.
     #[inline]
     pub fn now(&self) -> Now {
         self.at(Instant::now(), wall)
@@ -58,9 +57,10 @@ impl Clock {
     #[inline]
     fn at(&self, monotonic: Instant, wall: impl FnOnce() -> Duration) -> Now {
         let (since_epoch, until) = self.wall.get();
-        let since_epoch = match monotonic < until {
-            true => since_epoch,
-            false => self.tick(monotonic, wall),
+        let since_epoch = if monotonic < until {
+            since_epoch
+        } else {
+            self.tick(monotonic, wall)
         };
         Now {
             monotonic,
@@ -84,7 +84,7 @@ impl Clock {
     }
 }
 
-/// What time it is, by a clock of this thread's.
+/// Returns the current time, by a clock of this thread.
 pub(crate) fn now() -> Now {
     thread_local! {
         static CLOCK: Clock = Clock::new();
@@ -99,7 +99,7 @@ impl Default for Clock {
 }
 
 fn wall() -> Duration {
-    // A clock before 1970 is an operator's mistake that no reply depends on.
+    // A clock before 1970 is a misconfiguration on which no reply depends.
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What the driver counts.
+//! Counters of connections, bytes and errors.
 //!
 //! ```text
 //!   thread 1          thread 2          thread 3 (ended)
@@ -33,35 +33,36 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counters at zero.
+    /// Returns counters at zero.
     pub fn new() -> Counters {
         Counters::default()
     }
 
-    /// A connection was accepted. It must be [`closed`](Counters::closed) exactly once.
+    /// Counts an accepted connection, which must be counted [`closed`](Counters::closed) exactly
+    /// once.
     pub fn accepted(&self) {
         self.registry.count(|cells| cells.add(Cell::Accepted, 1));
     }
 
-    /// A connection ended.
+    /// Counts a connection that ended.
     pub fn closed(&self, reason: Closed) {
         self.registry.count(|cells| cells.add(reason.cell(), 1));
     }
 
-    /// accept(2) failed. Returns the class, which says whether to pause.
+    /// Counts a failure of accept(2). Returns its class, which says whether to pause.
     pub fn accept_failed(&self, error: &io::Error) -> AcceptError {
         let class = AcceptError::of(error);
         self.registry.count(|cells| cells.add(class.cell(), 1));
         class
     }
 
-    /// Accepting paused: the server is full, or accept(2) cannot go on.
+    /// Counts a pause of accepting: the connection limit is reached, or accept(2) fails.
     pub fn accept_paused(&self) {
         self.registry
             .count(|cells| cells.add(Cell::AcceptPauses, 1));
     }
 
-    /// A receive brought `len` bytes.
+    /// Counts a receive of `len` bytes.
     pub fn received(&self, len: usize) {
         self.registry.count(|cells| {
             cells.add(Cell::Receives, 1);
@@ -69,7 +70,7 @@ impl Counters {
         });
     }
 
-    /// A send took `len` bytes.
+    /// Counts a send of `len` bytes.
     pub fn sent(&self, len: usize) {
         self.registry.count(|cells| {
             cells.add(Cell::Sends, 1);
@@ -77,11 +78,11 @@ impl Counters {
         });
     }
 
-    /// So many replies were sent, and each took so long from the first byte of the request to the
-    /// last of the reply. The last send took `sent_len` bytes; none if it is counted already.
+    /// Counts `count` replies, each of which took `took` from the first byte of the request to the
+    /// last byte of the reply; and the last send of `sent_len` bytes, unless it is 0.
     pub fn replied(&self, count: u64, took: Duration, sent_len: usize) {
         let us = took.as_micros() as u64;
-        // Most take the first or second bucket, so a search from the front is the shortest.
+        // Most replies are in the first or second bucket, so search from the front.
         let bound = DURATION_BOUNDS_US.iter().position(|bound| us <= *bound);
         let bucket = NAMED_CELLS + bound.unwrap_or(DURATION_BOUNDS_US.len());
         self.registry.count(|cells| {
@@ -92,15 +93,14 @@ impl Counters {
         });
     }
 
-    /// A session did work that may block.
+    /// Counts a call of `Session::work`.
     pub fn worked(&self) {
         self.registry.count(|cells| cells.add(Cell::WorkCalls, 1));
     }
 
-    /// All threads' counts, added up.
+    /// Returns the sums over all threads.
     ///
-    /// However many threads count meanwhile, a snapshot never shows more connections closed than
-    /// accepted.
+    /// A snapshot never shows more connections closed than accepted, even while other threads count.
     pub fn snapshot(&self) -> CounterSnapshot {
         let values = self.registry.sum();
         CounterSnapshot { values }

@@ -1,5 +1,5 @@
-//! Datagrams beside connections: any number of fibers (or a few kernel threads) receive from one
-//! socket, answer, and receive again. No conversation is kept between two datagrams.
+//! Datagrams beside connections: several fibers, or a few kernel threads, receive from one socket
+//! and answer. No state is kept between two datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,23 +11,23 @@ use std::time::Duration;
 
 use fiber::Runtime;
 
-/// The longest datagram there can be. udp(7)
+/// Longest possible datagram. udp(7)
 const DATAGRAM_LEN_MAX: usize = 65_536;
 
-/// How many receive, per processor or in all: while one answers, others receive.
+/// Number of receivers, per processor or in all: while one answers, others receive.
 const FIBERS_PER_PROCESSOR: usize = 4;
 const THREADS: usize = 2;
 
-/// How long a stop may go unnoticed.
+/// Interval between two checks whether the server has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// How long a reply may wait for room in the socket's buffer. A datagram may be lost anywhere else
-/// as well.
+/// Time that a reply waits for space in the socket's buffer; then it is dropped, as the network may
+/// drop it too.
 const SEND_PATIENCE: Duration = Duration::from_millis(200);
 
 const ERROR_PAUSE: Duration = Duration::from_millis(20);
 
-/// What became of datagrams.
+/// Counters of datagrams.
 #[derive(Debug, Default)]
 pub struct DatagramCounters {
     received: AtomicU64,
@@ -52,7 +52,7 @@ impl DatagramCounters {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Datagrams whose answer ended in a panic: our mistake, which costs this one answer.
+    /// Datagrams whose answer panicked: a bug, which costs this one answer.
     pub fn panicked(&self) -> u64 {
         self.panicked.load(Ordering::Relaxed)
     }
@@ -65,7 +65,7 @@ pub(crate) trait Answer:
 }
 impl<F: Fn(&[u8], SocketAddr, &mut dyn FnMut(&[u8])) + Send + Sync + 'static> Answer for F {}
 
-/// What the fibers or threads share that receive from one socket.
+/// State shared by the receivers of one socket.
 struct Receiver<F, S> {
     socket: S,
     answer: F,
@@ -73,7 +73,7 @@ struct Receiver<F, S> {
     is_over: Arc<AtomicBool>,
 }
 
-/// What is asked of a socket: fibers have theirs, threads have std's.
+/// A datagram socket: that of `fiber` on fibers, that of std on threads.
 trait Socket: Send + Sync + 'static {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
     fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize>;
@@ -99,7 +99,7 @@ impl Socket for std::net::UdpSocket {
     }
 }
 
-/// Starts to receive on kernel threads. Ends soon after `is_over`.
+/// Starts receivers on kernel threads. They end soon after `is_over` is set.
 pub(crate) fn start_on_threads(
     socket: std::net::UdpSocket,
     is_over: Arc<AtomicBool>,
@@ -116,7 +116,7 @@ pub(crate) fn start_on_threads(
     Ok(Arc::clone(&receiver.counters))
 }
 
-/// Starts to receive on fibers. Ends soon after `is_over`.
+/// Starts receivers on fibers. They end soon after `is_over` is set.
 pub(crate) fn start_on_fibers(
     runtime: &Runtime,
     socket: std::net::UdpSocket,
@@ -168,8 +168,7 @@ impl<F: Answer, S: Socket> Receiver<F, S> {
             };
             counter.fetch_add(1, Ordering::Relaxed);
         };
-        // The panic was printed with its place. Whatever a datagram holds, the next one is
-        // received.
+        // The panic was printed with its location. The next datagram is received in any case.
         let answered = catch_unwind(AssertUnwindSafe(|| (self.answer)(request, from, &mut send)));
         if answered.is_err() {
             self.counters.panicked.fetch_add(1, Ordering::Relaxed);
@@ -177,10 +176,10 @@ impl<F: Answer, S: Socket> Receiver<F, S> {
     }
 }
 
-/// After an error that comes back at once a fiber must not spin.
+/// Pauses after an error that may recur at once, so that the receiver does not spin.
 fn rest_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionRefused, Interrupted, TimedOut, WouldBlock};
-    // Nothing came in time, or what was sent before did not arrive (ICMP). udp(7)
+    // Nothing came in time, or an earlier datagram was not delivered (ICMP). udp(7)
     let is_usual = [ConnectionRefused, Interrupted, TimedOut, WouldBlock].contains(&error.kind());
     if !is_usual {
         fiber::sleep(ERROR_PAUSE);
@@ -194,9 +193,9 @@ mod tests {
 
     type TestAnswer = fn(&[u8], SocketAddr, &mut dyn FnMut(&[u8]));
 
-    /// Seen: a panic in the answer ended its receiver, and after as many datagrams as there are
-    /// receivers the port was open and silent. Cause: nothing caught it. Cure: it is caught,
-    /// counted, and the next datagram received.
+    /// Seen: a panic in the answer ended its receiver, and after as many such datagrams as there are
+    /// receivers the port did not answer any more. Cause: nothing caught the panic. Cure: it is
+    /// caught and counted, and the next datagram is received.
     fn survives_panics(
         start: impl FnOnce(UdpSocket, Arc<AtomicBool>, TestAnswer) -> io::Result<Arc<DatagramCounters>>,
     ) {
@@ -222,17 +221,17 @@ mod tests {
         let len = client.recv(&mut reply).expect("an answer after the panics");
         is_over.store(true, Ordering::Relaxed);
         assert_eq!(&reply[..len], b"well");
-        // The last panic may still be on its way to the counter: its answer left before.
+        // The last panics may not be counted yet: their answers were sent before.
         assert!(counters.panicked() >= PANICS - FIBERS_PER_PROCESSOR as u64);
     }
 
     #[test]
-    fn a_panic_in_an_answer_does_not_end_a_thread() {
+    fn panic_in_an_answer_on_a_thread() {
         survives_panics(start_on_threads);
     }
 
     #[test]
-    fn a_panic_in_an_answer_does_not_end_a_fiber() {
+    fn panic_in_an_answer_on_a_fiber() {
         let runtime = Runtime::builder().processors(1).start().unwrap();
         survives_panics(|socket, is_over, answer| {
             start_on_fibers(&runtime, socket, is_over, answer)

@@ -1,4 +1,4 @@
-//! Where the server listens: addresses as people write them, sockets as drivers take them.
+//! Listening sockets: addresses as typed, sockets as drivers use them.
 //!
 //! ```text
 //!  "[::]:8080"            --listen, TOML, WEFT_LISTEN          systemd: LISTEN_FDS
@@ -35,8 +35,8 @@ pub use error::BindError;
 pub(crate) use handshakes::handshakes_under_way;
 pub use inherited::{Inherited, inherited};
 
-/// The process that has the TAP interface `name` of this network namespace, in words for an error
-/// message. `None` if there is none, or it is another user's and this process may not look.
+/// The process that holds the TAP interface `name` of this network namespace, for an error message.
+/// `None` if there is none, or it belongs to another user.
 pub fn tap_holder(name: &str) -> Option<String> {
     holder::of_tap(name).map(|holder| holder.to_string())
 }
@@ -44,8 +44,7 @@ pub fn tap_holder(name: &str) -> Option<String> {
 /// Listens at `address`. A host name listens at every address that it resolves to, so one `Address`
 /// may give several sockets, which share one port.
 ///
-/// `backlog` is how many connections may wait to be accepted; `None` is as many as the system
-/// allows (`net.core.somaxconn`).
+/// `backlog` is the length of the listen queue; `None` is the maximum (`net.core.somaxconn`).
 ///
 /// # Errors
 /// A [`BindError`] whose text says what to do.
@@ -53,8 +52,8 @@ pub fn bind(address: &Address, backlog: Option<u32>) -> Result<Vec<Bound>, BindE
     bind_beside(&[], address, backlog)
 }
 
-/// As [`bind`], but leaves out what one of `others` takes the connections of already: systemd may
-/// hold the very port that the configuration names.
+/// Like [`bind`], but skips an address at which one of `others` listens already: systemd may hold
+/// the port that the configuration names.
 ///
 /// # Errors
 /// A [`BindError`] whose text says what to do.
@@ -70,9 +69,10 @@ pub fn bind_beside(
         Address::Tcp(exact) => Ok(vec![tcp::bind(*exact, backlog, address)?]),
         Address::Name { host, port } if host.is_empty() => {
             let four = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), *port);
-            match is_taken(four) {
-                true => Ok(Vec::new()),
-                false => Ok(vec![tcp::bind_every_interface(*port, backlog, address)?]),
+            if is_taken(four) {
+                Ok(Vec::new())
+            } else {
+                Ok(vec![tcp::bind_every_interface(*port, backlog, address)?])
             }
         }
         Address::Name { host, port } => tcp::bind_name(host, *port, backlog, address, is_taken),
@@ -83,7 +83,7 @@ pub fn bind_beside(
     }
 }
 
-/// What `listen(2)` gets. It caps silently at `net.core.somaxconn`, so "all" needs no look there.
+/// Argument of `listen(2)`, which caps it at `net.core.somaxconn`.
 #[derive(Clone, Copy, Debug)]
 struct Backlog(i32);
 

@@ -1,8 +1,8 @@
-//! Messages to people, on standard error: the one place through which a server writes them.
+//! Messages on standard error.
 //!
-//! A server does not depend on what reads its messages. A pager that stands still, or a log
-//! collector that hangs, leaves a pipe full, and `write(2)` waits for ever then. So a message waits
-//! for a moment only, and is dropped and counted; as long as nothing is taken, the next ones do not
+//! A server must not depend on the reader of its messages. A stopped pager, or a log collector that
+//! hangs, leaves a pipe full, and `write(2)` then blocks for ever. So a message waits for a moment
+//! only, and is dropped and counted otherwise. While the pipe stays full, further messages do not
 //! wait at all.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -20,29 +20,29 @@ use rustix::net::SendFlags;
 
 use crate::metrics::MetricsWriter;
 
-/// How long a message waits for room: a reader that lives has made some by then.
+/// Time that a message waits for space in a full pipe.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// So much a pipe takes at once if it takes anything. pipe(7)
+/// Number of bytes that a writable pipe accepts at once. pipe(7)
 const PIPE_BUF: usize = 4096;
 
 static ERROR: Messages = Messages::new();
 
-/// Writes a message: one or more lines, each with its end.
+/// Writes a message: one or more lines, each with its newline.
 pub fn write(text: &str) {
     ERROR.write(io::stderr().as_fd(), text);
 }
 
-/// Prints panics as the standard library does, but never waits for a reader. Call it before
-/// anything else sets a hook.
+/// Prints panics like the standard library, but never waits for a reader. Call it before other code
+/// sets a panic hook.
 pub fn report_panics() {
     panic::set_hook(Box::new(|info| write(&describe(info))));
 }
 
-/// Writes how many messages were dropped.
+/// Writes the number of dropped messages.
 pub fn write_metrics(out: &mut MetricsWriter) {
     let dropped = ERROR.dropped.load(Ordering::Relaxed);
-    let help = "Messages that standard error had no room for.";
+    let help = "Messages dropped because standard error was blocked.";
     out.counter("weft_messages_dropped_total", help, &[], dropped);
 }
 
@@ -64,10 +64,10 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
 }
 
 struct Messages {
-    /// Nothing was taken of the last message.
+    /// Nothing of the last message could be written.
     is_stuck: AtomicBool,
     dropped: AtomicU64,
-    /// Those that the reader has not been told of.
+    /// Dropped messages not yet reported to the reader.
     untold: AtomicU64,
 }
 
@@ -104,7 +104,7 @@ impl Messages {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     let was_stuck = self.is_stuck.swap(true, Ordering::Relaxed);
-                    if was_stuck || !gets_room(to, PATIENCE) {
+                    if was_stuck || !is_writable_within(to, PATIENCE) {
                         return Err(io::ErrorKind::WouldBlock.into());
                     }
                 }
@@ -115,14 +115,14 @@ impl Messages {
     }
 }
 
-/// How to write without a wait.
+/// Way to write without blocking.
 enum Way<'a> {
-    /// A file, which always takes all.
+    /// A file; writing to it never blocks for a reader.
     Plain(BorrowedFd<'a>),
-    /// A pipe or a terminal, opened with `O_NONBLOCK` for ourselves: that flag belongs to the open
-    /// file, which others share. open(2)
+    /// A pipe or a terminal, opened again with `O_NONBLOCK`: that flag belongs to the open file
+    /// description, which other processes share. open(2)
     Own(OwnedFd),
-    /// One that cannot be opened again: another user's, or there is no `/proc`.
+    /// A pipe or a terminal that cannot be opened again: another user's, or without `/proc`.
     Polled(BorrowedFd<'a>),
     Socket(BorrowedFd<'a>),
 }
@@ -148,7 +148,7 @@ impl<'a> Way<'a> {
         match self {
             Way::Plain(fd) => rustix::io::write(fd, bytes),
             Way::Own(fd) => rustix::io::write(fd, bytes),
-            Way::Polled(fd) if !gets_room(*fd, Duration::ZERO) => Err(Errno::AGAIN),
+            Way::Polled(fd) if !is_writable_within(*fd, Duration::ZERO) => Err(Errno::AGAIN),
             Way::Polled(fd) => rustix::io::write(fd, &bytes[..bytes.len().min(PIPE_BUF)]),
             Way::Socket(fd) => {
                 rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
@@ -157,8 +157,8 @@ impl<'a> Way<'a> {
     }
 }
 
-/// Whether there is room within so much time, or an error to be found.
-fn gets_room(fd: BorrowedFd<'_>, patience: Duration) -> bool {
+/// True if `fd` becomes writable, or fails, within `patience`.
+fn is_writable_within(fd: BorrowedFd<'_>, patience: Duration) -> bool {
     let patience = Timespec::try_from(patience).unwrap_or_default();
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
     poll(&mut fds, Some(&patience)) == Ok(1)
@@ -191,10 +191,10 @@ mod tests {
         assert!(rest.ends_with(end.as_bytes()));
     }
 
-    /// Seen: SIGTERM did not end a server whose standard error was a full pipe. Cause: the line
-    /// that says so waited for room. Cure: no message waits for longer than a moment.
+    /// Seen: SIGTERM did not end a server whose standard error was a full pipe. Cause: its last
+    /// message blocked. Cure: no message waits for longer than a moment.
     #[test]
-    fn a_reader_that_stands_still_stops_no_message() {
+    fn stopped_reader_blocks_no_message() {
         let (far, near) = io::pipe().unwrap();
         stuck_in(near, far);
         let (near, far) = UnixStream::pair().unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_cannot_be_opened_again_is_polled() {
+    fn pipe_that_cannot_be_opened_is_polled() {
         let (far, near) = io::pipe().unwrap();
         let way = Way::Polled(near.as_fd());
         let bytes = [b'x'; 10_000];
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_and_a_reader_that_is_gone_are_no_trouble() {
+    fn file_and_closed_pipe() {
         let messages = Messages::new();
         let mut file = tempfile::tempfile().unwrap();
         messages.write(file.as_fd(), "one\n");

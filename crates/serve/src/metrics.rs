@@ -1,4 +1,4 @@
-//! Counters as Prometheus reads them.
+//! Metrics as Prometheus text.
 
 use std::fmt::{Display, Write};
 
@@ -26,12 +26,12 @@ struct Family {
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl MetricsWriter {
-    /// A count that only grows.
+    /// Adds a sample of a counter.
     pub fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
         self.sample("counter", name, help, labels, value);
     }
 
-    /// A value that goes up and down.
+    /// Adds a sample of a gauge.
     pub fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
         if value.is_infinite() {
             let text = if value > 0.0 { "+Inf" } else { "-Inf" };
@@ -40,13 +40,13 @@ impl MetricsWriter {
         self.sample("gauge", name, help, labels, value);
     }
 
-    /// Seconds that only grow.
+    /// Adds a sample of a counter of seconds.
     pub fn seconds(&mut self, name: &str, help: &str, labels: &[(&str, &str)], total: f64) {
         self.sample("counter", name, help, labels, total);
     }
 
-    /// How many of something lay up to each of `bounds` but above the one before, and, in one more
-    /// count, beyond all; and the sum of them all.
+    /// Adds a histogram: a count for each of the upper `bounds`, one more count for values beyond the
+    /// last, and the sum of all values.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -66,7 +66,7 @@ impl MetricsWriter {
         let _ = writeln!(samples, "{name}_sum {sum}\n{name}_count {total}");
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn finish(self) -> Vec<u8> {
         let mut text = String::new();
         for family in self.families {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_has_one_head_and_its_samples_stand_together() {
+    fn samples_are_grouped_by_family() {
         let mut out = MetricsWriter::default();
         out.counter("a_total", "All a.", &[("kind", "x")], 1);
         out.gauge("b", "Some b.", &[], 0.5);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_a_line_is_escaped() {
+    fn help_and_labels_are_escaped() {
         let mut out = MetricsWriter::default();
         out.counter(
             "a_total",
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_as_prometheus_reads_them() {
+    fn special_numbers() {
         let mut out = MetricsWriter::default();
         for (at, value) in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3.0]
             .into_iter()
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "is not a metric's name")]
-    fn a_wrong_name_is_our_mistake() {
+    fn wrong_name_panics() {
         MetricsWriter::default().counter("bytes-sent", "", &[], 1);
     }
 }

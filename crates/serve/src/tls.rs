@@ -26,39 +26,38 @@ use files::Loaded;
 use provider::provider;
 use validity::Validity;
 
-/// How TLS is spoken.
+/// TLS options of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// What the server shows: the first one that is for the name that a client asks for (SNI, RFC
-    /// 6066 3), else the first one.
+    /// Certificates of the server. A client gets the first one for the name that it asks for (SNI,
+    /// RFC 6066 3), or else the first.
     pub certificates: Vec<Certificate>,
-    /// What an operator types to name the file of a key, for error messages.
+    /// Name of the option for the file of a key, for error messages.
     pub key_option: &'static str,
     /// The keys are in DER, not in PEM.
     pub key_is_der: bool,
-    /// Whether clients show certificates, and signed by whom.
+    /// Certificates of clients.
     pub clients: Clients,
     /// Cipher suites by OpenSSL's names, such as `ECDHE-RSA-AES128-GCM-SHA256`; empty for all.
     pub ciphers: Vec<String>,
-    /// TLS 1.3 and nothing older.
+    /// True for TLS 1.3 only.
     pub only_1_3: bool,
-    /// Whether sessions can be resumed.
+    /// True if sessions can be resumed.
     pub resumes: bool,
     /// The protocols that may be spoken inside, the preferred one first (ALPN), such as `http/1.1`.
     /// A client that names only others is refused; one that names none is served. Empty: clients
     /// are not asked.
     pub protocols: Vec<Vec<u8>>,
-    /// What a peer is told, in the clear, that begins with something else than TLS. Empty: it gets
-    /// the alert that TLS has for it.
+    /// Plain-text reply to a peer that does not speak TLS. Empty: it gets an alert of TLS.
     pub in_the_clear: &'static [u8],
 }
 
 /// The files of a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Certificate {
-    /// The certificate, and those that lead from it to one that clients know, in PEM.
+    /// The certificate and its intermediate certificates, in PEM.
     pub chain: PathBuf,
-    /// The private key; in the file of the chain if not given.
+    /// The private key; `None` if it is in the file of the chain.
     pub key: Option<PathBuf>,
 }
 
@@ -68,16 +67,15 @@ impl Certificate {
     }
 }
 
-/// Whether clients show certificates. The file has the certificates of those that may have signed
-/// them.
+/// Authentication of clients by certificates. The file has those of the accepted authorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Clients {
-    /// They are not asked.
+    /// Clients are not asked for a certificate.
     #[default]
     Unknown,
-    /// They may; one that is shown must be right.
+    /// A certificate is optional, but must be valid.
     MayShow(PathBuf),
-    /// They must.
+    /// A valid certificate is required.
     MustShow(PathBuf),
 }
 
@@ -95,14 +93,14 @@ pub struct Tls {
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
-    /// Of each certificate, in the order of the options.
+    /// Validity of each certificate, in the order of the options.
     validities: Vec<Validity>,
-    /// Faults of the files that do not keep the server from using them.
+    /// Faults of the files that do not prevent their use.
     faults: Vec<String>,
     since: Instant,
 }
 
-/// How many sessions are kept for those who come back.
+/// Number of sessions kept for resumption.
 const SESSIONS_KEPT_MAX: usize = 16 * 1024;
 
 impl Tls {
@@ -122,12 +120,12 @@ impl Tls {
         })
     }
 
-    /// Reads the files again. Connections that are open go on with what they began with, and
-    /// sessions can be resumed. Where clients show certificates, they begin new sessions: an
-    /// authority that is no longer in the file must not stay trusted by way of an old one.
+    /// Reads the files again. Open connections keep the old ones, and sessions can be resumed. If
+    /// clients are asked for certificates, sessions cannot be resumed: an authority that was removed
+    /// must not stay trusted through an old session.
     ///
     /// # Errors
-    /// As [`Tls::open`]; what was read before stays in force then.
+    /// Those of [`Tls::open`]; the old files stay in use then.
     pub fn reload(&self) -> Result<(), String> {
         let sessions = if self.options.clients == Clients::Unknown {
             Arc::clone(&self.sessions)
@@ -148,22 +146,22 @@ impl Tls {
         current.faults.iter().cloned().chain(expired).collect()
     }
 
-    /// How long ago the files were read.
+    /// Time since the files were read.
     pub fn age(&self) -> Duration {
         self.current().since.elapsed()
     }
 
-    /// How many handshakes came to their end.
+    /// Number of completed handshakes.
     pub fn handshake_count(&self) -> u64 {
         self.handshake_count.load(Ordering::Relaxed)
     }
 
-    /// How many connections failed before or after that, for what TLS has to say.
+    /// Number of connections that ended with a TLS error.
     pub fn failed_handshake_count(&self) -> u64 {
         self.failed_handshake_count.load(Ordering::Relaxed)
     }
 
-    /// Writes its counters for `/metrics`.
+    /// Writes counters, and the age and expiry of certificates.
     pub fn write_metrics(&self, out: &mut MetricsWriter) {
         let help = "TLS handshakes.";
         out.counter(
@@ -198,7 +196,7 @@ impl Tls {
         self.options.in_the_clear
     }
 
-    /// What a new connection goes by.
+    /// Configuration of new connections.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current().config)
     }

@@ -1,4 +1,4 @@
-//! The buffers between the threads that write lines and the one that writes them out.
+//! Buffers between the threads that append lines and the writer thread.
 
 use std::cell::Cell;
 use std::collections::TryReserveError;
@@ -13,25 +13,24 @@ use super::sink::Sink;
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// A power of two of them.
+    /// Their number is a power of two.
     pub(super) buffers: Box<[Slot]>,
     pub(super) buffer_len_max: usize,
     is_paced: bool,
-    /// The writer sleeps until a line comes.
+    /// The writer sleeps until a line is appended.
     pub(super) asleep: AtomicBool,
-    /// A buffer is half full, or the log was reopened or closed: do not wait for the interval's
-    /// end.
+    /// A buffer is half full, or the log was reopened or closed: write before the interval ends.
     pub(super) urgent: AtomicBool,
     pub(super) lines_dropped: AtomicU64,
     pub(super) write_errors: AtomicU64,
     pub(super) reopened: Mutex<Option<Sink>>,
-    /// Until when the writer may go on writing, once the log is closing.
+    /// Deadline of the writer once the log is closing.
     pub(super) closing: Mutex<Option<Instant>>,
     pub(super) finished: Mutex<bool>,
     pub(super) finish: Condvar,
 }
 
-/// In cache lines of its own (two, which x86 prefetches together).
+/// A buffer in cache lines of its own (two, which x86 prefetches together).
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Slot(pub(super) Mutex<Buffer>);
@@ -42,16 +41,16 @@ pub(super) struct Buffer {
     pub(super) closed: bool,
 }
 
-/// More buffers than this do not help.
+/// Limit on buffers; more bring no benefit.
 const BUFFERS_MAX: usize = 64;
 
-/// How many buffers a line is offered to, so that dropping one stays cheap on a big machine.
+/// Number of buffers tried for a line, so that dropping one is cheap on a large machine.
 const NEIGHBOURS_MAX: usize = 8;
 
 impl Shared {
     pub(super) fn new(options: &Options) -> io::Result<Shared> {
         let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
-        // One more than there are processors, at least, so that a thread always finds one free.
+        // At least one more than there are processors, so that a thread always finds one unlocked.
         let count = (threads + 1).next_power_of_two().min(BUFFERS_MAX);
         let buffer_len_max = options.queued_len_max / count;
         let buffer = || -> Result<Slot, TryReserveError> {
@@ -76,7 +75,7 @@ impl Shared {
         })
     }
 
-    /// Returns whether the writer must be woken.
+    /// Appends lines; returns true if the writer must be woken.
     pub(super) fn append(&self, lines: &[u8]) -> bool {
         let Some(mut buffer) = self.buffer_with_room(lines.len()) else {
             self.count_dropped(lines);
@@ -90,14 +89,14 @@ impl Shared {
             self.urgent.store(true, Ordering::Release);
             return true;
         }
-        // The writer looks into every buffer after it has said that it sleeps, and the buffer's
-        // lock orders the two: either it saw this line, or `asleep` is seen here.
+        // The writer checks every buffer after it has set `asleep`, and the buffer's lock orders the
+        // two: either the writer saw this line, or this thread sees `asleep`.
         len_before == 0
             && self.asleep.load(Ordering::Relaxed)
             && self.asleep.swap(false, Ordering::Relaxed)
     }
 
-    /// The calling thread's buffer; or, if that is taken this very moment or full, a neighbour.
+    /// Locks the calling thread's buffer or, if it is locked or full, one of the next.
     fn buffer_with_room(&self, len: usize) -> Option<MutexGuard<'_, Buffer>> {
         let home = thread_number();
         let slot = |step: usize| &self.buffers[(home + step) & (self.buffers.len() - 1)].0;
@@ -113,8 +112,8 @@ impl Shared {
                 return Some(buffer);
             }
         }
-        // All are taken only when more threads than processors were each stopped while copying a
-        // line (`--engine thread`). Waiting loses no line, and it is for a copy, not for a disk.
+        // All are locked only if more threads than processors were each preempted while copying a
+        // line (`--engine thread`). Waiting for a copy loses no line and is short.
         all_taken
             .then(|| lock(slot(0)))
             .filter(|buffer| self.has_room(buffer, len))
@@ -163,18 +162,18 @@ pub(super) fn count_lines(bytes: &[u8]) -> u64 {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing here is left half done by a panic.
+    // No operation under a lock here can panic halfway.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The whole buffer at once: it never grows, and pages that were never written take no memory.
+/// Allocates a whole buffer at once: it never grows, and untouched pages take no memory.
 pub(super) fn allocate(len: usize) -> Result<Vec<u8>, TryReserveError> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len)?;
     Ok(bytes)
 }
 
-/// Threads are numbered as they first write, so that as many threads as buffers share none.
+/// Number of this thread, by the order of first writes, so that few threads share a buffer.
 fn thread_number() -> usize {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     const UNKNOWN: usize = usize::MAX;

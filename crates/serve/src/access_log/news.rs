@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::buffers::{Shared, count_lines};
 
-/// What there is to say about the log, at most once a minute.
+/// Reports on the state of the log, at most once a minute.
 pub(super) struct News<R> {
     target: String,
     report: R,
@@ -12,7 +12,7 @@ pub(super) struct News<R> {
     told: Told,
 }
 
-/// What was said last, and when.
+/// The last report and its time.
 #[derive(Default)]
 struct Told {
     at: Option<Instant>,
@@ -32,7 +32,7 @@ impl<R: FnMut(&str)> News<R> {
         }
     }
 
-    /// When a recovery may be told that came too soon after the trouble.
+    /// Time at which a recovery can be reported that came less than a minute after the failure.
     pub(super) fn due(&self) -> Option<Instant> {
         let pending = self.told.trouble && self.trouble.is_none();
         self.told
@@ -48,7 +48,7 @@ impl<R: FnMut(&str)> News<R> {
         }
     }
 
-    /// At the end: losses must not go unsaid.
+    /// Reports losses since the last report, at the end of the log.
     pub(super) fn tell_last(&mut self, shared: &Shared, unwritten: &[u8]) {
         if shared.lines_dropped.load(Ordering::Relaxed) > self.told.lines_dropped {
             self.tell_now(shared, unwritten, Instant::now());
@@ -58,7 +58,7 @@ impl<R: FnMut(&str)> News<R> {
     fn tell_now(&mut self, shared: &Shared, unwritten: &[u8], now: Instant) {
         let dropped = shared.lines_dropped.load(Ordering::Relaxed);
         let lost = dropped - self.told.lines_dropped;
-        // They are lost as well if the trouble does not end.
+        // Waiting lines are lost too if the failure persists.
         let fate = || match count_lines(unwritten) + shared.lines_waiting() {
             0 => format!("{lost} lines are lost"),
             waiting => format!("{lost} lines are lost, {waiting} wait"),

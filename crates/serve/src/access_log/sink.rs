@@ -11,7 +11,7 @@ use rustix::net::SendFlags;
 
 use super::Target;
 
-/// What the log is written to. Nothing but a disk can make it wait for longer than it is told.
+/// Open destination of the log. Only a disk can make a write exceed its patience.
 #[derive(Debug)]
 pub(super) enum Sink {
     /// A file; or a pipe, FIFO or terminal, opened with `O_NONBLOCK`.
@@ -42,8 +42,8 @@ impl Sink {
         }
     }
 
-    /// What cannot be opened by its name, but may be open already: `/dev/stdout`, and links to it,
-    /// where standard output is a socket, as under systemd. open(2), `ENXIO`
+    /// A socket, which cannot be opened by name, but may be open already: `/dev/stdout` and links to
+    /// it, where standard output is a socket, as under systemd. open(2), `ENXIO`
     fn of_socket(path: &Path, error: io::Error) -> io::Result<Sink> {
         let refuse = |why| Err(io::Error::new(error.kind(), why));
         let named = fs::metadata(path)?;
@@ -60,7 +60,7 @@ impl Sink {
         refuse("it is a socket; give a file, or - for standard output")
     }
 
-    /// A sink that ends where `fd` ends.
+    /// A sink that writes to the same file as `fd`.
     fn of(fd: BorrowedFd<'_>) -> io::Result<Sink> {
         let owned = fd.try_clone_to_owned()?;
         let kind = File::from(owned.try_clone()?).metadata()?.file_type();
@@ -68,21 +68,21 @@ impl Sink {
             return Ok(Sink::Socket(owned));
         }
         if kind.is_fifo() || kind.is_char_device() {
-            // `O_NONBLOCK` belongs to the open file, which others share (a shell, the terminal's
-            // other users), so it is set on one of our own. Not for regular files: the offset
-            // belongs to the open file, too. open(2), proc(5)
+            // `O_NONBLOCK` belongs to the open file description, shared with a shell or other users
+            // of a terminal, so a new one is opened. Not for regular files: the offset belongs to
+            // the description as well. open(2), proc(5)
             let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&owned));
             let own = OpenOptions::new()
                 .write(true)
                 .custom_flags(libc::O_NONBLOCK)
                 .open(link);
-            // Another user's terminal or pipe may refuse it (after su, in some containers).
+            // Opening another user's terminal or pipe may fail (after su, in some containers).
             return Ok(Sink::File(own.map_or(owned, OwnedFd::from)));
         }
         Ok(Sink::File(owned))
     }
 
-    /// Writes some of `bytes`; `None` if nothing was taken for `patience`.
+    /// Writes some of `bytes`; returns `None` if nothing could be written for `patience`.
     pub(super) fn write(&self, bytes: &[u8], patience: Duration) -> io::Result<Option<usize>> {
         loop {
             match self.try_write(bytes) {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_reads_does_not_block_and_keeps_its_mode() {
+    fn unread_pipe_does_not_block() {
         let (reader, writer) = io::pipe().unwrap();
         let sink = Sink::of(writer.as_fd()).unwrap();
         assert!(fill(&sink) >= 4096);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_reads_does_not_block() {
+    fn unread_socket_does_not_block() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let sink = Sink::of(ours.as_fd()).unwrap();
         assert!(matches!(sink, Sink::Socket(_)));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirected_file_is_written_where_it_stands() {
+    fn redirected_file_keeps_its_offset() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"before ").unwrap();
         Sink::of(file.as_fd())
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_not_open_here_is_refused() {
+    fn socket_by_name_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_without_a_reader_is_refused() {
+    fn fifo_without_a_reader_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("fifo");
         rustix::fs::mknodat(

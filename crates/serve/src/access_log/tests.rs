@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 
-/// A log into a file of its own folder, and what it reports.
+/// A log to a file in a directory of its own, and its reports.
 struct World {
     folder: tempfile::TempDir,
     log: AccessLog,
@@ -34,7 +34,7 @@ fn open(options: &Options) -> World {
     open_at(folder, path, options)
 }
 
-/// Writes as soon as it can.
+/// Options without a noticeable delay.
 fn prompt() -> Options {
     Options {
         flush_interval: Duration::from_millis(1),
@@ -52,7 +52,7 @@ impl World {
     }
 }
 
-/// Waits for what another thread brings about.
+/// Waits for an effect of another thread.
 fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !happened() {
@@ -62,7 +62,7 @@ fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
 }
 
 #[test]
-fn closing_writes_everything_in_order() {
+fn close_writes_all_lines_in_order() {
     let world = open(&Options {
         flush_interval: NEVER,
         ..Options::default()
@@ -74,7 +74,7 @@ fn closing_writes_everything_in_order() {
 }
 
 #[test]
-fn a_line_is_written_within_the_flush_interval() {
+fn line_is_written_within_the_flush_interval() {
     let world = open(&Options::default());
     world.log.write(b"line\n");
     eventually("the line is not written", || !world.text().is_empty());
@@ -86,7 +86,7 @@ fn a_line_is_written_within_the_flush_interval() {
 }
 
 #[test]
-fn half_a_buffer_is_written_without_waiting() {
+fn half_a_buffer_is_written_at_once() {
     let world = open(&Options {
         flush_interval: NEVER,
         ..Options::default()
@@ -104,7 +104,7 @@ fn half_a_buffer_is_written_without_waiting() {
 }
 
 #[test]
-fn a_paced_log_writes_its_queue_once_an_interval() {
+fn paced_log_writes_once_an_interval() {
     const LEN_MAX: usize = 64 * 1024;
     let world = open(&Options {
         flush_interval: NEVER,
@@ -120,7 +120,7 @@ fn a_paced_log_writes_its_queue_once_an_interval() {
 }
 
 #[test]
-fn lines_of_many_threads_stay_whole_and_none_is_lost() {
+fn lines_of_many_threads() {
     const THREADS: usize = 8;
     const LINES: usize = 5_000;
     let world = open(&prompt());
@@ -147,7 +147,7 @@ fn lines_of_many_threads_stay_whole_and_none_is_lost() {
 }
 
 #[test]
-fn after_rotation_lines_go_to_the_new_file() {
+fn reopen_after_rotation() {
     let world = open(&prompt());
     let old = world.folder.path().join("access.log.1");
     world.log.write(b"old\n");
@@ -163,7 +163,7 @@ fn after_rotation_lines_go_to_the_new_file() {
 }
 
 #[test]
-fn a_file_that_cannot_be_reopened_leaves_the_old_one_in_use() {
+fn failed_reopen_keeps_the_old_file() {
     let world = open(&prompt());
     let moved = world.folder.path().join("moved");
     fs::rename(world.path(), &moved).unwrap();
@@ -175,7 +175,7 @@ fn a_file_that_cannot_be_reopened_leaves_the_old_one_in_use() {
 }
 
 #[test]
-fn a_full_disk_is_reported_and_survived() {
+fn full_disk_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
     symlink("/dev/full", &path).unwrap();
@@ -202,7 +202,7 @@ fn a_full_disk_is_reported_and_survived() {
 }
 
 #[test]
-fn what_a_full_disk_has_no_room_for_is_counted_as_lost() {
+fn lines_lost_on_a_full_disk_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let world = open_at(folder, "/dev/full".into(), &prompt());
     world.log.write(b"one\ntwo\n");
@@ -220,7 +220,7 @@ fn what_a_full_disk_has_no_room_for_is_counted_as_lost() {
 }
 
 #[test]
-fn a_blocked_pipe_costs_lines_and_neither_time_nor_memory() {
+fn blocked_pipe_drops_lines() {
     let (mut reader, pipe) = io::pipe().unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", pipe.as_raw_fd()));
     let options = Options {
@@ -255,7 +255,7 @@ fn a_blocked_pipe_costs_lines_and_neither_time_nor_memory() {
 }
 
 #[test]
-fn closing_does_not_wait_for_a_pipe_that_nobody_reads() {
+fn close_does_not_wait_for_an_unread_pipe() {
     let (_reader, pipe) = io::pipe().unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", pipe.as_raw_fd()));
     let world = open_at(tempfile::tempdir().unwrap(), path, &prompt());
@@ -273,7 +273,7 @@ fn closing_does_not_wait_for_a_pipe_that_nobody_reads() {
 }
 
 #[test]
-fn a_torn_line_begins_anew_in_the_new_file() {
+fn partly_written_line_is_written_again() {
     let mut batch = Batch {
         lines: b"one\ntwo\nthree\n".to_vec(),
         written: 6,
@@ -286,7 +286,7 @@ fn a_torn_line_begins_anew_in_the_new_file() {
 }
 
 #[test]
-fn news_are_told_once_a_minute() {
+fn reports_once_a_minute() {
     let shared = Shared::new(&Options::default()).unwrap();
     let (tell, told) = channel();
     let mut news = News::new("access.log".into(), move |text: &str| {
@@ -320,7 +320,7 @@ fn news_are_told_once_a_minute() {
 }
 
 #[test]
-fn the_target_is_read_as_it_is_typed() {
+fn target_from_text() {
     assert_eq!("-".parse(), Ok(Target::Stdout));
     assert_eq!(
         "/var/log/weft.log".parse(),
@@ -330,7 +330,7 @@ fn the_target_is_read_as_it_is_typed() {
 }
 
 #[test]
-fn a_missing_folder_is_an_error_at_the_start() {
+fn missing_directory_fails_at_the_start() {
     let missing = Target::File(Path::new("/nonexistent/access.log").into());
     assert!(AccessLog::open(missing, &Options::default(), |_| {}).is_err());
 }

@@ -1,4 +1,4 @@
-//! The thread that writes lines out.
+//! The thread that writes lines to the sink.
 
 use std::collections::TryReserveError;
 use std::io;
@@ -49,7 +49,7 @@ impl<R: FnMut(&str)> Writer<R> {
         shared.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Lets lines come together for the flush interval, or until it is urgent.
+    /// Waits for the flush interval, or until a write is urgent.
     fn gather(&self) {
         let deadline = Instant::now() + self.flush_interval;
         while !self.shared.urgent.swap(false, Ordering::Acquire) {
@@ -61,7 +61,7 @@ impl<R: FnMut(&str)> Writer<R> {
         }
     }
 
-    /// Writes out the batch and every buffer, as far as the sink takes them.
+    /// Writes the batch and every buffer, as far as the sink accepts them.
     fn flush(&mut self) {
         if let Some(sink) = lock(&self.shared.reopened).take() {
             self.sink = sink;
@@ -78,7 +78,7 @@ impl<R: FnMut(&str)> Writer<R> {
         }
     }
 
-    /// Returns whether all of it went.
+    /// Writes the batch; returns true if it is empty afterwards.
     fn write_batch(&mut self) -> bool {
         let is_time_up = || {
             self.shared
@@ -117,10 +117,10 @@ impl<R: FnMut(&str)> Writer<R> {
     }
 }
 
-/// How long a pipe or socket may take nothing before the writer looks at what else there is to do.
+/// Time that the writer waits for a full pipe or socket before it checks for other work.
 const SINK_PATIENCE: Duration = Duration::from_millis(50);
 
-/// Lines on their way out.
+/// Lines being written.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) lines: Vec<u8>,
@@ -153,12 +153,12 @@ impl Batch {
         mem::swap(&mut self.lines, buffer);
     }
 
-    /// Writes until all is written, the sink fails or takes nothing for a while, or time is up.
+    /// Writes until the batch is empty, the sink fails or stays full, or time is up.
     fn write_to(&mut self, sink: &Sink, is_time_up: impl Fn() -> bool) -> io::Result<()> {
         while self.written < self.lines.len() {
             match sink.write(self.unwritten(), SINK_PATIENCE)? {
                 Some(len) => self.written += len,
-                // The reader of a pipe does not keep up. That is no error until lines are lost.
+                // The reader of a pipe is slow; that is no error until lines are lost.
                 None => return Ok(()),
             }
             if self.written < self.lines.len() && is_time_up() {
@@ -170,7 +170,7 @@ impl Batch {
         Ok(())
     }
 
-    /// A line that was cut when the old file refused its end begins anew in the new file.
+    /// Moves back to the start of a partly written line, to write all of it to the new file.
     pub(super) fn rewind_to_line(&mut self) {
         let line = self.lines[..self.written]
             .iter()

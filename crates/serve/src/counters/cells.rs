@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 macro_rules! cells {
     ($($name:ident),* $(,)?) => {
-        /// Which cell of a thread's block.
+        /// Index of a cell in a thread's block.
         #[derive(Clone, Copy)]
         pub(super) enum Cell { $($name),* }
         pub(super) const NAMED_CELLS: usize = [$(Cell::$name),*].len();

@@ -1,4 +1,4 @@
-//! Why connections end, and why accepting fails.
+//! Reasons for the end of a connection, and for a failure of accept(2).
 
 use std::io;
 
@@ -7,25 +7,24 @@ use session::Phase;
 
 use super::cells::Cell;
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// The peer closed it, between two requests or within one.
     Peer,
-    /// The session said so: the reply was the last one (`Connection: close`, HTTP/1.0, a bad
-    /// request).
+    /// The session closed it after its last reply (`Connection: close`, HTTP/1.0, a bad request).
     Session,
-    /// The peer was silent for too long in this phase.
+    /// The time-out of this phase expired.
     TimedOut(Phase),
-    /// The peer took our bytes too slowly, or none at all.
+    /// The peer received too slowly, or not at all.
     TooSlow,
-    /// The peer sent more than the driver holds without the session using any of it.
+    /// The peer sent more than the driver buffers, and the session used none of it.
     TooLong,
-    /// It held much, and all connections together held all that they may.
+    /// The memory bound of all connections was reached, and this one held much.
     NoMemory,
-    /// There was no room for the connection.
+    /// The connection limit was reached.
     Refused,
-    /// The server drains: it was idle, or cut at the deadline.
+    /// The server drained: the connection was idle, or cut at the deadline.
     Drained,
     /// The connection failed: reset, or a local error.
     Error,
@@ -81,11 +80,11 @@ impl Closed {
     }
 }
 
-/// What went wrong in accept(2), as far as a driver cares.
+/// Class of an error of accept(2), by what a driver does then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptError {
-    /// No descriptors are left (`EMFILE`, `ENFILE`). The connection stays in the backlog and accept
-    /// fails again at once: pause.
+    /// No descriptors are left (`EMFILE`, `ENFILE`). The connection stays in the listen queue, and
+    /// accept fails again at once: pause.
     Descriptors,
     /// The connection was gone before it was accepted (`ECONNABORTED` and the network errors that
     /// accept(2) passes on). Go on.
@@ -110,8 +109,8 @@ impl AcceptError {
         match Errno::from_io_error(error) {
             Some(Errno::MFILE | Errno::NFILE) => AcceptError::Descriptors,
             Some(Errno::NOBUFS | Errno::NOMEM) => AcceptError::Memory,
-            // "Linux accept() passes already-pending network errors on the new socket": treat them
-            // like a connection that went away. accept(2)
+            // "Linux accept() passes already-pending network errors on the new socket": the
+            // connection is gone. accept(2)
             Some(
                 Errno::CONNABORTED
                 | Errno::CONNRESET

@@ -1,10 +1,10 @@
-//! The counts at one moment, and how they are shown.
+//! The counters at one moment, and their metrics.
 
 use super::cells::{CELLS, Cell, DURATION_BOUNDS_US, NAMED_CELLS};
 use super::{AcceptError, Closed};
 use crate::metrics::MetricsWriter;
 
-/// The counts at one moment.
+/// The counters at one moment.
 #[derive(Clone, Debug)]
 pub struct CounterSnapshot {
     pub(super) values: [u64; CELLS],
@@ -40,12 +40,12 @@ impl CounterSnapshot {
         self.value(class.cell())
     }
 
-    /// How often accepting paused.
+    /// Number of pauses of accepting.
     pub fn accept_pauses(&self) -> u64 {
         self.value(Cell::AcceptPauses)
     }
 
-    /// Receives that brought something.
+    /// Receives of at least one byte.
     pub fn receives(&self) -> u64 {
         self.value(Cell::Receives)
     }
@@ -55,7 +55,7 @@ impl CounterSnapshot {
         self.value(Cell::BytesReceived)
     }
 
-    /// Sends that took something.
+    /// Sends of at least one byte.
     pub fn sends(&self) -> u64 {
         self.value(Cell::Sends)
     }
@@ -70,7 +70,7 @@ impl CounterSnapshot {
         self.value(Cell::WorkCalls)
     }
 
-    /// Writes all of it for `/metrics`.
+    /// Writes all counters.
     pub fn write_to(&self, out: &mut MetricsWriter) {
         out.counter(
             "weft_connections_accepted_total",
@@ -112,7 +112,7 @@ impl CounterSnapshot {
             ),
             (
                 "weft_receives_total",
-                "Receives that brought bytes.",
+                "Receives of at least one byte.",
                 self.receives(),
             ),
             (
@@ -120,11 +120,15 @@ impl CounterSnapshot {
                 "Bytes received.",
                 self.bytes_received(),
             ),
-            ("weft_sends_total", "Sends that took bytes.", self.sends()),
+            (
+                "weft_sends_total",
+                "Sends of at least one byte.",
+                self.sends(),
+            ),
             ("weft_sent_bytes_total", "Bytes sent.", self.bytes_sent()),
             (
                 "weft_work_calls_total",
-                "Session work that may block.",
+                "Calls of session work that may block.",
                 self.work_calls(),
             ),
         ];
@@ -133,7 +137,7 @@ impl CounterSnapshot {
         }
     }
 
-    /// Writes how long replies took, as a histogram of this name.
+    /// Writes the durations of replies as a histogram of this name.
     pub fn write_durations_to(&self, name: &str, help: &str, out: &mut MetricsWriter) {
         let bounds = DURATION_BOUNDS_US.map(|us| us as f64 / 1e6);
         let sum = self.value(Cell::DurationNs) as f64 / 1e9;

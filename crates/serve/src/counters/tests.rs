@@ -8,7 +8,7 @@ use super::{AcceptError, Closed, Counters};
 use crate::metrics::MetricsWriter;
 
 #[test]
-fn every_event_is_counted_in_its_place() {
+fn every_event_is_counted() {
     let counters = Counters::new();
     for reason in Closed::ALL {
         counters.accepted();
@@ -36,7 +36,7 @@ fn every_event_is_counted_in_its_place() {
 }
 
 #[test]
-fn accept_errors_are_told_apart_by_what_to_do() {
+fn classes_of_accept_errors() {
     let counters = Counters::new();
     let check = |errno: Errno, class: AcceptError| {
         let before = counters.snapshot().accept_errors(class);
@@ -53,7 +53,7 @@ fn accept_errors_are_told_apart_by_what_to_do() {
 }
 
 #[test]
-fn what_ended_threads_counted_is_kept() {
+fn counts_of_ended_threads_are_kept() {
     let counters = Counters::new();
     for _ in 0..3 {
         std::thread::scope(|scope| {
@@ -69,8 +69,9 @@ fn what_ended_threads_counted_is_kept() {
 }
 
 #[test]
-fn servers_in_one_process_count_apart() {
-    let (one, other) = (Counters::new(), Counters::new());
+fn servers_in_one_process_count_separately() {
+    let one = Counters::new();
+    let other = Counters::new();
     one.accepted();
     other.sent(7);
     assert_eq!(
@@ -84,7 +85,7 @@ fn servers_in_one_process_count_apart() {
 }
 
 #[test]
-fn accepted_is_active_plus_closed_at_every_moment() {
+fn accepted_is_active_plus_closed() {
     // Connections are accepted by one thread and closed by another, as fibers and workers do.
     const CONNECTIONS: u64 = 20_000;
     let counters = Counters::new();
@@ -138,8 +139,8 @@ fn every_count_is_in_the_metrics() {
 }
 
 #[test]
-fn a_reply_is_counted_in_the_bucket_of_its_time() {
-    // On the bound is within it, as Prometheus' `le` says.
+fn buckets_of_reply_durations() {
+    // A value on the bound is within it, as Prometheus' `le` says.
     let counters = Counters::new();
     for (count, us) in [(1, 0), (1, 100), (1, 101), (1, 60_000_000), (2, 60_000_001)] {
         counters.replied(count, Duration::from_micros(us), 0);

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::zone;
 
-/// Where to listen, as it is typed.
+/// Address to listen at, as typed.
 ///
 /// | typed | means |
 /// |---|---|
@@ -15,7 +15,7 @@ use super::zone;
 /// | `[::]:8080` | every interface, IPv4 as well |
 /// | `8080`, `:8080`, `*:8080` | every interface; IPv4 alone if the kernel has no IPv6 |
 /// | `localhost:8080` | every address that the name resolves to when the server starts |
-/// | `unix:/run/weft.sock`, `unix:/run/weft.sock?mode=0660` | a Unix socket, and who may connect |
+/// | `unix:/run/weft.sock`, `unix:/run/weft.sock?mode=0660` | a Unix socket, and its mode |
 ///
 /// Port 0 asks the kernel for a free port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,16 +33,16 @@ pub enum Address {
     Unix {
         /// The file of the socket.
         path: PathBuf,
-        /// Its permission bits. Who may write the file may connect. unix(7)
+        /// Its permission bits. Connecting needs write permission. unix(7)
         mode: u32,
     },
 }
 
-/// Which accounts may connect to a Unix socket if nothing is said: all, as on a TCP port of this
-/// machine, and as `SocketMode=` of systemd.socket(5) has it.
+/// Default mode of a Unix socket: every user may connect, as to a TCP port of this machine, and as
+/// with `SocketMode=` of systemd.socket(5).
 const MODE_DEFAULT: u32 = 0o666;
 
-/// An address that cannot be understood; the text says what to write instead.
+/// Syntax error in an address; the text says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError(String);
 
@@ -159,7 +159,7 @@ fn refuse<T>(text: &str, advice: &str) -> Result<T, AddressError> {
     )))
 }
 
-/// What [`FromStr`] reads back as the same address.
+/// Inverse of [`FromStr`].
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_type_is_understood() {
+    fn address_syntax() {
         assert_eq!(
             parse("127.0.0.1:8080"),
             Address::Tcp("127.0.0.1:8080".parse().unwrap())
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_survive_being_written_and_read() {
+    fn display_is_read_back() {
         for text in [
             "127.0.0.1:80",
             "[::1]:8080",
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_answered_with_what_to_write() {
+    fn advice_on_wrong_addresses() {
         let check = |text: &str, advice: &str| {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(text) && error.contains(advice), "{error}");

@@ -12,45 +12,45 @@ use crate::tls::Tls;
 
 /// A listening stream socket.
 ///
-/// Dropping it closes the socket, and removes the file of a Unix socket if this process made it and
-/// another has not taken its place.
+/// Dropping it closes the socket, and removes the file of a Unix socket if this process created it
+/// and no other has replaced it.
 #[derive(Debug)]
 pub struct Bound {
-    /// Where it listens: [`Address::Tcp`] with the real port if port 0 was asked for, or
+    /// Local address: [`Address::Tcp`], with the real port in place of port 0, or
     /// [`Address::Unix`]; never a name.
     pub address: Address,
     /// The socket, listening, close-on-exec, blocking, with `TCP_NODELAY` where that exists.
     pub socket: OwnedFd,
     /// More sockets at the address, with queues of their own; see [`split`](Bound::split).
     pub(super) siblings: Vec<OwnedFd>,
-    /// Of a Unix socket; dropping it removes it.
+    /// File of a Unix socket; dropping it removes it.
     pub(super) file: Option<SocketFile>,
     pub(super) is_inherited: bool,
-    /// What `listen(2)` was told, for more sockets at the address.
+    /// Length of the listen queue, for more sockets at the address.
     pub(super) backlog: Backlog,
-    /// TLS, if it is spoken on this one.
+    /// TLS, if enabled.
     pub tls: Option<Arc<Tls>>,
 }
 
-/// A machine with more interfaces than this knows its addresses.
+/// Limit on the URLs of one listener.
 pub(super) const URLS_MAX: usize = 8;
 
 impl Bound {
-    /// Lets no more connections into the queue; those in it can still be accepted. The file of a
-    /// Unix socket goes. On TCP no more handshakes begin, while those under way end.
+    /// Stops queueing new connections; queued ones can still be accepted. Removes the file of a Unix
+    /// socket. On TCP no new handshake begins, and those in progress complete.
     pub(crate) fn stop_queueing(&self) {
         if let Some(file) = &self.file {
             file.remove();
         }
         if let Address::Tcp(_) = self.address {
             for socket in self.sockets() {
-                // It can fail for want of memory: then clients that come now may be reset.
+                // It can fail for lack of memory; new clients may then be reset.
                 let _ = drop_handshakes(socket);
             }
         }
     }
 
-    /// Its TCP port.
+    /// TCP port.
     pub(crate) fn port(&self) -> Option<u16> {
         match self.address {
             Address::Tcp(address) => Some(address.port()),
@@ -58,7 +58,7 @@ impl Bound {
         }
     }
 
-    /// Whether it takes the connections to `address`, so that another socket cannot listen there.
+    /// True if this socket receives the connections to `address`.
     pub(super) fn takes(&self, address: SocketAddr) -> bool {
         let Address::Tcp(own) = self.address else {
             return false;
@@ -69,16 +69,16 @@ impl Bound {
         own.port() == address.port() && (own.ip() == address.ip() || is_for_all)
     }
 
-    /// Whether it is the Unix socket at `path`.
+    /// True if this is the Unix socket at `path`.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         matches!(&self.address, Address::Unix { path: own, .. } if own == path)
     }
 
-    /// Gives the file of a Unix socket that this process made to the user that it is about to
-    /// become: that user can remove it at the end, and its mode is about that user.
+    /// Changes the owner of the file of a Unix socket that this process created, so that the user to
+    /// whom the process changes can remove it at the end.
     ///
     /// # Errors
-    /// What chown(2) reports, or that another file has its place.
+    /// The error of chown(2), or that the file was replaced.
     pub fn give_to(&self, user: u32, group: u32) -> io::Result<()> {
         match &self.file {
             Some(file) => file.give_to(user, group),
@@ -86,20 +86,19 @@ impl Bound {
         }
     }
 
-    /// Whether our parent made the socket, and others may listen on it after us.
+    /// True if the parent process created the socket; others may use it later.
     pub fn is_inherited(&self) -> bool {
         self.is_inherited
     }
 
-    /// Makes it as if our parent had made it.
+    /// Marks the socket as inherited.
     #[cfg(test)]
     pub(crate) fn inherit(&mut self) {
         self.is_inherited = true;
     }
 
-    /// What to type into a browser to get here: for a wildcard address `localhost` first, then one
-    /// URL for each address of an interface, at most eight in all. A Unix socket has no URL that
-    /// browsers know, so its address is given instead.
+    /// URLs of this listener: for a wildcard address `localhost` first, then one URL for each address
+    /// of an interface, at most eight in all. For a Unix socket, its address.
     pub fn urls(&self) -> Vec<String> {
         let Address::Tcp(address) = &self.address else {
             return vec![self.address.to_string()];
@@ -130,11 +129,11 @@ impl Bound {
         url(address, self.tls.is_some())
     }
 
-    /// Another handle on the same listening socket, for one more accept loop. The file of a Unix
-    /// socket stays with the original.
+    /// Duplicates the listening socket, for one more accept loop. The file of a Unix socket stays
+    /// with the original.
     ///
     /// # Errors
-    /// What `fcntl(2)` reports: no descriptors left.
+    /// The error of `fcntl(2)`: no descriptors left.
     pub fn try_clone(&self) -> io::Result<Bound> {
         let socket = self.socket.try_clone()?;
         Ok(Bound {
@@ -155,7 +154,7 @@ impl AsFd for Bound {
     }
 }
 
-/// What to type into a browser to get to this address.
+/// URL of an address.
 pub(crate) fn url(address: SocketAddr, is_secure: bool) -> String {
     let host = match address.ip() {
         IpAddr::V4(four) => four.to_string(),
@@ -171,18 +170,20 @@ pub(crate) fn url(address: SocketAddr, is_secure: bool) -> String {
 }
 
 fn named_url(host: &str, port: u16, is_secure: bool) -> String {
-    let (scheme, default_port) = match is_secure {
-        false => ("http", 80),
-        true => ("https", 443),
+    let (scheme, default_port) = if is_secure {
+        ("https", 443)
+    } else {
+        ("http", 80)
     };
-    match port == default_port {
-        true => format!("{scheme}://{host}/"),
-        false => format!("{scheme}://{host}:{port}/"),
+    if port == default_port {
+        format!("{scheme}://{host}/")
+    } else {
+        format!("{scheme}://{host}:{port}/")
     }
 }
 
-/// A filter on the socket drops every SYN (socket(7), `SO_ATTACH_FILTER`). A client that connects
-/// meanwhile tries again, as after any loss, and is refused once the socket is closed.
+/// Attaches a filter that drops every SYN (socket(7), `SO_ATTACH_FILTER`). A client retransmits its
+/// SYN, as after any loss, and is refused once the socket is closed.
 fn drop_handshakes(socket: BorrowedFd<'_>) -> io::Result<()> {
     const FLAGS_OFFSET: u32 = 13; // of the TCP header, RFC 9293 3.1
     const SYN: u32 = 0x02;

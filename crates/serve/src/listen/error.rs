@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::Address;
 use super::holder;
 
-/// Why the server cannot listen somewhere, and what to do about it, in one sentence.
+/// Failure to listen at an address: one sentence with the cause and the remedy.
 #[derive(Debug)]
 pub struct BindError {
     place: String,
@@ -18,7 +18,7 @@ pub struct BindError {
 }
 
 impl BindError {
-    /// The system's error, if there was one.
+    /// The kernel's error, if there was one.
     pub fn cause(&self) -> Option<&io::Error> {
         self.cause.as_ref()
     }
@@ -89,7 +89,7 @@ impl BindError {
     }
 }
 
-/// Why an address cannot be had that is given twice.
+/// Advice for an address that is given twice.
 pub(super) const HELD_HERE: &str = "this process already listens there; name each address once";
 
 fn in_use(tried: SocketAddr) -> String {
@@ -100,8 +100,8 @@ fn in_use(tried: SocketAddr) -> String {
             format!("the port is in use by {holder}; stop it or choose another port")
         }
         None => format!(
-            "the port is in use, and was for a second more; `sudo ss -ltnp 'sport = :{port}'` shows by what: \
-             stop it or choose another port"
+            "the port is in use; `sudo ss -ltnp 'sport = :{port}'` shows by which process: stop it \
+             or choose another port"
         ),
     }
 }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_port_is_refused_with_the_ways_to_get_it() {
+    fn advice_on_a_privileged_port() {
         let text = advice(Errno::ACCESS);
         for way in [
             "cap_net_bind_service",
@@ -177,9 +177,9 @@ mod tests {
         assert!(text.starts_with("cannot listen at [::]:80: "), "{text}");
     }
 
-    /// Seen: 127.0.0.1 asked for twice was explained by `[::]`, which nothing listened at.
+    /// Seen: 127.0.0.1 given twice was explained by `[::]`, at which no socket listened.
     #[test]
-    fn only_what_listens_is_an_explanation() {
+    fn overlap_with_an_own_listener() {
         let check = |held: &str, tried: &str, end: &str| {
             let said = in_use_here(held.parse().unwrap(), tried.parse().unwrap());
             assert!(said.ends_with(end), "{said}");
@@ -194,12 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_ipv6_is_said_so() {
+    fn advice_without_ipv6() {
         assert!(advice(Errno::AFNOSUPPORT).contains("no IPv6"));
     }
 
     #[test]
-    fn the_cause_is_kept_for_programs() {
+    fn cause_has_the_kind() {
         let tried = "[::]:80".parse().unwrap();
         let error = BindError::tcp(&Address::Tcp(tried), tried, Errno::ACCESS);
         assert_eq!(

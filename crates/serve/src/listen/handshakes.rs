@@ -6,7 +6,7 @@ use std::io;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-/// Whether a handshake with one of these ports of this network namespace is under way: its SYN was
+/// True if a handshake with one of these ports of this network namespace is in progress: its SYN was
 /// answered, and the connection is not in the listener's queue yet. Also `true` if that cannot be
 /// found out.
 pub(crate) fn handshakes_under_way(ports: &[u16]) -> bool {
@@ -113,7 +113,7 @@ mod tests {
 
     /// A deferred accept keeps a handshake under way until the client sends something.
     #[test]
-    fn only_handshakes_of_the_port_are_under_way() {
+    fn handshakes_of_other_ports_do_not_count() {
         use std::net::{TcpListener, TcpStream};
         use std::os::fd::AsRawFd;
         let [idle, deferring] = ["127.0.0.1:0"; 2].map(|at| TcpListener::bind(at).unwrap());

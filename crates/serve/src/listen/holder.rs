@@ -1,11 +1,11 @@
-//! What holds a port, a socket file or a TAP interface. Whatever cannot be found out is not said.
+//! The process that holds a port, a socket file or a TAP interface, if it can be found out.
 
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// The process that listens.
+/// A process that holds a resource.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pid: u32,
@@ -24,8 +24,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The process whose listening TCP socket is in the way of `wanted`, and that socket's address.
-/// `None` if there is none, or it is another user's and this process may not look.
+/// The process whose listening TCP socket conflicts with `wanted`, and that socket's address.
+/// `None` if there is none, or it belongs to another user.
 pub(super) fn of_tcp(wanted: SocketAddr) -> Option<(SocketAddr, Holder)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let rows: Vec<String> = tables
@@ -48,18 +48,18 @@ pub(super) fn of_unix(path: &Path) -> Option<Holder> {
     let rows = table
         .lines()
         .map(|row| row.split_whitespace().collect::<Vec<_>>());
-    // Connections that are not accepted yet bear the path as well; their inode is 0.
+    // Connections not accepted yet have the same path; their inode is 0.
     let mut inodes = rows
         .filter(|row| row.get(7) == Some(&path) && row[6] != "0")
         .map(|row| row[6]);
     of_inode(inodes.next()?)
 }
 
-/// The process that has the TAP interface `name` of this network namespace.
+/// The process that holds the TAP interface `name` of this network namespace.
 pub(super) fn of_tap(name: &str) -> Option<Holder> {
     let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
     let ours = network("thread-self")?;
-    // An interface of the same name may be in another namespace.
+    // Another namespace may have an interface of the same name.
     let is_here = |pid: u32| network(&pid.to_string()).is_some_and(|theirs| theirs == ours);
     oldest(|pid| {
         let mut open = descriptors(pid).filter(|(_, link)| link == Path::new("/dev/net/tun"));
@@ -108,8 +108,8 @@ fn parse_hex_ip(hex: &str) -> Option<IpAddr> {
     }
 }
 
-/// Whether two listeners exclude each other. `[::]` may or may not take IPv4: the table does not
-/// say, and it usually does.
+/// True if two listeners exclude each other. The table does not say whether `[::]` includes IPv4;
+/// usually it does.
 fn conflicts(held: SocketAddr, wanted: SocketAddr) -> bool {
     let (held_ip, wanted_ip) = (held.ip().to_canonical(), wanted.ip().to_canonical());
     let wildcard = |ip: IpAddr, other: IpAddr| {
@@ -119,7 +119,7 @@ fn conflicts(held: SocketAddr, wanted: SocketAddr) -> bool {
         && (held_ip == wanted_ip || wildcard(held_ip, wanted_ip) || wildcard(wanted_ip, held_ip))
 }
 
-/// The oldest process that has the socket open: of a server with workers that is the master.
+/// The oldest process that has the socket open: the master of a server with workers.
 fn of_inode(inode: &str) -> Option<Holder> {
     let wanted = format!("socket:[{inode}]");
     oldest(|pid| descriptors(pid).any(|(_, link)| link == Path::new(&wanted)))
@@ -136,7 +136,7 @@ fn oldest(holds: impl Fn(u32) -> bool) -> Option<Holder> {
     })
 }
 
-/// The open descriptors of a process, and what each leads to.
+/// Open descriptors of a process, and their files.
 fn descriptors(pid: u32) -> impl Iterator<Item = (String, PathBuf)> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter();
     entries.flatten().flatten().filter_map(|entry| {
@@ -152,7 +152,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn the_interface_of_a_descriptor_is_read() {
+    fn interface_of_a_descriptor() {
         let info = |iff: &str| format!("pos:\t0\nflags:\t0104002\nmnt_id:\t27\nino:\t123\n{iff}");
         assert_eq!(parse_interface(&info("iff:\tweft0\n")), Some("weft0"));
         assert_eq!(parse_interface(&info("iff:\t\n")), None);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_found_by_its_address() {
+    fn listener_by_address() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = listener.local_addr().unwrap();
         let (held, holder) = of_tcp(own).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_on_ipv6_is_found_too() {
+    fn listener_on_ipv6() {
         let Ok(listener) = TcpListener::bind("[::1]:0") else {
             return; // a kernel without IPv6
         };
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_file_is_found_by_its_path() {
+    fn socket_file_by_path() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let _listener = UnixListener::bind(&path).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_that_overlap_are_in_the_way() {
+    fn overlapping_addresses_conflict() {
         let check = |held: &str, wanted: &str, expected: bool| {
             let got = conflicts(held.parse().unwrap(), wanted.parse().unwrap());
             assert_eq!(got, expected, "{held} against {wanted}");
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_rows_are_passed_over() {
+    fn malformed_rows_are_skipped() {
         for row in [
             "",
             "  sl  local_address rem_address   st",

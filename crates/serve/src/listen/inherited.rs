@@ -1,4 +1,4 @@
-//! Sockets that systemd (or a program that speaks its protocol) opened before this process started.
+//! Sockets opened by systemd, or by a program with the same protocol, and passed to this process.
 //! sd_listen_fds(3), systemd.socket(5)
 
 use std::net::SocketAddr;
@@ -12,25 +12,23 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
 use super::{Address, Backlog, BindError, Bound};
 
-/// A socket that was handed to this process.
+/// A socket passed to this process.
 #[derive(Debug)]
 pub struct Inherited {
-    /// What the socket unit calls it (`FileDescriptorName=`, else the unit's own name), or
-    /// `unknown`.
+    /// Name in the socket unit (`FileDescriptorName=`, or else the unit's name), or `unknown`.
     pub name: String,
     /// The socket.
     pub bound: Bound,
 }
 
-/// The first descriptor that is handed over. sd_listen_fds(3)
+/// First descriptor passed. sd_listen_fds(3)
 const FIRST_FD: RawFd = 3;
 
 /// More sockets than this are a mistake in the environment.
 const INHERITED_MAX: u32 = 1024;
 
-/// Takes the sockets that `LISTEN_FDS` announces, if `LISTEN_PID` says that they are meant for this
-/// process; none otherwise. They are handed out once: a second call finds none. Call it before this
-/// process opens descriptors of its own or starts threads.
+/// Takes the sockets that `LISTEN_FDS` announces, if `LISTEN_PID` is this process; none otherwise. A
+/// second call returns none. Call it before this process opens descriptors or starts threads.
 ///
 /// # Errors
 /// If a descriptor is not a listening stream socket, or the variables make no sense.
@@ -47,7 +45,7 @@ pub fn inherited() -> Result<Vec<Inherited>, BindError> {
         .collect()
 }
 
-/// Descriptors and names as the environment tells them.
+/// Descriptors and names announced in the environment.
 fn announced(
     variable: impl Fn(&str) -> Option<String>,
     process: u32,
@@ -55,7 +53,7 @@ fn announced(
     let Some(count) = variable("LISTEN_FDS") else {
         return Ok(Vec::new());
     };
-    // A child of the process that the sockets were meant for sees the variables as well.
+    // A child of the process that the sockets are for inherits the variables.
     if variable("LISTEN_PID").and_then(|pid| pid.parse().ok()) != Some(process) {
         return Ok(Vec::new());
     }
@@ -93,7 +91,7 @@ fn place(fd: RawFd, name: &str) -> String {
     format!("the inherited descriptor {fd} ({name})")
 }
 
-/// Makes sure that `socket` is what a driver expects, and finds out where it listens.
+/// Checks and prepares an inherited socket, and reads its address.
 fn adopt(socket: OwnedFd, name: String) -> Result<Inherited, BindError> {
     let number = std::os::fd::AsRawFd::as_raw_fd(&socket);
     let refuse = |advice: &str| BindError::new(place(number, &name), advice);
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_and_names_come_from_the_environment() {
+    fn descriptors_and_names_from_the_environment() {
         let variables = [
             ("LISTEN_FDS", "3"),
             ("LISTEN_PID", "7"),
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_meant_for_another_process_is_left_alone() {
+    fn sockets_of_another_process_are_not_taken() {
         assert!(
             announce(&[("LISTEN_FDS", "1"), ("LISTEN_PID", "8")], 7)
                 .unwrap()
@@ -191,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_in_the_environment_is_refused() {
+    fn wrong_count_is_refused() {
         for count in ["x", "-1", "99999999"] {
             let error = announce(&[("LISTEN_FDS", count), ("LISTEN_PID", "7")], 7).unwrap_err();
             assert!(
@@ -202,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listening_socket_is_made_ready() {
+    fn inherited_socket_is_prepared() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         rustix::io::fcntl_setfd(&listener, FdFlags::empty()).unwrap();
@@ -218,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_an_inherited_socket_is_not_ours_to_remove() {
+    fn file_of_an_inherited_socket_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let inherited = adopt(UnixListener::bind(&path).unwrap().into(), "web".into()).unwrap();
@@ -229,7 +227,7 @@ mod tests {
 
     const CHILD: &str = "WEFT_TEST_INHERITED_CHILD";
 
-    /// Not a test by itself: what [`a_process_takes_what_it_was_given_once`] runs.
+    /// The child process of [`sockets_are_taken_once`]; not a test by itself.
     #[test]
     fn the_child() {
         if std::env::var_os(CHILD).is_none() {
@@ -248,11 +246,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_takes_what_it_was_given_once() {
+    fn sockets_are_taken_once() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // The shell does systemd's part: descriptor 3, and its own process number, which exec
-        // keeps.
+        // The shell acts as systemd: it sets descriptor 3 and LISTEN_PID, which exec keeps.
         let script = "LISTEN_PID=$$ exec \"$0\" --exact listen::inherited::tests::the_child \
                       --nocapture 3<&0";
         let output = std::process::Command::new("sh")
@@ -270,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_but_a_listening_stream_socket_is_refused() {
+    fn other_descriptors_are_refused() {
         let check = |socket: OwnedFd, advice: &str| {
             let error = adopt(socket, "web".into()).unwrap_err().to_string();
             assert!(error.contains(advice) && error.contains("(web)"), "{error}");

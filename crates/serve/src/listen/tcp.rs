@@ -1,4 +1,4 @@
-//! Listening on TCP, also at a name and on every interface.
+//! TCP listeners at an address, a host name, or every interface.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::thread;
@@ -51,7 +51,7 @@ pub(super) fn bind_name(
         }
         match bind_tcp(address, backlog) {
             Ok(one) => bound.push(one),
-            // `localhost` resolves to ::1 as well where IPv6 is off: the other address will do.
+            // `localhost` may resolve to ::1 even without IPv6; the other address is enough.
             Err(errno @ (Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) => {
                 unavailable = Some(explain(asked, address)(errno));
             }
@@ -76,9 +76,8 @@ fn resolve(host: &str, port: u16, asked: &Address) -> Result<Vec<SocketAddr>, Bi
     Ok(found)
 }
 
-/// How long a port, or a Unix socket, may still be held by a process that is no more: the kernel
-/// takes an io_uring apart some time after its process was killed, and until then the ring keeps
-/// the listener.
+/// Time for which a port or a Unix socket may still be held by a dead process: the kernel frees an
+/// io_uring some time after its process was killed, and the ring holds the listener until then.
 pub(super) const ORPHAN_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const ORPHAN_LOOK: Duration = Duration::from_millis(20);
 
@@ -86,8 +85,8 @@ fn bind_tcp(address: SocketAddr, backlog: Backlog) -> rustix::io::Result<Bound> 
     bind_within(ORPHAN_PATIENCE, address, backlog)
 }
 
-/// Binds and listens. Waits for a port that a dead process has not given back yet, for so long, and
-/// as long as no living one is seen to hold it.
+/// Binds and listens. Waits for a port held by a dead process: at most for `patience`, and only while
+/// no living process is found to hold it.
 pub(super) fn bind_within(
     patience: Duration,
     address: SocketAddr,

@@ -12,10 +12,10 @@ use super::bound::URLS_MAX;
 use super::tcp::ORPHAN_LOOK;
 use super::{Address, Backlog, Bound, bind, bind_beside, tcp};
 
-/// Seen: `weft.socket` and `serve.toml`, as shipped, name port 80 both, and did not start together:
-/// an inherited address was bound again.
+/// Seen: the shipped `weft.socket` and `serve.toml` both name port 80, and the server did not start
+/// with both. Cause: the address of the inherited socket was bound again.
 #[test]
-fn what_an_inherited_socket_takes_is_not_bound_again() {
+fn inherited_address_is_not_bound_again() {
     let all = |text: &str| bind(&text.parse().unwrap(), None).unwrap();
     let beside = |others: &[Bound], text: &str| {
         let bound = bind_beside(others, &text.parse().unwrap(), None);
@@ -110,7 +110,7 @@ fn all_addresses_of_a_name_share_one_port() {
 }
 
 #[test]
-fn accepted_connections_have_nodelay_without_asking() {
+fn accepted_connections_have_nodelay() {
     let bound = bind_one("127.0.0.1:0");
     let _client = TcpStream::connect(tcp(&bound)).unwrap();
     let accepted = rustix::net::accept(&bound).unwrap();
@@ -118,13 +118,13 @@ fn accepted_connections_have_nodelay_without_asking() {
 }
 
 #[test]
-fn sockets_are_not_left_to_child_processes() {
+fn listeners_are_close_on_exec() {
     let flags = rustix::io::fcntl_getfd(bind_one("127.0.0.1:0")).unwrap();
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
 }
 
 #[test]
-fn an_address_that_is_asked_for_twice_is_refused_with_what_is_the_case() {
+fn advice_on_an_address_given_twice() {
     let bound = bind_one("127.0.0.1:0");
     let own = bound.address.to_string();
     let check = |asked: &str, reason: &str| {
@@ -141,7 +141,7 @@ fn an_address_that_is_asked_for_twice_is_refused_with_what_is_the_case() {
     check(&path, "this process already listens there; name each");
 }
 
-/// A descriptor under way through a Unix socket belongs to no process.
+/// Sends a descriptor through a Unix socket: in transit, it belongs to no process.
 pub(super) fn send_away(descriptor: impl AsFd) -> [UnixStream; 2] {
     let (one, other) = UnixStream::pair().unwrap();
     let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -155,10 +155,10 @@ pub(super) fn send_away(descriptor: impl AsFd) -> [UnixStream; 2] {
 }
 
 /// Seen: a start right after `kill -9` found the port in use under io_uring, 8 of 8 times. Cause:
-/// the dead process's ring held the listener a little longer. Cure: a port without a living holder
-/// is waited for.
+/// the dead process's ring held the listener a little longer. Cure: wait for a port without a living
+/// holder.
 #[test]
-fn a_port_that_nobody_holds_any_more_is_waited_for() {
+fn port_held_by_a_dead_process() {
     let orphan = bind_one("127.0.0.1:0");
     let address = tcp(&orphan);
     let under_way = send_away(&orphan);
@@ -177,7 +177,7 @@ fn a_port_that_nobody_holds_any_more_is_waited_for() {
 }
 
 #[test]
-fn a_foreign_address_is_refused_with_where_to_look() {
+fn advice_on_a_foreign_address() {
     // 192.0.2.0/24 is documentation, never an interface's. RFC 5737
     let refused = refusal("192.0.2.1:0");
     assert!(
@@ -187,14 +187,14 @@ fn a_foreign_address_is_refused_with_where_to_look() {
 }
 
 #[test]
-fn an_unknown_name_is_refused() {
+fn unknown_host_name() {
     // RFC 2606: .invalid never resolves.
     let refused = refusal("nowhere.invalid:80");
     assert!(refused.contains("the name nowhere.invalid"), "{refused}");
 }
 
 #[test]
-fn a_clone_accepts_from_the_same_queue() {
+fn clone_shares_the_queue() {
     let bound = bind_one("127.0.0.1:0");
     let clone = bound.try_clone().unwrap();
     let address = tcp(&bound);

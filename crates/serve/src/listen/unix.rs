@@ -1,4 +1,4 @@
-//! Unix sockets leave files behind; this takes care of them.
+//! Unix listeners, and their files.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ pub(super) fn bind(path: &Path, mode: u32, backlog: Backlog) -> Result<Bound, Bi
     clear_the_way(path, &name, ORPHAN_PATIENCE)?;
     let socket = stream_socket(SocketFlags::CLOEXEC).map_err(refuse)?;
     rustix::net::bind(&socket, &name).map_err(refuse)?;
-    // Until listen(2) every connect(2) is refused, so no client gets in before the mode is right.
+    // Until listen(2) every connect(2) fails, so no client connects before the mode is set.
     let file = SocketFile::adopt(path, mode).map_err(|error| {
         BindError::new(format_args!("unix:{}", path.display()), error.to_string())
     })?;
@@ -48,15 +48,15 @@ fn stream_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Keeps two servers that start at once from taking each other's socket, bound but not yet
-/// listening, for a stale one. Where the directory cannot be locked, it goes without.
+/// Locks the directory, so that of two servers that start at once neither takes the other's bound
+/// socket, not yet listening, for a stale one. Returns `None` if it cannot be locked.
 fn lock_directory(path: &Path) -> Option<OwnedFd> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder.unwrap_or(Path::new(".")), flags, Mode::empty()).ok()?;
-    // A start takes milliseconds. A process that holds the lock longer has another use for it.
+    // A start takes milliseconds. A longer lock has another purpose.
     for _ in 0..50 {
         if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Some(folder);
@@ -66,9 +66,8 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
     None
 }
 
-/// Removes a socket without a listener. Waits for one that a dead process has not given back yet,
-/// for so long, and as long as no living one is seen to hold it. Anything else in the way is the
-/// operator's to decide.
+/// Removes a socket without a listener. Waits for one held by a dead process: at most for `patience`,
+/// and only while no living process is found to hold it. Anything else is an error.
 fn clear_the_way(path: &Path, name: &SocketAddrUnix, patience: Duration) -> Result<(), BindError> {
     let refuse = |advice: String| {
         Err(BindError::new(
@@ -77,7 +76,7 @@ fn clear_the_way(path: &Path, name: &SocketAddrUnix, patience: Duration) -> Resu
         ))
     };
     match fs::symlink_metadata(path) {
-        // Whatever keeps us from looking keeps us from binding as well, and bind(2) says it better.
+        // The same cause makes bind(2) fail, with a better message.
         Err(_) => return Ok(()),
         Ok(found) if !found.file_type().is_socket() => {
             return refuse("a file that is not a socket has this name; choose another path".into());
@@ -96,21 +95,21 @@ fn clear_the_way(path: &Path, name: &SocketAddrUnix, patience: Duration) -> Resu
     match probed {
         Err(Errno::CONNREFUSED) => remove_stale(path),
         Err(Errno::NOENT) => Ok(()),
-        // AGAIN: it listens and its backlog is full. PROTOTYPE: a datagram socket, and alive.
+        // AGAIN: its listen queue is full. PROTOTYPE: a live datagram socket.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => refuse(match holder::of_unix(path) {
             Some(holder) if holder.is_this_process() => HELD_HERE.to_owned(),
             Some(holder) => format!("{holder} listens there; stop it or choose another path"),
             None => "another process listens there; stop it or choose another path".to_owned(),
         }),
         Err(errno) => refuse(format!(
-            "a socket is there, and nothing tells whether a server uses it ({}); remove it if none does",
+            "a socket exists, and whether a server uses it cannot be checked ({}); remove it if none does",
             io::Error::from(errno)
         )),
     }
 }
 
 fn probe(name: &SocketAddrUnix) -> rustix::io::Result<()> {
-    // Blocking, it would wait for room in a full backlog.
+    // A blocking socket would wait for space in a full listen queue.
     let socket = stream_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     rustix::net::connect(&socket, name)
 }
@@ -126,7 +125,7 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// Holds on to what the path leads to now.
+/// Opens the file that the path names now, without following links.
 fn pin(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
@@ -136,24 +135,23 @@ fn replaced() -> io::Error {
     io::Error::other("the socket was replaced while it was set up")
 }
 
-/// The file of a socket that this process bound; dropping it removes the file, if it is still ours.
+/// File of a socket that this process bound; dropping it removes the file unless it was replaced.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
     /// Device and inode number.
     id: (u64, u64),
-    /// What has its name and number from then on is another.
+    /// Set once; a later file with the same name and inode is another.
     is_removed: AtomicBool,
 }
 
 impl SocketFile {
-    /// Takes the file that bind(2) has just made, and gives it its mode (bind(2) applied the
-    /// umask).
+    /// Takes the file that bind(2) has just created, and sets its mode (bind(2) applied the umask).
     fn adopt(path: &Path, mode: u32) -> io::Result<SocketFile> {
         let pinned = pin(path)?;
         let stat = rustix::fs::fstat(&pinned)?;
-        // In a directory of another user the name may by now lead to /etc/shadow. So the mode goes
-        // to the inode that was looked at, never to what the name means a moment later.
+        // In a directory of another user the name may be a link to /etc/shadow by now. So the mode of
+        // the checked inode is set, not of the name.
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
             return Err(replaced());
         }
@@ -169,7 +167,7 @@ impl SocketFile {
 }
 
 impl SocketFile {
-    /// Makes it another user's and group's, if it is still ours.
+    /// Changes owner and group of the file.
     pub(super) fn give_to(&self, user: u32, group: u32) -> io::Result<()> {
         let pinned = pin(&self.path)?;
         let stat = rustix::fs::fstat(&pinned)?;
@@ -187,7 +185,7 @@ impl SocketFile {
         )?)
     }
 
-    /// Removes it, once, if it is still ours.
+    /// Removes the file, once, unless it was replaced.
     pub(super) fn remove(&self) {
         if self.is_removed.swap(true, Ordering::Relaxed) {
             return;
@@ -195,7 +193,7 @@ impl SocketFile {
         let ours =
             rustix::fs::lstat(&self.path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.id);
         if ours {
-            // After privileges were dropped this may fail; the next start finds it stale.
+            // May fail after a change of user; the next start removes the stale file.
             let _ = rustix::fs::unlink(&self.path);
         }
     }
@@ -239,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_is_what_was_asked_whatever_the_umask() {
+    fn mode_ignores_the_umask() {
         for mode in [0o600, 0o660, 0o666, 0o777] {
             let place = Place::new();
             let bound = place.bind(mode).unwrap();
@@ -250,9 +248,9 @@ mod tests {
         }
     }
 
-    /// Whom it goes to needs root; tests/system has that.
+    /// A change to another owner needs root; tests/system has that.
     #[test]
-    fn only_its_own_file_is_given_away() {
+    fn replaced_file_is_not_given_away() {
         let place = Place::new();
         let bound = place.bind(0o600).unwrap();
         let user = rustix::process::geteuid().as_raw();
@@ -265,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced() {
+    fn stale_socket_is_replaced() {
         let place = Place::new();
         drop(UnixListener::bind(place.path()).unwrap());
         assert!(place.path().exists());
@@ -274,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_socket_is_left_alone() {
+    fn live_socket_is_kept() {
         let place = Place::new();
         let listener = UnixListener::bind(place.path()).unwrap();
         let refused = place.refusal();
@@ -284,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_socket_with_a_full_backlog_is_left_alone() {
+    fn live_socket_with_a_full_queue_is_kept() {
         let place = Place::new();
         let address = Address::Unix {
             path: place.path(),
@@ -298,11 +296,11 @@ mod tests {
         assert!(place.refusal().contains("listens there"));
     }
 
-    /// Seen: a start right after `kill -9` was refused, because another process listened there.
-    /// Cause: the dead process's ring held the listener a little longer. Cure: a socket without a
-    /// living holder is waited for.
+    /// Seen: a start right after `kill -9` failed, because another process listened there. Cause:
+    /// the dead process's ring held the listener a little longer. Cure: wait for a socket without a
+    /// living holder.
     #[test]
-    fn a_socket_that_a_dead_process_holds_is_waited_for() {
+    fn socket_held_by_a_dead_process() {
         let place = Place::new();
         let orphan = UnixListener::bind(place.path()).unwrap();
         let under_way = super::super::tests::send_away(&orphan);
@@ -320,14 +318,14 @@ mod tests {
     }
 
     #[test]
-    fn a_live_datagram_socket_is_left_alone() {
+    fn live_datagram_socket_is_kept() {
         let place = Place::new();
         let _socket = UnixDatagram::bind(place.path()).unwrap();
         assert!(place.refusal().contains("listens there"));
     }
 
     #[test]
-    fn a_file_is_never_removed() {
+    fn regular_file_is_kept() {
         let place = Place::new();
         fs::write(place.path(), "precious").unwrap();
         assert!(place.refusal().contains("not a socket"));
@@ -335,14 +333,14 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_not_followed() {
+    fn link_is_not_followed() {
         let place = Place::new();
         symlink("elsewhere", place.path()).unwrap();
         assert!(place.refusal().contains("not a socket"));
     }
 
     #[test]
-    fn a_missing_directory_is_named() {
+    fn missing_directory_is_named() {
         let place = Place::new();
         let path = place.0.path().join("missing/weft.sock");
         let refused = listen_at(&Address::Unix { path, mode: 0o600 }, None)
@@ -352,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_too_long_is_said_so() {
+    fn advice_on_a_long_path() {
         let place = Place::new();
         let path = place.0.path().join("x".repeat(120));
         let refused = listen_at(&Address::Unix { path, mode: 0o600 }, None)
@@ -362,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_removes_our_file_and_only_ours() {
+    fn drop_removes_only_the_own_file() {
         let place = Place::new();
         drop(place.bind(0o600).unwrap());
         assert!(!place.path().exists());
@@ -375,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_start_at_once_one_wins() {
+    fn one_of_many_starts_wins() {
         let place = Place::new();
         drop(UnixListener::bind(place.path()).unwrap());
         let won: Vec<_> = thread::scope(|scope| {

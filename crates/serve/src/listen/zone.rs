@@ -1,10 +1,9 @@
-//! The zone of a link-local address: the interface that it is on, by name or number. RFC 4007 11
+//! Zone of a link-local address: an interface by name or number. RFC 4007 11
 
 use std::ffi::{CStr, CString};
 use std::net::{Ipv6Addr, SocketAddrV6};
 
-/// An address as in `[fe80::1%eth0]:8080`, or what is wrong with it. `None` if it is not of this
-/// form. A number is the standard library's to read.
+/// Parses an address such as `[fe80::1%eth0]:8080`; `None` if the text does not have this form.
 pub(super) fn parse(text: &str) -> Option<Result<SocketAddrV6, String>> {
     let (ip, rest) = text.strip_prefix('[')?.split_once('%')?;
     let (zone, port) = rest.rsplit_once("]:")?;
@@ -18,22 +17,22 @@ pub(super) fn parse(text: &str) -> Option<Result<SocketAddrV6, String>> {
 
 fn number(zone: &str) -> Option<u32> {
     let name = CString::new(zone).ok()?;
-    // SAFETY: the name is a string of C. if_nametoindex(3)
+    // SAFETY: the name is a C string. if_nametoindex(3)
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
         0 => None,
         number => Some(number),
     }
 }
 
-/// The interface's name, or its number if it has none any more.
+/// Name of an interface, or its number if it does not exist any more.
 pub(super) fn name(number: u32) -> String {
-    let mut room = [0 as libc::c_char; libc::IF_NAMESIZE];
-    // SAFETY: there is as much room as if_indextoname(3) demands.
-    let name = unsafe { libc::if_indextoname(number, room.as_mut_ptr()) };
+    let mut buffer = [0 as libc::c_char; libc::IF_NAMESIZE];
+    // SAFETY: the buffer is as long as if_indextoname(3) demands.
+    let name = unsafe { libc::if_indextoname(number, buffer.as_mut_ptr()) };
     if name.is_null() {
         return number.to_string();
     }
-    // SAFETY: the call succeeded, so `room` holds a string of C.
+    // SAFETY: the call succeeded, so `buffer` holds a C string.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_string_lossy().into_owned()
 }
@@ -45,7 +44,7 @@ mod tests {
     /// Seen: `--listen '[fe80::1%eth0]:80'` was refused, and the URL that was printed for the same
     /// by number had no zone. Every machine has the interface `lo`, and its number is 1.
     #[test]
-    fn a_zone_is_an_interface_by_name_or_number() {
+    fn zone_by_name_and_number() {
         for zone in ["lo", "1"] {
             let Ok(Address::Tcp(address)) = format!("[fe80::1%{zone}]:8080").parse() else {
                 panic!("{zone} is an interface");

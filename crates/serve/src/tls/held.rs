@@ -5,12 +5,12 @@ use std::path::Path;
 
 use super::files::BYTE_ORDER_MARK;
 
-/// Whether the key in a file needs a passphrase, for which a start cannot ask.
+/// True if the key in a file is encrypted: the server cannot ask for a passphrase.
 pub(super) fn is_encrypted_key(file: &Path) -> bool {
     has(&bytes_of(file), "ENCRYPTED")
 }
 
-/// Labels of PEM (RFC 7468) and what to do with such a file. The first that fits counts.
+/// Labels of PEM (RFC 7468) and the remedy for such a file. The first match applies.
 const LABELS: &[(&str, &str)] = &[
     (
         "BEGIN OPENSSH PRIVATE KEY",
@@ -65,7 +65,7 @@ fn begins_section(line: &[u8]) -> bool {
     line.starts_with(b"-----BEGIN ")
 }
 
-/// The bytes of a regular file. Another one may be gone by now, or keep its reader waiting.
+/// Bytes of a regular file. Any other kind may block its reader.
 fn bytes_of(file: &Path) -> Vec<u8> {
     if fs::metadata(file).is_ok_and(|there| there.is_file()) {
         fs::read(file).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The kinds of keys that the server can use, and the name of one that it cannot.
+//! Supported kinds of keys, and names of unsupported ones.
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::asn1_rs::Tag;
@@ -10,8 +10,8 @@ use x509_parser::x509::{SubjectPublicKeyInfo, X509Version};
 /// The kinds of keys that `ring` signs with.
 pub(super) const USABLE: &str = "RSA of 2048 to 4096 bits, ECDSA on P-256 or P-384, or Ed25519";
 
-/// The kind of key of a certificate that the server cannot use, and `None` for one that it can, or
-/// that cannot be read.
+/// Name of the kind of key of a certificate if it is unsupported; `None` if it is supported, or the
+/// certificate cannot be read.
 pub(super) fn unusable(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let key = certificate.public_key();
@@ -51,7 +51,7 @@ fn unusable_curve(key: &SubjectPublicKeyInfo<'_>) -> Option<String> {
     }
 }
 
-/// Whether a certificate is older than version 3, which TLS demands. RFC 8446 4.4.2.2
+/// True if a certificate is not of version 3, which TLS demands. RFC 8446 4.4.2.2
 pub(super) fn is_old(certificate: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(certificate)
         .is_ok_and(|(_, certificate)| certificate.version() != X509Version::V3)

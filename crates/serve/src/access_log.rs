@@ -11,8 +11,8 @@
 //! all buffers. A line that fills half a buffer wakes the writer earlier.
 //!
 //! If lines come faster than they can be written (a full disk, a blocked pipe), buffers fill up to
-//! their limit. Further lines are dropped, counted, and reported at most once a minute. Memory is at
-//! most twice [`Options::queued_len_max`].
+//! their limit. Further lines are dropped, counted, and reported at most once a minute. Memory is
+//! at most twice [`Options::queued_len_max`].
 //!
 //! Lines are never interleaved. The order of lines of different threads is exact only to within the
 //! flush interval, as in every buffered log.
@@ -104,8 +104,8 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens the log and starts its writer thread. `report` is called on that thread, at most once a
-    /// minute, with a sentence when lines are lost or can be written again.
+    /// Opens the log and starts its writer thread. `report` is called on that thread, at most once
+    /// a minute, with a sentence when lines are lost or can be written again.
     ///
     /// Open the log before privileges are dropped.
     ///
@@ -136,8 +136,8 @@ impl AccessLog {
         })
     }
 
-    /// Appends whole lines, each with its newline. Never waits for the disk, the reader of a pipe, or
-    /// the writer thread. A line costs 13 to 16 ns (120 bytes, AMD EPYC, 2 cores;
+    /// Appends whole lines, each with its newline. Never waits for the disk, the reader of a pipe,
+    /// or the writer thread. A line costs 13 to 16 ns (120 bytes, AMD EPYC, 2 cores;
     /// `cargo test --release -p weftwork-serve what_a_line_costs -- --ignored --nocapture`).
     pub fn write(&self, lines: &[u8]) {
         let wake = self.shared.append(lines);

@@ -7,9 +7,9 @@ use session::Now;
 
 /// Monotonic and wall-clock time, at the cost of reading one clock.
 ///
-/// The monotonic clock is read at every call. The wall clock is accurate to a millisecond: it is the
-/// monotonic clock plus an offset, which is measured at least once a second. So a step of the system
-/// clock is visible within a second.
+/// The monotonic clock is read at every call. The wall clock is accurate to a millisecond: it is
+/// the monotonic clock plus an offset, which is measured at least once a second. So a step of the
+/// system clock is visible within a second.
 ///
 /// A clock belongs to one thread or fiber at a time (it is `Send` and not `Sync`).
 #[derive(Debug)]

@@ -100,7 +100,8 @@ impl Counters {
 
     /// Returns the sums over all threads.
     ///
-    /// A snapshot never shows more connections closed than accepted, even while other threads count.
+    /// A snapshot never shows more connections closed than accepted, even while other threads
+    /// count.
     pub fn snapshot(&self) -> CounterSnapshot {
         let values = self.registry.sum();
         CounterSnapshot { values }

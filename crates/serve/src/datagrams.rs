@@ -193,8 +193,8 @@ mod tests {
 
     type TestAnswer = fn(&[u8], SocketAddr, &mut dyn FnMut(&[u8]));
 
-    /// Seen: a panic in the answer ended its receiver, and after as many such datagrams as there are
-    /// receivers the port did not answer any more. Cause: nothing caught the panic. Cure: it is
+    /// Seen: a panic in the answer ended its receiver, and after as many such datagrams as there
+    /// are receivers the port did not answer any more. Cause: nothing caught the panic. Cure: it is
     /// caught and counted, and the next datagram is received.
     fn survives_panics(
         start: impl FnOnce(UdpSocket, Arc<AtomicBool>, TestAnswer) -> io::Result<Arc<DatagramCounters>>,

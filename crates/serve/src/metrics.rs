@@ -45,8 +45,8 @@ impl MetricsWriter {
         self.sample("counter", name, help, labels, total);
     }
 
-    /// Adds a histogram: a count for each of the upper `bounds`, one more count for values beyond the
-    /// last, and the sum of all values.
+    /// Adds a histogram: a count for each of the upper `bounds`, one more count for values beyond
+    /// the last, and the sum of all values.
     pub fn histogram(
         &mut self,
         name: &str,

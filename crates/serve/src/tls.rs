@@ -121,8 +121,8 @@ impl Tls {
     }
 
     /// Reads the files again. Open connections keep the old ones, and sessions can be resumed. If
-    /// clients are asked for certificates, sessions cannot be resumed: an authority that was removed
-    /// must not stay trusted through an old session.
+    /// clients are asked for certificates, sessions cannot be resumed: an authority that was
+    /// removed must not stay trusted through an old session.
     ///
     /// # Errors
     /// Those of [`Tls::open`]; the old files stay in use then.

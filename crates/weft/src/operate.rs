@@ -140,8 +140,8 @@ impl Orders {
         })
     }
 
-    /// Notifies systemd that the server is ready, handles signals until one asks to stop, and drains
-    /// the server.
+    /// Notifies systemd that the server is ready, handles signals until one asks to stop, and
+    /// drains the server.
     pub(crate) fn obey(self, operated: &mut impl Operated) {
         tell_systemd(&[NotifyState::Ready]);
         while let Ok(signal) = self.asked.recv() {
@@ -244,8 +244,8 @@ fn tell_systemd(states: &[NotifyState<'_>]) {
 /// Addresses to listen at, each with TLS or without.
 pub(crate) type NetstackAddresses = Vec<(Address, Option<Arc<Tls>>)>;
 
-/// Opens the sources of connections: for the netstack engine its device, which listens at `netstack_addresses`
-/// with this `backlog`; otherwise sockets, and those that the engine adds.
+/// Opens the sources of connections: for the netstack engine its device, which listens at
+/// `netstack_addresses` with this `backlog`; otherwise sockets, and those that the engine adds.
 ///
 /// # Errors
 /// A sentence with the cause.
@@ -335,8 +335,8 @@ mod tests {
 
     use super::*;
 
-    /// Seen: a mistake in the file of users prevented the reload of the certificate. Cause: a reload
-    /// ended at the first part that failed. Cure: each part is tried.
+    /// Seen: a mistake in the file of users prevented the reload of the certificate. Cause: a
+    /// reload ended at the first part that failed. Cure: each part is tried.
     #[test]
     fn failed_part_of_a_reload_stops_no_other() {
         struct Parts(Vec<Part>, RefCell<Vec<String>>);

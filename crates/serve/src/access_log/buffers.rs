@@ -89,8 +89,8 @@ impl Shared {
             self.urgent.store(true, Ordering::Release);
             return true;
         }
-        // The writer checks every buffer after it has set `asleep`, and the buffer's lock orders the
-        // two: either the writer saw this line, or this thread sees `asleep`.
+        // The writer checks every buffer after it has set `asleep`, and the buffer's lock orders
+        // the two: either the writer saw this line, or this thread sees `asleep`.
         len_before == 0
             && self.asleep.load(Ordering::Relaxed)
             && self.asleep.swap(false, Ordering::Relaxed)

@@ -42,8 +42,8 @@ impl Sink {
         }
     }
 
-    /// A socket, which cannot be opened by name, but may be open already: `/dev/stdout` and links to
-    /// it, where standard output is a socket, as under systemd. open(2), `ENXIO`
+    /// A socket, which cannot be opened by name, but may be open already: `/dev/stdout` and links
+    /// to it, where standard output is a socket, as under systemd. open(2), `ENXIO`
     fn of_socket(path: &Path, error: io::Error) -> io::Result<Sink> {
         let refuse = |why| Err(io::Error::new(error.kind(), why));
         let named = fs::metadata(path)?;

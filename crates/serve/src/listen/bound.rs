@@ -36,8 +36,8 @@ pub struct Bound {
 pub(super) const URLS_MAX: usize = 8;
 
 impl Bound {
-    /// Stops queueing new connections; queued ones can still be accepted. Removes the file of a Unix
-    /// socket. On TCP no new handshake begins, and those in progress complete.
+    /// Stops queueing new connections; queued ones can still be accepted. Removes the file of a
+    /// Unix socket. On TCP no new handshake begins, and those in progress complete.
     pub(crate) fn stop_queueing(&self) {
         if let Some(file) = &self.file {
             file.remove();
@@ -74,8 +74,8 @@ impl Bound {
         matches!(&self.address, Address::Unix { path: own, .. } if own == path)
     }
 
-    /// Changes the owner of the file of a Unix socket that this process created, so that the user to
-    /// whom the process changes can remove it at the end.
+    /// Changes the owner of the file of a Unix socket that this process created, so that the user
+    /// to whom the process changes can remove it at the end.
     ///
     /// # Errors
     /// The error of chown(2), or that the file was replaced.
@@ -97,8 +97,8 @@ impl Bound {
         self.is_inherited = true;
     }
 
-    /// URLs of this listener: for a wildcard address `localhost` first, then one URL for each address
-    /// of an interface, at most eight in all. For a Unix socket, its address.
+    /// URLs of this listener: for a wildcard address `localhost` first, then one URL for each
+    /// address of an interface, at most eight in all. For a Unix socket, its address.
     pub fn urls(&self) -> Vec<String> {
         let Address::Tcp(address) = &self.address else {
             return vec![self.address.to_string()];

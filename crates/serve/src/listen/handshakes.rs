@@ -6,9 +6,9 @@ use std::io;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-/// True if a handshake with one of these ports of this network namespace is in progress: its SYN was
-/// answered, and the connection is not in the listener's queue yet. Also `true` if that cannot be
-/// found out.
+/// True if a handshake with one of these ports of this network namespace is in progress: its SYN
+/// was answered, and the connection is not in the listener's queue yet. Also `true` if that cannot
+/// be found out.
 pub(crate) fn handshakes_under_way(ports: &[u16]) -> bool {
     let asked = ports.iter().try_fold(false, |found, &port| {
         Ok::<_, io::Error>(found || asked_of_kernel(port)?)

@@ -27,8 +27,8 @@ const FIRST_FD: RawFd = 3;
 /// More sockets than this are a mistake in the environment.
 const INHERITED_MAX: u32 = 1024;
 
-/// Takes the sockets that `LISTEN_FDS` announces, if `LISTEN_PID` is this process; none otherwise. A
-/// second call returns none. Call it before this process opens descriptors or starts threads.
+/// Takes the sockets that `LISTEN_FDS` announces, if `LISTEN_PID` is this process; none otherwise.
+/// A second call returns none. Call it before this process opens descriptors or starts threads.
 ///
 /// # Errors
 /// If a descriptor is not a listening stream socket, or the variables make no sense.

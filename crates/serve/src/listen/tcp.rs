@@ -85,8 +85,8 @@ fn bind_tcp(address: SocketAddr, backlog: Backlog) -> rustix::io::Result<Bound> 
     bind_within(ORPHAN_PATIENCE, address, backlog)
 }
 
-/// Binds and listens. Waits for a port held by a dead process: at most for `patience`, and only while
-/// no living process is found to hold it.
+/// Binds and listens. Waits for a port held by a dead process: at most for `patience`, and only
+/// while no living process is found to hold it.
 pub(super) fn bind_within(
     patience: Duration,
     address: SocketAddr,

@@ -155,8 +155,8 @@ pub(super) fn send_away(descriptor: impl AsFd) -> [UnixStream; 2] {
 }
 
 /// Seen: a start right after `kill -9` found the port in use under io_uring, 8 of 8 times. Cause:
-/// the dead process's ring held the listener a little longer. Cure: wait for a port without a living
-/// holder.
+/// the dead process's ring held the listener a little longer. Cure: wait for a port without a
+/// living holder.
 #[test]
 fn port_held_by_a_dead_process() {
     let orphan = bind_one("127.0.0.1:0");

@@ -66,8 +66,8 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
     None
 }
 
-/// Removes a socket without a listener. Waits for one held by a dead process: at most for `patience`,
-/// and only while no living process is found to hold it. Anything else is an error.
+/// Removes a socket without a listener. Waits for one held by a dead process: at most for
+/// `patience`, and only while no living process is found to hold it. Anything else is an error.
 fn clear_the_way(path: &Path, name: &SocketAddrUnix, patience: Duration) -> Result<(), BindError> {
     let refuse = |advice: String| {
         Err(BindError::new(
@@ -150,8 +150,8 @@ impl SocketFile {
     fn adopt(path: &Path, mode: u32) -> io::Result<SocketFile> {
         let pinned = pin(path)?;
         let stat = rustix::fs::fstat(&pinned)?;
-        // In a directory of another user the name may be a link to /etc/shadow by now. So the mode of
-        // the checked inode is set, not of the name.
+        // In a directory of another user the name may be a link to /etc/shadow by now. So the mode
+        // of the checked inode is set, not of the name.
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
             return Err(replaced());
         }

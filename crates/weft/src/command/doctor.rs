@@ -1,7 +1,7 @@
 //! `weft doctor`: features and limits of this machine, and the commands that change them.
 //!
-//! [`Facts::read`] reads the machine. [`judge()`] turns the facts into findings with advice; it is a
-//! pure function. [`Report::print`] formats the findings in columns.
+//! [`Facts::read`] reads the machine. [`judge()`] turns the facts into findings with advice; it is
+//! a pure function. [`Report::print`] formats the findings in columns.
 
 mod facts;
 mod judge;

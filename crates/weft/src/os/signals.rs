@@ -273,8 +273,8 @@ mod tests {
     }
 
     /// Seen: under timeout(1) Ctrl-C ended a cache at once, without saving its items. Cause: the
-    /// terminal sends SIGINT to both processes, and timeout passes its own on. Cure: the same signal
-    /// again within 200 ms does not count.
+    /// terminal sends SIGINT to both processes, and timeout passes its own on. Cure: the same
+    /// signal again within 200 ms does not count.
     #[test]
     fn repeated_signal_within_200_ms() {
         let first = First::default();

@@ -26,6 +26,9 @@ cmd_fmt() {
 #: lint                 clippy over everything, warnings are errors
 cmd_lint() {
     run cargo clippy --workspace --all-targets -- -D warnings
+    # The smallest server: fibers and threads, no event loops, no TCP/IP, no TLS. Then every engine without TLS.
+    run cargo clippy --package weftwork-serve --lib -- -D warnings
+    run cargo clippy --package weftwork-serve --lib --features event,netstack,pipeline -- -D warnings
 }
 
 #: docs                 build the crates' documentation, warnings are errors

@@ -49,8 +49,14 @@ mod action;
 mod linger;
 mod machine;
 mod send;
+#[cfg(feature = "tls")]
 mod tls;
+#[cfg(not(feature = "tls"))]
+mod without_tls;
 
 pub(crate) use action::{Action, FilePiece, FileProgress, Queues, Unacked, UnackedCheck};
 pub(crate) use machine::{DRAIN_GRACE, Machine};
-pub(crate) use tls::TlsConnection;
+#[cfg(feature = "tls")]
+pub(crate) use tls::{TlsConnection, is_record_whole};
+#[cfg(not(feature = "tls"))]
+pub(crate) use without_tls::{TlsConnection, is_record_whole};

@@ -7,12 +7,20 @@
 //! decides that.
 
 pub(crate) mod admission;
+#[cfg(feature = "event")]
 pub mod event;
 mod fiber;
+#[cfg(feature = "netstack")]
 pub mod netstack;
+#[cfg(feature = "pipeline")]
 pub mod pipeline;
 mod pool;
 mod processors;
+#[cfg(feature = "event")]
+#[cfg_attr(
+    not(all(feature = "netstack", feature = "pipeline")),
+    allow(dead_code, unused_imports)
+)]
 mod reactor;
 mod serving;
 #[cfg(test)]
@@ -28,11 +36,16 @@ use session::Session;
 use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
 use admission::{Opens, Start};
+#[cfg(feature = "event")]
 use event::Events;
+#[cfg(feature = "event")]
 pub use event::{Accept, EventOptions};
 use fiber::Fibers;
+#[cfg(feature = "netstack")]
 use netstack::{NetstackInterface, Netstacks};
+#[cfg(feature = "pipeline")]
 use pipeline::Pipeline;
+#[cfg(feature = "pipeline")]
 pub use pipeline::PipelineOptions;
 pub use thread::THREADS_MAX;
 use thread::Threads;
@@ -50,10 +63,13 @@ pub enum Engine {
     /// A kernel thread per connection.
     Thread,
     /// A few kernel threads that wait for many connections each.
+    #[cfg(feature = "event")]
     Event(EventOptions),
     /// Stages with threads of their own, which hand connections from one to the next.
+    #[cfg(feature = "pipeline")]
     Pipeline(PipelineOptions),
     /// A few kernel threads with a TCP/IP of their own: [`Settings::netstack`](crate::Settings).
+    #[cfg(feature = "netstack")]
     Netstack,
 }
 
@@ -73,12 +89,16 @@ impl Engine {
     ///
     /// # Errors
     /// What the kernel says to new sockets.
+    #[cfg_attr(not(feature = "event"), allow(unused_variables))]
     pub fn prepare(&self, listeners: &mut [Bound]) -> io::Result<()> {
         match self {
+            #[cfg(feature = "event")]
             Engine::Event(options) => event::prepare(options, listeners),
-            Engine::Fiber { .. } | Engine::Thread | Engine::Pipeline(_) | Engine::Netstack => {
-                Ok(())
-            }
+            #[cfg(feature = "pipeline")]
+            Engine::Pipeline(_) => Ok(()),
+            #[cfg(feature = "netstack")]
+            Engine::Netstack => Ok(()),
+            Engine::Fiber { .. } | Engine::Thread => Ok(()),
         }
     }
 }
@@ -87,8 +107,11 @@ impl Engine {
 pub(crate) enum Running {
     Fiber(Fibers),
     Thread(Threads),
+    #[cfg(feature = "event")]
     Event(Events),
+    #[cfg(feature = "pipeline")]
     Pipeline(Pipeline),
+    #[cfg(feature = "netstack")]
     Netstack(Netstacks),
 }
 
@@ -100,8 +123,11 @@ macro_rules! each {
                 workers: $holder, ..
             }) => $call,
             Running::Thread(Threads { workers: $holder }) => $call,
+            #[cfg(feature = "event")]
             Running::Event(Events { loops: $holder, .. }) => $call,
+            #[cfg(feature = "pipeline")]
             Running::Pipeline(Pipeline { loops: $holder, .. }) => $call,
+            #[cfg(feature = "netstack")]
             Running::Netstack(Netstacks { loops: $holder, .. }) => $call,
         }
     };
@@ -111,7 +137,7 @@ impl Running {
     /// Starts to accept.
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
         engine: &Engine,
-        netstack: Option<NetstackInterface>,
+        #[cfg(feature = "netstack")] netstack: Option<NetstackInterface>,
         start: Start<O>,
     ) -> io::Result<Running> {
         Ok(match engine.clone() {
@@ -120,13 +146,16 @@ impl Running {
                 backend,
             } => Running::Fiber(Fibers::start(processors, backend, start)?),
             Engine::Thread => Running::Thread(Threads::start(start)?),
+            #[cfg(feature = "event")]
             Engine::Event(options) => Running::Event(Events::start(options, start)?),
+            #[cfg(feature = "pipeline")]
             Engine::Pipeline(options) => Running::Pipeline(Pipeline::start(options, start)?),
+            #[cfg(feature = "netstack")]
             Engine::Netstack => {
                 let none =
                     || io::Error::new(io::ErrorKind::InvalidInput, "no netstack to serve on");
-                let host = netstack.ok_or_else(none)?;
-                Running::Netstack(Netstacks::start(host, start)?)
+                let interface = netstack.ok_or_else(none)?;
+                Running::Netstack(Netstacks::start(interface, start)?)
             }
         })
     }
@@ -136,8 +165,11 @@ impl Running {
         match self {
             Running::Fiber(fibers) => fibers.describe(),
             Running::Thread(threads) => threads.describe(),
+            #[cfg(feature = "event")]
             Running::Event(events) => events.describe(),
+            #[cfg(feature = "pipeline")]
             Running::Pipeline(pipeline) => pipeline.describe(),
+            #[cfg(feature = "netstack")]
             Running::Netstack(netstacks) => netstacks.describe(),
         }
     }
@@ -147,8 +179,11 @@ impl Running {
         match self {
             Running::Fiber(fibers) => fibers.dump(),
             Running::Thread(_) => String::new(),
+            #[cfg(feature = "event")]
             Running::Event(events) => events.loops.dump(),
+            #[cfg(feature = "pipeline")]
             Running::Pipeline(pipeline) => pipeline.dump(),
+            #[cfg(feature = "netstack")]
             Running::Netstack(netstacks) => netstacks.dump(),
         }
     }
@@ -158,8 +193,11 @@ impl Running {
         match self {
             Running::Fiber(fibers) => fibers.write_metrics(out),
             Running::Thread(_) => {}
+            #[cfg(feature = "event")]
             Running::Event(events) => events.loops.write_metrics(out),
+            #[cfg(feature = "pipeline")]
             Running::Pipeline(pipeline) => pipeline.write_metrics(out),
+            #[cfg(feature = "netstack")]
             Running::Netstack(netstacks) => netstacks.write_metrics(out),
         }
     }
@@ -183,8 +221,11 @@ impl Running {
     /// [`close_idle`](Running::close_idle).
     pub(crate) fn drain(&self) {
         match self {
+            #[cfg(feature = "event")]
             Running::Event(events) => events.loops.wake(),
+            #[cfg(feature = "pipeline")]
             Running::Pipeline(pipeline) => pipeline.loops.wake(),
+            #[cfg(feature = "netstack")]
             Running::Netstack(netstacks) => netstacks.loops.wake(),
             Running::Fiber(_) | Running::Thread(_) => {}
         }
@@ -206,8 +247,13 @@ impl Running {
         match self {
             Running::Fiber(fibers) => fibers.workers.close_idle(after_start),
             Running::Thread(threads) => threads.workers.close_idle(after_start),
-            // Their machines have timers that do.
-            Running::Event(_) | Running::Pipeline(_) | Running::Netstack(_) => {}
+            // The connections of the others have timers for that.
+            #[cfg(feature = "event")]
+            Running::Event(_) => {}
+            #[cfg(feature = "pipeline")]
+            Running::Pipeline(_) => {}
+            #[cfg(feature = "netstack")]
+            Running::Netstack(_) => {}
         }
     }
 

@@ -27,6 +27,16 @@
 //!
 //! `examples/line.rs` is a whole program with a session of its own.
 //!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | (none) | fibers, kernel threads |
+//! | `event` | event loops, on any dispatcher of crate `event` |
+//! | `pipeline` | stages with threads of their own, and `event` |
+//! | `netstack` | TCP/IP in user space, and `event` |
+//! | `tls` | TLS, by rustls |
+//!
 //! `machine` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of
 //! a connection) · `file` (how a file travels) · `buffers` (what it is read into) · `memory`
 //! (what connections hold) · `jobs` (what may block) · `lingering` (how many wait at their end) ·
@@ -54,7 +64,12 @@ mod registry;
 pub mod server;
 mod shared;
 mod stream;
+#[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(not(feature = "tls"))]
+mod without_tls;
+#[cfg(not(feature = "tls"))]
+use without_tls as tls;
 
 pub use engine::Engine;
 pub use server::{Server, Settings};

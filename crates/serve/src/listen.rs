@@ -16,6 +16,7 @@
 mod address;
 mod bound;
 mod error;
+#[cfg(feature = "event")]
 mod group;
 mod handshakes;
 mod holder;
@@ -30,6 +31,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 pub use address::{Address, AddressError};
 pub use bound::Bound;
+#[cfg(feature = "netstack")]
 pub(crate) use bound::url;
 pub use error::BindError;
 pub(crate) use handshakes::handshakes_under_way;

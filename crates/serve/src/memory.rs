@@ -94,6 +94,7 @@ impl Memory {
     }
 
     /// The part of `room` to receive into.
+    #[cfg(feature = "event")]
     #[inline]
     pub(crate) fn part_of<'a>(&self, room: &'a mut [u8]) -> &'a mut [u8] {
         let len = room.len().min(self.receive_len_max());

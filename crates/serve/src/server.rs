@@ -17,6 +17,7 @@ use crate::access_log::AccessLog;
 use crate::counters::CounterSnapshot;
 use crate::datagrams::{self, DatagramCounters};
 use crate::engine::admission::{Admission, Start};
+#[cfg(feature = "netstack")]
 use crate::engine::netstack::NetstackInterface;
 use crate::engine::{Engine, Running};
 use crate::limits::Limits;
@@ -36,6 +37,7 @@ pub struct Settings {
     /// Where connections come from instead, if the engine is [`Engine::Netstack`]. It is not a part
     /// of the engine, which is a value to compare and copy, because it has open devices. Without it
     /// that engine does not start; any other closes it.
+    #[cfg(feature = "netstack")]
     pub netstack: Option<NetstackInterface>,
     /// What a peer may take of the server.
     pub limits: Limits,
@@ -78,7 +80,12 @@ impl Server {
             listeners: settings.listeners,
             workers: settings.fibers,
         };
-        let running = Running::start(&settings.engine, settings.netstack, start)?;
+        let running = Running::start(
+            &settings.engine,
+            #[cfg(feature = "netstack")]
+            settings.netstack,
+            start,
+        )?;
         Ok(Server {
             shared,
             is_over: Arc::default(),

@@ -28,7 +28,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     (
         "serve",
         &["session", "timer", "fiber", "event", "netstack"],
-        &["cache"],
+        &["cache", "serve"],
     ),
     ("load", &["netstack"], &[]),
     ("lab", &["load"], &[]),

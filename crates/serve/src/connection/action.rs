@@ -113,6 +113,7 @@ pub(crate) struct Unacked {
     pub(crate) all_is_sent: bool,
 }
 
+#[cfg(feature = "netstack")]
 impl Unacked {
     /// The peer has acknowledged all.
     pub(crate) const NONE: Unacked = Unacked {

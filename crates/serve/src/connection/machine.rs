@@ -18,7 +18,7 @@ use super::action::{Action, FileProgress, Queues, Unacked};
 pub(crate) use super::linger::DRAIN_GRACE;
 use super::linger::Linger;
 use super::send::Outgoing;
-use super::tls::{TlsConnection, is_record_whole};
+use super::{TlsConnection, is_record_whole};
 use crate::counters::Closed;
 use crate::jobs::Job;
 use crate::memory::{Charge, HELD_LEN_FULL};

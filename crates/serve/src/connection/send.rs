@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use session::{Chunk, Outbox};
 
+use super::TlsConnection;
 use super::action::{Action, FilePiece, Unacked, UnackedCheck};
-use super::tls::TlsConnection;
 use crate::buffers::{Buffers, PIECE_LEN_MAX};
 use crate::limits::Limits;
 use crate::memory::{Charge, Memory};

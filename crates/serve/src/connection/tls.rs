@@ -267,7 +267,7 @@ impl Records {
 
 /// Whether a handshake can begin with these bytes: the first record is whole, or its header says
 /// that it is none.
-pub(super) fn is_record_whole(bytes: &[u8]) -> bool {
+pub(crate) fn is_record_whole(bytes: &[u8]) -> bool {
     match bytes {
         [HANDSHAKE_RECORD, _, _, high, low, rest @ ..] => {
             let len = usize::from(u16::from_be_bytes([*high, *low]));

@@ -45,12 +45,14 @@ impl<O> Admission<O> {
         }
     }
 
-    /// Whether sessions want to know who their peer is.
+    /// True if sessions get the address of their peer.
+    #[cfg(feature = "event")]
     pub(crate) fn names_peers(&self) -> bool {
         self.names_peers
     }
 
-    /// Whether connections beyond the limit are told so. Otherwise they wait in the listen queue.
+    /// True if connections beyond the limit are refused; otherwise they wait in the listen queue.
+    #[cfg(feature = "event")]
     pub(crate) fn has_refusal(&self) -> bool {
         self.shared.limits.refusal.is_some()
     }

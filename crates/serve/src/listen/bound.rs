@@ -50,6 +50,12 @@ impl Bound {
         }
     }
 
+    /// All sockets that listen at the address.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let all = [&self.socket].into_iter().chain(&self.siblings);
+        all.map(AsFd::as_fd)
+    }
+
     /// TCP port.
     pub(crate) fn port(&self) -> Option<u16> {
         match self.address {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -42,12 +42,6 @@ impl Bound {
         Ok(())
     }
 
-    /// All that listen at the address.
-    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let all = [&self.socket].into_iter().chain(&self.siblings);
-        all.map(AsFd::as_fd)
-    }
-
     fn sibling(&self, address: SocketAddr) -> io::Result<OwnedFd> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::INET,
@@ -72,6 +66,7 @@ impl Bound {
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
+    use std::os::fd::BorrowedFd;
 
     use super::*;
     use crate::listen::bind;

@@ -65,14 +65,14 @@ const HOUSES: &[House] = &[
         floors: "
             clock metrics limits
             lingering messages
-            tls
+            tls without_tls
             listen
             access_log
             counters
             buffers jobs memory
             shared
             connection/action
-            connection/tls
+            connection/tls connection/without_tls
             connection/send connection/linger
             connection
             file

@@ -35,6 +35,7 @@ const SHARED_NAMES: &[(&str, &str)] = &[
         "TcpStream",
         "as in std: fiber's is the kernel's, sockets' a netstack's",
     ),
+    ("Tls", "with the feature `tls` and without"),
 ];
 
 /// Names of types that a whole crate sees, which stand in more than one place of it, and why.
@@ -57,6 +58,11 @@ const SHARED_WITHIN: &[(&str, &str, &str)] = &[
     ),
     ("load", "Reader", "HTTP's, memcached's, and either"),
     ("load", "Reply", "HTTP's, memcached's, and either"),
+    (
+        "serve",
+        "TlsConnection",
+        "with the feature `tls` and without",
+    ),
     ("weft", "Kind", "of an engine, and of a setting"),
     (
         "weft",

@@ -94,7 +94,7 @@ impl Membership {
                 .and_then(|name| first_address(&variable(name)?))
         };
         let derived = || {
-            let host = host.ok_or("agents run on several machines; say where they meet: --rendezvous HOST:PORT, HOST being that of rank 0")?;
+            let host = host.ok_or("agents run on several machines: name the host of rank 0 with --rendezvous HOST:PORT")?;
             Ok::<_, String>(format!("{host}:{port}"))
         };
         let rendezvous = rendezvous.map_or_else(derived, Ok)?;
@@ -314,7 +314,7 @@ impl Leader {
             .map(|rank| rank.to_string())
             .collect();
         Err(format!(
-            "{} of {} agents have come to {}; missing: rank {}",
+            "{} of {} agents connected to {}; missing: rank {}",
             self.members.len() + 1,
             membership.size,
             membership.rendezvous,
@@ -346,7 +346,7 @@ impl Leader {
         if hello.job != membership.job {
             let _ = send(
                 &mut stream,
-                &FromLeader::Abort("this rendezvous is another job's".to_owned()),
+                &FromLeader::Abort("this rendezvous belongs to another job".to_owned()),
             );
             return Ok(());
         }
@@ -377,7 +377,7 @@ impl Leader {
         }
         if hello.size != membership.size {
             return Some(format!(
-                "agent {rank} counts {} agents, rank 0 counts {}",
+                "agent {rank} was started for {} agents, rank 0 for {}",
                 hello.size, membership.size
             ));
         }
@@ -449,7 +449,7 @@ impl Leader {
                         silent.filter(|rank| !outcomes.iter().any(|(done, _)| done == rank));
                     let silent: Vec<String> = silent.map(|rank| rank.to_string()).collect();
                     return Err(format!(
-                        "no outcome came from agent {} within {} s",
+                        "agent {} sent no outcome within {} s",
                         silent.join(", "),
                         timeout.as_secs()
                     ));
@@ -525,7 +525,7 @@ impl Member {
                 Ok(stream) => break stream,
                 Err(error) if Instant::now() >= deadline => {
                     return Err(format!(
-                        "agent {} does not reach rank 0 at {}: {error}; is it there? --rendezvous HOST:PORT names another membership",
+                        "agent {} cannot reach rank 0 at {}: {error}; check --rendezvous HOST:PORT",
                         membership.rank, membership.rendezvous
                     ));
                 }
@@ -550,7 +550,7 @@ impl Member {
             .map_err(gone)?;
         match receive(&mut stream, ORDER_BYTES_MAX).map_err(gone)? {
             FromLeader::Abort(what) => {
-                Err(format!("agent {} was turned away: {what}", membership.rank))
+                Err(format!("agent {} was refused: {what}", membership.rank))
             }
             _ => {
                 stream.set_read_timeout(None).map_err(gone)?;

@@ -161,8 +161,8 @@ impl Kernel {
             Io::Auto | Io::Uring => Ring::new(1, 64).and_then(|mut ring| ring.try_enter()),
         };
         let (io, reason) = match (asked, tried) {
-            (Io::Epoll, _) => (Io::Epoll, "epoll (asked for)".to_owned()),
-            (Io::Uring, Ok(())) => (Io::Uring, "io_uring (asked for)".to_owned()),
+            (Io::Epoll, _) => (Io::Epoll, "epoll (requested)".to_owned()),
+            (Io::Uring, Ok(())) => (Io::Uring, "io_uring (requested)".to_owned()),
             (Io::Auto, Ok(())) => (Io::Uring, "io_uring".to_owned()),
             (Io::Auto, Err(error)) => (Io::Epoll, format!("epoll ({})", why_no_ring(&error))),
             (Io::Uring, Err(error)) => return Err(no_ring(error)),
@@ -227,7 +227,7 @@ impl Kernel {
 
 fn no_ring(error: io::Error) -> LoadError {
     LoadError::System {
-        doing: format!("{}; --io epoll does without", why_no_ring(&error)),
+        doing: format!("{}; use --io epoll", why_no_ring(&error)),
         error,
     }
 }
@@ -279,7 +279,7 @@ mod tests {
     /// Seen: with little memory `--io auto` ended with an error where one thread's ring was made
     /// and another's was not. Cause: one ring was tried, for all. Cure: each thread falls back.
     #[test]
-    fn a_thread_without_a_ring_falls_back_to_epoll_and_says_so() {
+    fn failed_ring_falls_back_to_epoll() {
         let no_memory = || Err(io::Error::from_raw_os_error(libc::ENOMEM));
         let kernel = |asked| Kernel {
             asked,

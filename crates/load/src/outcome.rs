@@ -209,7 +209,7 @@ pub struct Errors {
     pub other: u64,
     /// Connection closed in the middle of a reply, or in place of one.
     pub short_reply: u64,
-    /// Bytes that are no reply of the protocol, or a reply that nobody asked for.
+    /// Bytes that are no reply of the protocol, or an unsolicited reply.
     pub bad_reply: u64,
     /// Reply with a status outside [`Plan::expect`](crate::Plan::expect); of a cache: an error.
     pub unexpected_status: u64,
@@ -263,25 +263,25 @@ impl Errors {
         let (name, count) = most.expect("there are some");
         let hint = match name {
             "client_timeout" => {
-                "the server is silent; is this its port and protocol, is --timeout long enough?"
+                "the server does not answer; check its port and protocol, or use a longer --timeout"
             }
             "refused" | "reset" => "is the server still running?",
             "fd_unavailable" => {
-                "raise the limit of open files (ulimit -n) or use fewer --connections"
+                "raise the limit on open files (ulimit -n) or use fewer --connections"
             }
             "address_unavailable" => {
                 "no ports are left; add addresses (--source) or widen net.ipv4.ip_local_port_range"
             }
             "short_reply" => {
-                "the server closes connections in the middle of replies, or without a reply; --close \
-                 if it does so after each"
+                "the server closes connections during a reply or in place of one; use --close if it \
+                 closes after each reply"
             }
             "bad_reply" => "the server does not speak this protocol",
-            "unexpected_status" => {
-                "is this the right path? --expect says which statuses are expected"
-            }
+            "unexpected_status" => "check the path, or set the expected statuses with --expect",
             "wrong_bytes" => "the body is not the expected one",
-            "missing_value" => "the cache lost what --populate stored; has it room for all keys?",
+            "missing_value" => {
+                "the cache lost items that --populate stored; give it more memory or use fewer --keys"
+            }
             _ => "the network or the system failed",
         };
         let count = count_of(count);

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_replays_the_stream_and_another_seed_does_not() {
+    fn seed_replays_the_stream() {
         let draw = |mut random: Random| [random.bits(), random.bits(), random.bits()];
         assert_eq!(draw(Random::new(7)), draw(Random::new(7)));
         assert_ne!(draw(Random::new(7)), draw(Random::new(8)));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn units_and_bounded_numbers_stay_in_their_range() {
+    fn units_and_bounds() {
         let mut random = Random::new(1);
         for _ in 0..10_000 {
             let unit = random.unit();

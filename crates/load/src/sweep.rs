@@ -41,9 +41,9 @@ impl FromStr for Rates {
 }
 
 fn range(text: &str, from: &str, rest: &str) -> Result<Vec<f64>, String> {
-    let (to, step) = rest
-        .split_once(':')
-        .ok_or_else(|| format!("'{text}': after the colon goes the step, such as 10k..70k:5k"))?;
+    let (to, step) = rest.split_once(':').ok_or_else(|| {
+        format!("'{text}' has no step; write it after a colon, such as 10k..70k:5k")
+    })?;
     let (from, to, step) = (rate(from)?, rate(to)?, rate(step)?);
     if from > to {
         return Err(format!("'{text}': the first rate is above the last"));
@@ -234,8 +234,8 @@ impl Sweep {
         };
         if self.knee_is_a_bound() {
             return Err(format!(
-                "--overload was not run: the generator was the limit in the search, so the server's knee is \
-                 above {}, and twice that would overload the generator; give it more --threads or machines",
+                "--overload was skipped: the generator was the bottleneck in the search, so the server's knee \
+                 is above {}; use more --threads or machines",
                 rate_of(knee_per_s)
             ));
         }
@@ -315,9 +315,11 @@ impl Sweep {
     /// Result of the search for the knee; empty if there was none.
     pub fn knee_line(&self) -> String {
         let at_least = match (self.knee_is_a_bound(), self.is_searched) {
-            (true, _) => " at least: the generator was the limit in some runs",
+            (true, _) => {
+                " or more: the generator was the bottleneck in some runs; give it more --threads or CPUs"
+            }
             (false, true) => "",
-            (false, false) => " at least: the search was stopped",
+            (false, false) => " or more: the search was stopped",
         };
         match self.knee_per_s {
             Some(knee_per_s) => format!(
@@ -325,7 +327,7 @@ impl Sweep {
                 rate_of(knee_per_s)
             ),
             None if self.has_no_knee() => {
-                "\n  the server did not keep up at any rate that was tried\n".to_owned()
+                "\n  the server did not keep up at any tested rate\n".to_owned()
             }
             None => String::new(),
         }
@@ -336,7 +338,14 @@ impl Step {
     /// Head of the table, for a terminal of `width` columns.
     pub fn head(width: usize) -> String {
         let names = [
-            "asked/s", "achieved", "p50", "p99", "p99.9", "raw p99", "errors", "kept up",
+            "offered/s",
+            "achieved",
+            "p50",
+            "p99",
+            "p99.9",
+            "raw p99",
+            "errors",
+            "kept up",
         ];
         cells(names.map(str::to_owned), width)
     }
@@ -483,7 +492,7 @@ mod tests {
             assert!(error.contains(hint), "{text}: {error}");
         };
         refused("", "is not a rate");
-        refused("10k..70k", "after the colon goes the step");
+        refused("10k..70k", "has no step");
         refused("70k..10k:5k", "the first rate is above the last");
         refused("1..1M:1", "more than 10000");
         refused("1..2:0", "'0' is not a rate");
@@ -492,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rate_is_run_in_rounds_with_pauses_between() {
+    fn sweep_runs_in_rounds_with_pauses() {
         let mut server = Server::new(50e3);
         let mut sweep = Sweep::default();
         let options = SweepOptions {
@@ -512,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn the_knee_is_found_from_below_and_from_above() {
+    fn knee_from_below_and_above() {
         for first in [1e3, 57e3, 400e3] {
             let mut server = Server::new(57_500.0);
             let mut sweep = Sweep::default();
@@ -534,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_never_keeps_up_has_no_knee() {
+    fn no_knee_if_never_kept_up() {
         let mut server = Server::new(0.0);
         let knee = Sweep::default().knee(10e3, 0.02, &OPTIONS, &mut server);
         assert_eq!(knee, Ok(None));
@@ -542,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_ends_where_the_generator_is_the_limit() {
+    fn search_ends_at_the_generators_limit() {
         let mut server = Server {
             generator_capacity_per_s: 100e3,
             ..Server::new(1e12)
@@ -559,12 +568,12 @@ mod tests {
         assert!(
             sweep
                 .knee_line()
-                .contains("at least: the generator was the limit")
+                .contains("or more: the generator was the bottleneck")
         );
     }
 
     #[test]
-    fn a_narrow_terminal_gets_fewer_columns_and_no_broken_lines() {
+    fn narrow_terminal_drops_columns() {
         let mut server = Server::new(50e6);
         let mut sweep = Sweep::default();
         let rates = "1M,100M".parse().unwrap();
@@ -582,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_of_sessions_compares_sessions_with_sessions() {
+    fn session_sweep_compares_sessions() {
         // Seen: two replies for each session, so that half of the sessions were enough to keep up.
         let mut outcome = Server::new(1e6).run(10e3).unwrap();
         outcome.asked.kind = crate::outcome::Kind::Sessions;
@@ -601,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_that_a_sweep_takes_is_known_beforehand() {
+    fn planned_time_of_a_sweep() {
         let options = SweepOptions {
             repetitions: 2,
             pause: Duration::from_secs(20),

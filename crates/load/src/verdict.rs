@@ -1,19 +1,19 @@
 //! Verdict on a run: what limited it, and whether it failed.
 //!
-//! | row | applies when | speaks of | exit code |
+//! | row | applies when | about | exit code |
 //! |---|---|---|---|
-//! | nothing came | not a single good reply, or no idle connection | server or plan | 1 |
+//! | no replies | no good reply arrived, or no idle connection was opened | server or plan | 1 |
 //! | wrong replies | a status outside `--expect`, bytes that `--verify` refuses, another key or protocol | server | 1 |
-//! | nothing was compared | `--verify`, and no reply had anything to compare | plan | 1 |
-//! | no room | descriptors or ports ran out | generator | 0 |
+//! | nothing compared | `--verify`, and no reply had anything to compare | plan | 1 |
+//! | exhausted | descriptors or ports ran out | generator | 0 |
 //! | late | open loop: the p99 of the lag is above 1 ms and a tenth of the intended p99 | generator | 0 |
-//! | busy | closed loop: a thread never rested | generator | 0 |
+//! | busy | closed loop: a thread was never idle | generator | 0 |
 //! | failing | more than 1 % of the requests ended in other errors | server | 1 |
 //! | idle lost | idle connections are not open at the end | server | 0 |
-//! | sessions waited | less than 99 % of the sessions began in time: others held all connections | plan | 0 |
-//! | behind | open loop: less than 99 % of what was asked was achieved | server | 0 |
+//! | sessions waited | less than 99 % of the sessions began in time, since all connections were in use | plan | 0 |
+//! | behind | open loop: less than 99 % of the offered rate was achieved | server | 0 |
 //! | undecided | closed loop: a thread waited for a processor more than a third of the time | both | 0 |
-//! | held, kept up, server's limit | else | server | 0 |
+//! | idle held, kept up, server limited | otherwise | server | 0 |
 //!
 //! The first row that applies is the verdict. Rows with exit code 1 fail the run even behind
 //! another verdict. A wait for a processor alone does not make the generator the bottleneck: its
@@ -195,15 +195,15 @@ fn no_replies(outcome: &Outcome) -> Option<String> {
     }
     Some(match (total.sent + total.intended, errors.total()) {
         (0, 0) => {
-            "no request was due in this time; ask for a higher rate or a longer run".to_owned()
+            "no request was due in this time; use a higher --rate or a longer --duration".to_owned()
         }
         (_, 0) => format!(
-            "no reply came within {:.1} s; sent: {}",
+            "no reply arrived within {:.1} s; sent: {}",
             outcome.elapsed.as_secs_f64(),
             counted(total.sent, "request")
         ),
         _ => format!(
-            "no good reply came: {}{}",
+            "no good reply arrived: {}{}",
             errors.sentence(),
             statuses(outcome)
         ),
@@ -215,7 +215,7 @@ fn wrong_replies(outcome: &Outcome) -> Option<String> {
     let all = outcome.total.replies() + wrong;
     (wrong > 0).then(|| {
         format!(
-            "{} of {} were not what was asked for: {}{}",
+            "{} of {} were wrong: {}{}",
             count_of(wrong),
             counted(all, "reply"),
             outcome.total.errors.wrong_sentence(),
@@ -234,14 +234,15 @@ fn statuses(outcome: &Outcome) -> String {
     let seen: Vec<_> = seen
         .map(|(name, count)| format!("{name} {}", count_of(count)))
         .collect();
-    format!(" (came: {})", seen.join(", "))
+    format!(" (statuses: {})", seen.join(", "))
 }
 
 fn nothing_compared(outcome: &Outcome) -> Option<String> {
     let is_nothing = outcome.asked.verify && outcome.total.compared == 0;
     is_nothing.then(|| match outcome.total.hits + outcome.total.misses {
         0 => "--verify compared nothing: no reply had a body to compare".to_owned(),
-        _ => "--verify compared nothing: no key was found; --populate stores them first".to_owned(),
+        _ => "--verify compared nothing: no key was found; store the keys first with --populate"
+            .to_owned(),
     })
 }
 
@@ -250,13 +251,12 @@ fn exhausted(outcome: &Outcome) -> Option<String> {
     match (errors.fd_unavailable, errors.address_unavailable) {
         (0, 0) => None,
         (0, ports) => Some(format!(
-            "no port was left for a connection, {}; add addresses (--source), or widen \
-             net.ipv4.ip_local_port_range",
+            "ports ran out {}; add addresses (--source), or widen net.ipv4.ip_local_port_range",
             counted(ports, "time")
         )),
         (descriptors, _) => Some(format!(
-            "no descriptor was left for a connection, {}; raise the limit of open files (ulimit -n), \
-             or use fewer --connections",
+            "descriptors ran out {}; raise the limit on open files (ulimit -n), or use fewer \
+             --connections",
             counted(descriptors, "time")
         )),
     }
@@ -275,14 +275,14 @@ fn late(outcome: &Outcome) -> Option<String> {
         let has_waited = delay >= DELAY_SHARE_WARNS || delay > busy;
         let advice = if has_waited {
             format!(
-                "it waited for a processor {:.0} % of the time; give it one of its own",
+                "it waited for a CPU {:.0} % of the time; give it a CPU of its own",
                 delay * 100.0
             )
         } else {
             "use more --threads or machines".to_owned()
         };
         let late = ns_of(lag_ns as f64);
-        format!("one request in a hundred was sent {late} late or more; {advice}")
+        format!("1 % of the requests were sent {late} late or more; {advice}")
     })
 }
 
@@ -311,8 +311,8 @@ fn busy(outcome: &Outcome) -> Option<String> {
         )
     } else {
         format!(
-            "its thread {index} never rested: it worked {:.0} % of the time and waited for a processor \
-             the rest; give it one of its own",
+            "its thread {index} was never idle: it worked {:.0} % of the time and waited for a CPU the \
+             rest; give it a CPU of its own",
             busy * 100.0
         )
     })
@@ -352,7 +352,7 @@ fn idle_lost(outcome: &Outcome) -> Option<String> {
 
 fn idle_sentence(outcome: &Outcome) -> String {
     format!(
-        "{} of {} are open at the end; the server closed {}",
+        "{} of {} were open at the end; the server closed {}",
         count_of(outcome.total.idle_open),
         counted(outcome.asked.idle_connections, "idle connection"),
         count_of(outcome.total.idle_closed)
@@ -363,7 +363,7 @@ fn sessions_waited(outcome: &Outcome) -> Option<String> {
     let is_behind = outcome.achieved_share()? < KEPT_UP_SHARE;
     (outcome.asked.kind == Kind::Sessions && is_behind).then(|| {
         format!(
-            "{} of {} began in time: the others found all {} held; use more --connections",
+            "{} of {} began in time, since all {} were in use; use more --connections",
             count_of(outcome.total.begun),
             counted(outcome.total.intended, "session"),
             counted(outcome.asked.connections, "connection"),
@@ -379,14 +379,14 @@ fn behind(outcome: &Outcome) -> Option<String> {
     let waited = outcome.total.waited as f64 / outcome.total.intended.max(1) as f64;
     let how = if waited > 1.0 - KEPT_UP_SHARE {
         format!(
-            "; all {} were busy: if it can serve more at a time, use more --connections",
+            "; all {} were busy, so try more --connections",
             counted(outcome.asked.connections, "connection")
         )
     } else {
         String::new()
     };
     Some(format!(
-        "the server did not keep up: {:.1} % of what was asked{how}",
+        "the server did not keep up: it achieved {:.1} % of the offered rate{how}",
         share * 100.0
     ))
 }
@@ -396,8 +396,8 @@ fn undecided(outcome: &Outcome) -> Option<String> {
     let delay = delay_share(&used);
     (outcome.asked.kind == Kind::Closed && delay > DELAY_SHARE_UNDECIDED).then(|| {
         format!(
-            "the server or the generator was the limit: thread {index} of the generator waited for a \
-             processor {:.0} % of the time, and replies waited with it; give it one of its own",
+            "the bottleneck was the server or the generator: thread {index} of the generator waited for \
+             a CPU {:.0} % of the time, which delays replies; give it a CPU of its own",
             delay * 100.0
         )
     })
@@ -409,16 +409,16 @@ fn well(outcome: &Outcome) -> (VerdictRow, String) {
             let held = counted(outcome.total.idle_open, "idle connection");
             (
                 VerdictRow::IdleHeld,
-                format!("the server held {held} to the end"),
+                format!("the server kept {held} open to the end"),
             )
         }
         Kind::Closed => {
             let connections = counted(outcome.asked.connections, "connection");
-            let what = format!("the server was the limit at {connections}, not the generator");
+            let what = format!("the server was the bottleneck at {connections}, not the generator");
             (VerdictRow::ServerLimited, what)
         }
         Kind::Open | Kind::Sessions => {
-            let what = "the server kept up, and the generator was punctual";
+            let what = "the server kept up, and the generator sent on time";
             (VerdictRow::KeptUp, what.to_owned())
         }
     }
@@ -435,8 +435,8 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
     );
     if !is_idle && !is_said && delay >= DELAY_SHARE_WARNS {
         warnings.push(format!(
-            "the generator waited {:.0} % of the time for a processor, so latencies may be too long; \
-             give it one of its own",
+            "the generator waited for a CPU {:.0} % of the time, so latencies may be too high; give it a \
+             CPU of its own",
             delay * 100.0
         ));
     }
@@ -444,15 +444,15 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
     let found = total.hits as f64 / keys.max(1) as f64;
     if keys > 0 && found < FOUND_SHARE_WARNS && row != VerdictRow::NothingCompared {
         warnings.push(format!(
-            "only {:.1} % of the keys were found, so these are the figures of misses; --populate \
-             stores all keys first, if the server has room for them",
+            "only {:.1} % of the keys were found, so these figures are mostly those of misses; store all \
+             keys first with --populate, if the server has space for them",
             found * 100.0
         ));
     }
     let asked = total.sent.max(total.intended);
     if let Some(wanted) = outcome.asked.requests_max.filter(|max| asked < *max) {
         warnings.push(format!(
-            "{} of {} were made when the time was over",
+            "only {} of {} were sent before the time was over",
             count_of(asked),
             counted(wanted, "request")
         ));

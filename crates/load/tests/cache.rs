@@ -21,7 +21,7 @@ fn some_hundred(plan: Plan) -> Plan {
 }
 
 #[test]
-fn populated_keys_are_found_and_their_values_right_over_both_protocols() {
+fn populate_over_both_protocols() {
     for protocol in [CacheProtocol::Text, CacheProtocol::Meta] {
         for (keys_per_get, depth) in [(1, 1), (1, 8), (5, 2)] {
             let server = cache_server(|_| {});
@@ -67,7 +67,7 @@ fn keys_that_nobody_stored_are_misses() {
 /// core. Cause: who reads their CPU time while it is measured was told of a beginning before keys
 /// were stored and connections opened. Cure: measuring begins when the run's clock does.
 #[test]
-fn measuring_begins_when_the_keys_are_stored() {
+fn measuring_starts_after_populate() {
     let last = Arc::new(Mutex::new(SystemTime::UNIX_EPOCH));
     let stored = Arc::clone(&last);
     let server = cache_server(move |_| *stored.lock().unwrap() = SystemTime::now());
@@ -103,7 +103,7 @@ fn a_changed_value_is_wrong_bytes() {
 }
 
 #[test]
-fn values_that_nobody_looks_at_are_dropped_unread() {
+fn unverified_values_are_discarded() {
     let server = cache_server(|_| {});
     let mut plan = Plan {
         verify: false,
@@ -121,7 +121,7 @@ fn values_that_nobody_looks_at_are_dropped_unread() {
 }
 
 #[test]
-fn an_open_loop_of_gets_and_sets_answers_every_arrival() {
+fn open_loop_answers_gets_and_sets() {
     let server = cache_server(|_| {});
     let plan = Plan {
         arrivals: Arrivals::Poisson { rate_per_s: 1000.0 },
@@ -149,7 +149,7 @@ fn saying(words: &'static [u8]) -> world::Server {
 /// Seen: a cache that answered every get with an error, or with the reply to a set, was a cache
 /// without a fault that has nothing. Cause: every line that ends a reply was a good reply.
 #[test]
-fn what_is_no_answer_to_a_get_is_an_error_of_its_class() {
+fn wrong_answers_to_a_get() {
     let unexpected = |errors: Errors| errors.unexpected_status;
     type Case = (&'static [u8], usize, fn(Errors) -> u64);
     let cases: [Case; 5] = [
@@ -206,7 +206,7 @@ fn a_set_that_is_not_stored_is_an_error() {
 
 /// Seen: a cache that has lost everything, or gives each key the value of another, passed --verify.
 #[test]
-fn keys_that_were_stored_are_there_and_have_their_own_values() {
+fn stored_keys_have_their_values() {
     let lost = saying(b"END\r\n");
     let mut plan = cache_plan(lost.address);
     cache_of(&mut plan).set_percent = 0.0;
@@ -234,7 +234,7 @@ fn keys_that_were_stored_are_there_and_have_their_own_values() {
 /// Seen: a cache that answered a get of several keys with values of others passed. (What each value
 /// is compared with is told in `memcached.rs`.)
 #[test]
-fn values_of_other_keys_than_those_of_the_list_are_wrong() {
+fn values_of_other_keys_are_wrong() {
     let server = cache_server(|_| {});
     let mut plan = cache_plan(server.address);
     let first = key_and_value(&server, &plan);

@@ -284,7 +284,7 @@ exit $status
                               "--json", file)
         report = finished(process, file, 1, 20)
         expect(report.errors.get("address_unavailable", 0) > 0, f"{report.errors}")
-        expect("no port was left" in report["generator_verdict"], report["generator_verdict"])
+        expect("ports ran out" in report["generator_verdict"], report["generator_verdict"])
         expect_equal("accounted for", report["replies"] + sum(report.errors.values()), 1000)
 
 

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_gives_the_percentiles_of_all_requests_together() {
+    fn merged_percentiles_are_exact() {
         // One generator saw only fast replies, the other only slow ones.
         let mut all = sample(&["request"], 1, 10_000);
         let slow = sample(&["request"], 1000, 10_000);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_of_all_generators_is_added_up() {
+    fn merged_demand_is_the_sum() {
         let mut all = sample(&["request"], 1, 10);
         let mut other = all.clone();
         let of = |outcome: &mut Outcome, most, verify| {

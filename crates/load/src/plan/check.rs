@@ -44,32 +44,32 @@ impl Plan {
             return wrong(&format!("--{name} must be above 0"));
         }
         if self.threads > THREADS_MAX {
-            return wrong("at most 1,024 threads; one for each core is enough");
+            return wrong("--threads must be at most 1,024; one per core is enough");
         }
         if self.duration.saturating_add(self.warm_up) > LONGEST {
             return wrong("a run lasts at most a year");
         }
         if self.duration.as_nanos() / self.interval.as_nanos() > INTERVALS_MAX {
-            return wrong("a run has at most 100,000 intervals; give a longer --interval");
+            return wrong("a run has at most 100,000 intervals; use a longer --interval");
         }
         let timeouts = [self.request_timeout, self.connect_timeout];
         if timeouts
             .iter()
             .any(|timeout| timeout.is_zero() || *timeout > LONGEST)
         {
-            return wrong("--timeout and --connect-timeout must be above 0, and a year at most");
+            return wrong("--timeout and --connect-timeout must be above 0 and at most a year");
         }
         if asks && self.connections < self.threads {
             return wrong(&format!(
-                "{} threads need as many connections at least: --connections {}, or fewer --threads",
-                self.threads, self.threads
+                "--connections must be at least --threads ({})",
+                self.threads
             ));
         }
         if self.depth > DEPTH_MAX {
-            return wrong("at most 65,536 requests under way on one connection");
+            return wrong("--depth must be at most 65,536");
         }
         if !asks && self.idle.connections == 0 {
-            return wrong("an idle run needs a number of idle connections");
+            return wrong("--connections must be above 0");
         }
         if !asks && self.arrivals != Arrivals::Closed {
             return wrong("idle connections send no requests, so they have no rate");
@@ -78,7 +78,7 @@ impl Plan {
             .connect_rate_per_s
             .is_some_and(|rate| rate.is_nan() || rate <= 0.0)
         {
-            return wrong("the rate of opening connections must be above 0");
+            return wrong("--connect-rate must be above 0");
         }
         let connections = f64::from(self.connections) + f64::from(self.idle.connections);
         let opening_s = self
@@ -89,17 +89,13 @@ impl Plan {
         }
         let is_period = |every: Duration| !every.is_zero() && every <= LONGEST;
         if self.idle.byte_every.is_some_and(|every| !is_period(every)) {
-            return wrong(
-                "the period of an idle connection's bytes must be above 0, and a year at most",
-            );
+            return wrong("--idle-byte-every must be above 0 and at most a year");
         }
         if self.requests_max.is_some() && (!asks || !self.warm_up.is_zero()) {
-            return wrong(
-                "a number of requests goes neither with a warm-up nor with idle connections",
-            );
+            return wrong("--requests cannot be combined with --warm-up or with idle connections");
         }
         if self.requests_max.is_some() && matches!(self.workload, Workload::Sessions(_)) {
-            return wrong("a session log says how many requests a session has; give a duration");
+            return wrong("--requests cannot be combined with --sessions; use --duration");
         }
         self.check_sources()?;
         self.check_network()?;
@@ -133,15 +129,15 @@ impl Plan {
             // The device deals frames to its queues as it likes: a reply would come to another
             // thread than the one that asked.
             return wrong(
-                "a load over a netstack has one thread: start one for each device, and merge what \
-                 their --json wrote"
+                "--network netstack supports one thread; start one generator per device, and merge their \
+                 --json files with weft load merge"
                     .to_owned(),
             );
         }
         let is_own = |address: IpAddr| interface.addresses.iter().any(|own| own.address == address);
         if let Some(source) = self.sources.iter().find(|source| !is_own(**source)) {
             return wrong(format!(
-                "source address {source} is not one of the netstack's"
+                "source address {source} is not an --address of the netstack"
             ));
         }
         for target in self.targets.iter().map(SocketAddr::ip) {
@@ -181,12 +177,12 @@ impl Plan {
         };
         match (is_right, &self.workload) {
             (false, _) => Err(LoadError::Plan(
-                "a rate is a number above 0 (in a course: from 0) and at most 10M for each thread; every \
-                 stage of a course lasts some time"
+                "a rate must be above 0 (in --course: at least 0) and at most 10M per thread; every stage of \
+                 --course needs a time above 0"
                     .to_owned(),
             )),
             (true, Workload::Sessions(_)) if self.arrivals == Arrivals::Closed => Err(
-                LoadError::Plan("sessions begin by a rate: give one".to_owned()),
+                LoadError::Plan("--sessions needs a --rate".to_owned()),
             ),
             _ => Ok(()),
         }
@@ -210,7 +206,7 @@ impl Plan {
                     .flat_map(|burst| &burst.pages)
                     .any(|&page| page >= count)
                 {
-                    return wrong("a session asks for a page that is not in the plan".to_owned());
+                    return wrong("a session requests a page that is not in the plan".to_owned());
                 }
                 &sessions.http
             }
@@ -257,10 +253,12 @@ impl Cache {
     fn check(&self) -> Result<(), LoadError> {
         let wrong = |sentence: String| Err(LoadError::Plan(sentence));
         if !(0.0..=100.0).contains(&self.set_percent) || self.keys == 0 || self.keys_per_get == 0 {
-            return wrong("a cache load needs keys, and a share of sets from 0 to 100".to_owned());
+            return wrong(
+                "--keys and --multi-get must be above 0, and --sets from 0 to 100".to_owned(),
+            );
         }
         if self.keys_per_get > KEYS_PER_GET_MAX {
-            return wrong("more than 10,000 keys do not fit into one get".to_owned());
+            return wrong("--multi-get must be at most 10,000".to_owned());
         }
         // doc/protocol.txt: keys have no control characters and no whitespace.
         if self
@@ -268,9 +266,7 @@ impl Cache {
             .bytes()
             .any(|byte| byte <= b' ' || byte == 0x7f)
         {
-            return wrong(
-                "a key has no blanks and no control characters, so its prefix has none".to_owned(),
-            );
+            return wrong("--key-prefix must not contain spaces or control characters".to_owned());
         }
         let shortest = self.key_prefix.len() + KEY_DIGITS;
         let fits = |bytes: f64| (shortest as f64..=KEY_BYTES_MAX as f64).contains(&bytes);
@@ -278,15 +274,14 @@ impl Cache {
             && shortest <= KEY_BYTES_MAX
         {
             return match self.value_bytes {
-                Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => {
-                    wrong(format!("a value has at most {VALUE_BYTES_MAX} bytes here"))
-                }
+                Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => wrong(format!(
+                    "--value-size must be at most {VALUE_BYTES_MAX} bytes"
+                )),
                 _ => Ok(()),
             };
         }
         wrong(format!(
-            "a key is its prefix and {KEY_DIGITS} digits, {shortest} bytes, and what fills it up to at most \
-             {KEY_BYTES_MAX}"
+            "--key-size must be from {shortest} (the prefix and {KEY_DIGITS} digits) to {KEY_BYTES_MAX} bytes"
         ))
     }
 }

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_arrivals_are_equal_distances_apart_and_do_not_drift() {
+    fn fixed_arrivals_do_not_drift() {
         let arrivals = Arrivals::Fixed {
             rate_per_s: 30_000.0,
         };
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arrivals_of_several_threads_interleave_to_the_same_rate() {
+    fn arrivals_of_threads_interleave() {
         let arrivals = Arrivals::Fixed { rate_per_s: 100.0 };
         let mut all: Vec<f64> = (0..4)
             .flat_map(|thread| times_s(&arrivals, thread, 4, 25))
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_arrivals_of_several_threads_together_are_poisson() {
+    fn poisson_threads_sum_to_poisson() {
         let arrivals = Arrivals::Poisson { rate_per_s: 1000.0 };
         let threads = (0..4).flat_map(|thread| times_s(&arrivals, thread, 4, 26_000));
         let mut all: Vec<f64> = threads.filter(|time| *time < 100.0).collect();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_course_ramps_steps_and_goes_on_with_its_last_rate() {
+    fn course_ramps_steps_and_continues() {
         let stage = |lasts_s, from_per_s, to_per_s| Stage {
             lasts: Duration::from_secs(lasts_s),
             from_per_s,

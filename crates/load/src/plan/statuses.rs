@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_single_ones_ranges_and_hundreds() {
+    fn single_statuses_ranges_and_hundreds() {
         let has = |text: &str, status| of(text).has(status);
         assert!(has("200,206", 206) && !has("200,206", 204));
         assert!(has("2xx,404", 299) && has("2xx, 404", 404) && !has("2xx,404", 300));

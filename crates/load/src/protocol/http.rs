@@ -586,14 +586,14 @@ mod tests {
     }
 
     #[test]
-    fn chunks_end_with_the_empty_one_and_its_trailer() {
+    fn chunks_end_with_trailer() {
         let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
                         a;q=1\r\n0123456789\r\n3\r\nabc\r\n0\r\nDigest: x\r\n\r\nHTTP/1.1 204 N\r\n\r\n";
         assert_eq!(replies(chunked, false), [(200, 13, false), (204, 0, false)]);
     }
 
     #[test]
-    fn replies_without_a_body_have_none_whatever_they_say() {
+    fn bodiless_replies() {
         let said = b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\nHTTP/1.1 204 No\r\n\r\n";
         assert_eq!(replies(said, false), [(304, 0, false), (204, 0, false)]);
         assert_eq!(
@@ -644,7 +644,7 @@ mod tests {
     /// RFC 9112 6.3: only a last coding of chunked frames a reply; beside another one a length
     /// means nothing.
     #[test]
-    fn a_coding_that_is_not_chunked_ends_with_the_connection() {
+    fn unknown_coding_ends_with_connection() {
         for coding in [
             "gzip",
             "xchunked",
@@ -735,7 +735,7 @@ mod tests {
     /// silent after the time-out. Cause: the end of a head was waited for, whatever came. Cure:
     /// what cannot become a head is none.
     #[test]
-    fn bytes_that_become_no_head_are_broken_at_once() {
+    fn broken_head_is_found_at_once() {
         for said in [
             &b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"[..],
             b"SSH-2.0-OpenSSH_9.2\r\n",
@@ -755,7 +755,7 @@ mod tests {
 
     /// RFC 9112 5.2 and 6.3.
     #[test]
-    fn folded_fields_and_equal_lengths_are_read() {
+    fn folded_fields_and_equal_lengths() {
         for fields in [
             "Content-Length:\r\n 5",
             "Content-Length: 5, 5",
@@ -785,7 +785,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_known_again_only_if_every_byte_is_the_same() {
+    fn cached_head_matches_every_byte() {
         let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
         let longer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi!";
         let missing = b"HTTP/1.1 404 OK\r\nContent-Length: 2\r\n\r\nno";

@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_meta_get_ends_with_its_value_and_many_with_mn() {
+    fn ends_of_meta_gets() {
         let single = b"VA 2 kk-0000000001\r\nab\r\nEN\r\nHD\r\n";
         let expected = [(2, 1, 0), (2, 0, 0), (2, 0, 0)];
         let one = plan(CacheProtocol::Meta, 1);
@@ -605,7 +605,7 @@ mod tests {
     /// without a fault. Cause: the line of a value was read for its length alone. Cure: the key in
     /// it is compared in any case.
     #[test]
-    fn a_value_under_another_key_is_wrong_without_being_compared() {
+    fn value_under_another_key_is_wrong() {
         for (protocol, said) in [
             (
                 CacheProtocol::Text,
@@ -628,7 +628,7 @@ mod tests {
     /// one without a fault. Cause: a value under any of our keys was taken for one that was asked
     /// for. Cure: the keys of each get are kept until it is answered, and each counts once.
     #[test]
-    fn the_values_of_a_get_of_several_keys_are_those_of_its_list() {
+    fn multi_get_values_match_its_keys() {
         let text = |keys: &[u64]| {
             let value = |key: &u64| format!("VALUE k-{key:010} 0 1\r\nx\r\n");
             keys.iter().map(value).collect::<String>() + "END\r\n"
@@ -661,7 +661,7 @@ mod tests {
 
     /// Each walk through a list of ten thousand keys costs the generator its time.
     #[test]
-    fn a_reply_of_values_that_nobody_asked_for_is_not_searched_to_its_end() {
+    fn search_for_unasked_values_is_bounded() {
         let plan = plan(CacheProtocol::Text, 200);
         let listed: Vec<u64> = (0..400).collect();
         let value = |key: u64| format!("VALUE k-{key:010} 0 1\r\nx\r\n");
@@ -712,7 +712,7 @@ mod tests {
     /// them whole, for each connection. Cause: a value was compared when it was there. Cure: one
     /// whose length is wrong is wrong at once, and is dropped unread.
     #[test]
-    fn a_value_that_is_too_long_is_wrong_and_not_kept() {
+    fn overlong_value_is_wrong() {
         let plan = plan(CacheProtocol::Text, 1);
         let commands = &Commands::new(&plan, 1, 0);
         let request = Request {

@@ -71,7 +71,7 @@ pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
     line("network", &network_line(&seen));
     line("generator", &generator_line(&seen));
     if matches!(kind, Kind::Open | Kind::Sessions) {
-        line("sending", &sending_line(&seen));
+        line("lag", &lag_line(&seen));
     }
     if kind != Kind::Idle && seen.intervals.len() > 1 {
         let width = columns.saturating_sub(RANGE_COLUMNS).min(SPARK_WIDTH);
@@ -119,7 +119,7 @@ fn columns_of(text: &str) -> usize {
 
 fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {
     let stopped = if seen.stopped_early {
-        ", stopped before its time"
+        ", stopped early"
     } else {
         ""
     };
@@ -130,15 +130,15 @@ fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {
     match (kind, seen.offered_rate_per_s) {
         // The rate is that of their beginnings; how many requests follow is their affair.
         (Kind::Sessions, Some(offered)) => format!(
-            "asked {} sessions · {} began in time ({percent}) · replies {achieved} {over}",
+            "offered {} sessions · {} began in time ({percent}) · replies {achieved} {over}",
             rate_of(offered),
             count_of(seen.sessions_begun)
         ),
         (_, Some(offered)) => format!(
-            "asked {} · achieved {achieved} ({percent}) {over}",
+            "offered {} · achieved {achieved} ({percent}) {over}",
             rate_of(offered)
         ),
-        (_, None) => format!("achieved {achieved} {over} (closed loop: as fast as replies come)"),
+        (_, None) => format!("achieved {achieved} {over} (closed loop)"),
     }
 }
 
@@ -191,14 +191,14 @@ fn replies_line(seen: &Figures, outcome: &Outcome) -> String {
         .map(|(status, count)| format!("{status} {}", count_of(count)))
         .collect();
     if seen.compared > 0 {
-        parts.push(format!("{} compared", count_of(seen.compared)));
+        parts.push(format!("{} verified", count_of(seen.compared)));
     }
     if seen.hits + seen.misses > 0 {
         let percent = 100.0 * seen.hits as f64 / (seen.hits + seen.misses) as f64;
-        parts.push(format!("{percent:.1} % of the keys were found"));
+        parts.push(format!("{percent:.1} % of the keys found"));
     }
     if seen.sessions > 0 {
-        parts.push(format!("{} sessions ended", count_of(seen.sessions)));
+        parts.push(format!("{} sessions completed", count_of(seen.sessions)));
     }
     if parts.is_empty() {
         "none".to_owned()
@@ -264,20 +264,18 @@ fn generator_line(seen: &Figures) -> String {
     format!("{io} on {threads} thread{plural}, {percent:.0} % of a CPU{each}")
 }
 
-fn sending_line(seen: &Figures) -> String {
+fn lag_line(seen: &Figures) -> String {
     let [p50, p99, max] =
         [seen.lag_us.p50, seen.lag_us.p99, seen.lag_us.max].map(|us| ns_of(us * 1e3));
     let missed = count_of(seen.missed);
     let waiting = count_of(seen.backlog_max);
-    format!(
-        "late by p50 {p50} · p99 {p99} · max {max} · {missed} never sent · {waiting} waited at most"
-    )
+    format!("p50 {p50} · p99 {p99} · max {max} · missed {missed} · max queue {waiting}")
 }
 
 fn verdict_line(verdict: &Verdict, paint: Paint) -> String {
     let sentence = match verdict.row {
         VerdictRow::Exhausted | VerdictRow::Late | VerdictRow::Busy => format!(
-            "the generator was the limit, these figures are its own: {}",
+            "the load generator was the bottleneck, so these figures measure it, not the server: {}",
             verdict.sentence
         ),
         _ => verdict.sentence.clone(),

@@ -73,7 +73,7 @@ fn close(a: f64, b: f64) -> bool {
 }
 
 #[test]
-fn json_has_the_names_that_programs_read() {
+fn json_names() {
     let mut outcome = sample(&["request"], 1, 10_000);
     outcome.total.errors.refused = 3;
     let document = json(&outcome);
@@ -103,13 +103,13 @@ fn json_has_the_names_that_programs_read() {
 }
 
 #[test]
-fn the_screen_names_everything_on_one_page() {
+fn report_names_everything() {
     let mut outcome = sample(&["get", "set"], 1, 10_000);
     outcome.total.errors.client_timeout = 7;
     outcome.total.opened = 64;
     let text = screen(&outcome, &heading(), PLAIN);
     for part in [
-        "asked 10,000/s",
+        "offered 10,000/s",
         "achieved 10,000/s",
         "p99.99",
         "intended",
@@ -143,7 +143,7 @@ fn the_screen_names_everything_on_one_page() {
 
 /// Seen: seven lines of the screen that its page did not explain.
 #[test]
-fn each_line_of_the_screen_is_explained_by_its_page() {
+fn report_lines_are_in_the_manual() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, told) = page.split_once("\n## What the screen says\n").unwrap();
@@ -166,7 +166,7 @@ fn each_line_of_the_screen_is_explained_by_its_page() {
 /// a closed loop showed the same latency twice; idle connections had a table of zeros and a verdict
 /// about replies.
 #[test]
-fn the_screen_fits_its_terminal_and_has_what_the_run_has() {
+fn report_fits_its_terminal() {
     let mut outcome = sample(&["get", "set"], 100, 10_000);
     outcome.total.errors = crate::Errors {
         client_timeout: 1_000_000,
@@ -200,7 +200,7 @@ fn the_screen_fits_its_terminal_and_has_what_the_run_has() {
             "{text}"
         );
         assert_eq!(
-            has("  sending"),
+            has("  lag"),
             matches!(kind, Kind::Open | Kind::Sessions),
             "{text}"
         );
@@ -217,7 +217,7 @@ fn without_colors(text: &str) -> String {
 }
 
 #[test]
-fn long_lines_go_on_under_their_beginning() {
+fn long_lines_are_wrapped() {
     let outcome = sample(&["request"], 1, 10_000);
     let target = "GET http://127.0.0.1:8080/ and so on, as long as it takes";
     let heading = Heading {
@@ -238,7 +238,7 @@ fn long_lines_go_on_under_their_beginning() {
 }
 
 #[test]
-fn an_outcome_without_a_reply_can_be_shown() {
+fn report_without_replies() {
     let outcome = sample(&["request"], 1, 0);
     let text = screen(&outcome, &heading(), PLAIN);
     assert!(text.contains("achieved 0.00/s"));
@@ -297,7 +297,7 @@ fn hgrm_is_what_the_plotter_reads() {
 }
 
 #[test]
-fn the_interval_log_reads_back_with_the_same_histograms() {
+fn interval_log_reads_back() {
     let outcome = sample(&["get", "set"], 3, 1_000);
     let mut file = Vec::new();
     interval_log(&outcome, &mut file).unwrap();

@@ -87,7 +87,7 @@ impl Threshold {
         // Without a single request there is no latency, so a run that must be below 5 ms has not
         // shown it.
         let Some(seen) = seen else {
-            return Some(format!("{}: there is nothing to compare with", self.text));
+            return Some(format!("{}: nothing was measured", self.text));
         };
         let holds = if self.above {
             seen > limit
@@ -104,7 +104,7 @@ impl Threshold {
             Value::Number(_) => format!("{seen}"),
             Value::Share(_) => format!("{:.3} %", seen * 100.0),
         };
-        Some(format!("{}: it was {seen}", self.text))
+        Some(format!("{}: measured {seen}", self.text))
     }
 }
 
@@ -214,7 +214,7 @@ impl FromStr for Threshold {
 fn metric_of(name: &str) -> Result<Metric, String> {
     let wrong = || {
         format!(
-            "there is no metric '{name}'; there are p50 … p99.99, max, mean (with raw., connect., lag. or a \
+            "unknown metric '{name}'; known are p50 … p99.99, max, mean (with raw., connect., lag. or a \
              class such as get. in front), errors, errors.NAME, missed, achieved, status.5xx, hits and \
              generator_limited"
         )
@@ -243,7 +243,7 @@ fn error_class(name: &str) -> Result<String, String> {
         Ok(name.to_owned())
     } else {
         Err(format!(
-            "there is no class of errors '{name}'; there are {}",
+            "unknown class of errors '{name}'; known are {}",
             names.join(", ")
         ))
     }
@@ -392,14 +392,14 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_on_errors_is_known_as_one() {
+    fn condition_on_errors_is_recognised() {
         let is = |text: &str| text.parse::<Threshold>().unwrap().is_about_errors();
         assert!(is("errors>1%") && is("errors.refused>3"));
         assert!(!is("missed>1%") && !is("p99>5ms"));
     }
 
     #[test]
-    fn without_requests_a_bound_is_not_shown_to_hold() {
+    fn condition_without_requests_fails() {
         let outcome = sample(&["request"], 1, 0);
         assert!(holds("p99>5ms", &outcome));
         assert!(!holds("errors>0", &outcome));
@@ -414,7 +414,7 @@ mod tests {
         let sentences = failed(&all, &outcome);
         assert_eq!(sentences.len(), 2);
         assert!(
-            sentences[0].starts_with("p50>1ms: it was 5.0"),
+            sentences[0].starts_with("p50>1ms: measured 5.0"),
             "{}",
             sentences[0]
         );
@@ -427,14 +427,14 @@ mod tests {
             assert!(error.contains(hint), "{text}: {error}");
         };
         refused("p99", "such as p99>5ms");
-        refused("p101>5ms", "there is no metric 'p101'");
+        refused("p101>5ms", "unknown metric 'p101'");
         refused("p99>5", "is not a time; write a number and its unit");
         refused("p99>ms", "is not a time");
-        refused("speed>5", "there is no metric 'speed'");
+        refused("speed>5", "unknown metric 'speed'");
         refused("errors>many", "is not a number");
-        refused("errors.lost>1", "there are client_timeout");
-        refused("status.6xx>1", "there is no metric");
-        refused("frob.p99>1ms", "there is no metric");
+        refused("errors.lost>1", "known are client_timeout");
+        refused("status.6xx>1", "unknown metric");
+        refused("frob.p99>1ms", "unknown metric");
         refused("generator_limited>1%", "write generator_limited>0");
     }
 

@@ -36,7 +36,7 @@ fn refusal(plan: &Plan, open: u64, nofile: u64, ports: Option<u64>) -> Option<St
     let said = count_of(connections);
     if nofile < wanted {
         return Some(format!(
-            "{said} connections need {} open files, and the limit is {}: raise it \
+            "{said} connections need {} open files, but the limit is {}: raise it \
              (ulimit -n {wanted}, LimitNOFILE= in a systemd unit), or use fewer --connections",
             count_of(wanted),
             count_of(nofile)
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_and_what_else_is_open_have_descriptors() {
+    fn descriptors_needed_by_a_plan() {
         let needs = 900 + 100 + 2 * PER_THREAD + 3 + SPARE;
         assert_eq!(refusal(&plan(900, 100, 0, 1), 3, needs, None), None);
         let no = refusal(&plan(900, 100, 0, 1), 3, needs - 1, None).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pair_of_addresses_has_the_whole_range_of_ports() {
+    fn ports_per_address_pair() {
         let no = |sources, targets, connections| {
             refusal(
                 &plan(connections, 0, sources, targets),

@@ -73,9 +73,12 @@ fn a_run_in_which_nothing_came_says_why() {
     let cases: [(ErrorClass, &str); 10] = [
         (
             |errors| &mut errors.refused,
-            "no good reply came: 9 × refused; is the server still",
+            "no good reply arrived: 9 × refused; is the server still",
         ),
-        (|errors| &mut errors.client_timeout, "the server is silent"),
+        (
+            |errors| &mut errors.client_timeout,
+            "the server does not answer",
+        ),
         (|errors| &mut errors.fd_unavailable, "ulimit -n"),
         (|errors| &mut errors.address_unavailable, "--source"),
         (|errors| &mut errors.short_reply, "--close"),
@@ -86,7 +89,7 @@ fn a_run_in_which_nothing_came_says_why() {
         (|errors| &mut errors.wrong_bytes, "not the expected one"),
         (
             |errors| &mut errors.missing_value,
-            "has it room for all keys",
+            "give it more memory or use fewer --keys",
         ),
         (
             |errors| &mut errors.socket_timeout,
@@ -112,14 +115,14 @@ fn a_run_in_which_nothing_came_says_why() {
     says(
         &silent,
         VerdictRow::NoReplies,
-        "no reply came within 2.0 s; sent: 1 request",
+        "no reply arrived within 2.0 s; sent: 1 request",
     );
     let mut waiting = empty(Errors::default());
     waiting.total.intended = 3;
     says(
         &waiting,
         VerdictRow::NoReplies,
-        "no reply came within 2.0 s; sent: 0 requests",
+        "no reply arrived within 2.0 s; sent: 0 requests",
     );
     says(
         &idle(10, 0, 0),
@@ -139,15 +142,15 @@ fn a_run_in_which_nothing_came_says_why() {
 }
 
 #[test]
-fn replies_that_are_not_what_was_asked_for_fail_the_run_and_are_named() {
+fn wrong_replies_fail_the_run() {
     let mut missing = empty(only(|errors| &mut errors.unexpected_status, 70));
     missing.total.classes[0].replies_by_status[4] = 70;
     says(
         &missing,
         VerdictRow::NoReplies,
-        "is this the right path? --expect says which",
+        "check the path, or set the expected statuses",
     );
-    says(&missing, VerdictRow::NoReplies, "(came: 4xx 70)");
+    says(&missing, VerdictRow::NoReplies, "(statuses: 4xx 70)");
     let wrong: [ErrorClass; 4] = [
         |errors| &mut errors.unexpected_status,
         |errors| &mut errors.wrong_bytes,
@@ -160,7 +163,7 @@ fn replies_that_are_not_what_was_asked_for_fail_the_run_and_are_named() {
         says(
             &failed(errors),
             VerdictRow::WrongReplies,
-            "1 of 10,001 replies were not what was asked for: 1 ×",
+            "1 of 10,001 replies were wrong: 1 ×",
         );
         fails(&failed(errors), &[VerdictRow::WrongReplies]);
         assert_eq!(errors.wrong_replies(), 1);
@@ -178,7 +181,7 @@ fn replies_that_are_not_what_was_asked_for_fail_the_run_and_are_named() {
 }
 
 #[test]
-fn a_comparison_without_anything_to_compare_fails_the_run() {
+fn empty_comparison_fails_the_run() {
     let mut outcome = good();
     outcome.asked.verify = true;
     says(
@@ -191,13 +194,13 @@ fn a_comparison_without_anything_to_compare_fails_the_run() {
     says(
         &outcome,
         VerdictRow::NothingCompared,
-        "no key was found; --populate",
+        "no key was found; store the keys first with --populate",
     );
     (outcome.total.misses, outcome.total.hits) = (0, 7);
     says(
         &outcome,
         VerdictRow::NothingCompared,
-        "no key was found; --populate",
+        "no key was found; store the keys first with --populate",
     );
     outcome.total.compared = 1;
     says(&outcome, VerdictRow::KeptUp, "kept up");
@@ -207,7 +210,7 @@ fn a_comparison_without_anything_to_compare_fails_the_run() {
 }
 
 #[test]
-fn descriptors_and_ports_that_run_out_are_the_generators() {
+fn exhaustion_is_the_generators() {
     for kind in [Kind::Open, Kind::Closed, Kind::Sessions] {
         let mut outcome = of_kind(kind);
         outcome.total.begun = outcome.total.intended;
@@ -215,7 +218,7 @@ fn descriptors_and_ports_that_run_out_are_the_generators() {
         says(
             &outcome,
             VerdictRow::Exhausted,
-            "no descriptor was left for a connection, 5,000 times",
+            "descriptors ran out 5,000 times",
         );
         assert!(outcome.generator_limited().unwrap().contains("ulimit -n"));
         fails(&outcome, &[VerdictRow::Failing]);
@@ -224,7 +227,7 @@ fn descriptors_and_ports_that_run_out_are_the_generators() {
     says(
         &ports,
         VerdictRow::Exhausted,
-        "no port was left for a connection, 1 time; add addresses",
+        "ports ran out 1 time; add addresses",
     );
     fails(&ports, &[]);
 }
@@ -245,7 +248,7 @@ fn lag_decides_in_an_open_loop() {
     says(
         &lagging(5_000_000, 9_000_000),
         VerdictRow::Late,
-        "one request in a hundred was sent 5.00 ms late or more",
+        "1 % of the requests were sent 5.00 ms late or more",
     );
     let said = lagging(5_000_000, 9_000_000).generator_limited().unwrap();
     assert!(said.contains("5.00 ms late"), "{said}");
@@ -283,7 +286,7 @@ fn worked(kind: Kind, cpu_ms: u64, spun_ms: u64, run_delay_ms: u64) -> Outcome {
 }
 
 #[test]
-fn a_thread_that_never_rests_is_the_limit_of_a_closed_loop() {
+fn busy_thread_limits_closed_loop() {
     says(
         &worked(Kind::Closed, 950, 0, 0),
         VerdictRow::Busy,
@@ -292,7 +295,7 @@ fn a_thread_that_never_rests_is_the_limit_of_a_closed_loop() {
     says(
         &worked(Kind::Closed, 949, 0, 0),
         VerdictRow::ServerLimited,
-        "the server was the limit at 64 connections",
+        "the server was the bottleneck at 64 connections",
     );
     // What it spun, it would have given away.
     says(
@@ -306,7 +309,7 @@ fn a_thread_that_never_rests_is_the_limit_of_a_closed_loop() {
     assert!(
         verdict
             .sentence
-            .contains("never rested: it worked 60 % of the time"),
+            .contains("was never idle: it worked 60 % of the time"),
         "{verdict:?}"
     );
     assert_eq!(
@@ -318,7 +321,7 @@ fn a_thread_that_never_rests_is_the_limit_of_a_closed_loop() {
         says(
             &worked(kind, 1_000, 0, 0),
             VerdictRow::KeptUp,
-            "kept up, and the generator was punctual",
+            "kept up, and the generator sent on time",
         );
         assert_eq!(worked(kind, 1_000, 0, 0).generator_limited(), None);
     }
@@ -328,12 +331,12 @@ fn a_thread_that_never_rests_is_the_limit_of_a_closed_loop() {
 /// time for a processor". Cause: only a thread that never rested was doubted. Cure: a row of its
 /// own.
 #[test]
-fn a_thread_that_waited_long_for_a_processor_leaves_the_limit_of_a_closed_loop_open() {
+fn long_cpu_wait_is_undecided() {
     let waited = |kind, ms| worked(kind, 200, 0, ms);
     says(
         &waited(Kind::Closed, 640),
         VerdictRow::Undecided,
-        "the server or the generator was the limit: thread 1 of the generator waited for a processor 64 %",
+        "the bottleneck was the server or the generator: thread 1 of the generator waited for a CPU 64 %",
     );
     assert_eq!(waited(Kind::Closed, 640).generator_limited(), None);
     fails(&waited(Kind::Closed, 640), &[]);
@@ -352,7 +355,7 @@ fn a_thread_that_waited_long_for_a_processor_leaves_the_limit_of_a_closed_loop_o
 /// Seen: with `--rate 200` the generator was late at 3 % of a CPU; the verdict said "use more
 /// --threads", the warning "give it a processor of its own". Cause: one advice for all causes.
 #[test]
-fn the_advice_to_a_late_generator_follows_the_cause() {
+fn advice_follows_the_cause_of_lag() {
     let late = |cpu_ms, run_delay_ms| {
         let mut outcome = lagging(5_000_000, 9_000_000);
         let threads = worked(Kind::Open, cpu_ms, 0, run_delay_ms)
@@ -361,14 +364,10 @@ fn the_advice_to_a_late_generator_follows_the_cause() {
         outcome.generator.threads = vec![threads[1]];
         outcome
     };
-    let processor = "; it waited for a processor 15 % of the time; give it one of its own";
+    let processor = "; it waited for a CPU 15 % of the time; give it a CPU of its own";
     says(&late(30, 150), VerdictRow::Late, processor);
     says(&late(800, 150), VerdictRow::Late, processor);
-    says(
-        &late(30, 40),
-        VerdictRow::Late,
-        "waited for a processor 4 %",
-    );
+    says(&late(30, 40), VerdictRow::Late, "waited for a CPU 4 %");
     for (cpu_ms, run_delay_ms) in [(30, 20), (900, 99)] {
         let threads = "late or more; use more --threads or machines";
         says(&late(cpu_ms, run_delay_ms), VerdictRow::Late, threads);
@@ -378,7 +377,7 @@ fn the_advice_to_a_late_generator_follows_the_cause() {
 /// Seen: `weft load cache` without --populate found 0.1 % of the keys, and nothing said that
 /// misses were measured.
 #[test]
-fn a_cache_that_finds_almost_no_key_is_a_warning() {
+fn low_hit_rate_warns() {
     let found = |hits, misses| {
         let mut outcome = of_kind(Kind::Closed);
         (outcome.total.hits, outcome.total.misses) = (hits, misses);
@@ -401,13 +400,13 @@ fn a_cache_that_finds_almost_no_key_is_a_warning() {
 }
 
 #[test]
-fn waiting_for_a_processor_is_a_warning_and_no_verdict() {
+fn waiting_for_a_cpu_warns() {
     for kind in [Kind::Open, Kind::Closed, Kind::Sessions] {
         let verdict = worked(kind, 500, 0, 100).verdict();
         assert_eq!(verdict.row.tone(), Tone::Good, "{verdict:?}");
         assert_eq!(verdict.warnings.len(), 1);
         assert!(
-            verdict.warnings[0].contains("waited 10 % of the time for a processor"),
+            verdict.warnings[0].contains("waited for a CPU 10 % of the time"),
             "{verdict:?}"
         );
         assert_eq!(
@@ -426,7 +425,7 @@ fn waiting_for_a_processor_is_a_warning_and_no_verdict() {
 }
 
 #[test]
-fn more_than_one_failure_in_a_hundred_is_a_failing_server() {
+fn failing_above_one_percent() {
     let refused = |count| failed(only(|errors| &mut errors.refused, count));
     says(
         &refused(102),
@@ -465,16 +464,16 @@ fn more_than_one_failure_in_a_hundred_is_a_failing_server() {
 }
 
 #[test]
-fn idle_connections_that_are_gone_are_said() {
+fn lost_idle_connections() {
     says(
         &idle(10, 10, 0),
         VerdictRow::IdleHeld,
-        "the server held 10 idle connections to the end",
+        "the server kept 10 idle connections open to the end",
     );
     says(
         &idle(10, 9, 1),
         VerdictRow::IdleLost,
-        "9 of 10 idle connections are open at the end; the server closed 1",
+        "9 of 10 idle connections were open at the end; the server closed 1",
     );
     fails(&idle(10, 9, 1), &[]);
     // Some were opened during the warm-up, which is not counted, and none is left.
@@ -520,7 +519,7 @@ fn sessions_are_compared_with_sessions() {
     says(
         &sessions(4_949),
         VerdictRow::SessionsWaited,
-        "all 64 connections held; use more --connections",
+        "all 64 connections were in use; use more --connections",
     );
     assert_eq!(sessions(2_500).achieved_share(), Some(0.5));
     assert_eq!(sessions(2_500).generator_limited(), None);
@@ -535,12 +534,12 @@ fn asked(intended: u64, waited: u64) -> Outcome {
 }
 
 #[test]
-fn less_than_what_was_asked_is_not_keeping_up() {
+fn below_the_offered_rate_is_behind() {
     says(&asked(10_100, 0), VerdictRow::KeptUp, "kept up");
     says(
         &asked(10_102, 0),
         VerdictRow::Behind,
-        "the server did not keep up: 99.0 % of what was asked",
+        "the server did not keep up: it achieved 99.0 % of the offered rate",
     );
     assert!(
         !asked(20_000, 200)
@@ -551,12 +550,12 @@ fn less_than_what_was_asked_is_not_keeping_up() {
     says(
         &asked(20_000, 201),
         VerdictRow::Behind,
-        "all 64 connections were busy: if it can serve more at a time",
+        "all 64 connections were busy, so try more",
     );
     // What came after the end was not achieved.
     let mut drained = good();
     drained.total.drained = 200;
-    says(&drained, VerdictRow::Behind, "98.0 % of what was asked");
+    says(&drained, VerdictRow::Behind, "98.0 % of the offered rate");
     fails(&drained, &[]);
     assert_eq!(of_kind(Kind::Closed).achieved_share(), None);
     assert_eq!(of_kind(Kind::Idle).achieved_share(), None);
@@ -569,7 +568,7 @@ fn less_than_what_was_asked_is_not_keeping_up() {
 /// a run of two: what is asked in the last second is answered behind the end. Nothing can come
 /// before the fastest reply, so that time is not counted against the server.
 #[test]
-fn a_server_that_is_slow_and_keeps_up_is_not_behind() {
+fn slow_server_that_keeps_up() {
     let slow = |fastest_ns| {
         let mut outcome = good();
         let class = &mut outcome.total.classes[0];
@@ -582,14 +581,14 @@ fn a_server_that_is_slow_and_keeps_up_is_not_behind() {
     says(
         &slow(900_000_000),
         VerdictRow::Behind,
-        "90.9 % of what was asked",
+        "90.9 % of the offered rate",
     );
     // Slower than the run is long: nothing could have been achieved.
     assert_eq!(slow(3_000_000_000).achieved_share(), None);
 }
 
 #[test]
-fn a_number_of_requests_that_was_not_reached_is_said() {
+fn unreached_request_count_warns() {
     let mut outcome = good();
     outcome.asked.requests_max = Some(10_000);
     assert_eq!(outcome.verdict().warnings, Vec::<String>::new());
@@ -597,14 +596,14 @@ fn a_number_of_requests_that_was_not_reached_is_said() {
     let warnings = outcome.verdict().warnings;
     assert_eq!(
         warnings,
-        ["10,000 of 10,001 requests were made when the time was over"]
+        ["only 10,000 of 10,001 requests were sent before the time was over"]
     );
     outcome.total.sent += 1;
     assert_eq!(outcome.verdict().warnings, Vec::<String>::new());
 }
 
 #[test]
-fn too_few_replies_for_a_percentile_are_said() {
+fn too_few_replies_warn() {
     assert_eq!(
         sample(&["request"], 1, 100).verdict().warnings,
         Vec::<String>::new()
@@ -653,7 +652,7 @@ fn rows_have_a_tone() {
 }
 
 #[test]
-fn the_page_of_the_table_has_a_line_for_every_row() {
+fn module_page_lists_every_row() {
     let page = include_str!("../verdict.rs");
     let rows = page
         .lines()

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_answers_byte_by_byte_is_waited_for() {
+    fn slow_answer_is_awaited() {
         set_two(b"STORED\r\nSTORED\r\n", LONG, |_| false).unwrap();
     }
 
@@ -246,7 +246,7 @@ mod tests {
     /// Ctrl-C. Cause: whether to stop was looked at once per 256 keys, and the time-out was that of
     /// a single read. Cure: it is looked at ten times per second, and the time-out is a reply's.
     #[test]
-    fn a_stop_is_noticed_in_the_middle_of_an_answer() {
+    fn stop_within_an_answer() {
         set_two(b"STO", LONG, |reads| reads >= 3).unwrap();
     }
 

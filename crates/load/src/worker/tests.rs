@@ -47,10 +47,11 @@ fn worker_over(io: Io, plan: &Plan) -> Worker<'_> {
 }
 
 /// Seen: no web server recovered from an overload; each dipped every 1.2 s, the time in which 2,000
-/// connections had their five requests each. Cause: only first lifetimes differed, and the overload had
-/// made the connections open together. Cure: each requests_max is drawn, and may end after any request.
+/// connections had their five requests each. Cause: only first lifetimes differed, and the overload
+/// had made the connections open together. Cure: each lifetime is drawn, and may end after any
+/// request.
 #[test]
-fn connections_that_open_together_do_not_end_together() {
+fn lifetimes_differ_between_connections() {
     const COUNT: u32 = 100;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let lifetimes = |seed| {
@@ -88,10 +89,7 @@ fn connections_that_open_together_do_not_end_together() {
             assert!((1..=40).contains(&ended), "{ended} after {turn}: {of:?}");
         }
     }
-    assert_ne!(
-        first, second,
-        "each connection has a requests_max of its own"
-    );
+    assert_ne!(first, second, "each connection has a lifetime of its own");
     assert_eq!(lifetimes(1), [first, second], "the seed replays them");
     assert_ne!(lifetimes(1), lifetimes(2));
 }
@@ -100,7 +98,7 @@ fn connections_that_open_together_do_not_end_together() {
 /// where the time-out is long. Cause: the last interval's end had passed, and each turn waited
 /// until then. Cure: nothing but replies and the time-out is waited for.
 #[test]
-fn what_waits_for_the_last_replies_sleeps() {
+fn drain_sleeps() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let plan = http_plan(listener.local_addr().unwrap());
     let mut worker = worker(&plan);
@@ -114,7 +112,7 @@ fn what_waits_for_the_last_replies_sleeps() {
 /// idle time-out) failed the run. Cause: between two requests nothing was received, so the next one
 /// went into a closed connection. Cure: a receive is always under way.
 #[test]
-fn a_close_between_two_requests_is_noticed_before_the_next_one() {
+fn close_between_requests_is_noticed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let plan = Plan {
         arrivals: Arrivals::Fixed { rate_per_s: 1.0 },
@@ -162,7 +160,7 @@ fn a_close_between_two_requests_is_noticed_before_the_next_one() {
 /// Seen: a time-out of the network between two requests was in no figure. Cause: every error there
 /// counted as a close. Cure: only a reset does.
 #[test]
-fn between_two_requests_only_a_reset_is_a_close() {
+fn reset_between_requests_is_a_close() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let plan = http_plan(listener.local_addr().unwrap());
     for (error, counted) in [
@@ -184,7 +182,7 @@ fn between_two_requests_only_a_reset_is_a_close() {
 /// was asked after a reconnection counted from when that was done. Cure: it counts from when it was
 /// due.
 #[test]
-fn a_reconnection_after_a_pause_is_in_the_response_time() {
+fn reconnect_counts_in_response_time() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut plan = http_plan(listener.local_addr().unwrap());
     let Workload::Http(http) = &plan.workload else {

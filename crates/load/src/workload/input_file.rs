@@ -31,7 +31,7 @@ mod tests {
 
     /// Seen: `--sessions /dev/zero` read without an end.
     #[test]
-    fn what_never_ends_is_refused_at_the_limit() {
+    fn endless_file_is_refused() {
         assert_eq!(up_to(4, &mut &b"four"[..]).unwrap(), b"four");
         let error = up_to(4, &mut io::repeat(0)).unwrap_err();
         assert!(error.to_string().contains("longer than 4 bytes"), "{error}");

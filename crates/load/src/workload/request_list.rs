@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_the_combined_format_are_read() {
+    fn combined_log_format() {
         let calls = parsed(concat!(
             "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET /a.gif HTTP/1.0\" 200 2326 \"-\" \"M\"\n",
             "::1 - joe [10/Oct/2000:20:55:36 +0000] \"HEAD /b HTTP/1.1\" 200 0\n",
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_and_requests_with_bodies_are_left_out() {
+    fn malformed_entries_are_skipped() {
         let calls = parsed(concat!(
             "/a\n",
             "x - - [10/Oct/2000:13:55:36 -0700] \"\\x16\\x03\\x01\" 400 0\n",

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_logs_together_have_the_table_of_the_set() {
+    fn sixteen_logs_have_the_sets_table() {
         let set = set();
         let mut counts = vec![0; set.entries.len()];
         for number in 0..16 {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_differ_from_each_other_and_replay_from_their_seed() {
+    fn logs_differ_and_replay_by_seed() {
         let set = set();
         let log = |seed, number| session_log(&set, &USERS, 100, seed, number);
         assert_eq!(log(1, 0), log(1, 0));

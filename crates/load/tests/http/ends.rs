@@ -17,7 +17,7 @@ use crate::world::{
 
 /// Every connection ends after its first reply, unannounced. The next request is lost with it.
 #[test]
-fn a_server_that_closes_after_every_reply_is_not_praised() {
+fn unannounced_close_is_a_short_reply() {
     let server = http_server(|_, _, stream| {
         reply(stream, b"hello");
         Then::Close
@@ -37,7 +37,7 @@ fn is_not_blamed(outcome: &Outcome) {
 
 /// RFC 9110 15.5.9.
 #[test]
-fn a_server_that_says_408_before_it_closes_is_not_blamed() {
+fn idle_408_is_no_error() {
     for farewells in FAREWELLS {
         let server = http_server(move |_, _, stream| {
             reply(stream, b"hello");
@@ -54,7 +54,7 @@ fn a_server_that_says_408_before_it_closes_is_not_blamed() {
 /// Seen: a machine that was busy received the first part of a farewell with the reply before it,
 /// and blamed the server for the rest. Cure: the first line is looked for there as well.
 #[test]
-fn nor_is_one_whose_farewell_begins_right_behind_the_reply() {
+fn idle_408_right_behind_a_reply() {
     let server = http_server(|_, _, stream| {
         send(
             stream,
@@ -104,7 +104,7 @@ static LONG_END: [u8; 20_000] = {
 /// Seen: on a busy machine the test failed, although nothing was wrong. Cause: the server's thread
 /// did not run for 100 ms, and closed under the next request. Cure: its end comes with its reply.
 #[test]
-fn a_session_goes_on_after_its_pause_if_the_server_closed_meanwhile() {
+fn session_survives_close_in_its_pause() {
     const PAGES: [&str; 6] = ["/0", "/1", "/2", "/3", "/4", "/5"];
     const THINK: Duration = Duration::from_millis(300);
     let asked: Arc<Mutex<Vec<(String, Instant)>>> = Arc::default();
@@ -152,7 +152,7 @@ fn a_session_goes_on_after_its_pause_if_the_server_closed_meanwhile() {
 /// was shorter than its time-out said that the server was the limit. Cause: what was under way at
 /// its end was in no figure. Cure: it waits for its last replies, as the open loop does.
 #[test]
-fn a_closed_loop_does_not_forget_what_was_never_answered() {
+fn closed_loop_counts_unanswered_requests() {
     const CONNECTIONS: u64 = 4;
     // Three are silent from the start, so three requests are under way at the end of any run.
     let begun = AtomicU64::new(0);
@@ -187,7 +187,7 @@ fn a_closed_loop_does_not_forget_what_was_never_answered() {
 }
 
 #[test]
-fn half_replies_and_resets_are_counted_and_do_not_stop_the_run() {
+fn half_replies_and_resets_are_counted() {
     let server = http_server(|_, number, stream| {
         if number == 3 {
             send(
@@ -215,7 +215,7 @@ fn half_replies_and_resets_are_counted_and_do_not_stop_the_run() {
 }
 
 #[test]
-fn a_silent_server_is_a_time_out_and_never_a_hang() {
+fn silent_server_times_out() {
     let server = http_server(|_, _, _| Then::Keep);
     let plan = Plan {
         request_timeout: Duration::from_millis(50),

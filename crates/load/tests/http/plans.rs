@@ -13,7 +13,7 @@ use crate::world::{
 };
 
 #[test]
-fn a_closed_loop_counts_what_the_server_answered() {
+fn closed_loop_counts_replies() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));
     let plan = Plan {
         threads: 2,
@@ -75,7 +75,7 @@ fn a_connection_for_every_request() {
 /// five requests each began together, took turns, and so ended together, 2,000 at a time. Cure: a
 /// connection ends after any of its requests, by chance.
 #[test]
-fn connections_of_some_requests_each_end_after_more_or_less() {
+fn random_connection_lifetimes() {
     const REQUESTS: u64 = 4000;
     let numbers: Arc<[AtomicU64; 8]> = Arc::default();
     let seen = Arc::clone(&numbers);
@@ -145,7 +145,7 @@ fn a_number_of_requests_ends_a_run() {
 }
 
 #[test]
-fn a_stop_gives_what_was_measured_until_then() {
+fn stop_keeps_measurements() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));
     let plan = Plan {
         duration: Duration::from_secs(3600),
@@ -178,7 +178,7 @@ fn a_request_body_is_sent_whole() {
 }
 
 #[test]
-fn a_source_address_that_is_not_here_is_address_unavailable() {
+fn foreign_source_is_address_unavailable() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));
     let plan = Plan {
         sources: vec!["127.0.0.9".parse().unwrap(), "192.0.2.1".parse().unwrap()],
@@ -195,7 +195,7 @@ fn a_source_address_that_is_not_here_is_address_unavailable() {
 }
 
 #[test]
-fn sessions_ask_for_their_pages_in_bursts_with_think_times() {
+fn sessions_send_bursts_and_think() {
     let asked: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
     let seen = asked.clone();
     let server = http_server(move |first, number, stream| {
@@ -238,7 +238,7 @@ fn sessions_ask_for_their_pages_in_bursts_with_think_times() {
 /// fault, and were called kept up as long as there were as many replies as sessions. Cause: nothing
 /// counted what began.
 #[test]
-fn sessions_that_find_no_connection_are_counted_and_not_the_generators() {
+fn waiting_sessions_are_counted() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));
     let mut plan = http_plan(server.address, &["/a"]);
     let thinking = Burst {
@@ -261,7 +261,7 @@ fn sessions_that_find_no_connection_are_counted_and_not_the_generators() {
 }
 
 #[test]
-fn idle_connections_are_held_beside_active_ones() {
+fn idle_beside_active_connections() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));
     let plan = Plan {
         idle: Idle {
@@ -282,7 +282,7 @@ fn idle_connections_are_held_beside_active_ones() {
 }
 
 #[test]
-fn idle_connections_that_the_server_closes_are_counted() {
+fn closed_idle_connections_are_counted() {
     let server = world::server(|stream, _| drop(stream));
     let plan = Plan {
         workload: Workload::Idle,
@@ -302,7 +302,7 @@ fn idle_connections_that_the_server_closes_are_counted() {
 }
 
 #[test]
-fn limits_that_nobody_means_are_refused_and_their_neighbours_are_not() {
+fn plan_limits() {
     type Change = fn(&mut Plan);
     let cases: [(Change, Change); 8] = [
         (

@@ -14,7 +14,7 @@ use crate::world::{
 };
 
 #[test]
-fn replies_of_every_framing_are_told_apart() {
+fn replies_of_every_framing() {
     let server = http_server(|first, _, stream| {
         match first.split(' ').nth(1).unwrap() {
         "/chunked" => send(
@@ -56,7 +56,7 @@ fn replies_of_every_framing_are_told_apart() {
 }
 
 #[test]
-fn the_reply_to_head_has_no_body_whatever_it_says() {
+fn head_reply_has_no_body() {
     let server = http_server(|first, _, stream| {
         assert!(first.starts_with("HEAD "));
         send(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
@@ -70,7 +70,7 @@ fn the_reply_to_head_has_no_body_whatever_it_says() {
 }
 
 #[test]
-fn the_reply_to_head_has_nothing_to_compare() {
+fn head_reply_is_not_compared() {
     let mut plan = Plan {
         verify: true,
         ..http_plan("127.0.0.1:9".parse().unwrap(), &["/"])
@@ -88,7 +88,7 @@ fn the_reply_to_head_has_nothing_to_compare() {
 }
 
 #[test]
-fn pipelined_requests_are_all_answered_also_across_an_announced_close() {
+fn pipelining_across_announced_close() {
     let server = http_server(|_, number, stream| {
         if number < 9 {
             return reply(stream, b"hello");
@@ -148,7 +148,7 @@ fn a_changed_body_is_wrong_bytes() {
 /// whatever its status. Cure: other statuses than the expected ones are errors of their class,
 /// beside the replies by status.
 #[test]
-fn a_reply_of_another_status_than_expected_is_an_error() {
+fn unexpected_status_is_an_error() {
     const STATUSES: [&str; 4] = ["200 OK", "302 Found", "404 Not Found", "503 Busy"];
     let server = http_server(|_, number, stream| {
         let status = STATUSES[number as usize % 4];
@@ -189,7 +189,7 @@ fn a_reply_of_another_status_than_expected_is_an_error() {
 /// Seen: the replies of a server that replied twice to each request were right, and half of them
 /// had come before their request was sent.
 #[test]
-fn replies_that_nobody_asked_for_are_bad_replies() {
+fn unasked_replies_are_bad_replies() {
     let twice = http_server(|_, _, stream| {
         reply(stream, b"hello");
         thread::sleep(Duration::from_millis(10));

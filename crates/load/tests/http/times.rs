@@ -11,7 +11,7 @@ use load::{Plan, Tally};
 use crate::world::{Then, http_plan, http_server, over_both, over_both_until, reply, run};
 
 #[test]
-fn a_full_backlog_is_counted_as_missed_not_forgotten() {
+fn full_backlog_counts_as_missed() {
     let server = http_server(|_, _, _| Then::Keep);
     let plan = Plan {
         connections: 2,
@@ -51,7 +51,7 @@ fn warm_up_is_not_measured() {
 /// short run said 0 replies per second: all of them were to requests of the warm-up, whose delay is
 /// not measured. They are what the server did in that time.
 #[test]
-fn the_achieved_rate_is_of_all_replies_in_the_time_to_measure() {
+fn achieved_rate_counts_measured_time() {
     let server = http_server(|_, _, stream| {
         thread::sleep(Duration::from_millis(5));
         reply(stream, b"hello")
@@ -79,7 +79,7 @@ fn the_achieved_rate_is_of_all_replies_in_the_time_to_measure() {
 /// then finds hardly anything slow. From the intended times, everything that should have been sent
 /// meanwhile is slow.
 #[test]
-fn a_pause_of_the_server_shows_in_the_response_times_and_not_in_the_raw_ones() {
+fn server_pause_shows_in_intended_latency() {
     const PAUSE: Duration = Duration::from_millis(200);
     let begun = Instant::now();
     let server = http_server(move |_, _, stream| {
@@ -115,7 +115,7 @@ fn a_pause_of_the_server_shows_in_the_response_times_and_not_in_the_raw_ones() {
 /// closed loop waits for one reply at a time, so all times together are at most that of the run on
 /// each connection: whatever is reported too much, is reported there.
 #[test]
-fn reported_percentiles_are_those_of_the_servers_own_delays() {
+fn percentiles_match_server_delays() {
     const CONNECTIONS: u32 = 8;
     const REQUESTS: u64 = 800;
     // The server measures how long it really kept each request.

@@ -1,4 +1,4 @@
-//! `weft load`: what can be typed, and what is done with it.
+//! `weft load`: command line and execution.
 //!
 //! ```text
 //!   http, cache, idle ──▶ Plan ──▶ campaign ──▶ run, sweep, knee; alone or with agents ──▶ output
@@ -23,10 +23,10 @@ use clap::ArgMatches;
 
 use crate::failure::Failure;
 
-/// Does what was typed.
+/// Runs the command.
 ///
 /// # Errors
-/// Why not.
+/// Returns the failure of the command.
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (name, matches) = matches.subcommand().expect("clap demands a command");
     match name {
@@ -45,7 +45,7 @@ fn run_load(command: &str, matches: &ArgMatches) -> Result<(), Failure> {
         .map_err(|error| Failure::Usage(error.to_string()))?;
     if place.is_some() && plan.network != Network::Kernel {
         return Err(Failure::Usage(
-            "agents do not go with --network netstack: all of them would have the same --address"
+            "--network netstack cannot be combined with agents: all would have the same --address"
                 .to_owned(),
         ));
     }
@@ -57,7 +57,7 @@ fn run_load(command: &str, matches: &ArgMatches) -> Result<(), Failure> {
     campaign::carry_out(matches, ::load::run, &plan, &heading, place)
 }
 
-/// How the load was made, in words.
+/// Description of the load, in words.
 fn how(plan: &Plan) -> String {
     let arrivals = match &plan.arrivals {
         Arrivals::Closed if matches!(plan.workload, Workload::Idle) => "idle".to_owned(),

@@ -38,7 +38,7 @@ fn several_agents_are_one_generator() {
 }
 
 #[test]
-fn one_agent_that_is_killed_fails_all_and_is_named() {
+fn killed_agent_fails_all() {
     let (url, connections) = telling_server();
     let agents = agents(&format!("http {url} -d 50s"));
     let [first, second, mut third] =

@@ -134,12 +134,12 @@ fn the_json_has_what_scripts_ask_for() {
 
 /// Issue 10 B. Seen: a table of zeros, no replies per second, and a verdict about replies.
 #[test]
-fn idle_connections_are_reported_as_what_they_are() {
+fn report_of_idle_connections() {
     let common = format!("idle {} -c 5 -d 100ms", server(HELLO));
     let text = said(&load_to(0, &common));
     for part in [
         "5 of 5 connections open",
-        "the server held 5 idle connections to the end",
+        "the server kept 5 idle connections open to the end",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -151,7 +151,7 @@ fn idle_connections_are_reported_as_what_they_are() {
 }
 
 #[test]
-fn a_closed_loop_has_one_latency_and_an_open_one_has_both() {
+fn latency_columns_of_each_loop() {
     let url = hello();
     for (more, has_both) in [("", false), ("--rate 100", true)] {
         let text = said(&load(&format!("http {url} -d 200ms {more}")));
@@ -162,8 +162,8 @@ fn a_closed_loop_has_one_latency_and_an_open_one_has_both() {
 }
 
 #[test]
-fn a_number_of_requests_above_32_bits_is_a_number() {
-    let said_of_it = "of 5,000,000,000 requests were made when the time was over";
+fn request_count_above_32_bits() {
+    let said_of_it = "of 5,000,000,000 requests were sent before the time was over";
     load_says(
         0,
         &format!("http {} -n 5000M -d 100ms", hello()),
@@ -173,7 +173,7 @@ fn a_number_of_requests_above_32_bits_is_a_number() {
 
 /// Seen: `-n 10` began with "3600s", the longest that such a run may take.
 #[test]
-fn a_run_of_so_many_requests_is_called_so() {
+fn heading_names_request_count() {
     let url = hello();
     for (more, said) in [
         ("", "thread, 10 requests\n"),

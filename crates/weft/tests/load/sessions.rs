@@ -49,7 +49,7 @@ fn answer_by_method(mut stream: TcpStream, seen: &Sender<String>) {
 /// Issue 10 B. Seen: `http://host/base/ --fileset DIR` asked for /dir00/… in silence: the URL's
 /// path was dropped. Siblings: --paths and --sessions dropped it as well, and further URLs with it.
 #[test]
-fn a_list_lies_below_the_folder_of_the_url() {
+fn list_is_below_the_urls_folder() {
     let (host, asked) = asking_server();
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -89,13 +89,13 @@ fn a_list_lies_below_the_folder_of_the_url() {
         for urls in ["/x", "/base/?q=/", "/ URL/"] {
             let urls = urls.replace("URL", &host);
             let words = format!("http {host}{urls} -d 100ms {list}");
-            load_says(2, &words, "says what to request");
+            load_says(2, &words, "the URL of the folder");
         }
     }
 }
 
 #[test]
-fn sessions_send_the_methods_and_bodies_of_their_log() {
+fn sessions_send_methods_and_bodies() {
     let (host, asked) = asking_server();
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");

@@ -23,7 +23,7 @@ fn signalled(child: Child, signal: i32) -> Output {
 }
 
 #[test]
-fn what_a_signal_ends_shows_what_was_seen_and_has_the_signals_exit_code() {
+fn signal_shows_results_and_sets_status() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seen.json");
     // Over one connection: whatever is asked after the first request, its reply has come.
@@ -32,7 +32,7 @@ fn what_a_signal_ends_shows_what_was_seen_and_has_the_signals_exit_code() {
         let output = signalled(load_until(&words, 5), signal);
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("stopped before its time"), "{text}");
+        assert!(text.contains("stopped early"), "{text}");
         let seen = std::fs::read(&file).unwrap();
         let seen: serde_json::Value = serde_json::from_slice(&seen).unwrap();
         assert!(seen["replies"].as_u64().unwrap() > 0, "{seen}");
@@ -41,7 +41,7 @@ fn what_a_signal_ends_shows_what_was_seen_and_has_the_signals_exit_code() {
 }
 
 #[test]
-fn a_sweep_that_is_stopped_keeps_the_runs_that_were_made() {
+fn stopped_sweep_keeps_its_runs() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sweep.csv");
     let sweep = "--sweep 100,1,2,3,4,5,6,7,8,9 -d 1s --pause 0s";

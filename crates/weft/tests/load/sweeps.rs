@@ -15,7 +15,7 @@ fn a_sweep_runs_every_rate() {
 }
 
 #[test]
-fn conditions_and_files_of_a_sweep_are_about_every_run() {
+fn sweep_files_and_conditions_per_run() {
     let url = hello();
     let folder = tempfile::tempdir().unwrap();
     let below = folder.path().display();

@@ -16,7 +16,7 @@ fn a_threshold_decides_the_exit_code() {
 }
 
 #[test]
-fn nobody_there_is_a_failed_run_and_a_sentence() {
+fn no_server_is_an_error() {
     // It holds its port, and does not listen.
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
@@ -29,7 +29,7 @@ fn nobody_there_is_a_failed_run_and_a_sentence() {
 }
 
 #[test]
-fn a_run_without_a_single_reply_has_failed_and_says_why() {
+fn run_without_replies_fails() {
     for (reply, more, why) in [
         (&b""[..], "--timeout 150ms", "client timeout"),
         (
@@ -55,8 +55,8 @@ fn a_run_without_a_single_reply_has_failed_and_says_why() {
         1,
         &format!("http http://{}/ {sweep}", server(b"")),
     ));
-    assert!(said.contains("at 50/s: no good reply came"), "{said}");
-    assert!(said.contains("at 100/s: no good reply came"), "{said}");
+    assert!(said.contains("at 50/s: no good reply arrived"), "{said}");
+    assert!(said.contains("at 100/s: no good reply arrived"), "{said}");
 }
 
 /// Issue 10 B. Seen: nothing but 404, "errors none", "the server was the limit", exit 0; the same
@@ -67,7 +67,7 @@ fn a_run_of_nothing_but_404_has_failed() {
     let common = format!("http http://{}/none -d 200ms -c 2", server(MISSING));
     for more in ["", "--rate 50", "--verify", "--close"] {
         let said = said(&load_to(1, &format!("{common} {more}")));
-        for part in ["is this the right path?", "unexpected status", "4xx"] {
+        for part in ["check the path", "unexpected status", "4xx"] {
             assert!(said.contains(part), "{more}: {part}: {said}");
         }
         assert!(!said.contains("was the limit"), "{more}: {said}");
@@ -97,7 +97,7 @@ fn a_run_of_nothing_but_404_has_failed() {
 }
 
 #[test]
-fn a_condition_on_errors_takes_the_place_of_our_own() {
+fn condition_on_errors_replaces_default() {
     let common = "-n 100 -c 1";
     // One path answers well, the other does not.
     let well = server(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
@@ -123,7 +123,7 @@ fn a_condition_on_errors_takes_the_place_of_our_own() {
         ("-d 200ms --sweep 50 --fail-if errors>70%", 0),
     ] {
         let output = load_to(code, &format!("http http://{mixed}/ {common} {condition}"));
-        let is_ours = said(&output).contains("were not what was asked for");
+        let is_ours = said(&output).contains("were wrong");
         assert!(
             code == 0 || condition.contains("errors") || is_ours,
             "{condition}: {output:?}"
@@ -135,7 +135,7 @@ fn a_condition_on_errors_takes_the_place_of_our_own() {
 /// a second and called what was left the server's limit. Cure: refused before the first, with what
 /// to do.
 #[test]
-fn more_connections_than_descriptors_are_refused_at_once() {
+fn too_many_connections_are_refused() {
     let address = server(HELLO);
     let limited = |words: &str| {
         let program = env!("CARGO_BIN_EXE_weft");
@@ -166,7 +166,7 @@ fn more_connections_than_descriptors_are_refused_at_once() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_costs_no_measurement() {
+fn unwritable_file_fails_before_the_run() {
     let url = hello();
     // Known beforehand: nothing is sent.
     let nowhere = "/nowhere/out.json";

@@ -5,7 +5,7 @@ use super::{load_says, load_to, said};
 /// Beyond each limit a sentence, at once: seen were a run of a rate of 10^12 that never ended, a
 /// depth that took all memory, 100 million intervals, and a sum of durations that panicked.
 #[test]
-fn numbers_that_nobody_means_are_refused() {
+fn out_of_range_numbers_are_refused() {
     for more in [
         "--rate 1000000M",
         "--rate 30M",
@@ -45,7 +45,7 @@ fn numbers_that_nobody_means_are_refused() {
 }
 
 #[test]
-fn wrong_words_are_a_usage_error_that_says_what_to_write() {
+fn wrong_arguments_are_usage_errors() {
     for (words, hint) in [
         ("http https://127.0.0.1/", "http://HOST"),
         ("http http://127.0.0.1:1/ --rate fast", "--rate"),
@@ -62,14 +62,17 @@ fn wrong_words_are_a_usage_error_that_says_what_to_write() {
 }
 
 #[test]
-fn what_a_netstack_does_not_have_is_a_usage_error() {
+fn netstack_usage_errors() {
     let own = "--network netstack --device tap:weft0 --address 10.9.0.2/24";
     for (words, hint) in [
-        ("--device tap:weft0", "add --network netstack"),
+        ("--device tap:weft0", "needs --network netstack"),
         ("--network netstack", "needs a --device"),
         (&format!("{own} --gateway there"), "not an IP address"),
-        (&format!("{own} --io epoll"), "--io does not go with"),
-        (&format!("{own} --source 10.9.0.2"), "--source does not go"),
+        (&format!("{own} --io epoll"), "--io cannot be combined with"),
+        (
+            &format!("{own} --source 10.9.0.2"),
+            "--source cannot be combined",
+        ),
         (
             &format!("{own} --agents 2 --rank 0 --rendezvous x:1"),
             "agents",
@@ -84,7 +87,7 @@ fn what_a_netstack_does_not_have_is_a_usage_error() {
 /// address information"; `-d 0s` was "a run needs a thread, a duration and an interval". Cause:
 /// what is no address went to the resolver as a name; one sentence stood for three flags.
 #[test]
-fn what_is_no_address_or_no_time_is_said_with_its_cure() {
+fn bad_address_or_time() {
     let (url, page) = ("http://127.0.0.1:9/", "http://127.0.0.1:99999/");
     let no_scheme = "write HOST:PORT, without http://";
     for (words, hint) in [

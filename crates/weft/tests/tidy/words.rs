@@ -48,11 +48,6 @@ const SHARED_WITHIN: &[(&str, &str, &str)] = &[
     ),
     (
         "load",
-        "Line",
-        "a connection, over the kernel's TCP and over ours",
-    ),
-    (
-        "load",
         "Read",
         "what HTTP's reader has read, and memcached's",
     ),

@@ -33,7 +33,7 @@ const MTU: usize = 1500;
 const FRAMES_MAX: usize = 4096;
 
 #[test]
-fn a_closed_loop_has_exactly_as_many_replies_as_requests() {
+fn closed_loop_replies_equal_requests() {
     let (outcome, seen) = Link::default().run(&Plan {
         requests_max: Some(500),
         ..asking(4)
@@ -57,7 +57,7 @@ fn an_open_loop_sends_what_is_due() {
 }
 
 #[test]
-fn requests_under_way_together_are_answered_in_their_order() {
+fn pipelined_requests_in_order() {
     let (outcome, seen) = Link::default().run(&Plan {
         depth: 32,
         requests_max: Some(1000),
@@ -68,7 +68,7 @@ fn requests_under_way_together_are_answered_in_their_order() {
 }
 
 #[test]
-fn a_connection_for_every_request_comes_from_each_address_in_turn() {
+fn connections_use_addresses_in_turn() {
     let addresses = ["192.0.2.10", "192.0.2.11", "192.0.2.12"];
     let mut plan = Plan {
         sources: addresses.map(|it| it.parse().unwrap()).to_vec(),
@@ -86,7 +86,7 @@ fn a_connection_for_every_request_comes_from_each_address_in_turn() {
 }
 
 #[test]
-fn a_body_longer_than_any_buffer_is_compared_whole() {
+fn long_body_is_compared_whole() {
     let body: Vec<u8> = (0..1_000_000_u32).map(|at| (at >> 3) as u8).collect();
     let link = Link {
         body: body.clone(),
@@ -120,7 +120,7 @@ fn a_body_longer_than_any_buffer_is_compared_whole() {
 }
 
 #[test]
-fn a_request_longer_than_the_send_ring_arrives_whole() {
+fn long_request_arrives_whole() {
     let mut plan = Plan {
         requests_max: Some(4),
         ..asking(1)
@@ -133,7 +133,7 @@ fn a_request_longer_than_the_send_ring_arrives_whole() {
 }
 
 #[test]
-fn a_server_that_stalls_shows_in_the_latency() {
+fn server_stall_shows_in_latency() {
     let stalled = Duration::from_millis(150);
     let link = Link {
         takes: stalled,
@@ -155,7 +155,7 @@ fn a_server_that_stalls_shows_in_the_latency() {
 }
 
 #[test]
-fn a_port_without_a_listener_ends_the_run_with_a_sentence() {
+fn port_without_listener_is_an_error() {
     let link = Link {
         is_listening: false,
         ..Link::default()
@@ -168,7 +168,7 @@ fn a_port_without_a_listener_ends_the_run_with_a_sentence() {
 }
 
 #[test]
-fn a_listener_that_goes_away_is_counted_as_refused() {
+fn lost_listener_counts_as_refused() {
     let link = Link {
         accepts_max: 11,
         ..Link::default()
@@ -219,7 +219,7 @@ fn a_bad_link_costs_time_and_no_request() {
 }
 
 #[test]
-fn a_link_that_goes_dark_is_counted_as_time_outs() {
+fn dead_link_counts_time_outs() {
     let link = Link {
         accepts_max: 1,
         goes_dark: true,
@@ -270,7 +270,7 @@ fn idle_connections_are_held() {
 }
 
 #[test]
-fn a_target_beyond_the_link_without_a_gateway_fails_at_once_from_each_address() {
+fn no_gateway_fails_at_once() {
     // Seen in a review: from an address that the plan names, the SYN left for nowhere, and the open
     // ended with a time-out.
     let (near, _far) = mem::pair(Capabilities::plain(MTU), FRAMES_MAX);
@@ -301,7 +301,7 @@ fn a_target_beyond_the_link_without_a_gateway_fails_at_once_from_each_address() 
 }
 
 #[test]
-fn what_the_plan_cannot_have_over_a_netstack_is_refused_with_a_sentence() {
+fn netstack_plan_errors() {
     let interface = |addresses: &[&str], gateways: &[&str]| {
         plan::Network::Netstack(netstack::interface_config::InterfaceConfig {
             device: "tap:weft0".parse().unwrap(),
@@ -333,14 +333,14 @@ fn what_the_plan_cannot_have_over_a_netstack_is_refused_with_a_sentence() {
                 threads: 2,
                 ..plan()
             },
-            "has one thread",
+            "supports one thread",
         ),
         (
             Plan {
                 sources: vec!["192.0.2.8".parse().unwrap()],
                 ..plan()
             },
-            "not one of the netstack's",
+            "not an --address of the netstack",
         ),
         (
             Plan {

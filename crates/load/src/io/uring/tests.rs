@@ -45,7 +45,7 @@ fn await_some(ring: &mut Ring, count: usize) -> Vec<Completion> {
 }
 
 #[test]
-fn a_receive_that_finds_no_buffer_is_begun_again_and_loses_nothing() {
+fn receive_without_buffer_is_retried() {
     const MOST: usize = 8;
     let slots = 3 * MOST;
     let ring = Ring::with_buffers(slots as u32, 64, 2, MOST as u16).unwrap();
@@ -74,7 +74,7 @@ fn a_receive_that_finds_no_buffer_is_begun_again_and_loses_nothing() {
 }
 
 #[test]
-fn a_connection_that_lasted_is_closed_for_its_peer_too() {
+fn registered_connection_is_closed() {
     let (mut ring, mut peers) = connected(Ring::new(1, 64).unwrap());
     for round in 0..2 * REGISTER_AFTER as u8 {
         ring.output(0).push(round);
@@ -96,7 +96,7 @@ fn a_connection_that_lasted_is_closed_for_its_peer_too() {
 }
 
 #[test]
-fn bytes_said_while_others_are_being_sent_follow_them() {
+fn staged_bytes_follow_the_send() {
     let (mut ring, mut peers) = connected(Ring::new(1, 64).unwrap());
     let long = vec![b'a'; 8 << 20];
     ring.output(0).extend_from_slice(&long);
@@ -125,7 +125,7 @@ fn bytes_said_while_others_are_being_sent_follow_them() {
 /// Seen: `--depth 64` with values of 100 MB panicked: "plans bound what is sent at once". Cause:
 /// one send was to take all of it. Cure: a long one is made in parts.
 #[test]
-fn what_is_longer_than_one_send_goes_in_parts() {
+fn long_send_is_split() {
     let (mut ring, mut peers) = connected(Ring::new(1, 64).unwrap());
     let sent: Vec<u8> = (0..5 * SEND_BYTES_MAX / 2)
         .map(|at| (at % 251) as u8)
@@ -166,14 +166,14 @@ fn sending(out: &[u8], staged: &[u8]) -> RingSlot {
 /// Seen: what a short send had not taken was dropped, and the next bytes followed a hole. Cause: a
 /// send counted as whole, whatever its result. Cure: only what was taken leaves the buffer.
 #[test]
-fn a_short_send_is_continued_where_it_ended() {
+fn short_send_continues() {
     let mut slot = sending(b"abcdef", b"gh");
     assert!(!slot.sent(4), "it goes on, which is no news");
     assert_eq!((&slot.out[..], &slot.staged[..]), (&b"efgh"[..], &b""[..]));
 }
 
 #[test]
-fn nothing_of_a_failed_send_is_sent_again() {
+fn failed_send_is_not_repeated() {
     let mut slot = sending(b"abcdef", b"");
     assert!(slot.sent(-libc::EPIPE));
     assert!(slot.out.is_empty() && !slot.is_sending);
@@ -185,7 +185,7 @@ fn nothing_of_a_failed_send_is_sent_again() {
 
 /// A second buffer would cost each connection an allocation, and a request more of the cache.
 #[test]
-fn a_connection_that_stages_nothing_keeps_to_one_buffer() {
+fn unstaged_connection_has_one_buffer() {
     let mut slot = sending(b"abcdef", b"");
     let buffer = slot.out.as_ptr();
     assert!(!slot.sent(6));

@@ -81,7 +81,7 @@ fn normal_cumulative(z: f64) -> f64 {
 }
 
 #[test]
-fn continuous_distributions_fit_their_cumulative_function() {
+fn continuous_distributions_fit() {
     for text in [
         "uniform:10-100",
         "exp:30",
@@ -102,7 +102,7 @@ fn continuous_distributions_fit_their_cumulative_function() {
 }
 
 #[test]
-fn a_wrong_parameter_does_not_pass_the_same_test() {
+fn wrong_parameter_fails_the_fit() {
     let mut random = Random::new(11);
     let drawn = distribution("exp:30");
     let sample: Vec<f64> = (0..DRAWS).map(|_| drawn.draw(&mut random)).collect();
@@ -111,7 +111,7 @@ fn a_wrong_parameter_does_not_pass_the_same_test() {
 }
 
 #[test]
-fn etc_values_fit_the_papers_table_and_its_tail() {
+fn etc_values_fit_the_paper() {
     let mut random = Random::new(5);
     let mut small = [0_u64; 16];
     let mut tail = Vec::new();
@@ -156,7 +156,7 @@ fn zipf_fits_for_any_exponent() {
 }
 
 #[test]
-fn a_zipf_of_another_exponent_is_found_out() {
+fn wrong_zipf_exponent_fails_the_fit() {
     assert!(zipf_fit(1000, 1.0, 1.02) > 1.0);
 }
 
@@ -199,7 +199,7 @@ fn zipf_fit(items: u64, drawn: f64, claimed: f64) -> f64 {
 }
 
 #[test]
-fn zipf_over_one_item_and_over_a_billion_stays_in_range() {
+fn zipf_range_of_one_and_a_billion() {
     let mut random = Random::new(1);
     let one = Zipf::new(1, 1.0);
     let many = Zipf::new(1_000_000_000, 0.99);
@@ -238,7 +238,7 @@ fn hot_items_get_their_share() {
 }
 
 #[test]
-fn sequential_goes_round_and_uniform_reaches_all() {
+fn sequential_and_uniform() {
     let mut random = Random::new(2);
     let mut chooser = popularity("sequential").chooser(3);
     let round: Vec<u64> = (0..7).map(|_| chooser.choose(&mut random)).collect();
@@ -297,7 +297,7 @@ fn texts_are_read_as_the_table_says() {
 }
 
 #[test]
-fn mistakes_are_named_and_a_right_text_is_shown() {
+fn errors_show_a_right_text() {
     let refused = |text: &str, hint: &str| {
         let error = text.parse::<Distribution>().expect_err(text);
         assert!(error.contains(hint), "{text}: {error}");

@@ -43,7 +43,7 @@ fn the_full_set_has_the_thesis_numbers() {
 }
 
 #[test]
-fn every_cell_of_the_table_is_within_a_tenth_at_every_scale() {
+fn table_holds_at_every_scale() {
     for scale in [5.0, 1.0, 0.3, 0.1, 0.03, 0.01] {
         for (published, ours) in thesis(scale).table() {
             let cell = format!("scale {scale}, {} %", published.requests_percent);
@@ -56,7 +56,7 @@ fn every_cell_of_the_table_is_within_a_tenth_at_every_scale() {
 
 /// Seen: the thesis's column was headed "seed", beside a line that says which seed the set has.
 #[test]
-fn the_printed_table_names_the_thesis_and_its_columns_are_even() {
+fn printed_table_is_aligned() {
     let text = show_table(&thesis(0.1).table(), 0.1);
     let mut lines = text.lines();
     let head = lines.next().unwrap();
@@ -69,7 +69,7 @@ fn the_printed_table_names_the_thesis_and_its_columns_are_even() {
 }
 
 #[test]
-fn the_table_holds_for_other_exponents_too() {
+fn table_holds_for_other_exponents() {
     for exponent in [0.0, 0.7, 1.2] {
         let recipe = Recipe {
             exponent,
@@ -82,7 +82,7 @@ fn the_table_holds_for_other_exponents_too() {
 }
 
 #[test]
-fn requests_for_the_full_set_are_zipf_by_rank() {
+fn full_set_is_zipf_by_rank() {
     let set = thesis(1.0);
     let sum: f64 = (1..=21_600).map(|rank| 1.0 / f64::from(rank)).sum();
     for (at, entry) in set.entries.iter().enumerate() {
@@ -113,7 +113,7 @@ fn drawn_requests_have_the_same_table() {
 }
 
 #[test]
-fn the_pages_have_the_figures_of_their_author() {
+fn pages_have_published_figures() {
     for (name, seed, ours) in page_figures(&pages()) {
         assert_within(3.0, name, ours, seed);
     }
@@ -121,7 +121,7 @@ fn the_pages_have_the_figures_of_their_author() {
 }
 
 #[test]
-fn a_written_set_is_what_its_list_says_and_reads_back() {
+fn written_set_reads_back() {
     let place = tempfile::tempdir().unwrap();
     let mut set = thesis(0.002);
     let mut last = 0;
@@ -137,7 +137,7 @@ fn a_written_set_is_what_its_list_says_and_reads_back() {
 }
 
 #[test]
-fn a_seed_replays_every_byte_and_another_does_not() {
+fn seed_replays_every_byte() {
     let written = |seed| {
         let place = tempfile::tempdir().unwrap();
         let mut set = FileSet::plan(Recipe {
@@ -165,7 +165,7 @@ fn a_strangers_directory_is_left_alone() {
 }
 
 #[test]
-fn what_is_no_list_is_refused_with_the_line() {
+fn bad_manifest_names_the_line() {
     let refused = |text: &str, hint: &str| {
         let error = FileSet::parse(text.as_bytes()).unwrap_err();
         assert!(error.contains(hint), "{error}");

@@ -29,7 +29,7 @@ const EXAMPLE: &str = r#"
 "#;
 
 #[test]
-fn the_manual_pages_example_is_two_sessions() {
+fn manual_page_example() {
     let sessions = parsed(EXAMPLE);
     assert_eq!(sessions.len(), 2);
     let [first, second] = &sessions[0].bursts[..] else {
@@ -52,14 +52,14 @@ fn the_manual_pages_example_is_two_sessions() {
 }
 
 #[test]
-fn blank_lines_do_not_make_empty_sessions_and_comments_do_not_end_one() {
+fn blank_lines_and_comments() {
     assert_eq!(parsed("\n \n/a\n\t\n\n/b\n\n").len(), 2);
     assert_eq!(parsed("/a\n# between\n/b").len(), 1);
     assert_eq!(parsed("/a\r\n\r\n/b think=1\r\n").len(), 2);
 }
 
 #[test]
-fn contents_go_on_over_a_backslash_at_the_end() {
+fn contents_continue_after_backslash() {
     let sessions = parsed("/a method=POST contents='one\\\ntwo' think=1\n/b\n");
     assert_eq!(sessions[0].bursts[0].calls[0].contents, b"one\ntwo");
     assert_eq!(sessions[0].bursts[0].think, seconds(1.0));

@@ -1,4 +1,4 @@
-//! What can be typed behind `weft load`.
+//! Command line of `weft load`.
 
 use std::path::PathBuf;
 
@@ -25,13 +25,13 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "Exit status",
-        "0    every run was made, its replies were right, and no --fail-if holds\n\
-         1    a run could not be made (no server answers, too few descriptors, an agent died); not a single good \
-         reply came in it; a reply was wrong (a status outside --expect, what --verify refuses, another \
-         protocol) or more than 1 % of the requests of a single run failed, unless a --fail-if says how many \
-         errors are too many; a --fail-if holds; --knee found none; a file could not be written\n\
-         2    the command line is wrong, or a file that it names cannot be read or written; nothing was sent\n\
-         130  stopped by Ctrl-C (SIGINT): what was seen until then is shown and written; 143: by SIGTERM",
+        "0    every run succeeded, its replies were right, and no --fail-if condition holds\n\
+         1    a run could not be made (no server, too few descriptors, a lost agent); it had no good reply; a reply \
+         was wrong (a status outside --expect, a body that --verify refuses, another protocol) or more than 1 % \
+         of the requests of a single run failed, unless a --fail-if limits errors; a --fail-if condition holds; \
+         --knee found no knee; a file could not be written\n\
+         2    wrong command line, or an input or output file cannot be opened; nothing was sent\n\
+         130  stopped by Ctrl-C (SIGINT), after showing and writing the results so far; 143: by SIGTERM",
     ),
 ];
 
@@ -40,11 +40,11 @@ pub(crate) fn command(after_help: String) -> Command {
     Command::new("load")
         .about("Measure a server: open and closed loop, HTTP and memcached")
         .long_about(
-            "Measure a server: open and closed loop, HTTP and memcached.\n\nWithout --rate every \
-             connection sends its next request when it has its reply (a closed loop, as wrk). With \
-             --rate requests are sent when their time has come, and latency counts from there, also \
-             if no connection was free: a server that stops for a while cannot hide it. The result \
-             says so when this generator, not the server, was the limit.",
+            "Measure a server: open and closed loop, HTTP and memcached.\n\nWithout --rate each \
+             connection sends its next request when it has its reply (closed loop, as in wrk). With \
+             --rate requests are sent at fixed times, and latency counts from these times even if no \
+             connection was free, so a pause of the server is fully measured. The verdict tells \
+             whether the server or the load generator was the bottleneck.",
         )
         .after_long_help(after_help)
         .subcommand_required(true)
@@ -63,47 +63,45 @@ fn http() -> Command {
                 .num_args(1..)
                 .value_hint(ValueHint::Url)
                 .help(
-                    "What to request: http://HOST[:PORT]/PATH. Several of one host are taken in \
-                     turn",
+                    "URL to request: http://HOST[:PORT]/PATH. Several URLs of one host are requested in turn",
                 ),
         )
         .args([
             text("connect-to", "HOST:PORT")
                 .help(
-                    "Connect to this server in place of the URL's. May be repeated: connections \
-                     go to each in turn",
+                    "Connect to this server instead of the URL's. Repeatable: connections go to each in \
+                     turn",
                 )
                 .action(ArgAction::Append),
             preset("method", "NAME", "GET")
-                .help("The request method")
+                .help("Request method")
                 .short('m'),
             text("header", "FIELD")
-                .help("A header field: 'Accept: text/html'. May be repeated")
+                .help("Header field, such as 'Accept: text/html'. Repeatable")
                 .short('H')
                 .action(ArgAction::Append),
             text("body", "TEXT")
-                .help("The body of every request")
+                .help("Body of every request")
                 .conflicts_with("body-file"),
-            file("body-file").help("The file whose content is the body of every request"),
-            switch("close").help("A new connection for every request"),
+            file("body-file").help("File with the body of every request"),
+            switch("close").help("Use a new connection for every request"),
             text("requests-per-connection", "N")
                 .help(
-                    "Close a connection after this many requests on average: after each one by \
-                     the same chance, so that those that begin together do not end together",
+                    "Close after N requests on average (randomised, so that connections do not all close at \
+                     once)",
                 )
                 .conflicts_with("close"),
             file("paths").help(
-                "Ask for the paths of this list, or of this access log, in turn, below the \
-                 URL's folder",
+                "Request the paths of this list or access log in turn, below the URL's folder",
             ),
             file("fileset").help(
-                "Ask for the files of this set (weft load fileset), by their shares, below \
-                 the URL's folder",
+                "Request the files of this set (weft load fileset) by their shares, below the URL's \
+                 folder",
             ),
             file("sessions")
                 .help(
-                    "Play the sessions of this httperf log (--wsesslog); --rate counts sessions; \
-                     {rank} in the name is each agent's number",
+                    "Replay the sessions of this httperf log (--wsesslog); --rate counts sessions; {rank} in \
+                     the name is the agent's rank",
                 )
                 .conflicts_with_all([
                     "method",
@@ -115,9 +113,9 @@ fn http() -> Command {
                     "close",
                     "requests-per-connection",
                 ]),
-            preset("think", "TIME", "0s").help("The pause between bursts where the log has none"),
+            preset("think", "TIME", "0s").help("Pause between bursts that have none in the log"),
             text("popularity", "LAW")
-                .help("Which of the paths: uniform, zipf:0.99, hot:0.2, sequential"),
+                .help("Distribution of requests over paths: uniform, zipf:0.99, hot:0.2, sequential"),
             text("expect", "STATUSES").help(
                 "Expected statuses, such as 200,206 or 2xx,404; others are errors [default: \
                  2xx,3xx; with --verify 2xx]",
@@ -131,17 +129,19 @@ fn cache() -> Command {
         .about("Send memcached commands")
         .arg(address())
         .args([
-            choice("protocol", &["text", "meta"]).help("Which of memcached's protocols"),
-            preset("sets", "PERCENT", "3").help("Share of sets among the commands, in percent"),
-            preset("keys", "N", "100k").help("How many different keys there are"),
+            choice("protocol", &["text", "meta"]).help("memcached protocol"),
+            preset("sets", "PERCENT", "3").help("Percentage of set commands"),
+            preset("keys", "N", "100k").help("Number of different keys"),
             preset("key-prefix", "TEXT", "weft-").help("Prefix of every key"),
-            preset("key-size", "SIZES", "30").help("How long keys are: 30, uniform:20-40, etc-key"),
+            preset("key-size", "SIZES", "30")
+                .help("Key length in bytes: 30, uniform:20-40, etc-key"),
             preset("value-size", "SIZES", "100")
-                .help("How long values are: 100, uniform:10-1000, etc-value"),
-            preset("popularity", "LAW", "uniform")
-                .help("Which keys: uniform, zipf:0.99, hot:0.2, sequential"),
-            preset("multi-get", "N", "1").help("Keys in one get"),
-            preset("exptime", "SECONDS", "0").help("The expiry time of what is set; 0: never"),
+                .help("Value length in bytes: 100, uniform:10-1000, etc-value"),
+            preset("popularity", "LAW", "uniform").help(
+                "Distribution of requests over keys: uniform, zipf:0.99, hot:0.2, sequential",
+            ),
+            preset("multi-get", "N", "1").help("Keys per get"),
+            preset("exptime", "SECONDS", "0").help("Expiry time of stored items; 0: never"),
             switch("populate").help("Set every key once before the run"),
         ]);
     common(command)
@@ -149,7 +149,7 @@ fn cache() -> Command {
 
 fn idle() -> Command {
     let command = Command::new("idle")
-        .about("Open connections and hold them")
+        .about("Open connections and keep them idle")
         .arg(address());
     common(command)
 }
@@ -160,13 +160,13 @@ fn merge() -> Command {
         .value_parser(value_parser!(PathBuf))
         .num_args(1..)
         .required(true)
-        .help("Files that --json wrote");
+        .help("Files written by --json");
     Command::new("merge")
-        .about("Merge the outcomes of several generators, exactly")
+        .about("Merge the results of several generators")
         .long_about(
-            "Merge the outcomes of several generators that ran at the same time. Counts are added and \
-             histograms are added bucket by bucket; percentiles are never averaged. Intervals are not \
-             in the files and so not in the result.",
+            "Merge the results of several generators that ran at the same time. Counts are added, and \
+             histograms bucket by bucket; percentiles are never averaged. Intervals are not in the \
+             files, so not in the merged result.",
         )
         .arg(files)
         .args(output())
@@ -190,13 +190,13 @@ fn when() -> Vec<Arg> {
             .short('R')
             .conflicts_with_all(["course", "sweep"]),
         text("course", "STAGES")
-            .help("Open loop with a course: '0..10k:30s,10k:1m,20k:10s'")
+            .help("Open loop with a changing rate: '0..10k:30s,10k:1m,20k:10s'")
             .conflicts_with("sweep"),
         choice("arrivals", &["fixed", "poisson"])
-            .help("Times between the requests of an open loop"),
+            .help("Intervals between the requests of an open loop: equal or random"),
         text("duration", "TIME")
             .help(
-                "How long to measure; with --requests, at most [default: 10s, with --requests \
+                "Length of the measurement; with --requests, the maximum [default: 10s, with --requests \
                  1h]",
             )
             .short('d'),
@@ -204,7 +204,7 @@ fn when() -> Vec<Arg> {
             .help("End after this many requests")
             .short('n'),
         preset("warm-up", "TIME", "0s")
-            .help("Run the same load for this time first, without measuring"),
+            .help("Run the same load for this long before the measurement"),
     ];
     heading(args, "When")
 }
@@ -215,16 +215,15 @@ pub(super) fn many() -> Vec<Arg> {
         text("sweep", "RATES").help("One run per rate: 10k..70k:5k, or 1k,2k,5k"),
         switch("knee")
             .help(
-                "Search for the largest rate at which the server keeps up, from --rate or 1k \
-                 on",
+                "Search for the largest rate at which the server keeps up, starting at --rate or 1k",
             )
             .conflicts_with_all(["sweep", "course"]),
-        preset("knee-p99", "TIME", "10ms").help("Keeping up also means a p99 of this at most"),
+        preset("knee-p99", "TIME", "10ms").help("Largest p99 at which the server keeps up"),
         switch("overload")
-            .help("After --knee, run at twice that rate")
+            .help("After --knee, run at twice the knee")
             .requires("knee"),
         preset("pause", "TIME", "1s").help("Pause between two runs"),
-        preset("repeat", "N", "1").help("How many times each rate is run"),
+        preset("repeat", "N", "1").help("Runs per rate"),
     ];
     heading(args, "Many runs")
 }
@@ -233,21 +232,21 @@ pub(super) fn many() -> Vec<Arg> {
 pub(super) fn agents() -> Vec<Arg> {
     let args = vec![
         text("agents", "N")
-            .help("How many agents there are; under mpirun and srun this is known")
+            .help("Number of agents; known under mpirun and srun")
             .requires("rank")
             .requires("rendezvous"),
         text("rank", "K")
-            .help("Which of the agents this is, from 0")
+            .help("Rank of this agent, from 0")
             .requires("agents"),
         text("rendezvous", "HOST:PORT")
-            .help("Where rank 0 listens; not needed on one machine under mpirun"),
+            .help("Address on which rank 0 listens; not needed on one machine under mpirun"),
     ];
     heading(args, "Many machines")
 }
 
 fn watch() -> Vec<Arg> {
     let args = vec![
-        preset("interval", "TIME", "1s").help("Length of an interval"),
+        preset("interval", "TIME", "1s").help("Length of an interval in the report and the files"),
         switch("quiet").help("Show no progress line").short('q'),
     ];
     heading(args, "Output")
@@ -256,68 +255,70 @@ fn watch() -> Vec<Arg> {
 fn how() -> Vec<Arg> {
     let args = vec![
         preset("connections", "N", "64")
-            .help("Connections open at the same time")
+            .help("Number of open connections")
             .short('c'),
-        preset("depth", "N", "1").help("Requests under way on one connection"),
+        preset("depth", "N", "1").help("In-flight requests per connection"),
         preset("threads", "N", "1")
             .help("Kernel threads")
             .short('t'),
         text("connect-rate", "R")
             .help("Connections opened per second before the run [default: all at once]"),
-        preset("idle", "N", "0").help("Additional connections that stay idle"),
-        text("idle-byte-every", "TIME").help("How often each idle connection sends a byte"),
+        preset("idle", "N", "0").help("Additional idle connections"),
+        text("idle-byte-every", "TIME").help("Interval at which each idle connection sends a byte"),
         text("source", "ADDRESS")
-            .help("An address to connect from. May be repeated: each has its own ports")
+            .help("Source address. Repeatable: each has its own ports")
             .action(ArgAction::Append),
         preset("timeout", "TIME", "10s")
-            .help("How long a reply may take")
+            .help("Time limit of a reply")
             .short('T'),
-        preset("connect-timeout", "TIME", "10s").help("How long a connection may take to open"),
-        preset("backlog", "N", "1M")
-            .help("Requests that may wait for a connection; more are missed"),
-        choice("io", &["auto", "uring", "epoll"]).help("What carries the bytes"),
+        preset("connect-timeout", "TIME", "10s").help("Time limit for opening a connection"),
+        preset("backlog", "N", "1M").help(
+            "Queue length of requests that wait for a connection; requests beyond it are dropped \
+                 and counted as missed",
+        ),
+        choice("io", &["auto", "uring", "epoll"]).help("I/O back end"),
         switch("verify").help(
-            "Compare every body with the first one, or with the file set's list; of a \
-             cache: every value with its key (that it comes under the key of its get is \
-             always compared), and with --populate a key that is not found is an error",
+            "Compare every body with the first one, or with the checksums of the file set. With \
+             cache: compare every value with the one that belongs to its key; with --populate, a \
+             miss is an error",
         ),
         preset("seed", "N", "1").help("Seed of all random choices"),
     ];
     heading(args, "How")
 }
 
-/// The network that the load goes through.
+/// Network of the load.
 fn network() -> Vec<Arg> {
     let args = vec![
         choice("network", &["kernel", "netstack"]).help(
-            "Whose TCP/IP: the kernel's, or our own, which makes this a host of its own on \
-             --device. Not for servers that run on the same netstack: it would measure itself",
+            "TCP/IP implementation: the kernel's, or weft's own, which makes the generator a host of \
+             its own on --device. Not for servers on the same netstack: it would measure itself",
         ),
         text("device", "DEVICE")
-            .help("Of the netstack: tap:NAME, packet:INTERFACE or xdp:INTERFACE"),
+            .help("Netstack: device, tap:NAME, packet:INTERFACE or xdp:INTERFACE"),
         text("address", "ADDRESS/PREFIX")
             .help(
-                "Of the netstack: an address to connect from, such as 10.9.0.2/24, or a range of them, \
-                 10.9.0.2-10.9.0.99/24. May be repeated: connections come from each in turn",
+                "Netstack: source address, such as 10.9.0.2/24, or a range, 10.9.0.2-10.9.0.99/24. \
+                 Repeatable: connections use each in turn",
             )
             .action(ArgAction::Append),
         text("gateway", "ADDRESS")
-            .help("Of the netstack: where packets go that leave the link. One for each family")
+            .help("Netstack: default gateway. One per address family")
             .action(ArgAction::Append),
-        text("mtu", "BYTES").help("Of the netstack: the longest packet [default: the device's]"),
+        text("mtu", "BYTES").help("Netstack: MTU [default: the device's]"),
     ];
     heading(args, "Network")
 }
 
-/// Where an outcome goes.
+/// Outputs.
 pub(super) fn output() -> Vec<Arg> {
     let args = vec![
-        file("json").help("Write the result as JSON; '-' is standard output"),
-        file("csv").help("Write a line per interval"),
+        file("json").help("Write the result as JSON; '-': standard output"),
+        file("csv").help("Write a CSV line per interval or per run"),
         file("hgrm").help("Write the percentile distribution, for HdrHistogram's plotter"),
         file("interval-log").help("Write a histogram per interval, for HdrHistogram's log tools"),
         text("fail-if", "CONDITION")
-            .help("Exit with 1 if this holds: 'p99>5ms', 'errors>0.1%', 'achieved<99%'")
+            .help("Exit with status 1 if this holds: 'p99>5ms', 'errors>0.1%', 'achieved<99%'")
             .action(ArgAction::Append),
         choice("color", &["auto", "always", "never"]).help("Colour"),
     ];
@@ -335,7 +336,7 @@ fn address() -> Arg {
         .value_name("HOST:PORT")
         .required(true)
         .num_args(1..)
-        .help("The server's address; several are taken in turn")
+        .help("Address of the server; several are used in turn")
 }
 
 fn text(name: &'static str, value: &'static str) -> Arg {
@@ -351,7 +352,7 @@ fn file(name: &'static str) -> Arg {
     text(name, "FILE").value_hint(ValueHint::AnyPath)
 }
 
-/// One of some words; the first is the default.
+/// One of several words; the first is the default.
 fn choice(name: &'static str, choices: &[&'static str]) -> Arg {
     let parser = PossibleValuesParser::new(choices.iter().copied());
     let arg = Arg::new(name).long(name).value_parser(parser);

@@ -1,4 +1,4 @@
-//! The work of a command: one run, a sweep, or the search for the knee; alone, or as one of many
+//! Execution of a command: one run, a sweep, or the search for the knee; alone, or as one of many
 //! agents.
 
 use std::io::{self, Write};
@@ -24,16 +24,16 @@ use ::load::{LoadError, Outcome, Plan, Progress};
 pub(super) type Engine =
     fn(&Plan, &AtomicBool, &mut dyn FnMut(&Progress<'_>)) -> Result<Outcome, LoadError>;
 
-/// How long agents wait for each other: machines start at different times.
+/// Maximum wait of agents for each other: machines start at different times.
 const MEETING_TIMEOUT: Duration = Duration::from_secs(60);
-/// How much later than this agent the others may finish.
+/// Maximum time that the others may take longer than this agent.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(30);
-/// More repetitions are a typing error.
+/// Maximum number of repetitions; more is a typing error.
 const REPETITIONS_MAX: u64 = 10_000;
-/// The search for the knee ends when it is known to this part of its rate.
+/// Precision of the knee at which the search ends, as a share of its rate.
 const KNEE_PRECISION: f64 = 0.02;
 
-/// Which agent this is; `None` if it is alone.
+/// Membership of this agent; `None` if it is alone.
 ///
 /// # Errors
 /// When flags or environment contradict each other.
@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_all_agents_are_the_whole() {
+    fn agents_shares_are_the_whole() {
         let whole = Plan {
             connections: 15_361,
             arrivals: Arrivals::Poisson { rate_per_s: 70e3 },

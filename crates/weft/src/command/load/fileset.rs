@@ -1,4 +1,4 @@
-//! `weft load fileset` and `weft load traces`: what servers serve, and logs of what users ask for.
+//! `weft load fileset` and `weft load traces`: file sets, and session logs for them.
 
 use std::fs;
 use std::io::{self, Write};
@@ -16,17 +16,18 @@ use ::load::workload::traces::{self, UserModel};
 /// The command that makes files.
 pub(super) fn command() -> Command {
     Command::new("fileset")
-        .about("Make the files that a web server is measured with")
+        .about("Make a set of files for measuring a web server")
         .long_about(
             "Make 21,600 files in 650 directories, 2.3 GB, whose requests by Zipf's law have the cumulative \
-             table of T. Delisle's thesis (Waterloo 2022); or, with --model pages, 500 front pages. The seed \
-             decides everything. A list with sizes and checksums, fileset.tsv, lies beside them, for --fileset and --verify.",
+             table of T. Delisle's thesis (Waterloo 2022); or, with --model pages, 500 front pages. The same \
+             seed makes the same set. fileset.tsv beside the files lists sizes and checksums, for --fileset and \
+             --verify.",
         )
         .args([
-            directory("dir", "DIR", "Where to make them: an empty directory, or a new one").required(true),
-            number("scale", "PART", "Make this share of the files, such as 0.1; their sizes stay the same").default_value("1"),
+            directory("dir", "DIR", "Directory for the files: empty or new").required(true),
+            number("scale", "PART", "Fraction of the files to make, such as 0.1; sizes stay the same").default_value("1"),
             seed(),
-            number("zipf", "EXPONENT", "How much more popular the first files are").default_value("1"),
+            number("zipf", "EXPONENT", "Exponent of Zipf's law; 0 is uniform").default_value("1"),
             Arg::new("model")
                 .long("model")
                 .value_parser(["thesis", "pages"])
@@ -42,19 +43,19 @@ pub(super) fn command() -> Command {
 /// The command that makes session logs.
 pub(super) fn traces_command() -> Command {
     Command::new("traces")
-        .about("Make session logs for a file set, as httperf reads them")
+        .about("Make session logs for a file set, in httperf's format")
         .long_about(
             "Make session logs (httperf's --wsesslog) for a set that weft load fileset made: most sessions \
              are one request, some open pages with embedded files, with active and idle periods between.",
         )
         .args([
-            directory("set", "SET", "The directory of the file set").required(true),
-            directory("dir", "DIR", "Where to write session-00.log and so on").required(true),
-            count("logs", "How many logs: one for each generator").default_value("16"),
-            count("requests", "At least this many requests in each log").default_value("100000"),
+            directory("set", "SET", "Directory of the file set").required(true),
+            directory("dir", "DIR", "Directory for session-00.log and so on").required(true),
+            count("logs", "Number of logs: one per generator").default_value("16"),
+            count("requests", "Minimum number of requests per log").default_value("100000"),
             seed(),
-            number("single", "SHARE", "The share of sessions that are a single request").default_value("0.7"),
-            number("think", "FACTOR", "Make all periods longer or shorter; 0 leaves them out").default_value("1"),
+            number("single", "SHARE", "Share of sessions with a single request").default_value("0.7"),
+            number("think", "FACTOR", "Factor on all think times; 0 leaves them out").default_value("1"),
         ])
 }
 
@@ -151,7 +152,7 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
     };
     if !(0.0..=1.0).contains(&users.single_share) || !(0.0..=1e3).contains(&users.think_scale) {
         return Err(Failure::Usage(
-            "--single goes from 0 to 1 and --think from 0 to 1000".to_owned(),
+            "--single must be from 0 to 1, and --think from 0 to 1000".to_owned(),
         ));
     }
     let set = FileSet::read(path("set"))?;

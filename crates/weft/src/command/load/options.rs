@@ -1,4 +1,4 @@
-//! From what was typed to a plan.
+//! Conversion of the command line to a plan.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -23,13 +23,13 @@ use netstack::ip::Prefix;
 
 use crate::value;
 
-/// What IPv4's length field can say.
+/// Largest value of IPv4's length field.
 const MTU_MAX: usize = 0xffff;
-/// How long a run with a number of requests lasts at most, if nothing else is said.
+/// Default maximum length of a run with a number of requests.
 pub(super) const REQUESTS_LAST_MAX: Duration = Duration::from_secs(3600);
 
-/// The plan of `weft load http|cache|idle`, and what to call its target. `rank` is which of several
-/// agents this is.
+/// Makes the plan of `weft load http|cache|idle`, and a name for its target. `rank` is that of this
+/// agent.
 pub(crate) fn plan(
     command: &str,
     matches: &ArgMatches,
@@ -100,8 +100,8 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
     let (authority, _) = &parsed[0];
     if let Some((other, _)) = parsed.iter().find(|(other, _)| other != authority) {
         return Err(format!(
-            "'{other}' is another host than '{authority}': all URLs must have the same host and \
-             port; run one load per host"
+            "'{other}' and '{authority}' are different hosts: all URLs must have the same host and port; run \
+             one load per host"
         ));
     }
     let method = said(matches, "method").to_owned();
@@ -165,11 +165,11 @@ fn folder<'a>(matches: &ArgMatches, urls: &'a [(String, String)]) -> Result<&'a 
             Ok(path.strip_suffix('/').unwrap_or_default())
         }
         [(_, path)] => Err(format!(
-            "--{list} says what to request, so '{path}' would not be requested: give the URL of the folder that \
-             holds those files; it ends with '/'"
+            "--{list} replaces the path '{path}': give the URL of the folder that holds the files; it ends with \
+             '/'"
         )),
         _ => Err(format!(
-            "--{list} says what to request: give one URL, that of the folder that holds those files"
+            "--{list} needs one URL: give the URL of the folder that holds the files"
         )),
     }
 }
@@ -213,7 +213,7 @@ fn split(url: &str) -> Result<(String, String), String> {
         return wrong("has no host");
     }
     if authority.contains('@') {
-        return wrong("has a user, and a URL has none here (-H 'Authorization: …' sends one)");
+        return wrong("has a user name, which is not supported; use -H 'Authorization: …'");
     }
     let authority = if authority.starts_with('[') || authority.matches(':').count() < 2 {
         authority.to_owned()
@@ -229,8 +229,8 @@ fn split(url: &str) -> Result<(String, String), String> {
     Ok((authority, format!("{slash}{path}")))
 }
 
-/// How many requests a connection carries on average. One that says that it is the last is the last
-/// (RFC 9112 9.6).
+/// Mean number of requests per connection. A request with `Connection: close` is the last (RFC 9112
+/// 9.6).
 fn requests_per_connection(
     matches: &ArgMatches,
     headers: &[(String, String)],
@@ -253,17 +253,17 @@ fn requests_per_connection(
     let is_sessions = matches.get_one::<String>("sessions").is_some();
     if is_sessions || said.is_some_and(|count| count > 1) {
         return Err(
-            "-H 'Connection: close' ends each connection with its first request; leave it out"
+            "-H 'Connection: close' ends each connection after its first request; remove it"
                 .to_owned(),
         );
     }
     Ok(Some(1))
 }
 
-/// How long one of a name's addresses has to answer before the next is tried.
+/// Time limit for one of a name's addresses, after which the next is tried.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whether a name with several addresses is resolved to one that answers. Connections by a netstack
+/// True if a name with several addresses is resolved to one that answers. Connections of a netstack
 /// do not start from this host.
 fn tries_addresses(matches: &ArgMatches) -> bool {
     said(matches, "network") == "kernel"
@@ -348,7 +348,7 @@ fn fileset(path: &Path) -> Result<Vec<Page>, String> {
     Ok(pages.collect())
 }
 
-/// What the sessions of a log request, each request once, and the sessions in their order.
+/// Pages that the sessions of a log request, each once, and the sessions in order.
 fn sessions(path: &Path, think: Duration) -> Result<(Vec<Page>, Vec<SessionPlan>), String> {
     let sessions = ::load::workload::session_log::read(path).map_err(say)?;
     let mut numbers = std::collections::HashMap::new();
@@ -476,10 +476,10 @@ fn ip(text: &str) -> Result<IpAddr, String> {
 }
 
 const NETSTACK_FLAGS: [&str; 4] = ["device", "address", "gateway", "mtu"];
-/// What a netstack has in another way, or not at all.
+/// Flags that a netstack does not support, and the reasons.
 const KERNEL_FLAGS: [(&str, &str); 2] = [
     ("source", "each --address is a source"),
-    ("io", "the device carries the bytes"),
+    ("io", "the device has its own I/O"),
 ];
 /// More are a typing error: each has tens of thousands of ports.
 const ADDRESSES_MAX: u128 = 4096;
@@ -488,15 +488,13 @@ fn network(matches: &ArgMatches) -> Result<Network, String> {
     let is_typed = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
     if said(matches, "network") == "kernel" {
         return match NETSTACK_FLAGS.into_iter().find(|name| is_typed(name)) {
-            Some(name) => Err(format!(
-                "--{name} is for the netstack: add --network netstack"
-            )),
+            Some(name) => Err(format!("--{name} needs --network netstack")),
             None => Ok(Network::Kernel),
         };
     }
     if let Some((name, why)) = KERNEL_FLAGS.into_iter().find(|(name, _)| is_typed(name)) {
         return Err(format!(
-            "--{name} does not go with --network netstack: {why}"
+            "--{name} cannot be combined with --network netstack: {why}"
         ));
     }
     let device = optional(matches, "device", parse)?;
@@ -523,9 +521,7 @@ fn address_range(text: &str) -> Result<Vec<Prefix>, String> {
         }
         (IpAddr::V6(first), IpAddr::V6(last)) => first.into()..=last.into(),
         _ => {
-            return Err(format!(
-                "'{text}' begins in one family and ends in the other"
-            ));
+            return Err(format!("'{text}' mixes IPv4 and IPv6"));
         }
     };
     let at = |number: u128| match first {
@@ -548,7 +544,7 @@ fn sources_of(interface: &InterfaceConfig, targets: &[SocketAddr]) -> Vec<IpAddr
 
 // ---- values, with the flag's name in what is wrong with them
 
-/// A reader of what was typed.
+/// Parser of a value.
 type Reader<T> = fn(&str) -> Result<T, String>;
 
 /// The value of a flag that has a default.
@@ -603,7 +599,7 @@ fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
         _ => Err(format!(
-            "'{text}' is not a share; write a number from 0 to 100"
+            "'{text}' is not a percentage; write a number from 0 to 100"
         )),
     }
 }
@@ -639,7 +635,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_of_addresses_has_its_first_and_its_last() {
+    fn address_range_includes_both_ends() {
         let read = |text: &str| {
             let prefixes = address_range(text).unwrap();
             let shown: Vec<String> = prefixes.iter().map(Prefix::to_string).collect();
@@ -695,7 +691,7 @@ mod tests {
     /// Seen: `http://localhost` was refused where a server listened on 127.0.0.1 alone. Cause: the
     /// first address of a name was taken, which is ::1. Cure: they are tried in order.
     #[test]
-    fn the_first_address_that_answers_is_taken() {
+    fn first_answering_address_is_used() {
         let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let open = server.local_addr().unwrap();
         // Bound, and not listening: nothing else gets this port meanwhile.
@@ -709,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_says_close_is_the_last() {
+    fn close_header_ends_the_connection() {
         let planned = |flags: &[&str]| {
             let words = ["load", "http", "http://127.0.0.1:1/a"];
             let command = crate::command::load::args::command(String::new());
@@ -728,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_may_be_asked_of_several_servers() {
+    fn url_with_several_servers() {
         let targets = |flags: &str| {
             let line = format!("load http http://127.0.0.1:1/a {flags}");
             let command = crate::command::load::args::command(String::new());

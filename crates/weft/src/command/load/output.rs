@@ -1,4 +1,4 @@
-//! Where an outcome goes: the screen, files, and the exit code.
+//! Outputs of a result: screen, files and exit status.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -15,7 +15,7 @@ use ::load::report::{self, Heading, Look, Threshold};
 use ::load::sweep::{Step, Sweep};
 use ::load::verdict::VerdictRow;
 
-/// Where this run's outcome goes.
+/// Outputs of a result.
 pub(super) struct Output {
     json: Option<PathBuf>,
     csv: Option<PathBuf>,
@@ -23,14 +23,14 @@ pub(super) struct Output {
     hlog: Option<PathBuf>,
     thresholds: Vec<Threshold>,
     color: Color,
-    /// How many runs of a sweep were added, and what was wrong with them.
+    /// Runs of a sweep so far, and their failures.
     runs: usize,
     failed: Vec<String>,
     unwritten: Option<Failure>,
 }
 
 impl Output {
-    /// What was typed.
+    /// Reads the command line.
     ///
     /// # Errors
     /// When two outputs go to standard output.
@@ -88,7 +88,7 @@ impl Output {
             .flatten()
     }
 
-    /// Whether standard output is read by people.
+    /// True if standard output shows the report.
     pub(super) fn has_screen(&self) -> bool {
         !self.files().any(|path| is_standard(path))
     }
@@ -155,14 +155,13 @@ impl Output {
             out.write_all(sweep.csv().as_bytes())
         }));
         if sweep.has_no_knee() {
-            let why = "the server did not keep up at any rate that was tried";
+            let why = "the server did not keep up at any tested rate";
             self.failed.push(why.to_owned());
         }
         self.judge()
     }
 
-    /// Why a run has failed without a condition. A condition of the user on errors replaces the
-    /// built-in one.
+    /// Failures apart from conditions. A condition of the user on errors replaces the built-in one.
     fn faults(&self, outcome: &Outcome, counts: impl Fn(VerdictRow) -> bool) -> Vec<String> {
         let has_own = self.thresholds.iter().any(Threshold::is_about_errors);
         let is_about_errors = |row| matches!(row, VerdictRow::WrongReplies | VerdictRow::Failing);

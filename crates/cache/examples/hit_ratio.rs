@@ -182,7 +182,7 @@ fn scanned(share: usize, run: usize) -> Vec<u32> {
     keys
 }
 
-/// Which keys are popular moves on: a tenth of the key space over the whole trace.
+/// Trace whose popular keys drift: by a tenth of the key space over the whole trace.
 fn drifting() -> Vec<u32> {
     let shift = |at: usize| (at * (KEYS / 10) / REQUESTS) as u32;
     zipf(1.0, 4)

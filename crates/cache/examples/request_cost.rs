@@ -1,12 +1,12 @@
-//! What a request costs: nanoseconds from its bytes to its reply in the outbox, without any I/O.
+//! Cost of a request: nanoseconds from its bytes to its reply in the outbox, without any I/O.
 //!
 //! ```text
 //! cargo run --release -p weftwork-cache --example request_cost [-- NAME]
 //! ```
 //!
-//! Keys of 30 bytes, values of 200. First over 1,000 items, which a processor's cache holds, then
-//! over 100,000, which it does not: what is more there is waiting for memory. Each line is the
-//! fastest of several rounds: the others were disturbed by something else.
+//! Keys of 30 bytes, values of 200. First over 1,000 items, which fit in a processor's cache, then
+//! over 100,000, which do not: the difference is waiting for memory. Each line is the fastest of
+//! several rounds; the others were disturbed.
 
 use std::hint::black_box;
 use std::sync::Arc;

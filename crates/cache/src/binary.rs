@@ -1,5 +1,4 @@
-//! The binary protocol. It has been deprecated for years, and several client libraries still speak
-//! it.
+//! The binary protocol: deprecated for years, and still spoken by several client libraries.
 
 mod admin;
 pub(crate) mod storage;

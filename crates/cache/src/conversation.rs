@@ -1,6 +1,6 @@
-//! One conversation below its protocol: what a command needs ([`Context`]), where the conversation
-//! stands ([`State`]), what one step of it came to ([`Progress`]), and what goes on beside the reply:
-//! listings and what watchers see.
+//! One conversation, whatever its protocol: the context of a command ([`Context`]), the state of
+//! the conversation ([`State`]), the result of a step ([`Progress`]), listings, and reports to
+//! watchers.
 
 mod context;
 mod dump;

@@ -19,7 +19,7 @@ pub(crate) const BAD_FLAG: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n"
 pub(crate) const FLAGS_TOO_LONG: &[u8] = b"CLIENT_ERROR options flags are too long\r\n";
 const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";
 
-/// How many words a meta command may have, its name and key included.
+/// Maximum number of words in a meta command, including its name and key.
 pub(crate) const WORDS_MAX: usize = 20;
 
 /// The longest opaque, its letter included.
@@ -210,7 +210,7 @@ pub(crate) fn key<'a>(
     }
 }
 
-/// Appends what a reply carries of the request itself: the opaque and the key.
+/// Appends the parts of the request that a reply repeats: the opaque and the key.
 #[inline]
 pub(crate) fn push_echo(word: &[u8], key_word: &[u8], flags: &Flags, to: &mut Vec<u8>) {
     match word[0] {
@@ -230,7 +230,7 @@ pub(crate) fn push_echo(word: &[u8], key_word: &[u8], flags: &Flags, to: &mut Ve
 }
 
 /// Appends a code of two letters, with the parts of the request that the flags ask for.
-pub(crate) fn say_code(
+pub(crate) fn reply_code(
     cx: &mut Context<'_>,
     code: &[u8; 2],
     words: &[&[u8]],

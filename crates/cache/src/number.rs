@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_as_strtoul_reads_them() {
+    fn values_parse_as_by_strtoul() {
         assert_eq!(parse_value(b" +12"), Some(12));
         assert_eq!(parse_value(b"12\tx"), Some(12));
         assert_eq!(parse_value(b"12x"), None);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn no_negative_number_comes_round_to_a_small_one() {
+    fn negative_numbers_do_not_wrap() {
         for text in [
             &b"-1"[..],
             b"-9223372036854775809",
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_a_command_are_digits() {
+    fn command_numbers_are_digits() {
         for text in [
             &b""[..],
             b"+1",
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn signed_numbers_stay_in_their_32_bits() {
+    fn signed_numbers_have_32_bits() {
         assert_eq!(parse_i32(b"-5"), Some(-5));
         assert_eq!(parse_i32(b"2147483647"), Some(i32::MAX));
         assert_eq!(parse_i32(b"2147483648"), None);

@@ -1,5 +1,5 @@
-//! What all conversations of a server share: the store, the settings, who is connected, who
-//! watches.
+//! State shared by all conversations of a server: the store, the settings, the connections, the
+//! watchers.
 
 pub mod auth;
 pub(crate) mod connections;
@@ -26,7 +26,7 @@ use counters::Counters;
 use detail::Detail;
 use watch::{Kinds, Watchers};
 
-/// What all conversations of a server share.
+/// State shared by all conversations of a server.
 pub struct Service {
     store: Store,
     pub(crate) settings: Settings,
@@ -41,7 +41,7 @@ pub struct Service {
     pub(crate) tuning: Tuning,
 }
 
-/// What clients may change while it runs.
+/// Settings that clients may change at run time.
 #[derive(Debug)]
 pub(crate) struct Tuning {
     pub(crate) verbosity: AtomicU32,
@@ -49,7 +49,7 @@ pub(crate) struct Tuning {
     pub(crate) crawl_pause_us: AtomicU32,
     pub(crate) crawl_items_max: AtomicU32,
     pub(crate) tracks_sizes: AtomicBool,
-    /// Whether a crawl of a client is under way.
+    /// True while a client's crawl is running.
     pub(crate) has_client_crawl: AtomicBool,
 }
 
@@ -98,7 +98,7 @@ impl Service {
         &self.store
     }
 
-    /// What it was started with.
+    /// Settings at the start.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -114,8 +114,8 @@ impl Service {
         stats::group_of(self, group.as_bytes(), self.seconds(now), &mut each);
     }
 
-    /// How long a crawler rests between two looks at the store, or `None` when clients turned it
-    /// off (`lru_crawler enable|disable|sleep`).
+    /// Pause of the crawler between two steps, or `None` when clients turned it off (`lru_crawler
+    /// enable|disable|sleep`).
     pub fn crawl_pause(&self) -> Option<Duration> {
         let pause = self.tuning.crawl_pause_us.load(Ordering::Relaxed);
         self.tuning
@@ -129,7 +129,7 @@ impl Service {
         self.watchers.end();
     }
 
-    /// How verbose it is now: `-v`, or what a client made it.
+    /// Current verbosity: `-v`, or as set by a client.
     pub fn verbosity(&self) -> u32 {
         self.tuning.verbosity.load(Ordering::Relaxed)
     }
@@ -159,7 +159,7 @@ impl Service {
         self.epoch + u64::from(at)
     }
 
-    /// Whether each command is reported: a watcher, or `stats detail`.
+    /// True if each command is reported to a watcher or `stats detail`.
     pub(crate) fn is_observed(&self) -> bool {
         self.watchers.kinds() != Kinds::NONE || self.detail.is_on()
     }
@@ -200,7 +200,7 @@ impl Service {
     }
 }
 
-/// What is logged of a connection.
+/// Connection event in the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ConnEvent {
     New,
@@ -208,10 +208,10 @@ pub(crate) enum ConnEvent {
     Close(&'static str),
 }
 
-/// What is logged of an item that was evicted.
+/// Evicted item in the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Evicted {
-    /// Whether it was ever fetched.
+    /// True if it was ever fetched.
     pub was_fetched: bool,
     /// Seconds that it still had; -1 if it would not have expired.
     pub ttl_s: i64,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn expiry_times_are_relative_up_to_30_days() {
+    fn exptime_is_relative_up_to_30_days() {
         let service = service();
         let epoch = service.epoch as i64;
         assert_eq!(service.deadline(0, 50), NEVER);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crawler_can_be_turned_off() {
+    fn crawler_off() {
         let service = service();
         assert_eq!(service.crawl_pause(), Some(Duration::from_micros(100)));
         service.tuning.crawls.store(false, Ordering::Relaxed);

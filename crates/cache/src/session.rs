@@ -36,7 +36,7 @@ pub struct Session {
     dialect: Dialect,
     may_ask: bool,
     is_draining: bool,
-    /// Why the driver ended the conversation, if it did.
+    /// Reason for which the driver ended the conversation, if it did.
     gave_up: Option<GiveUp>,
 }
 
@@ -51,14 +51,14 @@ enum Dialect {
 // Ten thousand idle connections should cost little memory.
 const _: () = assert!(size_of::<Session>() <= 128);
 
-/// Below this length it is cheaper to receive a value with the input behind it than to receive into
-/// the item.
-const ROOM_LEN_MIN: usize = 16 * 1024;
+/// Length from which a value is received into its item. Below it, receiving with the input costs
+/// less CPU.
+const BODY_BUFFER_LEN_MIN: usize = 16 * 1024;
 
-/// How long a watcher's kernel thread waits for a line before it checks for the end.
+/// Time that a watcher's kernel thread waits for a line before it checks for the end.
 const WATCH_WAIT: Duration = Duration::from_millis(500);
 
-/// How many items one step of a crawl looks at.
+/// Items visited in one step of a crawl.
 const CRAWL_STEP: usize = 4096;
 
 impl Session {
@@ -102,7 +102,7 @@ impl session::Session for Session {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let mut cx = Context::new(&self.service, &self.connection, now, out);
         let mut used = 0;
-        // How far the input was searched for the next command.
+        // End of the input that was searched for the next command.
         let mut seen = 0;
         loop {
             let rest = &input[used..];
@@ -153,7 +153,7 @@ impl session::Session for Session {
 
     fn body_buffer(&mut self) -> &mut [u8] {
         match &mut self.state {
-            State::Value(pending) if pending.reservation.missing() >= ROOM_LEN_MIN => {
+            State::Value(pending) if pending.reservation.missing() >= BODY_BUFFER_LEN_MIN => {
                 // No memory for the rest: the next bytes come as input, and fail in the same way.
                 pending.reservation.space().unwrap_or_default()
             }
@@ -174,7 +174,7 @@ impl session::Session for Session {
         Next::Receive(Phase::Idle)
     }
 
-    /// memcached closes without a word when a client is slow.
+    /// Closes without a reply, as memcached does for a slow client.
     fn give_up(&mut self, reason: GiveUp, _: Now, _: &mut Outbox) {
         self.state = State::Closed;
         self.gave_up = Some(reason);
@@ -198,7 +198,7 @@ impl session::Session for Session {
 }
 
 /// A crawl over all items, for a client. One at a time, as in memcached: each keeps a processor
-/// busy, and what it takes out is gone for the next one.
+/// busy, and the items it removes are gone for the next one.
 struct Crawl<'a> {
     service: &'a Service,
 }
@@ -228,7 +228,7 @@ impl Drop for Crawl<'_> {
     }
 }
 
-/// Where a conversation stands, apart from what it shares with others.
+/// State of one conversation, without what it shares with others.
 struct Conversation<'a> {
     state: &'a mut State,
     dialect: &'a mut Dialect,

@@ -1,7 +1,7 @@
 //! The item store: keys and values under a hard memory limit. No sockets, no clock, no protocol.
 //!
-//! A [`Store`] is a handle that can be cloned. All access goes through a [`Guard`], which one
-//! call of a session takes and drops again, and which carries the time:
+//! A [`Store`] is a handle that can be cloned. All access goes through a [`Guard`], which one call
+//! of a session takes and drops again, and which carries the time:
 //!
 //! ```
 //! use cache::store::{Config, Mode, StoreOutcome, Store};
@@ -14,14 +14,15 @@
 //! assert_eq!((item.slices().next().unwrap(), item.flags()), (&b"value"[..], 7));
 //! ```
 //!
-//! * **Reading** gives an [`Item`]: one version of it, which never changes, borrowed from the guard.
-//!   Small values are copied into the outbox from [`Item::slices`]; large ones are sent where they
-//!   lie through [`Item::shared`], and keep their memory until the last byte has left.
-//! * **Writing** a value that has arrived whole is [`Guard::store`]. A longer one gets a [`Reservation`]
-//!   first, whose [`space`](Reservation::space) is the item's own memory, so that the driver receives
-//!   straight into it; then [`Guard::commit`]. A reservation that is dropped gives its memory back.
-//! * A guard must be short: memory that is given up while it lasts comes back only after it. It is
-//!   not `Send`, so it cannot outlive the call.
+//! * **Reading** gives an [`Item`]: one immutable version, borrowed from the guard. Small values
+//!   are copied into the outbox from [`Item::slices`]; large ones are sent in place through
+//!   [`Item::shared`], and keep their memory until the last byte is sent.
+//! * **Writing** a value that has arrived whole is [`Guard::store`]. A longer one gets a
+//!   [`Reservation`] first, whose [`space`](Reservation::space) is the item's own memory, so that
+//!   the driver receives straight into it; then [`Guard::commit`]. Dropping a reservation frees its
+//!   memory.
+//! * A guard must be short: memory freed while it lives is reused only after it. It is not `Send`,
+//!   so it cannot outlive the call.
 
 // From the ground up: each knows only those above it.
 mod config;

@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_retrievals_key_is_known_before_it_is_served() {
+    fn next_retrieval_finds_the_key() {
         let check = |input: &str, expected| {
             let expected: Option<(&str, usize)> = expected;
             let expected = expected.map(|(key, len)| (key.as_bytes(), len));

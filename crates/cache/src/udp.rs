@@ -30,7 +30,7 @@ pub struct Request<'a> {
     pub payload: &'a [u8],
 }
 
-/// Why a datagram is no request.
+/// Reason for which a datagram is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Shorter than its header. It is dropped: there is no id to answer with.
@@ -40,16 +40,15 @@ pub enum Malformed {
         /// The client's number for the request.
         id: u16,
     },
-    /// What a server says of a request that was wrong. It is dropped: two servers that answer each
-    /// other's errors do not stop, and one datagram with a forged address makes them begin.
+    /// The error reply of a server. It is dropped: two servers that answer each other's errors
+    /// would never stop, and one datagram with a forged address would start them.
     Error,
 }
 
-/// What errors begin with. A reply to a reply has one first: no command is called like the first
-/// word of a reply.
+/// Prefixes of errors. A reply to a reply begins with one: no command has the name of a reply.
 const ERRORS: [&[u8]; 3] = [b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR"];
 
-/// What memcached answers to a request of several datagrams.
+/// memcached's reply to a request of several datagrams.
 pub const MULTI_PACKET: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
 
 /// Reads a datagram.
@@ -69,8 +68,8 @@ pub fn request(datagram: &[u8]) -> Result<Request<'_>, Malformed> {
     }
 }
 
-/// How many datagrams a reply of `len` bytes takes; `None` if it is above [`REPLY_LEN_MAX`]. A
-/// reply without bytes takes none.
+/// Number of datagrams for a reply of `len` bytes; `None` above [`REPLY_LEN_MAX`]. An empty reply
+/// takes none.
 fn datagram_count(len: usize) -> Option<u16> {
     u16::try_from(len.div_ceil(DATAGRAM_LEN_MAX - HEADER_LEN)).ok()
 }
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_in_one_datagram_is_read() {
+    fn single_datagram_request() {
         let datagram = [&header(0xabcd, 0, 1)[..], b"get a\r\n"].concat();
         let expected = Request {
             id: 0xabcd,
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_several_datagrams_is_refused() {
+    fn multi_datagram_request_is_refused() {
         assert_eq!(
             request(&header(7, 0, 2)),
             Err(Malformed::Fragment { id: 7 })
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_of_a_wrong_request_is_no_request() {
+    fn error_reply_is_no_request() {
         for error in ["ERROR\r\n", "CLIENT_ERROR bad\r\n", "ERROR\r\nget a\r\n"] {
             let datagram = [&header(7, 0, 1)[..], error.as_bytes()].concat();
             assert_eq!(request(&datagram), Err(Malformed::Error), "{error:?}");

@@ -1,5 +1,5 @@
-//! What the text protocol is made of: its limits, the lines that it says when something is wrong,
-//! and how it reads and shows words and keys. The binary protocol shares the limits.
+//! Limits and error lines of the text protocol, and the reading and showing of words and keys. The
+//! binary protocol shares the limits.
 
 pub(crate) mod base64;
 mod shown;

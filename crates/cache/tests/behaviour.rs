@@ -1,4 +1,4 @@
-//! What a transcript cannot show: back-pressure, lent room, watchers, draining, numbers.
+//! Behaviour beyond transcripts: back-pressure, the lent buffer, watchers, draining, numbers.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -51,7 +51,7 @@ fn number(stats: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn a_line_of_many_keys_finds_them_all_wherever_its_pieces_end() {
+fn many_keys_at_any_cut() {
     let service = service();
     let mut session = open(&service);
     let count = 3_000;
@@ -84,7 +84,7 @@ fn a_line_of_many_keys_finds_them_all_wherever_its_pieces_end() {
 }
 
 #[test]
-fn a_get_of_many_large_values_stops_when_the_outbox_is_full() {
+fn large_get_stops_at_a_full_outbox() {
     let service = service();
     let mut session = open(&service);
     let value = "x".repeat(50_000);
@@ -107,7 +107,7 @@ fn a_get_of_many_large_values_stops_when_the_outbox_is_full() {
 }
 
 #[test]
-fn a_long_value_is_received_into_its_item() {
+fn long_value_goes_into_its_item() {
     let service = service();
     let mut session = open(&service);
     let mut out = Outbox::new();
@@ -115,14 +115,14 @@ fn a_long_value_is_received_into_its_item() {
     assert_eq!(received.next, Next::Receive(Phase::Body));
     let mut left = 100_000 - 5;
     while left > 0 {
-        let room = session.body_buffer();
-        if room.is_empty() {
+        let buffer = session.body_buffer();
+        if buffer.is_empty() {
             // The rest is short: it comes as input.
             session.receive(&vec![b'y'; left], test_now(), &mut out);
             break;
         }
-        let len = room.len().min(30_000);
-        room[..len].fill(b'y');
+        let len = buffer.len().min(30_000);
+        buffer[..len].fill(b'y');
         left -= len;
         let next = session.body_filled(len, test_now(), &mut out);
         assert_eq!(next, Next::Receive(Phase::Body));
@@ -133,7 +133,7 @@ fn a_long_value_is_received_into_its_item() {
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_of_a_value_leaves_nothing() {
+fn aborted_value_leaves_nothing() {
     let service = service();
     let mut other = open(&service);
     ask(&mut other, "set a 0 0 3\r\nold\r\n");
@@ -148,7 +148,7 @@ fn a_client_that_leaves_in_the_middle_of_a_value_leaves_nothing() {
 }
 
 #[test]
-fn a_watcher_sees_what_it_asked_for_until_the_server_drains() {
+fn watcher_until_the_drain() {
     let service = service();
     let mut watcher = open(&service);
     let mut out = Outbox::new();
@@ -179,7 +179,7 @@ fn a_watcher_sees_what_it_asked_for_until_the_server_drains() {
 }
 
 #[test]
-fn a_draining_server_closes_between_two_commands() {
+fn drain_closes_between_commands() {
     let service = service();
     let mut session = open(&service);
     let mut out = Outbox::new();
@@ -229,7 +229,7 @@ fn each_key_of_a_get_is_counted() {
 }
 
 #[test]
-fn the_settings_tell_the_verbosity_that_a_client_chose() {
+fn settings_show_the_verbosity() {
     let service = service();
     let mut session = open(&service);
     assert_eq!(ask(&mut session, "verbosity 2\r\n"), "OK\r\n");
@@ -253,7 +253,7 @@ impl Host for Recorder {
 }
 
 #[test]
-fn the_host_is_asked_for_its_numbers_and_told_to_end() {
+fn host_figures_and_shutdown() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let settings = Settings {
         allows_shutdown: true,
@@ -283,7 +283,7 @@ fn a_datagram_cannot_watch() {
 /// what followed for a line of its own. Cause: the binary protocol's keys hold any byte. Cure: such
 /// a key is encoded, as in `metadump`.
 #[test]
-fn a_key_with_a_line_end_stays_on_its_line() {
+fn key_with_line_end_is_escaped() {
     let service = service();
     let key = b"p\r\nEND:\r\n";
     let mut set = vec![
@@ -323,7 +323,7 @@ fn a_key_with_a_line_end_stays_on_its_line() {
 /// the host, which cannot know, and the other told whether the crawler may run. Cure: both are
 /// counted where they happen.
 #[test]
-fn stats_tell_of_yields_and_of_crawls_when_there_are_any() {
+fn stats_count_yields_and_crawls() {
     let service = service();
     let mut session = open(&service);
     let value = "x".repeat(50_000);
@@ -341,7 +341,7 @@ fn stats_tell_of_yields_and_of_crawls_when_there_are_any() {
 }
 
 #[test]
-fn a_watcher_is_told_where_a_connection_comes_from() {
+fn watcher_sees_the_peer() {
     let service = service();
     let mut watcher = open(&service);
     let mut out = Outbox::new();
@@ -356,7 +356,7 @@ fn a_watcher_is_told_where_a_connection_comes_from() {
 }
 
 #[test]
-fn a_watcher_is_told_why_a_connection_closed() {
+fn watcher_sees_the_close_reason() {
     let service = service();
     let mut watcher = open(&service);
     let mut out = Outbox::new();

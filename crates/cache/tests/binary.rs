@@ -110,7 +110,7 @@ fn check(requests: &[Request], replies: &[Vec<u8>]) {
 const NOT_FOUND: &[u8] = b"Not found";
 
 #[test]
-fn details_are_not_told_where_no_dump_is_allowed() {
+fn detail_needs_dump_permission() {
     let settings = Settings {
         allows_dump: false,
         ..Settings::default()
@@ -124,7 +124,7 @@ fn details_are_not_told_where_no_dump_is_allowed() {
 }
 
 #[test]
-fn a_value_comes_back_and_quiet_misses_say_nothing() {
+fn get_and_quiet_miss() {
     let flags = 5_u32.to_be_bytes();
     check(
         &[
@@ -151,7 +151,7 @@ fn a_value_comes_back_and_quiet_misses_say_nothing() {
 }
 
 #[test]
-fn stores_have_their_conditions_and_quiet_ones_say_only_what_went_wrong() {
+fn conditional_and_quiet_stores() {
     check(
         &[
             Request::store(0x11, "k", 0, 0, b"1"),
@@ -177,7 +177,7 @@ fn stores_have_their_conditions_and_quiet_ones_say_only_what_went_wrong() {
 }
 
 #[test]
-fn counting_begins_with_the_initial_number_unless_it_must_not() {
+fn counter_initial_value() {
     let number = |value: u64| value.to_be_bytes();
     check(
         &[
@@ -207,7 +207,7 @@ fn counting_begins_with_the_initial_number_unless_it_must_not() {
 }
 
 #[test]
-fn touch_answers_with_flags_and_gat_with_the_value() {
+fn touch_and_gat_replies() {
     let exptime = 100_u32.to_be_bytes();
     let flags = 9_u32.to_be_bytes();
     check(
@@ -230,7 +230,7 @@ fn touch_answers_with_flags_and_gat_with_the_value() {
 }
 
 #[test]
-fn a_long_value_goes_in_and_out_and_one_above_the_limit_is_swallowed() {
+fn long_value_and_too_long_value() {
     let long = vec![b'y'; 100_000];
     let too_long = vec![b'x'; 1_100_000];
     check(
@@ -251,7 +251,7 @@ fn a_long_value_goes_in_and_out_and_one_above_the_limit_is_swallowed() {
 }
 
 #[test]
-fn lengths_that_make_no_sense_close_the_connection() {
+fn senseless_lengths_close() {
     let malformed = [
         Request::new(0x00, ""),
         Request::new(0x00, &"k".repeat(251)),
@@ -267,7 +267,7 @@ fn lengths_that_make_no_sense_close_the_connection() {
 }
 
 #[test]
-fn text_in_the_middle_of_binary_closes_without_a_word() {
+fn text_within_binary_closes() {
     let noop = Request::new(0x0a, "");
     let script = Script::new().send(noop.bytes()).send("get a\r\n");
     play_with(&Settings::default(), &script.expect(done(0x0a, 0)).closed());
@@ -278,7 +278,7 @@ fn users() -> Users {
 }
 
 #[test]
-fn behind_sasl_nothing_is_done_before_the_password() {
+fn sasl_gates_all_commands() {
     let settings = Settings {
         auth: Auth::Sasl(users()),
         ..Settings::default()
@@ -309,7 +309,7 @@ fn behind_sasl_nothing_is_done_before_the_password() {
 }
 
 #[test]
-fn behind_a_password_file_nothing_is_done_before_the_password() {
+fn password_file_gates_all_commands() {
     let settings = Settings {
         auth: Auth::Ascii(users()),
         ..Settings::default()

@@ -14,7 +14,7 @@ fn service() -> Arc<Service> {
     transcript::service(Settings::default()).expect("a store")
 }
 
-/// What is answered to `sent` as one conversation, and what is to happen next.
+/// Replies to `sent` as one conversation, and the next step.
 fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
     let mut session = Session::new(Arc::clone(service), Peer::Unix, test_now());
     let (mut out, mut replied, mut rest) = (Outbox::new(), Vec::new(), sent);
@@ -32,7 +32,7 @@ fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
 }
 
 #[test]
-fn a_listing_that_lists_nothing_lets_others_have_their_turn() {
+fn empty_listing_yields() {
     // Seen: `stats cachedump` of a class without items walked over all items in one call, and all
     // other clients of the processor waited. Cause: only a full outbox ended the call. Seen again:
     // up to 0.4 s, though a call walked for 100 µs. Cause: a job that has nothing to do is over
@@ -247,7 +247,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn text_at_its_limits_is_answered_and_stays_in_step(commands in prop::collection::vec(text(), 1..8)) {
+    fn text_at_its_limits(commands in prop::collection::vec(text(), 1..8)) {
         let service = service();
         let mut sent = commands.concat();
         // A refused value is read as lines; the last of them ends here.
@@ -259,14 +259,14 @@ proptest! {
     }
 
     #[test]
-    fn binary_at_its_limits_never_panics(requests in prop::collection::vec(binary(), 1..8)) {
+    fn binary_at_its_limits(requests in prop::collection::vec(binary(), 1..8)) {
         let service = service();
         talk(&service, &requests.concat());
         prop_assert_eq!(talk(&service, b"mn\r\n").0, b"MN\r\n");
     }
 
     #[test]
-    fn a_datagram_of_anything_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn arbitrary_datagram(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         if let Ok(request) = cache::udp::request(&bytes) {
             talk(&service(), request.payload);
         }
@@ -276,7 +276,7 @@ proptest! {
 /// Seen: a number with 70,000 spaces behind it, then `incr`: a panic, and over UDP the end of the
 /// service. Cause: a width in `format!` ends at 65,535. Cure: the spaces are filled in by hand.
 #[test]
-fn a_number_in_a_long_value_is_counted() {
+fn counting_in_a_long_value() {
     let service = service();
     for len in [20, 65_534, 65_535, 65_536, 70_001, 3 * 65_535] {
         let value = format!("{:<1$}", "7", len.min(60_000)) + &" ".repeat(len - len.min(60_000));
@@ -292,7 +292,7 @@ fn says(service: &Arc<Service>, sent: &str) -> String {
 }
 
 #[test]
-fn each_command_takes_a_key_of_250_bytes_and_none_of_251() {
+fn keys_have_250_bytes_at_most() {
     let service = service();
     for command in [
         "get {}",
@@ -333,7 +333,7 @@ fn each_command_takes_a_key_of_250_bytes_and_none_of_251() {
 }
 
 #[test]
-fn a_command_line_has_8192_bytes_at_most() {
+fn lines_have_8192_bytes_at_most() {
     let too_long = "CLIENT_ERROR line too long\r\n";
     let service = service();
     for (command, reply) in [
@@ -366,7 +366,7 @@ fn a_command_line_has_8192_bytes_at_most() {
 }
 
 #[test]
-fn a_password_has_2048_bytes_at_most_and_what_follows_is_in_step() {
+fn passwords_have_2048_bytes_at_most() {
     let users = cache::auth::Users::parse(b"user:secret\n").expect("users");
     let settings = Settings {
         version: "TEST".to_owned(),
@@ -414,7 +414,7 @@ fn a_password_has_2048_bytes_at_most_and_what_follows_is_in_step() {
 }
 
 #[test]
-fn a_meta_command_has_20_words_and_an_opaque_of_31() {
+fn meta_limits_on_words_and_opaque() {
     let service = service();
     // Two spaces apart: only words count.
     let words = |count: usize| {

@@ -1,4 +1,4 @@
-//! What operators ask, and every limit of it: one below, at it, and one above.
+//! Operators' commands, at each limit: one below, at it, and one above.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 const BAD_CLASS: &str = "BADCLASS invalid class id";
 
 #[test]
-fn verbosity_and_flush_take_what_memcached_takes() {
+fn verbosity_and_flush_arguments() {
     const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
     check(
         Settings::default(),
@@ -104,7 +104,7 @@ fn the_verbosity_is_two_at_most() {
 }
 
 #[test]
-fn a_flush_with_a_delay_takes_what_is_there_at_its_second() {
+fn delayed_flush_takes_what_is_there() {
     let service = service(Settings::default());
     let mut session = open(&service);
     ask(&mut session, "set a 0 0 1\r\nx");
@@ -118,7 +118,7 @@ fn a_flush_with_a_delay_takes_what_is_there_at_its_second() {
 }
 
 #[test]
-fn the_memory_limit_is_at_least_eight_megabytes() {
+fn memory_limit_is_8_mb_at_least() {
     let service = service(Settings::default());
     let mut session = open(&service);
     let too_small = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
@@ -146,7 +146,7 @@ fn the_memory_limit_is_at_least_eight_megabytes() {
 }
 
 #[test]
-fn what_is_wrong_with_a_dial_is_told_though_there_is_none() {
+fn ignored_settings_are_validated() {
     let too_much = "ERROR hot and warm pcts must not exceed 80";
     let not_positive = "ERROR hot/warm age factors must be greater than 0";
     check(
@@ -210,7 +210,7 @@ fn what_is_wrong_with_a_dial_is_told_though_there_is_none() {
 }
 
 #[test]
-fn the_crawler_can_be_turned_paced_and_asked() {
+fn crawler_commands() {
     let service = service(Settings::default());
     let mut session = open(&service);
     for (line, reply, pause_us) in [
@@ -267,7 +267,7 @@ fn the_crawler_can_be_turned_paced_and_asked() {
 }
 
 #[test]
-fn listings_hold_the_classes_and_the_number_that_were_asked_for() {
+fn listings_by_class_and_count() {
     let service = service(Settings::default());
     let mut session = open(&service);
     let middle = "y".repeat(500);
@@ -329,7 +329,7 @@ fn listings_hold_the_classes_and_the_number_that_were_asked_for() {
 }
 
 #[test]
-fn who_may_not_list_lists_nothing() {
+fn listing_needs_permission() {
     let no_dump = Settings {
         allows_dump: false,
         ..Settings::default()
@@ -373,7 +373,7 @@ fn who_may_not_watch_is_told_so() {
 }
 
 #[test]
-fn groups_of_numbers_have_their_names_and_ends() {
+fn stats_groups() {
     check(
         Settings::default(),
         &[
@@ -411,7 +411,7 @@ fn groups_of_numbers_have_their_names_and_ends() {
 }
 
 #[test]
-fn times_of_the_server_and_of_its_connections_are_counted_in_seconds() {
+fn times_are_in_seconds() {
     let service = service(Settings::default());
     service.listens_at("tcp:127.0.0.1:11211");
     service.listens_at("unix:/run/c.sock");
@@ -460,7 +460,7 @@ fn times_of_the_server_and_of_its_connections_are_counted_in_seconds() {
 }
 
 #[test]
-fn the_figures_of_a_class_are_shown_under_their_names() {
+fn class_figures_have_names() {
     let service = service(Settings::default());
     let mut session = open(&service);
     ask(&mut session, "set a 0 0 1\r\nx");
@@ -509,7 +509,7 @@ fn the_figures_of_a_class_are_shown_under_their_names() {
 }
 
 #[test]
-fn a_watcher_may_want_each_kind_and_twenty_may_watch() {
+fn watcher_kinds_and_limit() {
     let service = service(Settings::default());
     let mut session = open(&service);
     assert_eq!(ask(&mut session, "watch x"), "ERROR\r\n");

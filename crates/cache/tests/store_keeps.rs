@@ -1,4 +1,4 @@
-//! What is read stays, whatever else is stored or begun.
+//! Items that are read stay, whatever else is stored or begun.
 
 use cache::store::{Config, Mode, NEVER, Reservation, Store, StoreError};
 
@@ -50,7 +50,7 @@ fn begin(store: &Store, key: &str, len: usize, filled: usize) -> Result<Reservat
 /// read all the time none was left. Cause: unfinished values took page after page, the last ones
 /// too. Cure: they have a share of the memory, and the newest is refused.
 #[test]
-fn unfinished_uploads_leave_what_is_read() {
+fn uploads_leave_items_in_use() {
     for (item_len, upload_len, clients) in [(100, 1_000_000, 100), (5_000, 20_000, 4_000)] {
         let store = store(64);
         let keys: Vec<_> = (0..1_000).map(|at| format!("item{at}")).collect();
@@ -91,7 +91,7 @@ fn unfinished_uploads_leave_what_is_read() {
 }
 
 #[test]
-fn one_upload_fits_into_the_smallest_store() {
+fn one_upload_fits_the_smallest_store() {
     let store = store(2);
     for _ in 0..3 {
         let reservation = begin(&store, "k", 1_000_000, 1_000_000).unwrap();
@@ -107,7 +107,7 @@ fn one_upload_fits_into_the_smallest_store() {
 /// of 1 B to 1 MB. Cause: its page went to another class while its own had no free chunk, and then
 /// it could not be copied. Cure: an item that was not used makes room.
 #[test]
-fn the_hottest_key_stays_among_mixed_sizes() {
+fn hottest_key_stays() {
     for (mib, hot_len, stores) in [(64, 400, 9_000), (16, 30, 5_000), (16, 20_000, 5_000)] {
         let store = store(mib);
         let mut draws = Draws(0x9e37_79b9_7f4a_7c15 ^ hot_len as u64);

@@ -52,7 +52,7 @@ fn flush_and_maintain(store: &Store) {
 }
 
 #[test]
-fn slow_readers_of_a_large_value_never_see_the_bytes_of_others() {
+fn slow_readers_see_their_own_bytes() {
     // Seen: 300 slow readers of a value of 60 MB under -I 64m received 28 MB of other keys' values.
     // Cause: each of its 115 pieces took a reference; the one that was refused at 32,768 gave back
     // what it had not taken, and so freed the memory that the others were sending. Cure: one
@@ -78,7 +78,7 @@ fn slow_readers_of_a_large_value_never_see_the_bytes_of_others() {
 }
 
 #[test]
-fn at_the_limit_of_replies_one_more_is_refused_and_writes_go_on() {
+fn reference_limit_refuses_readers() {
     // Seen: with 32,768 references on an item, `md KEY x` looked at it again and again for ever,
     // and what could have given the references back waited for its thread.
     let store = store_of(16 * MIB, 1 << 20);
@@ -110,7 +110,7 @@ fn at_the_limit_of_replies_one_more_is_refused_and_writes_go_on() {
 }
 
 #[test]
-fn every_write_ends_whatever_readers_hold() {
+fn writes_end_whatever_readers_hold() {
     let store = store_of(16 * MIB, 1 << 20);
     let append = Mode::Append.into();
     let clear = DeleteRule {
@@ -156,7 +156,7 @@ fn every_write_ends_whatever_readers_hold() {
 }
 
 #[test]
-fn generations_that_come_round_bring_nothing_back() {
+fn generation_wrap_revives_nothing() {
     // Seen: every 200th flush swept the whole table while others waited; 1,000 flushes stalled them
     // for seconds. Cause: 8 bits of generations. Cure: 15 bits, flushes of nothing are none, and
     // shares of the walk.
@@ -183,7 +183,7 @@ fn generations_that_come_round_bring_nothing_back() {
 }
 
 #[test]
-fn a_burst_of_flushes_walks_over_nothing() {
+fn burst_of_flushes_walks_nothing() {
     let store = store_of(64 * MIB, 1 << 20);
     (0..50_000_u32).for_each(|at| assert!(set(&store, &at.to_le_bytes(), b"v").is_ok()));
     for round in 0..1_000 {
@@ -203,7 +203,7 @@ proptest! {
     /// Values around the edges of chunks and pages come back whole, are counted to the byte, and
     /// leave nothing.
     #[test]
-    fn values_at_the_edges_of_chunks_and_pages_come_back(
+    fn values_at_chunk_edges(
         edge in prop::sample::select(vec![88_usize, 112, 1 << 14, 1 << 19, 1 << 20, 3 << 19, 4 << 20]),
         off in -64_i64..64,
         key_len in 1_usize..=250,
@@ -226,7 +226,7 @@ proptest! {
     /// An item is refused by the length that `-I` says, to the byte, whatever the lengths of key
     /// and value.
     #[test]
-    fn the_longest_item_is_stored_and_one_byte_more_is_refused(
+    fn longest_item_and_one_more_byte(
         max in prop::sample::select(vec![1024_u32, 1 << 16, (1 << 19) - 1, 1 << 19, 1 << 20, 5 << 20]),
         key_len in 1_usize..=250,
     ) {
@@ -246,7 +246,7 @@ proptest! {
 
     /// Times and cas at the ends of their ranges neither overflow nor come back.
     #[test]
-    fn times_and_cas_reach_the_ends_of_their_ranges(
+    fn extreme_times_and_cas(
         exptime in prop::sample::select(vec![0, 1, 2, NOW, NOW + 1, u32::MAX - 1, u32::MAX]),
         now in prop::sample::select(vec![2, NOW, u32::MAX - 1, u32::MAX]),
         cas in prop::sample::select(vec![0, 1, u64::MAX - 1, u64::MAX]),
@@ -274,7 +274,7 @@ proptest! {
     /// Memory of a handful of pages: whatever is stored into it, the pages in use stay within the
     /// limit and add up.
     #[test]
-    fn pages_add_up_at_every_size_of_memory(
+    fn pages_add_up_at_every_size(
         pages in 1_u64..6,
         lens in prop::collection::vec(0_usize..1_200_000, 1..40),
     ) {

@@ -1,4 +1,4 @@
-//! What the store promises of memory, time and growth, without a word of a protocol.
+//! Promises of the store on memory, time and growth, without a protocol.
 
 use std::ops::ControlFlow;
 
@@ -44,7 +44,7 @@ fn class_of(store: &Store, len: u32) -> ClassStats {
 }
 
 #[test]
-fn memory_never_exceeds_the_limit() {
+fn memory_stays_in_the_limit() {
     let store = store_of(32 * MIB);
     for at in 0..150_000 {
         set(&store, &format!("key-{at}"), &vec![1; 50 + at % 1000]).unwrap();
@@ -59,7 +59,7 @@ fn memory_never_exceeds_the_limit() {
 }
 
 #[test]
-fn a_full_memory_takes_items_of_a_megabyte() {
+fn full_memory_takes_large_items() {
     let store = store_of(64 * MIB);
     for at in 0..40_000 {
         set(&store, &format!("small-{at}"), &[2; 1000]).unwrap();
@@ -78,7 +78,7 @@ fn a_full_memory_takes_items_of_a_megabyte() {
 }
 
 #[test]
-fn when_nothing_may_be_evicted_a_store_is_refused_and_nothing_breaks() {
+fn no_eviction_refuses_stores() {
     let config = Config {
         memory_max: 4 * MIB,
         evicts: false,
@@ -103,7 +103,7 @@ fn when_nothing_may_be_evicted_a_store_is_refused_and_nothing_breaks() {
 }
 
 #[test]
-fn when_nothing_may_be_evicted_what_has_expired_makes_room() {
+fn no_eviction_reuses_expired() {
     let config = Config {
         memory_max: 4 * MIB,
         evicts: false,
@@ -128,7 +128,7 @@ fn when_nothing_may_be_evicted_what_has_expired_makes_room() {
 }
 
 #[test]
-fn reservations_that_hold_half_the_memory_lead_to_a_refusal() {
+fn uploads_have_half_the_memory() {
     let store = store_of(4 * MIB);
     let mut guard = store.access(NOW);
     let mut reservations = Vec::new();
@@ -144,7 +144,7 @@ fn reservations_that_hold_half_the_memory_lead_to_a_refusal() {
 }
 
 #[test]
-fn what_a_slow_reader_still_sends_is_neither_lost_nor_changed() {
+fn slow_reader_keeps_its_value() {
     let store = store_of(4 * MIB);
     let sent = vec![9; 700_000];
     set(&store, "sent", &sent).unwrap();
@@ -169,7 +169,7 @@ fn what_a_slow_reader_still_sends_is_neither_lost_nor_changed() {
 }
 
 #[test]
-fn dropped_reservations_give_back_all_they_had() {
+fn dropped_reservation_frees_all() {
     let store = store_of(16 * MIB);
     let config_max = store.config().item_len_max as usize;
     for len in [0, 1, 500_000, 600_000, 1_000_000] {
@@ -191,12 +191,12 @@ fn dropped_reservations_give_back_all_they_had() {
     );
 }
 
-/// Seen (in review): a get of a long item read wherever old bytes led it. Cause: a reservation believed
-/// that more was filled than it had room for, and the names of the chunks behind its first were
-/// never written. Cure: it does not believe that.
+/// Seen (in review): a get of a long item read wherever old bytes led it. Cause: a reservation
+/// accepted more bytes than it had space for, and the names of the chunks behind its first were
+/// never written. Cure: it panics.
 #[test]
-#[should_panic(expected = "filled 900000 of a room of")]
-fn a_reservation_is_filled_no_further_than_it_has_room() {
+#[should_panic(expected = "filled 900000 of a space of")]
+fn overfilled_reservation_panics() {
     let store = store_of(8 * MIB);
     let mut guard = store.access(NOW);
     let mut reservation = guard.reserve(b"long", 900_000, 0, NEVER).unwrap();
@@ -204,7 +204,7 @@ fn a_reservation_is_filled_no_further_than_it_has_room() {
 }
 
 #[test]
-fn an_item_of_a_hundred_megabytes_lies_in_chunks_and_comes_back_whole() {
+fn item_of_100_mb() {
     let config = Config {
         memory_max: 160 * MIB,
         item_len_max: 1 << 30,
@@ -249,7 +249,7 @@ fn an_item_of_a_hundred_megabytes_lies_in_chunks_and_comes_back_whole() {
 }
 
 #[test]
-fn pages_follow_the_sizes_of_the_items() {
+fn pages_follow_item_sizes() {
     let store = store_of(32 * MIB);
     for at in 0..200_000 {
         set(&store, &format!("small-{at}"), &[1; 100]).unwrap();
@@ -263,7 +263,7 @@ fn pages_follow_the_sizes_of_the_items() {
 }
 
 #[test]
-fn used_items_are_copied_out_of_a_page_that_leaves() {
+fn used_items_survive_a_page_move() {
     let store = store_of(24 * MIB);
     for at in 0..160_000 {
         set(&store, &format!("small-{at}"), &[1; 80]).unwrap();
@@ -288,7 +288,7 @@ fn used_items_are_copied_out_of_a_page_that_leaves() {
 }
 
 #[test]
-fn a_lower_limit_takes_memory_back_and_a_higher_one_gives_more() {
+fn memory_limit_changes() {
     let store = store_of(32 * MIB);
     let fill =
         || (0..60_000).for_each(|at| assert!(set(&store, &format!("k{at}"), &[1; 1000]).is_ok()));
@@ -310,7 +310,7 @@ fn a_lower_limit_takes_memory_back_and_a_higher_one_gives_more() {
 }
 
 #[test]
-fn a_flush_kills_all_at_once_and_the_crawler_gives_the_memory_back() {
+fn flush_then_crawler_frees() {
     let store = store_of(32 * MIB);
     (0..20_000).for_each(|at| assert!(set(&store, &format!("k{at}"), &[1; 1000]).is_ok()));
     store.flush(NOW, NOW);
@@ -330,7 +330,7 @@ fn a_flush_kills_all_at_once_and_the_crawler_gives_the_memory_back() {
 }
 
 #[test]
-fn a_flush_with_delay_takes_what_is_there_when_its_time_comes() {
+fn delayed_flush_at_its_time() {
     let store = store_of(8 * MIB);
     set(&store, "before", b"v").unwrap();
     store.flush(NOW + 5, NOW);
@@ -346,7 +346,7 @@ fn a_flush_with_delay_takes_what_is_there_when_its_time_comes() {
 }
 
 #[test]
-fn a_thousand_flushes_bring_nothing_back() {
+fn thousand_flushes_revive_nothing() {
     let store = store_of(8 * MIB);
     for round in 0..1_000 {
         set(&store, &format!("k{round}"), b"v").unwrap();
@@ -359,7 +359,7 @@ fn a_thousand_flushes_bring_nothing_back() {
 }
 
 #[test]
-fn expired_items_are_missed_counted_and_taken_out() {
+fn expired_items_miss_and_count() {
     let store = store_of(8 * MIB);
     let mut guard = store.access(NOW);
     guard
@@ -424,7 +424,7 @@ fn statistics_add_up() {
 }
 
 #[test]
-fn a_crawl_shows_everything_once_when_nothing_changes() {
+fn crawl_visits_everything_once() {
     let store = store_of(16 * MIB);
     (0..5_000).for_each(|at| assert!(set(&store, &format!("k{at}"), b"v").is_ok()));
     let mut seen = Vec::new();
@@ -441,7 +441,7 @@ fn a_crawl_shows_everything_once_when_nothing_changes() {
 }
 
 #[test]
-fn a_scan_leaves_what_is_used_often() {
+fn scan_leaves_hot_items() {
     let store = store_of(16 * MIB);
     let hot: Vec<_> = (0..4_000).map(|at| format!("hot-{at}")).collect();
     hot.iter()
@@ -458,7 +458,7 @@ fn a_scan_leaves_what_is_used_often() {
 }
 
 #[test]
-fn meta_marks_are_kept_until_the_next_store() {
+fn meta_marks_until_the_next_store() {
     let store = store_of(8 * MIB);
     set(&store, "k", b"old").unwrap();
     let mut guard = store.access(NOW);
@@ -495,7 +495,7 @@ fn meta_marks_are_kept_until_the_next_store() {
 }
 
 #[test]
-fn a_missing_item_is_vivified_with_its_token_taken() {
+fn vivified_item_has_its_token_taken() {
     let store = store_of(8 * MIB);
     let mut guard = store.access(NOW);
     let add = Rule {
@@ -522,7 +522,7 @@ fn a_missing_item_is_vivified_with_its_token_taken() {
 }
 
 #[test]
-fn an_observer_is_told_of_each_eviction() {
+fn observer_sees_evictions() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     let store = store_of(4 * MIB);
@@ -555,7 +555,7 @@ fn full_store(memory_max: u64, len: usize) -> Store {
 }
 
 #[test]
-fn in_a_full_memory_an_item_outlives_what_is_appended_to_it() {
+fn append_in_full_memory() {
     // Seen: 123 of 5,000 appends answered NOT_STORED, and the value was gone. Cause: the memory of
     // the new version was the old one's, evicted in between. Cure: what a write holds is not
     // evicted.
@@ -578,7 +578,7 @@ fn in_a_full_memory_an_item_outlives_what_is_appended_to_it() {
 }
 
 #[test]
-fn in_a_full_memory_an_item_that_is_stored_over_evicts_no_other() {
+fn overwrite_in_full_memory() {
     // Seen: one key stored over and over drove out 39 of 49 idle ones of its class. Cause: the
     // older version's memory waited for readers, though there were none, and meanwhile another item
     // was evicted. Cure: look at the readers first.
@@ -599,7 +599,7 @@ fn in_a_full_memory_an_item_that_is_stored_over_evicts_no_other() {
 }
 
 #[test]
-fn while_anything_can_be_evicted_no_store_is_refused() {
+fn evictable_memory_refuses_nothing() {
     // Seen: 44 of 10,716 stores of mixed lengths were refused for want of memory.
     let store = store_of(24 * MIB);
     let lens = [
@@ -632,7 +632,7 @@ fn while_anything_can_be_evicted_no_store_is_refused() {
 }
 
 #[test]
-fn stores_behind_a_reader_that_stays_are_refused_and_it_keeps_its_value() {
+fn staying_reader_refuses_stores() {
     // Seen: each store that found all memory held by a reader off its processor slept up to 0.1 s,
     // and so did all connections of its processor. Cure: a wait of 2 ms at most, then a refusal.
     let store = full_store(8 * MIB, 1_000);
@@ -648,7 +648,7 @@ fn stores_behind_a_reader_that_stays_are_refused_and_it_keeps_its_value() {
 }
 
 #[test]
-fn stores_behind_ever_other_readers_wait_two_milliseconds_of_a_period_together() {
+fn stores_behind_readers_wait_2_ms() {
     // Seen: each reader off its processor cost another wait of 2 ms, and the stores of all
     // connections of a processor wait in a row. Cause: that a wait was in vain was noted of the one
     // reader. Cure: all waits together have 2 ms of each tenth of a second.
@@ -677,7 +677,7 @@ fn stores_behind_ever_other_readers_wait_two_milliseconds_of_a_period_together()
 }
 
 #[test]
-fn memory_comes_back_to_small_items_after_a_time_of_large_ones() {
+fn memory_returns_to_small_items() {
     // Seen: after the sizes went from small to large and back, 38 of 64 pages stayed with the large
     // classes. Cause: of all classes that had stopped to evict only the first was asked for a page,
     // none for its last one, and a page of small items was emptied 16 chunks at a time.
@@ -726,7 +726,7 @@ fn memory_comes_back_to_small_items_after_a_time_of_large_ones() {
 }
 
 #[test]
-fn dead_items_are_used_again_before_memory_that_was_never_used() {
+fn dead_items_before_fresh_memory() {
     // Seen: with everything expired, new items took new pages until the memory was full.
     for len in [100, 5_000, 900_000] {
         let store = store_of(64 * MIB);

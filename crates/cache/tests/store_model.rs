@@ -117,7 +117,7 @@ struct World {
     model: HashMap<u8, Entry>,
     now: Seconds,
     flush_at: Option<Seconds>,
-    /// Whether a miss may be an eviction.
+    /// True if a miss may be an eviction.
     is_tight: bool,
     salt: u8,
 }
@@ -206,7 +206,7 @@ impl World {
         if self.flush_at.is_some_and(|at| at <= self.now) {
             self.model.clear();
             self.flush_at = None;
-            // The store begins its generation with the next guard.
+            // The store begins its generation at the next access.
             let _ = self.store.access(self.now).peek(b"nothing");
         }
         let now = self.now;
@@ -214,7 +214,7 @@ impl World {
             .retain(|_, entry| entry.exptime == NEVER || entry.exptime > now);
     }
 
-    /// What the model holds, brought in line when the store has evicted it.
+    /// The model's entry, updated if the store has evicted it.
     fn expected(&mut self, key: u8) -> Option<Entry> {
         let guard = self.store.access(self.now);
         if self.is_tight && guard.peek(&key_bytes(key)).is_none() {
@@ -442,7 +442,7 @@ impl World {
     }
 }
 
-/// What a store should say, and what should be there then.
+/// Expected result of a store, and the entry after it.
 fn model_store(
     old: Option<Entry>,
     value: Vec<u8>,
@@ -483,7 +483,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn with_ample_memory_nothing_is_ever_lost(ops in prop::collection::vec(ops(), 1..400)) {
+    fn ample_memory_loses_nothing(ops in prop::collection::vec(ops(), 1..400)) {
         let mut world = World::new(128 << 20, false);
         ops.into_iter().for_each(|op| world.apply(op));
         (0..40).for_each(|key| world.check(key));
@@ -491,7 +491,7 @@ proptest! {
     }
 
     #[test]
-    fn a_full_store_forgets_but_never_confuses(ops in prop::collection::vec(ops(), 1..400)) {
+    fn full_store_never_confuses(ops in prop::collection::vec(ops(), 1..400)) {
         let mut world = World::new(6 << 20, true);
         ops.into_iter().for_each(|op| world.apply(op));
         (0..40).for_each(|key| world.check(key));

@@ -69,7 +69,7 @@ fn saved() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn everything_comes_back_with_flags_cas_and_time() {
+fn restore_keeps_flags_cas_and_time() {
     let (_folder, path) = saved();
     let warm = store();
     let file_len = fs::metadata(&path).unwrap().len();
@@ -114,7 +114,7 @@ fn a_snapshot_is_used_once() {
 }
 
 #[test]
-fn what_expired_meanwhile_stays_away() {
+fn expired_items_are_not_restored() {
     let (_folder, path) = saved();
     let warm = store();
     let much_later = SnapshotTime {
@@ -160,7 +160,7 @@ fn marks_come_back() {
 }
 
 #[test]
-fn what_was_flushed_or_deleted_is_not_saved() {
+fn dead_items_are_not_saved() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("snapshot");
     let before = full_store();
@@ -173,7 +173,7 @@ fn what_was_flushed_or_deleted_is_not_saved() {
 }
 
 #[test]
-fn a_smaller_store_keeps_what_fits() {
+fn smaller_store_keeps_what_fits() {
     let (_folder, path) = saved();
     let config = Config {
         memory_max: 2 << 20,
@@ -191,7 +191,7 @@ fn a_smaller_store_keeps_what_fits() {
 }
 
 #[test]
-fn a_file_cut_off_anywhere_is_refused() {
+fn truncated_file_is_refused() {
     let (folder, path) = saved();
     let whole = fs::read(&path).unwrap();
     let mut random = 0x5eed_u64;
@@ -217,7 +217,7 @@ fn a_file_cut_off_anywhere_is_refused() {
 }
 
 #[test]
-fn a_flipped_bit_anywhere_is_refused() {
+fn flipped_bit_is_refused() {
     let (folder, path) = saved();
     let whole = fs::read(&path).unwrap();
     let mut random = 0xb17_u64;
@@ -241,7 +241,7 @@ fn a_flipped_bit_anywhere_is_refused() {
 }
 
 #[test]
-fn strangers_are_told_what_to_do() {
+fn foreign_files_are_refused() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("stranger");
     fs::write(
@@ -260,7 +260,7 @@ fn strangers_are_told_what_to_do() {
 /// is
 /// none. Cause: the count came round. Cure: it goes on behind 0.
 #[test]
-fn a_cas_is_never_zero_after_the_last_number() {
+fn cas_skips_zero() {
     let (_folder, path) = saved();
     let mut file = fs::read(&path).unwrap();
     file[24..32].copy_from_slice(&u64::MAX.to_le_bytes());

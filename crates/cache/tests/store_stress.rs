@@ -54,7 +54,7 @@ fn len_of(random: &mut Random) -> usize {
     }
 }
 
-/// What one thread does to the registers, and what it saw.
+/// Operations of one thread on the registers, and their results.
 fn play(store: &Store, ticks: &AtomicU64, thread: u64, operations: u64) -> Vec<Event> {
     let mut random = Random(0x1234_5678_9abc ^ (thread << 40) ^ thread);
     let mut events = Vec::new();
@@ -162,7 +162,7 @@ fn histories(store: &Store, threads: u64, operations: u64) -> Vec<Event> {
 }
 
 #[test]
-fn every_key_is_an_atomic_register() {
+fn keys_are_atomic_registers() {
     let store = Store::new(Config {
         memory_max: 256 << 20,
         ..Config::default()
@@ -174,7 +174,7 @@ fn every_key_is_an_atomic_register() {
 }
 
 #[test]
-fn every_key_stays_one_while_memory_is_short_and_pages_move() {
+fn registers_with_little_memory() {
     let store = Store::new(Config {
         memory_max: 12 << 20,
         ..Config::default()
@@ -222,7 +222,7 @@ fn crowd(store: &Store, done: &AtomicBool) {
 }
 
 #[test]
-fn no_count_is_lost_between_threads() {
+fn concurrent_counts_add_up() {
     let store = Store::new(Config::default()).unwrap();
     store
         .access(2)
@@ -251,7 +251,7 @@ fn no_count_is_lost_between_threads() {
 }
 
 #[test]
-fn of_those_who_store_with_one_cas_one_wins() {
+fn one_cas_has_one_winner() {
     let store = Store::new(Config::default()).unwrap();
     for round in 0..200 {
         let StoreOutcome::Stored { cas } = store
@@ -283,7 +283,7 @@ fn of_those_who_store_with_one_cas_one_wins() {
 /// lock, and under the lock only at which memory it was. Such a write begins again now when the
 /// marks or the cas have changed meanwhile.
 #[test]
-fn of_a_count_and_an_invalidation_with_one_cas_one_wins() {
+fn count_or_invalidation_wins() {
     const ROUNDS: u64 = 60_000;
     let store = Store::new(Config::default()).unwrap();
     // Both begin a round when the other has ended the one before.
@@ -353,7 +353,7 @@ fn of_a_count_and_an_invalidation_with_one_cas_one_wins() {
 /// may have to take dead items out of that very bucket (or wait for the crawler, which does). The
 /// time is looked at before the lock now.
 #[test]
-fn a_touch_that_comes_upon_a_flush_does_not_wait_for_itself() {
+fn touch_during_a_flush() {
     const GENERATIONS: u32 = 1 << 15;
     let (done, is_done) = std::sync::mpsc::channel();
     thread::spawn(move || {
@@ -389,7 +389,7 @@ fn a_touch_that_comes_upon_a_flush_does_not_wait_for_itself() {
 }
 
 #[test]
-fn appends_of_all_threads_are_there() {
+fn concurrent_appends_are_all_there() {
     let store = Store::new(Config::default()).unwrap();
     store
         .access(2)
@@ -452,7 +452,7 @@ fn a_win_token_is_given_to_one() {
 }
 
 #[test]
-fn a_crawl_sees_all_that_stays_while_others_come_and_go() {
+fn crawl_during_changes() {
     let store = Store::new(Config {
         hash_power: 4,
         ..Config::default()

@@ -4,7 +4,7 @@ use cache::transcript;
 use session::replay::replay;
 
 #[test]
-fn every_transcript_is_replied_to_as_written() {
+fn transcripts_replay() {
     for (file, text) in transcript::FILES {
         for (name, script) in transcript::parse(file, text) {
             println!("{name}");

@@ -175,7 +175,7 @@ fn finish_with(
     }
 }
 
-/// What any failure to store has in common.
+/// Common part of all failures to store.
 #[cold]
 fn failed(cx: &mut Context<'_>, wanted: &StoreRequest<'_>, value_len: usize, error: StoreError) {
     cx.count_failed(error);

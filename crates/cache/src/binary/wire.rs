@@ -1,5 +1,4 @@
-//! What goes over the wire: a header of 24 bytes, then extras, key and value, by the lengths that
-//! the header gives.
+//! Packet format: a header of 24 bytes, then extras, key and value, by the lengths in the header.
 //!
 //! ```text
 //!  0       1        2 3        4          5          6 7               8 .. 11    12 .. 15  16 .. 23
@@ -157,7 +156,7 @@ impl Header {
         }
     }
 
-    /// Whether the three lengths are what the kind demands.
+    /// True if the three lengths are those of the kind.
     pub(super) fn is_well_formed(&self, kind: Kind) -> bool {
         let value_len = self.body_len - self.key_len - self.extras_len;
         let has_key = self.key_len > 0;
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn each_opcode_is_what_memcached_has_under_its_number() {
+    fn opcodes_are_memcacheds() {
         let get = |with_key, touches| Kind::Get { with_key, touches };
         let store = Kind::Store;
         // By number, loud: protocol_binary.h of memcached 1.6; then the loud number of each quiet
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_the_lengths_that_it_needs() {
+    fn kinds_have_their_lengths() {
         // Opcode; key, extras and value lengths that are right; what else may be.
         for (opcode, right, may_have_value, may_lack_key) in [
             (0x00, [3, 0, 0], false, false),
@@ -379,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_and_written_field_by_field() {
+    fn header_round_trip() {
         let mut bytes = [0; HEADER_LEN];
         (0..).zip(&mut bytes).for_each(|(at, byte)| *byte = at);
         let header = Header::read(&bytes);
@@ -403,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn each_status_has_its_number_and_its_words() {
+    fn statuses_have_number_and_text() {
         for (status, number, words) in [
             (Status::Done, 0, ""),
             (Status::NotFound, 1, "Not found"),

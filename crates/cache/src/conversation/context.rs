@@ -7,8 +7,8 @@ use crate::service::connections::Connection;
 use crate::service::counters::Count;
 use crate::store::{Guard, Seconds, StoreError};
 
-/// One call of [`receive`](session::Session::receive): everything that a command needs, apart from
-/// the state that it changes.
+/// Context of a command, for one call of [`receive`](session::Session::receive). The state is
+/// passed beside it.
 pub(crate) struct Context<'a> {
     pub(crate) service: &'a Service,
     pub(crate) items: Guard<'a>,
@@ -16,7 +16,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Now,
     pub(crate) out: &'a mut Outbox,
     pub(crate) connection: &'a Connection,
-    /// Whether each command is reported: a watcher, or `stats detail`.
+    /// True if each command is reported to a watcher or `stats detail`.
     pub(super) is_observed: bool,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Context<'a> {
         self.service.deadline(exptime, self.seconds)
     }
 
-    /// Says a line, unless the client asked for none.
+    /// Writes a line, unless the client asked for none.
     #[inline]
     pub(crate) fn answer(&mut self, reply: &[u8], is_quiet: bool) {
         if !is_quiet {
@@ -70,14 +70,14 @@ impl<'a> Context<'a> {
         self.service.store().flush(at, self.seconds);
     }
 
-    /// Takes away what is under a key whose new value could not be stored: an old value must not
-    /// outlive the attempt to replace it.
+    /// Removes the item of a key whose new value could not be stored: an old value must not outlive
+    /// the attempt to replace it.
     #[cold]
     pub(crate) fn discard(&mut self, key: &[u8]) {
         self.items.forget(key);
     }
 
-    /// Counts a store that failed for want of room.
+    /// Counts a store that failed for lack of memory.
     #[cold]
     pub(crate) fn count_failed(&self, error: StoreError) {
         self.service.counters.add(

@@ -19,11 +19,11 @@ pub(crate) struct Dump {
     kind: Listing,
     /// Bits of the classes wanted.
     classes: u64,
-    /// How many items may still be listed.
+    /// Number of items that may still be listed.
     left: u64,
-    /// Where the walk goes on; `None` at its end.
+    /// Position at which the walk continues; `None` at its end.
     cursor: Option<Cursor>,
-    /// What was found and is not yet in the outbox.
+    /// Lines found and not yet in the outbox.
     found: Vec<u8>,
 }
 
@@ -34,13 +34,13 @@ enum Listing {
     Cachedump,
 }
 
-/// How many items a piece of the walk looks at: some 300 µs.
+/// Items visited in one piece of the walk: about 300 µs.
 const WALK_ITEMS: usize = 4096;
 
 /// With how much found a piece ends early.
 const FOUND_LEN_ENOUGH: usize = 64 * 1024;
 
-/// How many items are looked at between two looks at what was found.
+/// Items visited between two checks of the lines found.
 const STEP: usize = 128;
 
 impl Dump {

@@ -1,4 +1,4 @@
-//! What watchers and `stats detail` see of single commands.
+//! Reports of single commands to watchers and `stats detail`.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::service::watch::Kinds;
 use crate::store::{Item, Miss, StoreError, StoreOutcome};
 use crate::words::push_encoded;
 
-/// A store, and what became of it.
+/// A store command and its result.
 pub(crate) struct Stored<'a> {
     pub(crate) key: &'a [u8],
     /// memcached's word for the command: `set`, `add`, `cas` …

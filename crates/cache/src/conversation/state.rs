@@ -6,7 +6,7 @@ use super::dump::Dump;
 use crate::service::watch::Watcher;
 use crate::store::{Reservation, Seconds};
 
-/// Where a conversation stands.
+/// State of a conversation.
 #[derive(Debug)]
 pub(crate) enum State {
     /// Before a command, or inside its line or header.
@@ -23,7 +23,7 @@ pub(crate) enum State {
     Dump(Box<Dump>),
     /// A crawl over all items was asked for: [`Session::work`](session::Session::work) does it.
     Crawl,
-    /// The crawl is done, or was not begun. What to say.
+    /// The crawl is done, or was refused; the reply.
     Crawled(&'static [u8]),
     /// Lines of what happens are on their way out, for ever.
     Watch(Arc<Watcher>),
@@ -36,29 +36,29 @@ pub(crate) enum State {
 /// A store command whose value is still coming.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// The command line or the header with extras and key. It is parsed again when the value is
-    /// there: this is the rare way.
+    /// The command line, or the header with extras and key. It is parsed again when the value is
+    /// complete, which is rare.
     pub(crate) head: Box<[u8]>,
     pub(crate) reservation: Reservation,
 }
 
-/// A value that is not wanted.
+/// A refused value that is skipped.
 #[derive(Debug)]
 pub(crate) struct Swallow {
-    /// How many bytes of it are still to come.
+    /// Number of bytes still to come.
     pub(crate) left: u64,
-    /// What is said at its end.
+    /// Reply at its end.
     pub(crate) reply: Vec<u8>,
 }
 
 impl State {
-    /// Whether there may be replies to come without further input.
+    /// True if replies may come without further input.
     pub(crate) fn has_output(&self) -> bool {
         matches!(self, State::Dump(_) | State::Watch(_))
     }
 }
 
-/// What one step of the conversation came to.
+/// Result of one step of the conversation.
 pub(crate) struct Progress {
     pub(crate) used: usize,
     /// `None`: there may be more to do at once.
@@ -86,7 +86,7 @@ impl Progress {
     }
 }
 
-/// What is wanted of each key.
+/// Reply wanted for each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retrieval {
     /// `gets`, `gats`: with the cas.

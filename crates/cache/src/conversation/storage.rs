@@ -1,6 +1,6 @@
 use crate::store::{Rule, Seconds};
 
-/// A store command's line, read.
+/// A parsed store command line.
 pub(crate) struct Storage<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) flags: u32,
@@ -11,11 +11,11 @@ pub(crate) struct Storage<'a> {
     pub(crate) name: &'static str,
 }
 
-/// Why a line is none.
+/// Reason for which a line is refused.
 pub(crate) enum Bad {
-    /// The value's length cannot be read: the reply comes at once, and what follows is the next
-    /// line.
+    /// The value's length cannot be read: the reply is sent at once, and the next bytes are the
+    /// next line.
     Line(&'static [u8]),
-    /// The value is skipped, which is that long, and the reply comes after it.
+    /// A value of this length is skipped, and the reply follows it.
     Swallow(&'static [u8], usize),
 }

@@ -1,6 +1,8 @@
 //! `ma`: counts up and down, and makes an item that is missing.
 
-use super::{BAD_FLAG, Flags, WORDS_MAX, key, push_echo, push_flag, push_ttl, say_code, words_of};
+use super::{
+    BAD_FLAG, Flags, WORDS_MAX, key, push_echo, push_flag, push_ttl, reply_code, words_of,
+};
 use crate::conversation::Context;
 use crate::number::{DECIMAL_LEN_MAX, decimal, push_decimal};
 use crate::service::counters::Count;
@@ -54,8 +56,8 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
                 reply(cx, key_word, words, &flags, &new);
             }
         }
-        Ok((Counted::NotFound, _)) => say_code(cx, b"NF", words, key_word, &flags),
-        Ok((Counted::Exists, _)) => say_code(cx, b"EX", words, key_word, &flags),
+        Ok((Counted::NotFound, _)) => reply_code(cx, b"NF", words, key_word, &flags),
+        Ok((Counted::Exists, _)) => reply_code(cx, b"EX", words, key_word, &flags),
         Ok((Counted::NotANumber, _)) => cx.out.put(NOT_A_NUMBER),
         Err(error) => {
             cx.count_failed(error);

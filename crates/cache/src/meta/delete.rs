@@ -1,6 +1,6 @@
 //! `md`: deletes an item, or keeps it as a stale one.
 
-use super::{Flags, key, say_code, words_of};
+use super::{Flags, key, reply_code, words_of};
 use crate::conversation::Context;
 use crate::store::{DeleteRule, Deleted};
 use crate::words::{KEY_LEN_MAX, Tokens};
@@ -33,5 +33,5 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         Deleted::NotFound => b"NF",
         Deleted::Exists => b"EX",
     };
-    say_code(cx, code, words, key_word, &flags);
+    reply_code(cx, code, words, key_word, &flags);
 }

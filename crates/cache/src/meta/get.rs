@@ -2,7 +2,7 @@
 //! clients that miss, or find a stale item, one *wins* (`W`) and should bring a new one; the others
 //! are told that one has won (`Z`).
 
-use super::{Flags, idle_s, key, push_echo, push_flag, push_ttl, say_code, words_of};
+use super::{Flags, idle_s, key, push_echo, push_flag, push_ttl, reply_code, words_of};
 use crate::conversation::Context;
 use crate::number::push_decimal;
 use crate::service::Service;
@@ -83,7 +83,7 @@ fn lookup<'i>(
 
 fn miss(cx: &mut Context<'_>, asked: &GetCommand<'_>) {
     if !asked.flags.has(b'q') {
-        say_code(cx, b"EN", asked.words, asked.key_word, asked.flags);
+        reply_code(cx, b"EN", asked.words, asked.key_word, asked.flags);
     }
 }
 

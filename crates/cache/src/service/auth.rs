@@ -11,7 +11,7 @@ pub struct Users(Arc<RwLock<List>>);
 
 type List = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Why a list of users cannot be used.
+/// Error of reading a list of users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UsersError {
     /// The line, counted from 1, has no colon.
@@ -54,8 +54,8 @@ impl Users {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = list;
     }
 
-    /// Whether one of the users has this name and password. Takes the same time for a wrong byte
-    /// wherever it is.
+    /// True if a user has this name and password. The time does not depend on the position of a
+    /// wrong byte.
     pub(crate) fn knows(&self, name: &[u8], password: &[u8]) -> bool {
         let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
         list.iter().fold(false, |known, user| {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_used_says_why() {
+    fn bad_list_says_why() {
         assert_eq!(
             Users::parse(b"a:b\njoe").unwrap_err(),
             UsersError::NoColon(2)

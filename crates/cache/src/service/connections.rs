@@ -45,7 +45,7 @@ impl Peer {
     }
 }
 
-/// As memcached writes it: `tcp:127.0.0.1:4711`, `tcp6:[::1]:4711`, `unix:-`.
+/// Displays the peer as memcached does: `tcp:127.0.0.1:4711`, `tcp6:[::1]:4711`, `unix:-`.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let six = matches!(self.address(), Some(SocketAddr::V6(_)));
@@ -57,15 +57,15 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What is known of one conversation.
+/// Facts about one conversation.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Counted from 1. It stands where memcached shows a descriptor.
     pub(crate) id: u64,
     pub(crate) peer: Peer,
-    /// Which of the listeners accepted it.
+    /// Index of the listener that accepted it.
     pub(crate) listener: Option<usize>,
-    /// When the last command came.
+    /// Time of the last command.
     pub(crate) last_command: AtomicU32,
     /// Its place in the list. Only changed under the list's lock.
     place: Mutex<usize>,
@@ -112,7 +112,7 @@ impl Connections {
         lock(&self.listeners).push(address);
     }
 
-    /// How many are open, and how many were opened ever.
+    /// Number of open connections, and of all since the start.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let open = lock(&self.list).len() as u64;
         (open, self.last_id.load(Ordering::Relaxed))
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_leave_are_forgotten_in_any_order() {
+    fn connections_close_in_any_order() {
         let all = Connections::default();
         let [a, b, c] = [2, 3, 4].map(|now| all.open(Peer::Unix, None, now));
         all.close(&a);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_shown_as_memcached_shows_it() {
+    fn peer_display_as_in_memcached() {
         let four = Peer::Tcp(Some("127.0.0.1:4711".parse().unwrap()));
         let six = Peer::Tcp(Some("[::1]:4711".parse().unwrap()));
         assert_eq!(four.to_string(), "tcp:127.0.0.1:4711");

@@ -1,10 +1,10 @@
-//! What the protocols count. The store counts hits and misses by itself.
+//! Counters of the protocols. The store counts hits and misses itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use session::Shards;
 
-/// What is counted.
+/// Counted events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Count {
     /// Meta commands.

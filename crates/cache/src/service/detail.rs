@@ -6,10 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::words::push_plain;
 
-/// How many prefixes are counted; keys with others are counted in [`Detail::uncounted`] only.
+/// Maximum number of prefixes; keys with others count in [`Detail::uncounted`] only.
 pub(crate) const PREFIXES_MAX: usize = 65_536;
 
-/// What happened to a key.
+/// Event of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Get { hit: bool },
@@ -93,7 +93,7 @@ impl Detail {
         }
     }
 
-    /// How often a key was not counted because there were too many prefixes.
+    /// Number of events not counted because there were too many prefixes.
     pub(crate) fn uncounted(&self) -> u64 {
         self.uncounted.load(Ordering::Relaxed)
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_counted_by_what_stands_before_the_delimiter() {
+    fn keys_count_by_prefix() {
         let detail = Detail::new(b':', true);
         detail.count(b"user:1", Event::Set);
         detail.count(b"user:2", Event::Get { hit: true });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What the command knows of the process, and the sessions do not.
+/// Facts about the process, which the command knows and the sessions do not.
 pub trait Host: Send + Sync {
     /// Reads the process's figures.
     fn process(&self) -> Process;
@@ -17,16 +17,16 @@ pub trait Host: Send + Sync {
     }
 }
 
-/// How to end.
+/// Way of ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopMode {
-    /// As on SIGINT.
+    /// Stop as on SIGINT.
     Now,
-    /// As on SIGUSR1: requests under way are finished.
+    /// Finish running requests, as on SIGUSR1.
     Graceful,
 }
 
-/// What `stats` says of the process: 0 of what the host does not know.
+/// Figures of the process in `stats`: 0 if the host does not know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// The process's number.
@@ -45,7 +45,7 @@ pub struct Process {
     pub bytes_read: u64,
     /// Bytes sent.
     pub bytes_written: u64,
-    /// How often accepting paused.
+    /// Number of times that accepting paused.
     pub listen_disabled_num: u64,
     /// Connections closed because they were idle.
     pub idle_kicks: u64,

@@ -1,12 +1,11 @@
-//! What a server is started with.
+//! Settings of a server.
 
 use super::auth::Users;
 
-/// What a server is started with, apart from its store: memcached's flags, which `stats settings`
-/// shows.
+/// Settings of a server apart from its store: memcached's flags, as in `stats settings`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What `version` says. Clients parse it, so it begins with three numbers.
+    /// Reply to `version`. Clients parse it, so it begins with three numbers.
     pub version: String,
     /// `-c`
     pub connections_max: u32,
@@ -57,7 +56,7 @@ pub struct Settings {
     pub auth: Auth,
 }
 
-/// What `-B` allows.
+/// Protocols that `-B` allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Binding {
     /// The first byte of a connection decides.

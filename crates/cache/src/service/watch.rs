@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use session::Now;
 
-/// How many watchers there may be: each holds a kernel thread while it waits.
+/// Maximum number of watchers: each holds a kernel thread while it waits.
 pub(crate) const WATCHERS_MAX: usize = 20;
 
-/// How many bytes of lines wait for a watcher (memcached's `watcher_logbuf_size`).
+/// Maximum bytes of lines that wait for a watcher (memcached's `watcher_logbuf_size`).
 pub(crate) const QUEUE_LEN_MAX: usize = 256 * 1024;
 
-/// What a watcher wants to see.
+/// Kinds of events that a watcher asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kinds(u32);
 
@@ -86,13 +86,13 @@ struct LineQueue {
 }
 
 impl Watchers {
-    /// What is watched now.
+    /// Kinds that are watched now.
     #[inline]
     pub(crate) fn kinds(&self) -> Kinds {
         Kinds(self.kinds.load(Ordering::Relaxed))
     }
 
-    /// How many watch.
+    /// Number of watchers.
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
     }
@@ -204,7 +204,7 @@ mod tests {
     use session::replay::test_now;
 
     #[test]
-    fn a_watcher_gets_the_kinds_that_it_asked_for() {
+    fn watcher_gets_its_kinds() {
         let watchers = Watchers::default();
         let watcher = watchers.add(Kinds::MUTATIONS).unwrap();
         watchers.log(Kinds::FETCHERS, test_now(), |line| line.push_str("no"));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_watcher_is_told_what_it_missed() {
+    fn slow_watcher_learns_of_skipped_lines() {
         let watchers = Watchers::default();
         let watcher = watchers.add(Kinds::FETCHERS).unwrap();
         let long = "x".repeat(QUEUE_LEN_MAX / 2);

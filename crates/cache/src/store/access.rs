@@ -1,4 +1,4 @@
-//! What the store's users have in hand: the store, turns, items, reservations, walks, figures, snapshots.
+//! Public interface of the store: handle, guard, items, reservations, walks, figures, snapshots.
 
 mod crawl;
 mod guard;

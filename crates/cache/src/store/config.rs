@@ -1,11 +1,11 @@
-/// How a store is cut: memcached's own settings, by their own names where they have one.
+/// Configuration of a store, by memcached's own names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `-m`: the hard limit of item memory in bytes. Rounded down to whole pages of 1 MiB.
     pub memory_max: u64,
     /// `-I`: the longest item in bytes, its key and header counted. At most 1 GiB.
     pub item_len_max: u32,
-    /// `-n`: the least room in a chunk for key and value, in bytes.
+    /// `-n`: minimum space in a chunk for key and value, in bytes.
     pub chunk_space_min: u32,
     /// `-f`: how much longer the chunks of the next slab class are.
     pub chunk_growth: f64,
@@ -14,7 +14,7 @@ pub struct Config {
     pub evicts: bool,
     /// Without `-C`: items carry a unique number that changes with each store.
     pub counts_cas: bool,
-    /// `-o hashpower=`: the table starts with room for `2^hash_power` items. It grows by itself.
+    /// `-o hashpower=`: the table starts with space for `2^hash_power` items. It grows by itself.
     pub hash_power: u8,
     /// `-L`: ask the kernel for huge pages under the items.
     pub huge_pages: bool,

@@ -2,7 +2,7 @@
 
 use super::rule::Seconds;
 
-/// What `stats` says of the items. Counters begin at 0 with
+/// Item figures of `stats`. Counters start at 0 with
 /// [`Store::reset_stats`](super::Store::reset_stats).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -65,7 +65,7 @@ pub struct Stats {
     pub out_of_memory: u64,
     /// Pages that changed their slab class.
     pub slabs_moved: u64,
-    /// Whether a page is on its way to another class now.
+    /// True while a page moves to another class.
     pub slab_reassign_running: bool,
     /// Items copied out of pages on their way (memcached's `slab_reassign_chunk_rescues`).
     pub slab_reassign_rescues: u64,
@@ -92,17 +92,17 @@ pub struct Stats {
 pub struct Eviction<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Whether it was ever fetched.
+    /// True if it was ever fetched.
     pub was_fetched: bool,
-    /// When it would have expired, or [`NEVER`](super::NEVER).
+    /// Expiry time, or [`NEVER`](super::NEVER).
     pub exptime: Seconds,
-    /// When it was last used.
+    /// Time of the last use.
     pub last_access: Seconds,
     /// The number of its slab class.
     pub class_id: u8,
     /// ItemHeader, key and value, in bytes.
     pub size: u64,
-    /// The time of the guard that evicted it.
+    /// Time of the eviction.
     pub now: Seconds,
 }
 
@@ -129,15 +129,15 @@ pub struct ClassStats {
     pub mem_requested: u64,
     /// Items in the class's queues.
     pub number: u64,
-    /// Of these, in the small queue (items on probation; memcached's nearest word is hot).
+    /// Items in the small queue (on probation; memcached's nearest word is hot).
     pub number_small: u64,
-    /// Of these, in the main queue (memcached's nearest word is warm).
+    /// Items in the main queue (memcached's nearest word is warm).
     pub number_main: u64,
     /// Seconds since the item next to be given up was last used.
     pub age: Seconds,
     /// Items evicted.
     pub evicted: u64,
-    /// Of these, with an expiry time.
+    /// Evicted items with an expiry time.
     pub evicted_nonzero: u64,
     /// Seconds since the last evicted item was used.
     pub evicted_time: Seconds,

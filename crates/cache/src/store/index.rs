@@ -67,7 +67,7 @@ struct Bucket {
 /// Buckets by number, made as they are needed, never moved.
 struct Buckets {
     segments: Box<[OnceLock<Box<[Bucket]>>]>,
-    /// How many segments there are: `stats` asks often, and to look for them is 65,536 looks.
+    /// Number of segments: `stats` asks often, and counting them takes 65,536 loads.
     made: AtomicU64,
 }
 
@@ -94,7 +94,7 @@ struct Further {
     made: u32,
 }
 
-/// Where a crawl goes on.
+/// Position of a crawl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor(pub(crate) u64);
 
@@ -112,7 +112,7 @@ pub(crate) struct Locked<'i> {
     hash: u64,
 }
 
-/// Where an item is in a locked bucket.
+/// Position of an item in a locked bucket.
 #[derive(Clone, Copy)]
 pub(crate) struct At<'i>(&'i AtomicU64);
 
@@ -247,8 +247,8 @@ impl Index {
         prefetch(self.buckets.get(low_bits(hash, bits)));
     }
 
-    /// Where the item of a hash probably is: its key is not compared, and what is only in a further
-    /// bucket is not found.
+    /// Probable chunk of a hash: the key is not compared, and items in further buckets are not
+    /// found.
     #[inline]
     pub(crate) fn guess(&self, hash: u64) -> Option<Chunk> {
         let (bucket, _) = self.bucket(hash, self.base_level.load(Ordering::Acquire));
@@ -438,7 +438,7 @@ impl Index {
         }
     }
 
-    /// Whether a bucket of this number exists, so that a walk over all knows where to stop.
+    /// True if the bucket exists, so that a walk over all knows where to stop.
     pub(crate) fn has_bucket(&self, number: u64) -> bool {
         number < self.bucket_count.load(Ordering::Acquire)
     }
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_found_while_the_table_grows() {
+    fn found_while_the_table_grows() {
         let index = Index::new(4);
         for units in 1..=20_000 {
             insert(&index, units);
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guess_is_right_for_most_keys_at_every_size_of_the_table() {
+    fn guess_is_mostly_right() {
         let index = Index::new(4);
         for units in 1..=20_000 {
             insert(&index, units);
@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_is_gone_and_the_others_stay() {
+    fn remove_leaves_the_others() {
         let index = Index::new(4);
         (1..=5_000).for_each(|units| insert(&index, units));
         for units in (1..=5_000).filter(|units| units % 3 == 0) {
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_costs_less_than_two_words_and_a_half_of_table() {
+    fn table_costs_at_most_2_5_words_a_key() {
         let index = Index::new(4);
         const ITEMS: u64 = 400_000;
         (1..=ITEMS).for_each(|units| insert(&index, units));
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_find_every_key_while_others_are_inserted() {
+    fn readers_find_keys_during_inserts() {
         let index = Index::new(4);
         (1..=1_000).for_each(|units| insert(&index, units));
         thread::scope(|scope| {
@@ -700,7 +700,7 @@ mod models {
     /// A bucket of two keys is split: one stays, one moves. A lookup of either finds it, at any
     /// moment.
     #[test]
-    fn a_reader_finds_a_key_while_its_bucket_is_split() {
+    fn reader_during_a_split() {
         let mut model = loom::model::Builder::new();
         // With one slot the second key lies in a further bucket: too many orders to try all.
         model.preemption_bound = Some(3);
@@ -734,7 +734,7 @@ mod models {
     /// reported a miss. Cause: the word was compared by the further bucket's number (ABA). Cure:
     /// the word says that the chain became shorter.
     #[test]
-    fn a_reader_finds_a_key_while_its_chain_becomes_shorter_and_longer() {
+    fn reader_during_chain_changes() {
         // The first moves to the twin, the second comes into its place, the third takes the further
         // bucket again.
         const HASHES: [u64; 3] = [0b1, 0b10, 0b100];

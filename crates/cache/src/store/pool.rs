@@ -1,4 +1,4 @@
-//! What all turns of a store share.
+//! State shared by all guards of a store.
 
 pub(crate) mod allocate;
 pub(crate) mod counters;
@@ -44,7 +44,7 @@ pub(crate) struct Pool {
     pages_limit: AtomicU32,
     hasher: RandomState,
     cas: AtomicU64,
-    /// What values that are not whole yet hold of the memory.
+    /// Memory held by values that are not complete.
     pub(crate) upload_len: AtomicU64,
     /// The generation and when the next flush is due: see `crawl::Flush`.
     pub(crate) flush: AtomicU64,
@@ -206,7 +206,7 @@ impl Pool {
         self.pages().in_use
     }
 
-    /// Whether there is a page that no class has.
+    /// True if there is a page that no class has.
     pub(crate) fn has_page(&self) -> bool {
         self.pages().in_use < self.pages_limit()
     }
@@ -258,7 +258,7 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// The stripe of this thread: threads are dealt out in turn.
+/// Counter stripe of this thread, assigned round-robin.
 #[inline]
 pub(crate) fn thread_stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -11,10 +11,10 @@ pub const NEVER: Seconds = 0;
 /// The expiry time of what has already expired: for negative expiry times of the protocol.
 pub const EXPIRED: Seconds = 1;
 
-/// When a write takes place, and what it does to what is there.
+/// Condition and effect of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// What the write does.
+    /// Effect of the write.
     pub mode: Mode,
     /// Only if the item's cas is this one; a set or replace of a missing item is then
     /// [`StoreOutcome::NotFound`]. An add does not look at it.
@@ -24,13 +24,14 @@ pub struct Rule {
     pub invalidate: bool,
     /// Meta `E`: the item's new cas, instead of the store's next one.
     pub new_cas: Option<u64>,
-    /// Meta `N` of append and prepend: what is missing is stored, with the reservation's expiry time.
+    /// Meta `N` of append and prepend: a missing item is stored, with the reservation's expiry
+    /// time.
     pub vivify: bool,
     /// Meta `N` of get: the item begins with its win token given out.
     pub win_taken: bool,
 }
 
-/// What a write does.
+/// Effect of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Stores.
@@ -55,7 +56,7 @@ impl From<Mode> for Rule {
     }
 }
 
-/// What became of a write.
+/// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOutcome {
     /// Done; the item has this cas now.
@@ -71,7 +72,7 @@ pub enum StoreOutcome {
     NotFound,
 }
 
-/// Why nothing was found.
+/// Reason of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
     /// There is no such item.
@@ -82,7 +83,7 @@ pub enum Miss {
     Flushed,
 }
 
-/// How to delete.
+/// Condition and effect of a delete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeleteRule {
     /// Only if the item's cas is this one.
@@ -97,7 +98,7 @@ pub struct DeleteRule {
     pub exptime: Option<Seconds>,
 }
 
-/// What became of a delete.
+/// Result of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
     /// Gone, or marked, as the rule says.
@@ -108,7 +109,7 @@ pub enum Deleted {
     Exists,
 }
 
-/// What to count an item up or down by.
+/// Arithmetic on an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arithmetic {
     /// Up or down.
@@ -132,7 +133,7 @@ pub enum Direction {
     Down,
 }
 
-/// What became of arithmetic.
+/// Result of arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// The new number, and the item's cas now.
@@ -146,11 +147,11 @@ pub enum Counted {
     NotFound,
     /// The cas is another one.
     Exists,
-    /// What is there is no decimal number of 64 bits.
+    /// The value is not a decimal number of 64 bits.
     NotANumber,
 }
 
-/// Why an item could not be stored at all.
+/// Reason for which an item could not be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreError {
     /// Longer than `-I` allows.

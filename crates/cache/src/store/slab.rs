@@ -13,8 +13,8 @@
 //! 2023): most items are used once, so what is new has to prove itself in a small queue first. A
 //! hit changes two bits of the item and no queue. docs/cache-eviction.md has the figures.
 //!
-//! A chunk goes round: free → reservation → queue → (floating, while an evictor looks for its bucket) →
-//! limbo, until readers have left → free. All under the class's lock; the lock of a bucket comes
+//! Life of a chunk: free → reserved → queue → (floating, while an evictor looks for its bucket) →
+//! limbo, until readers have left → free. All under the class's lock; a bucket's lock is taken
 //! before it, never after.
 
 pub(crate) mod ghost;
@@ -36,15 +36,15 @@ use crate::store::slab::sizes::Sizes;
 /// Classes look at the balance between them each time one of them has evicted so many bytes.
 const BALANCE_AFTER: u64 = PAGE_LEN as u64 / 4;
 
-/// What a long item that was used counts among the used items of a page: it cannot be copied to
-/// another, so more than all that a page has.
+/// Worth of a used long item among the used items of a page: it cannot be copied, so more than all
+/// that a page has.
 pub(crate) const LONG_WORTH: u32 = 1 << 14;
 
-/// So many items that are held are passed over in the search for one to evict.
+/// Number of held items passed over in the search for a victim.
 pub(crate) const HELD_MAX: u32 = 256;
 
-/// What a chunk is used for: the low 3 bits of `ItemHeader::place`. The others are the high bits of an
-/// item's generation, which are written before it is published, and never again.
+/// Use of a chunk: the low 3 bits of `ItemHeader::place`. The others are the high bits of an item's
+/// generation, written before it is published and never again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Use {
@@ -84,7 +84,7 @@ impl Use {
 const USE_BITS: u32 = 3;
 const USE_MASK: u8 = (1 << USE_BITS) - 1;
 
-/// How many generations there are before they come round again.
+/// Number of generations before they wrap.
 pub(crate) const GENERATIONS: u16 = 1 << (mark::GENERATION_BITS + 8 - USE_BITS);
 
 /// The generation in which an item was stored; `state` is its header's.
@@ -94,8 +94,8 @@ pub(crate) fn generation(header: &ItemHeader, state: u32) -> u16 {
     u16::from(high) << mark::GENERATION_BITS | mark::generation(state)
 }
 
-/// Writes the generation of a reservation, or of a copy that is not yet published; the low bits are in
-/// `mark::fresh`.
+/// Writes the generation of a reservation, or of a copy that is not yet published. The low bits are
+/// in `mark::fresh`.
 pub(crate) fn set_generation(header: &ItemHeader, generation: u16) {
     let high = (generation >> mark::GENERATION_BITS) as u8;
     let used_for = header.place.load(Relaxed) & USE_MASK;
@@ -125,7 +125,7 @@ impl Clock {
     }
 }
 
-/// Which class and which of its pages a page number is: class in the high 8 bits.
+/// Class of each page and its place in the class: class in the high 8 bits.
 pub(crate) struct Owners(Box<[AtomicU32]>);
 
 impl Owners {
@@ -159,7 +159,7 @@ struct Page {
     carved: u32,
     /// The page is on its way out of the class: nothing new goes into it.
     leaving: bool,
-    /// It is in `Class::roomy`, once.
+    /// True if the page is in `Class::pages_with_space`.
     is_noted: bool,
 }
 
@@ -169,7 +169,7 @@ pub(crate) struct Class {
     pub(crate) per_page: u32,
     pages: Vec<Page>,
     /// Pages that had a free chunk when they were noted; looked at again before use.
-    roomy: Vec<u32>,
+    pages_with_space: Vec<u32>,
     used: u64,
     small: Queue,
     main: Queue,
@@ -188,15 +188,14 @@ pub(crate) struct Class {
     ghost_hits_lately: u64,
 }
 
-/// What a class does with its memory, for the balance between classes.
+/// Use that a class makes of its memory, for the balance between classes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) id: u8,
     pages: usize,
     /// Bytes that it evicted lately, per page.
     pub(crate) bytes_a_page: f64,
-    /// How many keys came back lately that the ghost queue knew: with more memory they had been
-    /// hits.
+    /// Recent keys that the ghost queue knew: with more memory they had been hits.
     ghost_hits: f64,
     /// Seconds since what goes next was used.
     pub(crate) tail_age: Seconds,
@@ -218,15 +217,14 @@ impl Pace {
         }
     }
 
-    /// Whether a page is worth more to the other class, and still would be after it went: no page
-    /// comes back soon.
+    /// True if a page is worth more to the other class, and still would be after the move: no page
+    /// moves back soon.
     pub(crate) fn gives_a_page_to(&self, to: &Pace) -> bool {
         self.id != to.id && self.loss() * 1.5 < to.gain()
     }
 
-    /// Whether a class of which nothing comes back, and which has all but stopped to evict, has
-    /// items that are older than what would go in the other. It gives the last page too, if they
-    /// are older for certain.
+    /// True if a class without ghost hits and with hardly any evictions has items older than the
+    /// next victims of the other. It gives the last page too, if they are certainly older.
     pub(crate) fn gives_idle_page_to(&self, to: &Pace) -> bool {
         let needed_age = to.victim_age.min(to.tail_age);
         let is_old = match self.pages {
@@ -253,7 +251,7 @@ impl Class {
             chunk_len,
             per_page: (PAGE_LEN / chunk_len) as u32,
             pages: Vec::new(),
-            roomy: Vec::new(),
+            pages_with_space: Vec::new(),
             used: 0,
             small: Queue::default(),
             main: Queue::default(),
@@ -291,19 +289,19 @@ impl Class {
             leaving: false,
             is_noted: false,
         });
-        self.note_roomy(self.pages.len() - 1);
+        self.note_space(self.pages.len() - 1);
     }
 
-    fn note_roomy(&mut self, at: usize) {
+    fn note_space(&mut self, at: usize) {
         let page = &mut self.pages[at];
         if !std::mem::replace(&mut page.is_noted, true) {
-            self.roomy.push(page.number);
+            self.pages_with_space.push(page.number);
         }
     }
 
     /// A chunk for a reservation, if one is free.
     pub(crate) fn take_free(&mut self, arena: &Arena, owners: &Owners) -> Option<Chunk> {
-        while let Some(&number) = self.roomy.last() {
+        while let Some(&number) = self.pages_with_space.last() {
             let (class, at) = owners.at(number);
             assert_eq!(class, self.id, "page {number} belongs to another class");
             let page = &mut self.pages[at];
@@ -313,7 +311,7 @@ impl Class {
                 return Some(chunk);
             }
             page.is_noted = false;
-            self.roomy.pop();
+            self.pages_with_space.pop();
         }
         None
     }
@@ -323,7 +321,7 @@ impl Class {
         let (class, at) = owners.at(chunk.page());
         assert_eq!(class, self.id, "{chunk:?} freed into another class");
         if !self.pages[at].leaving {
-            self.note_roomy(at);
+            self.note_space(at);
         }
         let page = &mut self.pages[at];
         arena.header(chunk).set_next(page.free_head);
@@ -343,13 +341,13 @@ impl Class {
             .sum()
     }
 
-    /// Whether a page is to be emptied; returns how many of its chunks may be in use.
+    /// Marks a page as one to be emptied, or not; returns how many of its chunks may be in use.
     pub(crate) fn set_leaving(&mut self, owners: &Owners, number: u32, leaving: bool) -> u32 {
         let (class, at) = owners.at(number);
         assert_eq!(class, self.id, "page {number} belongs to another class");
         self.pages[at].leaving = leaving;
         if !leaving {
-            self.note_roomy(at);
+            self.note_space(at);
         }
         self.pages[at].carved
     }
@@ -366,7 +364,8 @@ impl Class {
             owners.set(moved.number, self.id, at);
         }
         owners.set(number, 0, 0);
-        self.roomy.retain(|roomy| *roomy != number);
+        self.pages_with_space
+            .retain(|pages_with_space| *pages_with_space != number);
         true
     }
 
@@ -442,7 +441,7 @@ impl Class {
         self.limbo.iter().map(|queue| queue.len).sum::<u64>() + self.ripe.len
     }
 
-    /// Ends a lot of retired chunks if it is large enough for a check of the readers to be worth it.
+    /// Takes the lot of retired chunks if it is large enough to check the readers.
     pub(crate) fn take_limbo_lot(&mut self) -> bool {
         const LOT: u32 = 32;
         let is_due = self.retired_lately >= LOT;
@@ -564,8 +563,8 @@ impl Class {
         dead
     }
 
-    /// Whether a page has a chunk that would not become free soon, whatever is evicted: of an
-    /// upload, or of a reply on its way out. A guess, since chunks of other classes are looked at
+    /// True if a page has a chunk that would not become free soon, whatever is evicted: of an
+    /// upload, or of a reply being sent. An estimate, since chunks of other classes are checked
     /// without their lock.
     pub(crate) fn is_stuck(&self, arena: &Arena, owners: &Owners, number: u32) -> bool {
         let (_, at) = owners.at(number);
@@ -589,8 +588,7 @@ impl Class {
         (0..carved).map(move |chunk| Chunk::new(number, chunk * chunk_len))
     }
 
-    /// How many items of a page were used lately, a long one being [`LONG_WORTH`]. `None` for a
-    /// page
+    /// Number of recently used items of a page, a long one being [`LONG_WORTH`]. `None` for a page
     /// that is stuck.
     pub(crate) fn page_worth(&self, arena: &Arena, owners: &Owners, number: u32) -> Option<u32> {
         if self.is_stuck(arena, owners, number) {
@@ -610,7 +608,7 @@ impl Class {
         Some(self.chunks_of(number, at).filter_map(worth).sum())
     }
 
-    /// Whether a page has items, none of which was used lately, and is not stuck.
+    /// True if a page has items, none recently used, and is not stuck.
     pub(crate) fn is_cold(&self, arena: &Arena, owners: &Owners, number: u32) -> bool {
         let (_, at) = owners.at(number);
         let item = |chunk| match Use::of(arena, chunk) {
@@ -677,7 +675,7 @@ impl Class {
         self.evicted_since_look += len;
     }
 
-    /// Whether so much was evicted that another look at the balance between classes is worth it.
+    /// True if enough was evicted for another check of the balance between classes.
     pub(crate) fn is_balance_due(&self) -> bool {
         self.evicted_since_look >= BALANCE_AFTER
     }
@@ -777,7 +775,7 @@ pub(crate) fn item_len(arena: &Arena, chunk: Chunk) -> u64 {
     HEADER_LEN as u64 + key_len + u64::from(header.value_len.load(Relaxed))
 }
 
-/// Whether an item lies in several chunks.
+/// True if an item consists of several chunks.
 pub(crate) fn is_long(arena: &Arena, chunk: Chunk) -> bool {
     item_len(arena, chunk) > CHUNK_LEN_MAX as u64
 }

@@ -20,7 +20,7 @@ impl Retrieval {
         exptime: None,
     };
 
-    /// Where the words behind the command begin, if the line begins with a retrieval command and a
+    /// Offset of the words after the command, if the line begins with a retrieval command and a
     /// space.
     pub(crate) fn of_line(line: &[u8]) -> Option<usize> {
         let names: [&[u8]; 5] = [b"get ", b"gets ", b"gat ", b"gats ", b"bget "];
@@ -201,7 +201,7 @@ fn rest_of_line(
     Progress::used(end + 1)
 }
 
-/// How far a line was answered.
+/// Progress in answering a line.
 enum Ran {
     All,
     /// The outbox is full; this much of the line was used.

@@ -15,7 +15,7 @@ use crate::words::{
     BAD_CHUNK, BAD_FORMAT, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, parse_value_len,
 };
 
-/// A store command's line, and the words for its outcome.
+/// A store command, and the style of its reply.
 struct StoreCommand<'a> {
     storage: Storage<'a>,
     style: Style<'a>,
@@ -256,7 +256,7 @@ fn refuse(
     swallow(missing + 2, if is_quiet { b"" } else { words(error) })
 }
 
-/// What any failure to store has in common.
+/// Common part of all failures to store.
 #[cold]
 fn failed(cx: &mut Context<'_>, storage: &Storage<'_>, error: StoreError) {
     cx.count_failed(error);
@@ -297,12 +297,12 @@ fn reply(cx: &mut Context<'_>, asked: &StoreCommand<'_>, result: Result<StoreOut
                 }),
             }
         }
-        Err(error) => say_failed(cx, asked, error),
+        Err(error) => reply_failed(cx, asked, error),
     }
 }
 
 #[cold]
-fn say_failed(cx: &mut Context<'_>, asked: &StoreCommand<'_>, error: StoreError) {
+fn reply_failed(cx: &mut Context<'_>, asked: &StoreCommand<'_>, error: StoreError) {
     failed(cx, &asked.storage, error);
     // A longer value that was there before stays, and memcached calls that not stored.
     let is_joined = matches!(asked.storage.rule.mode, Mode::Append | Mode::Prepend);

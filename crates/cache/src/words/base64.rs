@@ -10,8 +10,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// Decodes all of `text` into `buffer`; returns how many bytes that made. `None` if it is not Base64,
-/// is empty, or might not fit.
+/// Decodes all of `text` into `buffer`; returns the length. `None` if it is not Base64, or is empty
+/// or too long.
 pub(crate) fn decode(text: &[u8], buffer: &mut [u8]) -> Option<usize> {
     BASE64
         .decode_slice(text, buffer)
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_go_both_ways_and_what_is_no_key_is_refused() {
+    fn keys_round_trip() {
         for (plain, encoded) in [("f", "Zg=="), ("fo", "Zm8="), ("foobar", "Zm9vYmFy")] {
             let mut text = Vec::new();
             push(plain.as_bytes(), &mut text);

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_shown_without_what_could_confuse() {
+    fn keys_are_escaped() {
         let mut shown = String::new();
         push_encoded(b"w%\x01n,a-b", &mut shown);
         assert_eq!(shown, "w%25%01n%2Ca-b");

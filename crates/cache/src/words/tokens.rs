@@ -14,7 +14,7 @@ pub(crate) struct Tokens<'a> {
     count: usize,
 }
 
-/// How many words of a line are looked at.
+/// Maximum number of words read from a line.
 const TOKENS_MAX: usize = 23;
 
 impl<'a> Tokens<'a> {
@@ -66,7 +66,7 @@ impl<'a> Tokens<'a> {
         &self.parts[..self.count]
     }
 
-    /// What stands behind the first `count` words.
+    /// The line after the first `count` words.
     pub(crate) fn after(&self, count: usize) -> &'a [u8] {
         let mut rest = self.line;
         for _ in 0..count {
@@ -83,7 +83,7 @@ impl<'a> Tokens<'a> {
         self.parts().last().copied().unwrap_or_default()
     }
 
-    /// Whether the client wants no reply.
+    /// True if the client wants no reply.
     pub(crate) fn is_noreply(&self) -> bool {
         self.last() == b"noreply"
     }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_split_at_any_number_of_spaces() {
+    fn split_at_any_number_of_spaces() {
         let tokens = Tokens::split(b"set  a 0  0 1 noreply ");
         let expected: [&[u8]; 6] = [b"set", b"a", b"0", b"0", b"1", b"noreply"];
         assert_eq!(tokens.parts(), expected);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_24th_word_is_not_looked_at() {
+    fn word_24_is_ignored() {
         let line = b"x ".repeat(30);
         assert_eq!(Tokens::split(&line).parts().len(), TOKENS_MAX);
     }

@@ -76,7 +76,7 @@ impl Store {
         None
     }
 
-    /// Whether a sweep for dead items is on its way through the table.
+    /// True while a sweep for dead items walks through the table.
     pub fn is_sweeping(&self) -> bool {
         let sweep = self.pool().sweep.try_lock();
         sweep.map_or(true, |sweep| sweep.cursor.is_some())

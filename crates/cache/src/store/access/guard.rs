@@ -11,14 +11,14 @@ use crate::store::pool::{Pinned, Pool, thread_stripe};
 use crate::store::rule::{Miss, Seconds};
 use crate::store::slab::{Clock, Victim};
 
-/// Of how many keys [`Guard::prefetch`] asks for the items at once: as many as a processor has cache
-/// misses under way.
+/// Maximum number of keys of one [`Guard::prefetch`]: as many as a processor has cache misses in
+/// flight.
 pub const PREFETCHED_MAX: usize = 16;
 
-/// What one call of a session does to the store. Short; not `Send`.
+/// Access to the store for one call of a session. Short; not `Send`.
 ///
-/// The epoch is pinned with the first read and stays so until a write or the end of the guard: a
-/// batch of pipelined gets pays once.
+/// The epoch is pinned at the first read, until a write or the drop of the guard: a batch of
+/// pipelined gets pays once.
 pub struct Guard<'s> {
     pub(crate) store: &'s Store,
     pub(crate) now: Seconds,
@@ -31,7 +31,7 @@ pub struct Guard<'s> {
 }
 
 impl Store {
-    /// Begins a guard. `now` is at least 2.
+    /// Takes a guard. `now` is at least 2.
     #[inline]
     pub fn access(&self, now: Seconds) -> Guard<'_> {
         Guard::new(self, now)
@@ -78,9 +78,8 @@ impl<'s> Guard<'s> {
         Ok(Item::hit(self.store, chunk, self.now))
     }
 
-    /// Asks for the memory of items that will be looked for next, of the first
-    /// [`PREFETCHED_MAX`] keys. Their cache misses then overlap, instead of following each other.
-    /// Changes nothing else.
+    /// Prefetches the items of the first [`PREFETCHED_MAX`] keys, so that their cache misses
+    /// overlap. Has no other effect.
     #[inline]
     pub fn prefetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
         let pool = self.pool();
@@ -98,7 +97,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Finds an item and leaves no mark (`me`).
+    /// Finds an item without marking a use (`me`).
     pub fn peek(&self, key: &[u8]) -> Option<Item<'_>> {
         let chunk = self.find(key, self.pool().hash(key)).ok()?;
         Some(Item::new(self.store, chunk))
@@ -119,8 +118,7 @@ impl<'s> Guard<'s> {
         Some(item)
     }
 
-    /// Under the bucket's lock: an item that is being copied to another place must not lose its new
-    /// time.
+    /// Sets the time under the bucket's lock: an item that is being copied must not lose it.
     fn touch_found(&self, key: &[u8], exptime: Seconds) -> Result<Chunk, Miss> {
         let pool = self.pool();
         // Before the lock: see `Pool::clock`.
@@ -143,7 +141,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Finds a living item; takes a dead one out on the way.
+    /// Finds a live item; removes a dead one.
     #[inline]
     pub(crate) fn find(&self, key: &[u8], hash: u64) -> Result<Chunk, Miss> {
         self.pin();
@@ -210,8 +208,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Before memory is allocated: what the guard pins could not come back. No item of the guard is
-    /// borrowed any more, because the caller has it `&mut`.
+    /// Unpins before memory is allocated: what the guard pins could not be freed. No item of the
+    /// guard is borrowed any more, because the caller has it `&mut`.
     #[inline]
     pub(crate) fn unpin(&mut self) {
         if self.is_pinned.get() {

@@ -18,7 +18,7 @@ impl Store {
         Ok(Store(Arc::new(Pool::new(config)?)))
     }
 
-    /// How the store was cut.
+    /// Configuration of the store.
     pub fn config(&self) -> &Config {
         &self.pool().config
     }
@@ -37,8 +37,7 @@ impl Store {
         lens.map(|len| (*len, PAGE_LEN / len)).collect()
     }
 
-    /// What `stats sizes` says: how many items of each size, sizes rounded up to 32 bytes,
-    /// ascending.
+    /// Number of items of each size, for `stats sizes`: sizes rounded up to 32 bytes, ascending.
     pub fn sizes(&self) -> Vec<(u64, u64)> {
         let pool = self.pool();
         let mut sizes = BTreeMap::new();

@@ -24,7 +24,7 @@ pub struct Item<'t> {
     last_access: Seconds,
 }
 
-/// A reference to an item's memory: keeps it from being used again, for longer than a guard.
+/// A reference to an item's memory, which keeps it from being reused for longer than a guard.
 pub(crate) struct Held<S: AsRef<Pool>> {
     pool: S,
     pub(crate) chunk: Chunk,
@@ -118,27 +118,27 @@ impl<'t> Item<'t> {
         self.pool().arena.header(self.chunk).cas.load(Relaxed)
     }
 
-    /// When the item expires: [`NEVER`](crate::store::NEVER), or a time.
+    /// Expiry time: [`NEVER`](crate::store::NEVER), or a time.
     pub fn exptime(&self) -> Seconds {
         self.pool().arena.header(self.chunk).exptime.load(Relaxed)
     }
 
-    /// When the item was last used, before this time.
+    /// Time of the last use before this one.
     pub fn last_access(&self) -> Seconds {
         self.last_access
     }
 
-    /// Whether the item was fetched before this time.
+    /// True if the item was fetched before.
     pub fn was_fetched(&self) -> bool {
         self.state & mark::FETCHED != 0
     }
 
-    /// Whether the item is marked as stale.
+    /// True if the item is marked as stale.
     pub fn is_stale(&self) -> bool {
         self.state & mark::STALE != 0
     }
 
-    /// Whether the win token is taken.
+    /// True if the win token is taken.
     pub fn is_win_taken(&self) -> bool {
         self.state & mark::WIN != 0
     }

@@ -5,34 +5,33 @@ use crate::store::pool::reservation::RawReservation;
 use crate::store::rule::StoreError;
 use crate::store::slab::Clock;
 
-/// An item on its way in: room for its value, in its final place. Gives its memory back when
-/// dropped.
+/// Memory reserved for an item, in its final place. Frees it when dropped.
 pub struct Reservation {
     pub(crate) store: Store,
-    /// Taken out when the reservation is committed.
+    /// Taken when the reservation is committed.
     pub(crate) raw: Option<RawReservation>,
     pub(crate) clock: Clock,
 }
 
 impl Reservation {
-    /// How long the value will be.
+    /// Length of the value in bytes.
     pub fn value_len(&self) -> usize {
         self.raw().value_len
     }
 
-    /// How much of the value is still to come.
+    /// Bytes of the value still to come.
     pub fn missing(&self) -> usize {
         self.raw().missing()
     }
 
-    /// Whether the whole value is there.
+    /// True if the whole value is there.
     pub fn is_full(&self) -> bool {
         self.missing() == 0
     }
 
-    /// Room for the next bytes of the value: not always for all of them. Empty when the reservation is
-    /// full. A long item gets its memory as it fills, so this may fail half way: then drop the
-    /// reservation and swallow the rest.
+    /// Space for the next bytes of the value, not always for all of them. Empty when the
+    /// reservation is full. A long item gets its memory as it fills, so this may fail half way:
+    /// then drop the reservation and skip the rest.
     pub fn space(&mut self) -> Result<&mut [u8], StoreError> {
         let clock = self.clock;
         let raw = self
@@ -42,10 +41,10 @@ impl Reservation {
         raw.space(self.store.pool(), clock)
     }
 
-    /// Says that `len` bytes were put at the start of the [space](Reservation::space).
+    /// Reports that `len` bytes were put at the start of the [space](Reservation::space).
     ///
     /// # Panics
-    /// If that is longer than the room was.
+    /// If `len` is longer than the space.
     pub fn filled(&mut self, len: usize) {
         self.raw
             .as_mut()

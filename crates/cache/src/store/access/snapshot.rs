@@ -54,7 +54,7 @@ pub struct SnapshotTime {
     pub unix: u64,
 }
 
-/// What came back, or was saved.
+/// Result of a save or a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Items saved, or stored again.
@@ -67,7 +67,7 @@ pub struct Snapshot {
     pub file_len: u64,
 }
 
-/// Why a snapshot was not read. Nothing of it was stored, and the file is as it was.
+/// Error of reading a snapshot. Nothing was stored, and the file is unchanged.
 #[derive(Debug)]
 pub enum RestoreError {
     /// The file cannot be read.
@@ -247,7 +247,7 @@ impl Store {
     }
 }
 
-/// What happened to time between the save and now.
+/// Passage of time between the save and now.
 #[derive(Clone, Copy)]
 struct Away {
     saved_now: Seconds,
@@ -366,7 +366,7 @@ impl BlockWriter {
 /// The records' bytes, block by block, each block checked.
 struct BlockReader {
     file: BufReader<File>,
-    /// Where the next block begins in the file.
+    /// Offset of the next block in the file.
     offset: u64,
     block: Vec<u8>,
     at: usize,

@@ -8,7 +8,7 @@ use crate::store::rule::Seconds;
 use crate::store::slab::Class;
 
 impl Store {
-    /// What `stats` says.
+    /// Figures of `stats`.
     pub fn stats(&self) -> Stats {
         let pool = self.pool();
         let mut stats = Stats {
@@ -41,7 +41,7 @@ impl Store {
         stats
     }
 
-    /// What `stats items` and `stats slabs` say: the classes that own a page.
+    /// Figures of `stats items` and `stats slabs`: the classes that own a page.
     pub fn class_stats(&self, now: Seconds) -> Vec<ClassStats> {
         let pool = self.pool();
         let with_page = pool
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_of_the_store_is_what_was_done() {
+    fn store_figures_count_operations() {
         let store = busy_store();
         let stats = store.stats();
         let expected = Stats {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_of_a_class_is_what_was_done_there() {
+    fn class_figures_count_operations() {
         let store = busy_store();
         let [small, big] = &store.class_stats(NOW + 3)[..] else {
             panic!("{:?}", store.class_stats(NOW));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_sets_what_was_counted_to_zero_and_keeps_what_is_there() {
+    fn reset_clears_counters_keeps_gauges() {
         let store = busy_store();
         let before = store.stats();
         store.reset_stats();

@@ -1,8 +1,8 @@
-//! The writes of a guard.
+//! Writes through a guard.
 //!
 //! A write prepares its new version without a lock, then decides and publishes under the bucket's
-//! lock. What is built from the version before (append, counting) holds a reference to that, and
-//! begins again if another was published meanwhile.
+//! lock. A version made from the one before (append, counting) holds a reference to that, and
+//! starts again if another was published meanwhile.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -65,7 +65,7 @@ impl<'s> Guard<'s> {
         })
     }
 
-    /// Makes a full reservation the item, if the rule allows.
+    /// Publishes a full reservation as the item, if the rule allows.
     ///
     /// # Panics
     /// If the reservation is not full, or of another store.
@@ -148,8 +148,8 @@ impl<'s> Guard<'s> {
         StoreOutcome::Stored { cas }
     }
 
-    /// Whether a rule allows a store over what is there; true when the new version is stale at
-    /// once.
+    /// Checks whether a rule allows a store over the present item; true if the new version is stale
+    /// at once.
     fn permit(&self, live: Option<Chunk>, rule: Rule) -> Result<bool, StoreOutcome> {
         let pool = self.pool();
         let mut stale = false;
@@ -189,7 +189,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Append and prepend: a new version of what is there and the reservation's value.
+    /// Appends or prepends: makes a new version from the present item and the reservation.
     fn join(&mut self, raw: RawReservation, rule: Rule) -> Result<StoreOutcome, StoreError> {
         let pool = self.pool();
         let clock = self.clock();
@@ -239,7 +239,7 @@ impl<'s> Guard<'s> {
         outcome
     }
 
-    /// A reference to a living item, so that it may be read while memory is allocated.
+    /// Takes a reference to a live item, so that it can be read while memory is allocated.
     fn hold(&mut self, key: &[u8], hash: u64) -> Result<Option<Held<&'s Pool>>, StoreError> {
         let found = self.find(key, hash);
         let pool = self.pool();
@@ -398,7 +398,7 @@ impl<'s> Guard<'s> {
             let seen = pool.version(old.chunk);
             let layout = Layout::of(&pool.arena, old.chunk);
             let text = pool.piece(old.chunk, &layout, 0);
-            // What can hold no number is told before the cas is looked at, and what holds none
+            // Too long or empty for a number: reported before the cas is compared. No number:
             // after.
             if text.is_empty() || layout.parts > 0 {
                 return Ok(Counted::NotANumber);
@@ -451,9 +451,9 @@ impl<'s> Guard<'s> {
     }
 }
 
-/// How a version differs from the one that it was made of.
+/// Difference between a version and the one that it was made from.
 struct Change {
-    /// That one, as it was looked at without the lock.
+    /// The old version, as read without the lock.
     seen: Version,
     marks: u32,
     new_cas: Option<u64>,

@@ -33,8 +33,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 pub(crate) const PAGE_LEN: usize = 1 << 20;
 pub(crate) const HEADER_LEN: usize = size_of::<ItemHeader>();
 
-/// What a chunk is called by: its offset in units of 8 bytes. Never 0, because page 0 is never
-/// used.
+/// Name of a chunk: its offset in units of 8 bytes. Never 0, because page 0 is never used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Chunk(u64);
 
@@ -72,7 +71,7 @@ impl Chunk {
     }
 }
 
-/// What stands at the start of every chunk.
+/// Header at the start of every chunk.
 #[derive(Default)]
 #[repr(C, align(8))]
 pub(crate) struct ItemHeader {
@@ -84,7 +83,7 @@ pub(crate) struct ItemHeader {
     /// The whole value's length; of the further chunks of a long item, how much lies in the chunk.
     pub(crate) value_len: AtomicU32,
     pub(crate) key_len: AtomicU8,
-    /// What the chunk is used for: see `slab::Use`.
+    /// Use of the chunk: see `slab::Use`.
     pub(crate) place: AtomicU8,
     prev_high: AtomicU8,
     next_high: AtomicU8,
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn links_hold_every_name_of_a_chunk() {
+    fn links_hold_every_chunk() {
         let header = ItemHeader::default();
         for units in [1, u64::from(u32::MAX), (1 << CHUNK_BITS) - 1] {
             header.set_next(Chunk::from_units(units));
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_given_back_reads_as_zeros() {
+    fn returned_page_reads_zeros() {
         let arena = Arena::reserve(2, 2, false).unwrap();
         let chunk = Chunk::new(2, 0);
         arena.header(chunk).cas.store(7, Relaxed);

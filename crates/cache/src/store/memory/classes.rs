@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_classes_grow_by_the_factor_up_to_half_a_page() {
+    fn classes_grow_by_the_factor() {
         let lens = ChunkLens::new(&Config::default());
         assert_eq!(lens.as_slice()[..4], [88, 112, 144, 184]);
         assert_eq!(*lens.as_slice().last().unwrap(), CHUNK_LEN_MAX);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_goes_where_it_just_fits() {
+    fn item_goes_to_the_smallest_class() {
         let lens = ChunkLens::new(&Config::default());
         assert_eq!(
             (lens.class_for(1), lens.class_for(88), lens.class_for(89)),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_factor_makes_no_more_classes_than_there_are_numbers() {
+    fn small_factor_is_bounded() {
         let config = Config {
             chunk_growth: 1.02,
             ..Config::default()

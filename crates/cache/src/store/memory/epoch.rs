@@ -19,7 +19,7 @@
 
 use super::sync::{AtomicU64, Ordering, fence};
 
-/// What threads pin in. A stripe is two cache lines, because processors fetch lines in pairs.
+/// Pin counts of some threads. Two cache lines each, because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Debug)]
 struct PinStripe {
@@ -84,7 +84,7 @@ impl Epochs {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Whether every thread that may have seen what has this stamp has left.
+    /// True if every thread that may have seen memory with this stamp has left.
     #[inline]
     pub(crate) fn is_over(&self, stamp: u64) -> bool {
         stamp + 2 <= self.epoch.load(Ordering::Acquire)
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_comes_back_after_two_epochs_without_readers() {
+    fn memory_is_free_after_two_epochs() {
         let epochs = Epochs::new(4);
         let stamp = epochs.stamp();
         assert!(!epochs.is_over(stamp));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_holds_what_was_there_when_it_came() {
+    fn reader_holds_older_memory() {
         let epochs = Epochs::new(4);
         let pin = epochs.pin(1);
         let stamp = epochs.stamp();
@@ -145,11 +145,11 @@ mod tests {
         assert!(epochs.try_advance() && epochs.is_over(stamp));
     }
 
-    /// Seen (in review): memory that a reader looked at was used again. Cause: 2^32 turns had been
+    /// Seen (in review): memory that a reader looked at was used again. Cause: 2^32 pins had been
     /// forgotten, and the count of pins was 0 again. Cure: no program lives to see a count of 64
     /// bits come round.
     #[test]
-    fn pins_that_are_never_given_back_do_not_come_round() {
+    fn leaked_pins_do_not_wrap() {
         let epochs = Epochs::new(1);
         let reader = epochs.pin(0);
         let stamp = epochs.stamp();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_reader_holds_nothing_of_the_past_for_long() {
+    fn late_reader_holds_nothing_old() {
         let epochs = Epochs::new(4);
         let stamp = epochs.stamp();
         assert!(epochs.try_advance());
@@ -179,7 +179,7 @@ mod models {
     /// A table of one slot: the reader that found a value in it must never see the memory used
     /// again.
     #[test]
-    fn a_reader_never_sees_memory_that_was_used_again() {
+    fn reader_never_sees_reused_memory() {
         loom::model(|| {
             let epochs = Arc::new(Epochs::new(1));
             let slot = Arc::new(AtomicUsize::new(1));
@@ -216,13 +216,14 @@ mod models {
         });
     }
 
-    /// As a slab class does it: the next stamp of the same lane says that what waits there is over.
+    /// Waits as a slab class does: the next stamp of the same lane proves that memory waiting there
+    /// is free.
     ///
     /// Seen (in review): loom found the reader's look and the use of its memory at once. Cause: the
     /// stamp was read relaxed, and the epoch had been moved on by another thread, so nothing put
     /// the look before the use. Cure: the stamp acquires.
     #[test]
-    fn what_a_stamp_three_epochs_later_frees_is_looked_at_no_more() {
+    fn stamp_three_later_frees_safely() {
         loom::model(|| {
             let epochs = Arc::new(Epochs::new(1));
             let memory = Arc::new(loom::cell::UnsafeCell::new(7));

@@ -29,7 +29,7 @@ pub(crate) const STALE: u32 = 1 << 19;
 pub(crate) const WIN: u32 = 1 << 20;
 const RETIRED: u32 = 1 << 21;
 const GENERATION_SHIFT: u32 = 22;
-/// How many bits of the generation are in this word.
+/// Number of generation bits in this word.
 pub(crate) const GENERATION_BITS: u32 = 32 - GENERATION_SHIFT;
 
 /// A new item's state: no references, no marks.
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_reference_frees_what_was_retired() {
+    fn last_reference_frees_retired() {
         let state = AtomicU32::new(fresh(9));
         assert!(reference(&state, READERS_MAX) && reference(&state, READERS_MAX));
         assert!(!unreference(&state));
@@ -121,12 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn without_references_retiring_frees() {
+    fn retire_without_references_frees() {
         assert!(retire(&AtomicU32::new(fresh(0))));
     }
 
     #[test]
-    fn references_never_reach_the_marks_and_a_write_has_room_above_the_readers() {
+    fn references_never_reach_the_marks() {
         let state = AtomicU32::new(fresh(0));
         let readers = (0..70_000).filter(|_| reference(&state, READERS_MAX));
         assert_eq!(readers.count() as u32, READERS_MAX);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_inherits_all_but_the_references() {
+    fn copy_drops_references() {
         let marks = FETCHED | STALE | WIN;
         let state = AtomicU32::new(with_use(fresh(777) | marks, 2));
         let before = state.load(Relaxed);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_is_set_without_a_word_of_the_others() {
+    fn set_use_leaves_other_bits() {
         let state = AtomicU32::new(fresh(9) | FETCHED | WIN | 5);
         set_use(&state, 3);
         set_use(&state, 1);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fourth_hit_writes_nothing() {
+    fn fourth_hit_writes_nothing() {
         let state = AtomicU32::new(fresh(3));
         (0..3).for_each(|_| assert!(hit(&state) != state.load(Relaxed)));
         let before = state.load(Relaxed);

@@ -1,4 +1,4 @@
-//! How memory goes round: allocate, evict, free.
+//! Memory management: allocate, evict, free.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,30 +16,29 @@ use crate::store::pool::{Pool, thread_stripe};
 use crate::store::rule::{Seconds, StoreError};
 use crate::store::slab::{Class, Clock, HELD_MAX, Victim, is_long, item_len};
 
-/// How much a full class gives up at once, so that the next few items find room without a search.
+/// Bytes that a full class evicts at once, so that the next few items are allocated without a
+/// search.
 const EVICT_LEN_AT_ONCE: usize = 4096;
 const EVICT_AT_ONCE_MAX: usize = 16;
 
-/// How many items are passed over, because they were used, until one goes all the same: some 20 µs.
+/// Number of used items that an eviction passes over before it takes one anyway: about 20 µs.
 const EVICT_STEPS_MAX: u32 = 256;
 
-/// How many rounds an allocation makes that find nothing, as while other threads have victims or
-/// pages in hand.
+/// Number of rounds without success, for instance while other threads hold victims or pages.
 const ROUNDS_MAX: u32 = 1200;
 
-/// How often an allocation looks again for memory whose readers are about to leave, before it
-/// evicts more: some microseconds.
+/// Number of checks for memory whose readers are about to leave, before more is evicted: some
+/// microseconds.
 const LOOKS_MAX: u32 = 16;
 
-/// How many pages an allocation tries to empty for a class that has nothing to evict.
+/// Number of pages that an allocation tries to empty for a class with nothing to evict.
 const STEALS_MAX: u32 = 64;
 
-/// How many of the items that are next to go are looked at for dead ones before a class gets
-/// another page.
+/// Number of next victims checked for dead items before a class gets another page.
 const DEAD_LOOKS_MAX: usize = 32;
 
 impl Pool {
-    /// A chunk of a class, as a reservation. Evicts when the memory is full. The caller holds no lock and
+    /// Allocates a chunk of a class. Evicts when the memory is full. The caller holds no lock and
     /// no pin.
     pub(crate) fn allocate(&self, id: u8, clock: Clock) -> Result<Chunk, StoreError> {
         let mut tries = Tries::default();
@@ -327,7 +326,7 @@ impl Pool {
     }
 }
 
-/// What an allocation has tried in vain.
+/// Failed attempts of an allocation.
 #[derive(Default)]
 struct Tries {
     rounds: u32,
@@ -338,7 +337,7 @@ struct Tries {
     has_waited: bool,
 }
 
-/// What one try came to.
+/// Result of one attempt.
 enum Tried {
     Got(Chunk),
     /// The next try may find some.

@@ -16,7 +16,7 @@ use crate::store::pool::{Pool, thread_stripe};
 use crate::store::rule::Seconds;
 use crate::store::slab::{Clock, GENERATIONS, Victim};
 
-/// So many generations since the oldest item's, and each flush walks over its share.
+/// Number of generations since the oldest item's from which each flush walks over its share.
 const SHARED_FROM: u16 = GENERATIONS / 2;
 
 /// By so many, the shares have been everywhere.
@@ -39,7 +39,7 @@ impl Flush {
     }
 }
 
-/// How many flushes lie between two generations.
+/// Number of flushes between two generations.
 fn between(older: u16, newer: u16) -> u16 {
     newer.wrapping_sub(older) % GENERATIONS
 }
@@ -65,7 +65,7 @@ impl Pool {
         Clock { now, generation }
     }
 
-    /// When a flush is due, or 0.
+    /// Time at which a flush is due, or 0.
     pub(crate) fn flush_due(&self) -> Seconds {
         Flush(self.flush.load(Acquire)).due() as Seconds
     }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn before_generations_come_round_again_the_flushes_have_been_everywhere() {
+    fn flushes_visit_all_before_wrap() {
         // No crawler runs. An item of 32,768 flushes ago would be alive again.
         let store = Store::new(Config::default()).unwrap();
         (0..60_000).for_each(|at| set(&store, &format!("old-{at}")));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_of_nothing_begins_no_generation() {
+    fn empty_flush_keeps_the_generation() {
         let store = Store::new(Config::default()).unwrap();
         let generation = |store: &Store| store.pool().clock(NOW).generation;
         (0..3).for_each(|_| store.flush(NOW, NOW));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delayed_flush_keeps_what_is_stored_and_the_generation_until_it_is_due() {
+    fn delayed_flush_waits() {
         let store = Store::new(Config::default()).unwrap();
         let pool = store.pool();
         (0..5).for_each(|_| {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_lie_a_number_of_flushes_apart() {
+    fn generation_distance() {
         for (older, newer, flushes) in [(0, 0, 0), (3, 5, 2), (5, 3, 32_766), (32_767, 0, 1)] {
             assert_eq!(between(older, newer), flushes);
         }

@@ -31,7 +31,7 @@ use crate::store::slab::{
     Clock, LONG_WORTH, Pace, Use, Victim, generation, is_long, set_generation,
 };
 
-/// How a step went.
+/// Result of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MoveStep {
     Moved,
@@ -39,12 +39,12 @@ enum MoveStep {
     GaveUp,
 }
 
-/// What became of the attempt to take a page from another class.
+/// Result of taking a page from another class.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stolen {
-    /// It is there.
+    /// The page is available.
     Page,
-    /// It comes when readers have left, or another thread has finished a move.
+    /// The page is available once readers have left, or another thread has finished a move.
     Later,
     /// Something on the page stays: an upload, or a reply on its way out. Another page may do.
     GaveUp,
@@ -52,7 +52,7 @@ pub(crate) enum Stolen {
     Nothing,
 }
 
-/// How many pages of a class are looked at for one that can be emptied.
+/// Number of pages of a class checked for one that can be emptied.
 const PAGES_LOOKED_AT: usize = 16;
 
 /// And how many of their chunks: some 50 µs.
@@ -62,17 +62,17 @@ const CHUNKS_LOOKED_AT: usize = 8192;
 /// that was used.
 const SEARCHED_FOR_MIN: usize = 64 << 10;
 
-/// How many longer classes are looked at for room for an item that was used, when its own loses its
-/// last page: the last of them has chunks of some six times its length.
+/// Number of longer classes checked for space for a used item whose own class loses its last page:
+/// the last of them has chunks of about six times its length.
 const CLASSES_LOOKED_AT: u8 = 8;
 
-/// How many chunks a class looks at of the page on its way, for each time it evicts: more where it
-/// evicts long items, because a page of short ones has thousands. At most some 40 µs.
+/// Minimum number of chunks of the moving page visited per eviction: more in classes of long items,
+/// because a page of short ones has thousands. At most about 40 µs.
 const CHUNKS_PER_EVICTION_MIN: usize = 16;
 const CHUNKS_PER_EVICTION_MAX: usize = 256;
 const BYTES_EVICTED_PER_CHUNK: usize = 256;
 
-/// How often a page is gone over before another is tried.
+/// Number of passes over a page before another is tried.
 const ROUNDS_MAX: u32 = 64;
 
 /// And where an upload or a reply on its way out holds a chunk: a short one is over by then.
@@ -81,8 +81,8 @@ const STUCK_ROUNDS_MAX: u32 = 4;
 /// A class with more than so many pages of free chunks gives one up.
 const FREE_PAGES_MAX: u64 = 3;
 
-/// So many bytes are evicted from one move between classes in use to the next: what comes back
-/// meanwhile says little. Pages of an idle class go at once.
+/// Bytes evicted between two moves among classes in use: hits in between say little. Pages of an
+/// idle class move at once.
 const MOVE_AFTER: u64 = 2 * PAGE_LEN as u64;
 
 impl Pool {
@@ -109,8 +109,8 @@ impl Pool {
         }
     }
 
-    /// What readers have left, the move that is on, and memory that is to be given back. Returns
-    /// whether there is more to do.
+    /// Continues housekeeping: frees memory that readers left, moves a page, returns memory.
+    /// Returns whether there is more to do.
     pub(crate) fn tend_pages(&self, budget: usize, clock: Clock) -> bool {
         let Some(mut mover) = self.mover() else {
             return false;
@@ -540,9 +540,9 @@ mod tests {
     use crate::store::{Config, Mode, NEVER, Store};
 
     #[test]
-    fn memory_that_uploads_leave_behind_goes_back_without_an_item_lost() {
+    fn upload_memory_returns_without_loss() {
         // Seen: fifty clients died in the middle of a long set, and fifty long items that were not
-        // asked for since were gone. Cause: the pages that the reservations had filled were spare, and to
+        // asked for since were gone. Cause: the pages that uploads had filled were spare, and to
         // give one back its items were evicted.
         let config = Config {
             memory_max: 256 << 20,

@@ -1,9 +1,8 @@
-//! How long stores wait for others, all of them together.
+//! Limit on the time that stores wait for readers, all of them together.
 //!
-//! A reader that the kernel took off its processor may look at all memory that a store could have.
-//! The store waits for it, and so do all connections of the store's processor. So stores wait for 2
-//! ms of each tenth of a second, however many there are and whatever reads; beyond that a store
-//! that would have to wait is refused.
+//! A reader that the kernel preempted may hold all memory that a store could use. The store waits
+//! for it, and so do all connections of the store's processor. So stores wait for 2 ms of each
+//! tenth of a second in total; beyond that a store that would have to wait is refused.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// How long stores wait in a period.
+/// Waiting time of all stores in a period.
 const WAIT_MAX: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
@@ -72,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stores_wait_two_milliseconds_of_a_period_whoever_waits() {
+    fn stores_wait_2_ms_of_a_period() {
         let patience = Patience::new();
         let at = |ms| Duration::from_millis(ms);
         for period in [0, 100, 300] {
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_of_seconds_counts_for_its_period_alone() {
+    fn long_wait_counts_in_one_period() {
         let patience = Patience::new();
         patience.spend(Duration::from_secs(9), Duration::from_secs(9));
         patience.spend(Duration::from_secs(9), Duration::from_secs(9));

@@ -1,4 +1,4 @@
-//! The chunks of an item on its way in, and the pieces of its value.
+//! Chunks of an item being received, and the pieces of its value.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::store::pool::{Pool, thread_stripe};
 use crate::store::rule::{Seconds, StoreError};
 use crate::store::slab::Clock;
 
-/// The chunks of a reservation. Its owner must commit or discard it.
+/// Chunks of a reservation. The owner must commit or discard it.
 #[derive(Debug)]
 pub(crate) struct RawReservation {
     pub(crate) chunk: Chunk,
@@ -22,7 +22,7 @@ pub(crate) struct RawReservation {
     filled: usize,
     /// The chunk that is being filled: its number among the further ones, and its name.
     parts_made: usize,
-    /// How much of the uploads' share it holds; none when its value was there from the start.
+    /// Part of the uploads' share; none if the value was there from the start.
     share: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl RawReservation {
         header.value_len.store(value_len as u32, Relaxed);
         header.key_len.store(key.len() as u8, Relaxed);
         header.cas.store(0, Relaxed);
-        // SAFETY: the chunk was allocated for this reservation alone, and its class for this length.
+        // SAFETY: the chunk was allocated for this reservation alone; its class is for this length.
         unsafe { pool.arena.bytes_mut(chunk, 0, key.len()) }.copy_from_slice(key);
         let layout = Layout::new(key.len(), value_len);
         RawReservation {
@@ -79,8 +79,8 @@ impl RawReservation {
                 (pool.part(self.chunk, at), self.filled - range.start)
             }
         };
-        // SAFETY: the chunk is this reservation's alone, and `range` lies in it by the layout. The slice
-        // of an earlier call is gone: it borrowed the reservation.
+        // SAFETY: the chunk is this reservation's alone, and `range` lies in it by the layout. The
+        // slice of an earlier call is gone: it borrowed the reservation.
         Ok(unsafe { pool.arena.bytes_mut(chunk, start, range.end - self.filled) })
     }
 
@@ -103,7 +103,8 @@ impl RawReservation {
         // From here on a page that leaves its class finds the owner through the part.
         pool.class_of(part).set_part(&pool.arena, part);
         let name_at = self.layout.name_at(at);
-        // SAFETY: the first chunk is this reservation's alone, and the names lie in it by the layout.
+        // SAFETY: the first chunk is this reservation's alone, and the names lie in it by the
+        // layout.
         let name = unsafe { pool.arena.bytes_mut(self.chunk, name_at, 8) };
         name.copy_from_slice(&part.units().to_ne_bytes());
         self.parts_made += 1;
@@ -112,12 +113,12 @@ impl RawReservation {
 
     pub(crate) fn filled(&mut self, len: usize) {
         let (part, range) = self.layout.piece_at(self.filled);
-        // A further chunk that was never made has no room.
-        let room_len = match part {
+        // A further chunk that was never made has no space.
+        let space_len = match part {
             Some(at) if at >= self.parts_made => 0,
             _ => range.end - self.filled,
         };
-        assert!(len <= room_len, "filled {len} of a room of {room_len}");
+        assert!(len <= space_len, "filled {len} of a space of {space_len}");
         self.filled += len;
     }
 
@@ -129,9 +130,9 @@ impl RawReservation {
     ) -> Result<usize, StoreError> {
         let mut used = 0;
         while used < input.len() && self.missing() > 0 {
-            let room = self.space(pool, clock)?;
-            let len = room.len().min(input.len() - used);
-            room[..len].copy_from_slice(&input[used..][..len]);
+            let space = self.space(pool, clock)?;
+            let len = space.len().min(input.len() - used);
+            space[..len].copy_from_slice(&input[used..][..len]);
             self.filled(len);
             used += len;
         }
@@ -197,7 +198,7 @@ impl Pool {
     }
 
     fn check_len(&self, key: &[u8], value_len: usize) -> Result<(), StoreError> {
-        // A caller may ask for any length: a sum that came round would look short.
+        // The caller may pass any length: a sum that wraps would look short.
         let item_len = (HEADER_LEN + key.len()).checked_add(value_len);
         let fits = item_len.is_some_and(|len| len <= self.config.item_len_max as usize);
         if !fits || key.len() > usize::from(u8::MAX) {
@@ -206,9 +207,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a chunk of a class from the uploads' share. A client that never finishes keeps its
-    /// memory from all others, so uploads together have half of it, and room for one item at least.
-    /// The newest is refused, as by a memcached that is full of them: those before it are nearer to
+    /// Takes a chunk of a class from the uploads' share of the memory. A client that never finishes
+    /// keeps its memory from all others, so uploads together get half of it, and at least one item.
+    /// The newest is refused, as by a memcached that is full of them: earlier ones are nearer to
     /// their end.
     fn take_share(&self, class: u8) -> Result<u64, StoreError> {
         let memory_len = u64::from(self.pages_limit()) * PAGE_LEN as u64;
@@ -256,10 +257,10 @@ mod tests {
     use crate::store::{Config, NEVER, Store};
 
     /// Seen (in review): in a release build a length near 2^64 was reserved in a chunk of the first
-    /// class, and the room of its reservation was all memory behind that. Cause: the sum of header, key
-    /// and value came round. Cure: one that does is too large.
+    /// class, and the space of its reservation was all memory behind that. Cause: the sum of
+    /// header, key and value wrapped. Cure: a length whose sum wraps is too large.
     #[test]
-    fn a_length_that_comes_round_is_too_large() {
+    fn wrapping_length_is_too_large() {
         let store = Store::new(Config::default()).unwrap();
         let mut guard = store.access(2);
         let item_len_max = Config::default().item_len_max as usize;

@@ -1,5 +1,4 @@
-//! What is remembered between two steps of housekeeping: the page that is on its way, and the
-//! crawler's walk.
+//! State between two steps of housekeeping: the moving page, and the crawler's walk.
 
 use crate::store::index::Cursor;
 use crate::store::rule::Seconds;
@@ -8,7 +7,7 @@ use crate::store::rule::Seconds;
 #[derive(Debug)]
 pub(crate) struct Mover {
     pub(crate) current: Option<Move>,
-    /// Where the next page of each class is looked for.
+    /// Position of the search for the next page of each class.
     pub(crate) next_page: Vec<usize>,
     pub(crate) evicted_since_move: u64,
 }
@@ -39,7 +38,7 @@ impl Mover {
 /// The crawler's own walk.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
-    /// Where it is, if it walks.
+    /// Position of the walk, if one is running.
     pub(crate) cursor: Option<Cursor>,
     /// The generation when it began.
     pub(crate) began_in: u16,

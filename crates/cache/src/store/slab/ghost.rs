@@ -12,7 +12,7 @@ pub(crate) struct Ghosts {
 }
 
 impl Ghosts {
-    /// Makes room for about `items` keys. Only grows; what is known stays known.
+    /// Makes space for about `items` keys. Only grows; known keys stay known.
     pub(crate) fn fit(&mut self, items: usize) {
         let wanted = (items / 4).next_power_of_two();
         if self.buckets.is_empty() {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_are_known_and_the_old_are_forgotten() {
+    fn remembers_the_latest_keys() {
         let mut ghosts = Ghosts::default();
         ghosts.fit(1024);
         (0..10_000).for_each(|key| ghosts.insert(hash(key)));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_known_before_there_is_room() {
+    fn knows_nothing_without_space() {
         let mut ghosts = Ghosts::default();
         ghosts.insert(hash(1));
         assert!(!ghosts.remove(hash(1)));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn first_in_first_out_with_removal_and_replacement_anywhere() {
+    fn fifo_with_remove_and_replace() {
         let arena = Arena::reserve(1, 1, false).unwrap();
         let mut queue = Queue::default();
         (0..5).for_each(|at| queue.push_head(&arena, chunk(at)));

@@ -1,5 +1,5 @@
-//! How many items there are of each size (`stats sizes`), counted as they come and go: to walk over
-//! all of them would take milliseconds in which others wait.
+//! Number of items of each size (`stats sizes`), counted as they come and go: walking over all
+//! items would block others for milliseconds.
 
 use std::collections::BTreeMap;
 

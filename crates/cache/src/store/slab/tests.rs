@@ -5,10 +5,10 @@ use super::*;
 use crate::store::{Config, Mode, Store};
 
 /// Seen: a class whose items were only ever replaced grew by some bytes for each few sets, for
-/// ever. Cause: a page was noted as roomy each time that its last free chunk was gone and another
+/// ever. Cause: a page was noted each time that its last free chunk was gone and another
 /// came back, also when it was noted already, and notes went only when a page was found full.
 #[test]
-fn a_page_is_noted_as_roomy_once() {
+fn page_with_space_is_noted_once() {
     let store = Store::new(Config::default()).unwrap();
     let mut guard = store.access(2);
     for round in 0..2_000 {
@@ -21,9 +21,9 @@ fn a_page_is_noted_as_roomy_once() {
     for id in store.pool().class_ids() {
         let class = store.pool().class(id);
         assert!(
-            class.roomy.len() <= class.pages.len(),
+            class.pages_with_space.len() <= class.pages.len(),
             "{} notes of {} pages",
-            class.roomy.len(),
+            class.pages_with_space.len(),
             class.pages.len()
         );
     }
@@ -46,7 +46,7 @@ impl Random {
     }
 }
 
-/// What the model knows of an item.
+/// An item in the model.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     hash: u64,
@@ -430,7 +430,7 @@ impl Model {
 }
 
 #[test]
-fn a_class_does_what_the_paper_says() {
+fn class_agrees_with_the_model() {
     for seed in 1..=12 {
         let mut model = Model::new(seed, 1 + seed as u32 % 3);
         for _ in 0..4_000 {
@@ -461,7 +461,7 @@ fn a_class_does_what_the_paper_says() {
 }
 
 #[test]
-fn each_generation_and_use_of_a_chunk_is_kept_beside_the_other() {
+fn generation_and_use_are_independent() {
     let arena = Arena::reserve(1, 1, false).unwrap();
     let chunk = Chunk::new(1, 0);
     let header = arena.header(chunk);
@@ -492,14 +492,14 @@ fn each_generation_and_use_of_a_chunk_is_kept_beside_the_other() {
 }
 
 #[test]
-fn what_expires_is_dead_from_that_second_on() {
+fn dead_from_the_second_of_expiry() {
     let clock = |now| Clock { now, generation: 0 };
     assert!(!clock(9).is_expired(10) && clock(10).is_expired(10) && clock(11).is_expired(10));
     assert!(!clock(u32::MAX).is_expired(NEVER));
 }
 
 #[test]
-fn a_page_has_its_class_and_its_place_until_it_leaves() {
+fn page_owner_until_it_leaves() {
     let arena = Arena::reserve(4, 4, false).unwrap();
     let owners = Owners::new(4);
     let mut class = Class::new(200, 0, CHUNK_LEN);
@@ -542,7 +542,7 @@ fn pace(id: u8, pages: usize, bytes_a_page: f64, ghost_hits: f64) -> Pace {
 }
 
 #[test]
-fn a_page_goes_where_it_brings_more_hits_than_it_costs_and_stays_there() {
+fn page_moves_for_more_hits() {
     // 60 hits over 4 pages.
     let to = pace(1, 3, 0.0, 60.0);
     assert_eq!((to.gain(), to.loss()), (15.0, 30.0));
@@ -559,7 +559,7 @@ fn a_page_goes_where_it_brings_more_hits_than_it_costs_and_stays_there() {
 }
 
 #[test]
-fn an_idle_class_gives_pages_whose_items_are_older_than_what_would_go() {
+fn idle_class_gives_older_pages() {
     let to = pace(1, 3, 160.0, 0.0);
     let from = |pages, bytes_a_page, tail_age| Pace {
         tail_age,
@@ -599,7 +599,7 @@ fn an_idle_class_gives_pages_whose_items_are_older_than_what_would_go() {
 }
 
 #[test]
-fn the_pace_of_a_class_counts_what_it_evicts_by_its_chunks() {
+fn pace_counts_evicted_chunks() {
     let mut model = Model::new(7, 2);
     while model.free > 0 {
         model.insert();
@@ -632,7 +632,7 @@ fn the_pace_of_a_class_counts_what_it_evicts_by_its_chunks() {
 }
 
 #[test]
-fn keys_that_come_back_count_for_an_eighth_less_after_each_look() {
+fn ghost_hits_decay_by_an_eighth() {
     let mut model = Model::new(11, 1);
     while model.expected.ghost_hits < 16 {
         model.insert();
@@ -646,7 +646,7 @@ fn keys_that_come_back_count_for_an_eighth_less_after_each_look() {
 }
 
 #[test]
-fn a_page_is_stuck_while_an_upload_or_a_reply_lies_on_it() {
+fn upload_or_reply_pins_its_page() {
     let mut model = Model::new(3, 1);
     let is_stuck = |model: &Model| model.class.is_stuck(&model.arena, &model.owners, 1);
     assert!(!is_stuck(&model));
@@ -670,7 +670,7 @@ fn a_page_is_stuck_while_an_upload_or_a_reply_lies_on_it() {
 }
 
 #[test]
-fn limbo_is_looked_at_once_for_each_lot() {
+fn limbo_lots_are_taken_once() {
     let mut model = Model::new(5, 1);
     (0..40).for_each(|_| model.insert());
     for at in 1..=40 {

@@ -119,7 +119,7 @@ impl Capabilities {
 pub struct BigTcp {
     /// The longest, up to [`BigTcp::LEN_MAX`].
     pub len_max: usize,
-    /// That host's station on the link.
+    /// Ethernet address of that host.
     pub host: EthernetAddress,
 }
 

@@ -564,8 +564,8 @@ fn link_answers_reach_every_queue() {
         packet.emit(&mut room);
         frame(EtherType::ARP, &room)
     };
-    // Seen: a gateway that had moved to another station said so (RFC 5227 2.3), and one shard heard
-    // it; the others sent to the old one until they asked it in vain. It has no answer.
+    // Seen: a gateway that had moved to another Ethernet address said so (RFC 5227 2.3), and one
+    // shard heard it; the others sent to the old one until they asked it in vain. It has no answer.
     let announcement = {
         let address = "192.0.2.1".parse().unwrap();
         let packet = ArpPacket {

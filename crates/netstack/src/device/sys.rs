@@ -73,7 +73,7 @@ pub(super) fn mtu_of(name: &str) -> io::Result<usize> {
     Ok(usize::try_from(mtu).unwrap_or_default())
 }
 
-/// The station's address of an interface. netdevice(7)
+/// Ethernet address of an interface. netdevice(7)
 pub(super) fn mac_of(name: &str) -> io::Result<EthernetAddress> {
     let address = hardware_address_of(name)?;
     let mut mac = EthernetAddress::ZERO;
@@ -345,7 +345,7 @@ pub(super) fn drop_tagged(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// Frames to other stations are received as well: this one has an address of its own.
+/// Receives frames for other Ethernet addresses as well: the netstack has one of its own.
 fn listen_to_all(socket: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     let membership = libc::packet_mreq {
         mr_ifindex: index,

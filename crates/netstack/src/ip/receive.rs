@@ -161,7 +161,7 @@ impl Interface {
             return Delivery::Nothing;
         }
         if self.is_own(src) {
-            // What another station says when it is asked for this address comes from it, and has
+            // What another host says when it is asked for this address comes from it, and has
             // passed no router. RFC 4861 7.2.4
             match header.hop_limit {
                 255 => self.counters.conflicts += 1,

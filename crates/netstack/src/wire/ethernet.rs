@@ -7,7 +7,7 @@
 //! Frames with a VLAN tag have a type of their own (0x8100), which nothing above knows.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use super::{Malformed, array, be16, put, put16, split};
 
@@ -19,24 +19,18 @@ pub const HEADER_LEN: usize = 14;
 pub struct EthernetAddress(pub [u8; 6]);
 
 impl EthernetAddress {
-    /// All stations of the link.
+    /// All hosts of the link.
     pub const BROADCAST: EthernetAddress = EthernetAddress([0xff; 6]);
 
     /// None: what an ARP request has for the address that it asks for.
     pub const ZERO: EthernetAddress = EthernetAddress([0; 6]);
 
-    /// One station's: neither a group's nor none.
+    /// True for the address of one host: neither a group's nor zero.
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self != EthernetAddress::ZERO
     }
 
-    /// The group's that listens to an IPv4 multicast address. RFC 1112 6.4
-    pub const fn of_multicast_v4(address: Ipv4Addr) -> EthernetAddress {
-        let [_, b, c, d] = address.octets();
-        EthernetAddress([0x01, 0x00, 0x5e, b & 0x7f, c, d])
-    }
-
-    /// The group's that listens to an IPv6 multicast address. RFC 2464 7
+    /// Group address of an IPv6 multicast address. RFC 2464 7
     pub const fn of_multicast_v6(address: Ipv6Addr) -> EthernetAddress {
         let [.., a, b, c, d] = address.octets();
         EthernetAddress([0x33, 0x33, a, b, c, d])

@@ -37,11 +37,10 @@ pub const WINDOW_SCALE_MAX: u8 = 14;
 
 const CHECKSUM_AT: usize = 16;
 
-/// A sequence number: a place in a stream, modulo 2^32. RFC 9293 3.4
+/// A sequence number: a position in a stream, modulo 2^32. RFC 9293 3.4
 ///
-/// It has no order of its own: whether one comes before another is asked of numbers that are less
-/// than 2^31 apart, and of those only. So there are questions in place of `PartialOrd`, which
-/// promises that order is transitive.
+/// Only numbers that are less than 2^31 apart can be compared. That order is not transitive, so
+/// there are methods in place of `PartialOrd`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SeqNumber(pub u32);
 
@@ -51,19 +50,9 @@ impl SeqNumber {
         self.since(other) < 0
     }
 
-    /// True if `self <= other`.
-    pub const fn at_or_before(self, other: SeqNumber) -> bool {
-        self.since(other) <= 0
-    }
-
     /// True if `self > other`.
     pub const fn after(self, other: SeqNumber) -> bool {
         self.since(other) > 0
-    }
-
-    /// True if `self >= other`.
-    pub const fn at_or_after(self, other: SeqNumber) -> bool {
-        self.since(other) >= 0
     }
 
     /// Distance of `self` from `other`; negative if it comes before.

@@ -555,11 +555,11 @@ fn impossible_packets_are_dropped_and_counted() {
     let mut bad_header = segment_v4(PEER_V4);
     bad_header[14 + 8] ^= 1;
     let cases = [
-        ("another station", to_other),
-        ("all stations", to_all),
+        ("another host", to_other),
+        ("all hosts", to_all),
         ("all hosts", v4(broadcast, &[])),
-        ("from a group's station", from_group),
-        ("from this station", loops),
+        ("from a group", from_group),
+        ("from this host", loops),
         ("from itself", from([10, 0, 0, 1])),
         ("from loopback", from([127, 0, 0, 1])),
         ("from a group", from([224, 0, 0, 1])),

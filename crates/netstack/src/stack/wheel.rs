@@ -1,8 +1,8 @@
 //! Deadlines of connections, by their index, on a [timer wheel](timer::Wheel) of milliseconds.
 //!
 //! A deadline that is put off does not move its timer: the caller looks at the connection when the
-//! old deadline comes, and arms the next one then. Each acknowledgement puts one off, so this is the
-//! common case.
+//! old deadline comes, and arms the next one then. Each acknowledgement puts one off, so this is
+//! the common case.
 
 use timer::{Tick, TimerKey, Wheel};
 

@@ -13,7 +13,7 @@ use session::Now;
 ///
 /// A clock belongs to one thread or fiber at a time (it is `Send` and not `Sync`).
 #[derive(Debug)]
-pub struct Clock {
+struct Clock {
     /// Both clocks at one moment.
     base: Cell<Base>,
     /// The wall clock, and the end of its validity.
@@ -34,7 +34,7 @@ const TICK: Duration = Duration::from_millis(1);
 
 impl Clock {
     /// Returns a clock that has just read both.
-    pub fn new() -> Clock {
+    fn new() -> Clock {
         Clock::from(Base {
             monotonic: Instant::now(),
             since_epoch: wall(),
@@ -50,7 +50,7 @@ impl Clock {
 
     /// Returns the current time.
     #[inline]
-    pub fn now(&self) -> Now {
+    fn now(&self) -> Now {
         self.at(Instant::now(), wall)
     }
 
@@ -90,12 +90,6 @@ pub(crate) fn now() -> Now {
         static CLOCK: Clock = Clock::new();
     }
     CLOCK.with(Clock::now)
-}
-
-impl Default for Clock {
-    fn default() -> Clock {
-        Clock::new()
-    }
 }
 
 fn wall() -> Duration {

@@ -33,11 +33,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns counters at zero.
-    pub fn new() -> Counters {
-        Counters::default()
-    }
-
     /// Counts an accepted connection, which must be counted [`closed`](Counters::closed) exactly
     /// once.
     pub fn accepted(&self) {

@@ -41,13 +41,13 @@
 //! a connection) · `file` (how a file travels) · `buffers` (what it is read into) · `memory`
 //! (what connections hold) · `jobs` (what may block) · `lingering` (how many wait at their end) ·
 //! `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and drain) ·
-//! [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`],
+//! [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`access_log`],
 //! [`messages`], [`metrics`].
 
 pub mod access_log;
 mod blocking;
 mod buffers;
-pub mod clock;
+mod clock;
 mod connection;
 pub mod counters;
 pub mod datagrams;

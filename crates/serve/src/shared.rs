@@ -37,7 +37,7 @@ impl Shared {
             buffers: Arc::new(Buffers::new(limits.file_buffers_max)),
             lingering: Lingering::new(limits.connections_max),
             limits: limits.within_reach(),
-            counters: Counters::new(),
+            counters: Counters::default(),
             log,
             server_state: ServerState::default(),
             start: Instant::now(),

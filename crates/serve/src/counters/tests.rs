@@ -9,7 +9,7 @@ use crate::metrics::MetricsWriter;
 
 #[test]
 fn every_event_is_counted() {
-    let counters = Counters::new();
+    let counters = Counters::default();
     for reason in Closed::ALL {
         counters.accepted();
         counters.closed(reason);
@@ -37,7 +37,7 @@ fn every_event_is_counted() {
 
 #[test]
 fn classes_of_accept_errors() {
-    let counters = Counters::new();
+    let counters = Counters::default();
     let check = |errno: Errno, class: AcceptError| {
         let before = counters.snapshot().accept_errors(class);
         assert_eq!(counters.accept_failed(&errno.into()), class);
@@ -54,7 +54,7 @@ fn classes_of_accept_errors() {
 
 #[test]
 fn counts_of_ended_threads_are_kept() {
-    let counters = Counters::new();
+    let counters = Counters::default();
     for _ in 0..3 {
         std::thread::scope(|scope| {
             scope.spawn(|| counters.received(5)).join().unwrap();
@@ -70,8 +70,8 @@ fn counts_of_ended_threads_are_kept() {
 
 #[test]
 fn servers_in_one_process_count_separately() {
-    let one = Counters::new();
-    let other = Counters::new();
+    let one = Counters::default();
+    let other = Counters::default();
     one.accepted();
     other.sent(7);
     assert_eq!(
@@ -88,7 +88,7 @@ fn servers_in_one_process_count_separately() {
 fn accepted_is_active_plus_closed() {
     // Connections are accepted by one thread and closed by another, as fibers and workers do.
     const CONNECTIONS: u64 = 20_000;
-    let counters = Counters::new();
+    let counters = Counters::default();
     let done = AtomicBool::new(false);
     let (hand_over, take_over) = std::sync::mpsc::sync_channel(16);
     std::thread::scope(|scope| {
@@ -119,7 +119,7 @@ fn accepted_is_active_plus_closed() {
 
 #[test]
 fn every_count_is_in_the_metrics() {
-    let counters = Counters::new();
+    let counters = Counters::default();
     counters.accepted();
     let mut out = MetricsWriter::default();
     counters.snapshot().write_to(&mut out);
@@ -141,7 +141,7 @@ fn every_count_is_in_the_metrics() {
 #[test]
 fn buckets_of_reply_durations() {
     // A value on the bound is within it, as Prometheus' `le` says.
-    let counters = Counters::new();
+    let counters = Counters::default();
     for (count, us) in [(1, 0), (1, 100), (1, 101), (1, 60_000_000), (2, 60_000_001)] {
         counters.replied(count, Duration::from_micros(us), 0);
     }

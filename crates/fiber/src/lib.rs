@@ -109,8 +109,8 @@
 //! # More than one cluster
 //!
 //! A runtime is a *cluster* of processors, and a process may have several: one for what blocks,
-//! say, so that connections do not feel it. [`ClusterHandle::run`] calls something there,
-//! [`move_to`] takes fibers that may move there. [`Runtime::add_processor`] and
+//! say, so that connections do not feel it. [`ClusterHandle::run`] calls something there.
+//! [`Runtime::add_processor`] and
 //! [`Runtime::remove_processor`] change a cluster while it runs.
 //!
 //! ```
@@ -190,7 +190,6 @@ pub use runtime::{Inspector, Runtime, RuntimeBuilder, Shutdown, run};
 pub use sched::block::{current, deadline, on_processor_stack, timeout, yield_now};
 pub use sched::fiber::{Fiber, Flow};
 pub use spawn::builder::{Builder, Scope, ScopedJoinHandle, scope, spawn, spawn_stackless};
-pub use spawn::clusters::move_to;
 pub use spawn::handle::ClusterHandle;
 pub use spawn::join_set::JoinSet;
 pub use spawn::packet::JoinHandle;

@@ -13,7 +13,6 @@
 //! Otherwise what is pinned and what is movable are served by age. For the pinned ones the age is
 //! that of the turn before: reading the counter for each would cost ten times what the rest does.
 
-mod depart;
 mod overflow;
 mod retire;
 
@@ -383,12 +382,6 @@ impl Processor {
         self.shared().running.store(0, Ordering::Relaxed);
         self.set_current(None);
         match ran {
-            Ran::Stepped(flow) if fiber.has_target() && self.depart(fiber, flow) => {}
-            Ran::Suspended(Suspend::Move) => {
-                if !self.depart(fiber, Flow::Yield) {
-                    self.make_ready(fiber);
-                }
-            }
             Ran::Stepped(Flow::Receive) if self.retiring.is_begun() => {
                 fiber.postpone_wait();
                 self.make_ready(fiber);

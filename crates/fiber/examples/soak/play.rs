@@ -177,7 +177,6 @@ impl Servers {
             datagrams: socket.local_addr().expect("it is bound"),
             directory: Arc::from(directory),
             abroad: abroad.clone(),
-            home: ClusterHandle::current().expect("the stage is a fiber"),
             shared: Arc::default(),
         };
         let udp = serve_datagrams(&socket);
@@ -185,7 +184,7 @@ impl Servers {
         let acceptors = (0..2 * ACCEPTORS)
             .map(|number| {
                 let listener = &listeners[number % 2];
-                (number, accept(number, listener, &handlers, &props))
+                (number, accept(number, listener, &handlers))
             })
             .collect();
         Servers {
@@ -212,7 +211,7 @@ impl Servers {
         for (number, acceptor) in &mut self.acceptors {
             if acceptor.is_finished() {
                 let listener = &self.listeners[*number % 2];
-                *acceptor = accept(*number, listener, &self.handlers, &self.props);
+                *acceptor = accept(*number, listener, &self.handlers);
             }
         }
     }
@@ -229,26 +228,14 @@ impl Servers {
 }
 
 /// An acceptor; it ends when it is cancelled, or the listener closed.
-fn accept(
-    number: usize,
-    listener: &Arc<TcpListener>,
-    handlers: &Handlers,
-    props: &Props,
-) -> JoinHandle<()> {
+fn accept(number: usize, listener: &Arc<TcpListener>, handlers: &Handlers) -> JoinHandle<()> {
     let (listener, handlers) = (Arc::clone(listener), Arc::clone(handlers));
-    let clusters = [props.home.clone(), props.abroad.clone()];
     let in_steps = number % 2 == 1;
     let builder = Builder::new().name("acceptor").processor(number);
     let accept = move || {
         while let Ok(stream) = listener.accept() {
             let handler = if in_steps {
-                let clusters = clusters.clone();
-                let dice = Dice::new(stream.peer_addr().map_or(0, |peer| peer.port().into()));
-                fiber::spawn_stackless(Echo {
-                    stream,
-                    clusters,
-                    dice,
-                })
+                fiber::spawn_stackless(Echo(stream))
             } else {
                 fiber::spawn(move || echo(stream))
             };
@@ -268,26 +255,17 @@ fn echo(stream: TcpStream) {
     }
 }
 
-/// The same as a stackless fiber, which waits for its input here or in another cluster.
-struct Echo {
-    stream: TcpStream,
-    clusters: [ClusterHandle; 2],
-    dice: Dice,
-}
+/// The same as a stackless fiber.
+struct Echo(TcpStream);
 
 impl Stackless for Echo {
     fn source(&self) -> Source<'_> {
-        self.stream.source()
+        self.0.source()
     }
 
     fn received(&mut self, input: io::Result<Input>) -> Flow {
         match input {
-            Ok(input) if !input.is_empty() && self.stream.write_all(&input).is_ok() => {
-                let target = &self.clusters[self.dice.below(2) as usize];
-                // One of them may be shut down by now: then it stays.
-                let _ = fiber::move_to(target);
-                Flow::Receive
-            }
+            Ok(input) if !input.is_empty() && self.0.write_all(&input).is_ok() => Flow::Receive,
             _ => Flow::Done,
         }
     }

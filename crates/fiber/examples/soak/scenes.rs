@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fiber::ClusterHandle;
 use fiber::fs::{self, File};
 use fiber::net::{TcpStream, UdpSocket, UnixDatagram, UnixStream, pipe};
 use fiber::process::{Command, Stdio};
-use fiber::{ClusterHandle, move_to};
 
 use crate::dice::Dice;
 use crate::locks;
@@ -22,7 +22,6 @@ pub(crate) struct Props {
     pub(crate) echo_stackless: SocketAddr,
     pub(crate) datagrams: SocketAddr,
     pub(crate) directory: Arc<Path>,
-    pub(crate) home: ClusterHandle,
     /// Another runtime's cluster.
     pub(crate) abroad: ClusterHandle,
     pub(crate) shared: Arc<locks::Shared>,
@@ -64,8 +63,6 @@ const SCENES: &[Scene] = &[
     offload,
     call_abroad,
     call_abroad,
-    go_abroad,
-    go_abroad,
     look_up,
     child,
 ];
@@ -328,19 +325,6 @@ fn call_abroad(dice: &mut Dice, props: &Props) -> io::Result<()> {
     });
     assert_eq!(sum, numbers.iter().map(|&n| u64::from(n)).sum::<u64>());
     fiber::checkpoint()
-}
-
-/// Who may move talks from over there; who is cancelled there does not come back.
-fn go_abroad(dice: &mut Dice, props: &Props) -> io::Result<()> {
-    match move_to(&props.abroad) {
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(()), // Pinned.
-        result => result?,
-    }
-    talk(dice, props)?;
-    file(dice, props)?;
-    move_to(&props.home)?;
-    assert_eq!(ClusterHandle::current().as_ref(), Some(&props.home));
-    Ok(())
 }
 
 fn look_up(_: &mut Dice, _: &Props) -> io::Result<()> {

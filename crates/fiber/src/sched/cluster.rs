@@ -189,10 +189,6 @@ impl Cluster {
         self.fiber_count.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.fiber_count.load(Ordering::Acquire) & CLOSED != 0
-    }
-
     /// Sends a message to the processor after `index` others that run, round and round. To none if
     /// the cluster has stopped.
     pub(crate) fn send_to_running(&self, index: usize, mut message: Message) {

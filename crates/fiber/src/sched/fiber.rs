@@ -70,21 +70,8 @@ pub(crate) struct Control {
     rare: OnceCell<Box<RareState>>,
     /// Whose stack it is on, where that has come to: for those who look.
     pub(super) look: Look,
-    /// Present cluster: changed only by the thread that has the fiber in hand. Kept alive by one of
-    /// the two below.
-    cluster: AtomicPtr<Cluster>,
     /// Keeps the shared halves of the processors alive as long as anything may unpark this fiber.
-    birthplace: Arc<Cluster>,
-    /// Touched only by the thread that has the fiber in hand.
-    migration: UnsafeCell<Option<Box<Migration>>>,
-}
-
-/// Clusters of a fiber that has moved, or is about to.
-struct Migration {
-    /// Cluster to go to when it may.
-    target: Option<Arc<Cluster>>,
-    /// Clusters that it has been in, each once: kept alive as [`Control::birthplace`] is.
-    visited: Vec<Arc<Cluster>>,
+    cluster: Arc<Cluster>,
 }
 
 /// State that few fibers need.
@@ -97,7 +84,7 @@ pub(super) struct RareState {
     traced: Cell<Option<Box<Backtrace>>>,
 }
 
-// SAFETY: `stackless`, `context`, `migration` and the cells are touched only by the processor that
+// SAFETY: `stackless`, `context` and the cells are touched only by the processor that
 // starts the fiber and then keeps it; a queue hands a control block to one processor at a time. The
 // rest is atomic or never changes.
 unsafe impl Sync for Control {}
@@ -165,8 +152,6 @@ pub(crate) enum Suspend {
     Park,
     /// Something on this processor (a completion, a timer) has my address and makes me ready.
     Wait,
-    /// Run me in the cluster that I named as my target.
-    Move,
 }
 
 /// Result of running a fiber.
@@ -213,9 +198,7 @@ impl Control {
             cancellation: Cancellation::default(),
             rare: OnceCell::new(),
             look,
-            cluster: AtomicPtr::new(Arc::as_ptr(&cluster).cast_mut()),
-            birthplace: cluster,
-            migration: UnsafeCell::new(None),
+            cluster,
         })
     }
 
@@ -272,15 +255,8 @@ impl Control {
         }
     }
 
-    /// Its present cluster.
     pub(crate) fn cluster(&self) -> &Cluster {
-        // SAFETY: the control block holds every cluster that this ever pointed to.
-        unsafe { &*self.cluster.load(Ordering::Acquire) }
-    }
-
-    /// True if it runs a [`Stackless`](crate::Stackless) value.
-    pub(crate) fn is_stackless(&self) -> bool {
-        self.is_stackless
+        &self.cluster
     }
 
     /// If `address` lies in the guard page of the fiber's stack: the length of that stack.
@@ -370,53 +346,6 @@ impl FiberRef {
             "a fiber that only says where it is goes on waiting"
         );
         control.rare.get()?.traced.take().map(|traced| *traced)
-    }
-
-    /// Names the cluster where it goes when its step is over, or it suspends for this; by the fiber
-    /// itself.
-    pub(crate) fn set_target(self, target: Option<Arc<Cluster>>) {
-        // SAFETY: the fiber runs, so its migration is its own, and nothing below calls code that
-        // looks at it.
-        let migration = unsafe { &mut *self.control().migration.get() };
-        if let Some(migration) = migration {
-            migration.target = target;
-        } else if target.is_some() {
-            let visited = Vec::new();
-            *migration = Some(Box::new(Migration { target, visited }));
-        }
-    }
-
-    /// True if it has named a target. By the processor that has just run it.
-    #[inline]
-    pub(crate) fn has_target(self) -> bool {
-        // SAFETY: the fiber is in the caller's hand (invariant).
-        let migration = unsafe { &*self.control().migration.get() };
-        migration
-            .as_ref()
-            .is_some_and(|migration| migration.target.is_some())
-    }
-
-    pub(crate) fn take_target(self) -> Option<Arc<Cluster>> {
-        // SAFETY: as in `has_target`.
-        let migration = unsafe { &mut *self.control().migration.get() };
-        migration.as_mut()?.target.take()
-    }
-
-    /// Puts it into this cluster. By the processor that has run it elsewhere.
-    pub(crate) fn enter(self, cluster: &Arc<Cluster>) {
-        // SAFETY: as in `has_target`.
-        let migration = unsafe { &mut *self.control().migration.get() };
-        let visited = &mut migration.as_mut().expect("it had a target").visited;
-        let birthplace = &self.control().birthplace;
-        let is_kept = visited
-            .iter()
-            .chain([birthplace])
-            .any(|kept| Arc::ptr_eq(kept, cluster));
-        if !is_kept {
-            visited.push(Arc::clone(cluster));
-        }
-        let address = Arc::as_ptr(cluster).cast_mut();
-        self.control().cluster.store(address, Ordering::Release);
     }
 
     /// After a step: begins the wait for the next one's input. `false` if there is nothing to wait

@@ -30,20 +30,6 @@ impl Cluster {
             .remove(control.id(), fiber, &control.registry_slot);
     }
 
-    /// Moves a fiber of this cluster to the list and the count of another; false if that is closed.
-    pub(crate) fn hand_over(&self, fiber: FiberRef, to: &Cluster) -> bool {
-        let control = fiber.control();
-        let slot = &control.registry_slot;
-        let admit = || to.count_in();
-        let moved = self
-            .registry
-            .hand_over(control.id(), fiber, slot, &to.registry, admit);
-        if moved {
-            self.fiber_finished();
-        }
-        moved
-    }
-
     /// Starts a fiber on this very processor: the one after `index` others that run, round and
     /// round.
     ///

@@ -79,35 +79,6 @@ impl<T: Copy + Debug + Eq> Registry<T> {
         lock(self.shard_of(id)).remove(item, slot);
     }
 
-    /// Moves an item to another registry if `admit` returns true. A walk through one of them finds
-    /// it there, or it is in the other by then.
-    pub(super) fn hand_over(
-        &self,
-        id: u64,
-        item: T,
-        slot: &AtomicU32,
-        to: &Registry<T>,
-        admit: impl FnOnce() -> bool,
-    ) -> bool {
-        let from = self.shard_of(id);
-        let to = to.shard_of(id);
-        assert!(!std::ptr::eq(from, to), "a move to where the fiber is");
-        // In the order of their addresses: others may go the other way.
-        let (mut from, mut to) = if std::ptr::from_ref(from) < std::ptr::from_ref(to) {
-            let from = lock(from);
-            (from, lock(to))
-        } else {
-            let to = lock(to);
-            (lock(from), to)
-        };
-        let admitted = admit();
-        if admitted {
-            from.remove(item, slot);
-            to.add(item, slot);
-        }
-        admitted
-    }
-
     /// Calls `f` with each item of shard `shard`, under its lock.
     pub(super) fn map<R>(&self, shard: usize, f: impl FnMut(T) -> R) -> Vec<R> {
         lock(&self.shards[shard]).items().map(f).collect()

@@ -36,7 +36,7 @@ impl FiberRef {
         match outcome {
             CoroutineResult::Yield(suspend) => {
                 look.enter(match suspend {
-                    Suspend::Yield | Suspend::Move => FiberState::Ready,
+                    Suspend::Yield => FiberState::Ready,
                     Suspend::Park | Suspend::Wait => FiberState::Waiting,
                 });
                 Ran::Suspended(suspend)

@@ -37,14 +37,9 @@ impl Cluster {
     /// The runtime has been shut down; the fiber is not taken.
     pub(crate) fn spawn(&self, fiber: FiberRef) -> io::Result<()> {
         self.admit(fiber)?;
-        self.push_arrived(fiber);
-        Ok(())
-    }
-
-    /// Makes a fiber ready that has just come, on whichever processor comes first.
-    pub(crate) fn push_arrived(&self, fiber: FiberRef) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         self.push_movable(fiber, next % self.open_places().len().max(1));
+        Ok(())
     }
 
     /// Makes a fiber ready that any processor may run: in a run queue of the calling processor or,

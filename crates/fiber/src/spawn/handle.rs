@@ -8,7 +8,7 @@ use crate::sched::processor;
 
 /// A cluster of processors, which belongs to a [`Runtime`](crate::Runtime): a handle, cheap to
 /// clone, from [`Runtime::cluster`](crate::Runtime::cluster). It does not keep the runtime: when
-/// that has been shut down, nothing can be spawned or moved there any more.
+/// that has been shut down, nothing can be spawned there any more.
 ///
 /// Fibers of a cluster share its processors and no others. So what may take long gets a cluster of
 /// its own: calls that block their thread, for instance, while the connections' processors go on.
@@ -23,9 +23,6 @@ use crate::sched::processor;
 ///     assert!(!text.is_empty());
 /// });
 /// ```
-///
-/// [Stackless](crate::Stackless) and [migratable](crate::Builder::migratable) fibers can go there
-/// themselves: see [`move_to`](crate::move_to).
 #[derive(Clone)]
 pub struct ClusterHandle(pub(crate) Arc<Cluster>);
 

@@ -110,7 +110,8 @@ impl Events {
         }
         let accepting = own.iter().chain([&distributed]).filter(|it| !it.is_empty());
         let accepting = (accepting.count(), options.accepts_many);
-        let (engine, bound) = EngineContext::new(start, open_dispatcher, accepting);
+        let (engine, bound) = EngineContext::over_sockets(start, accepting);
+        let open_dispatcher = Arc::new(open_dispatcher);
         let mut loops = Loops::new(&engine, bound);
         for at in 0..own.len() {
             loops.named.push((at.to_string(), LoopHandle::new()?));
@@ -125,14 +126,24 @@ impl Events {
                 Listeners::new(sockets, FIRST_LISTENER),
             );
             let has_file_threads = options.has_file_threads;
-            let make =
-                move || EventLoop::new(engine, own, inboxes, at, listeners, has_file_threads);
+            let open = Arc::clone(&open_dispatcher);
+            let make = move || {
+                EventLoop::new(
+                    engine,
+                    own,
+                    inboxes,
+                    at,
+                    listeners,
+                    has_file_threads,
+                    open()?,
+                )
+            };
             (loops.threads).spawn(format!("loop {at}"), make, EventLoop::run)?;
         }
         if !distributed.is_empty() {
             // The first one comes to the first loop.
             let mut last = options.loops - 1;
-            // A inbox has room for all that there may be.
+            // An inbox has room for all that there may be.
             let to_the_emptiest = move |accepted: Accepted| {
                 last = inboxes.emptiest(last);
                 inboxes.distribute(last, accepted);

@@ -36,9 +36,8 @@ use ::netstack::stack::{Backlog, ShardLimits};
 use ::netstack::tcp::TcpConfig;
 use session::Session;
 
-use super::admission::{Admission, Opens, Start};
-use super::pool::REFUSERS;
-use super::reactor::{ConnectionLimit, LoopHandle, Loops};
+use super::admission::{Opens, Start};
+use super::reactor::{EngineContext, LoopHandle, Loops};
 use crate::listen;
 use crate::messages;
 use crate::metrics::MetricsWriter;
@@ -126,37 +125,10 @@ impl fmt::Debug for NetstackInterface {
     }
 }
 
-/// What all loops share.
-struct EngineContext<O> {
-    admission: Admission<O>,
-    connection_limit: Arc<ConnectionLimit>,
-    listeners: Vec<NetstackListener>,
-}
-
-impl<O> EngineContext<O> {
-    fn new(
-        admission: Admission<O>,
-        listeners: Vec<NetstackListener>,
-        loops: usize,
-    ) -> EngineContext<O> {
-        let refusers = if admission.has_refusal() { REFUSERS } else { 0 };
-        let open_max = admission.shared.limits.connections_max;
-        EngineContext {
-            connection_limit: Arc::new(ConnectionLimit::new(
-                open_max.saturating_add(refusers),
-                loops,
-            )),
-            admission,
-            listeners,
-        }
-    }
-
-    /// Which listener takes a connection to this address.
-    fn listener_of(&self, own: IpAddr, port: u16) -> Option<usize> {
-        let is_it =
-            |listener: &NetstackListener| listener.address.port() == port && listener.takes(own);
-        self.listeners.iter().position(is_it)
-    }
+/// Returns the number of the listener that takes a connection to this address.
+fn listener_of(listeners: &[NetstackListener], own: IpAddr, port: u16) -> Option<usize> {
+    let takes = |it: &NetstackListener| it.address.port() == port && it.takes(own);
+    listeners.iter().position(takes)
 }
 
 /// How often it is told that the device cannot send, at most: frames may come all the while.
@@ -234,14 +206,16 @@ impl Netstacks {
             backlog,
             interface,
         } = opened;
-        let engine = Arc::new(EngineContext::new(start.admission, listeners, shards.len()));
+        let tls = listeners
+            .iter()
+            .map(|listener| listener.tls.clone())
+            .collect();
+        let accepting = (shards.len(), true);
+        let engine = EngineContext::new(start.admission, tls, usize::MAX, accepting);
+        let listeners: Arc<[_]> = listeners.into();
         let mut netstacks = Netstacks {
             // The kernel has no socket of it.
-            loops: Loops::behind(
-                &engine.connection_limit,
-                &engine.admission.shared,
-                Vec::new(),
-            ),
+            loops: Loops::new(&engine, Vec::new()),
             figures: Vec::new(),
             interface,
         };
@@ -250,8 +224,12 @@ impl Netstacks {
             netstacks.figures.push(Arc::clone(&figures));
             let name = at.to_string();
             netstacks.loops.named.push((name, Arc::clone(&own)));
-            let engine = Arc::clone(&engine);
-            let make = move || Ok(EventLoop::new(engine, own, figures, netstack, backlog));
+            let (engine, listeners) = (Arc::clone(&engine), Arc::clone(&listeners));
+            let make = move || {
+                Ok(EventLoop::new(
+                    engine, listeners, own, figures, netstack, backlog,
+                ))
+            };
             let name = format!("netstack {at}");
             netstacks.loops.threads.spawn(name, make, EventLoop::run)?;
         }

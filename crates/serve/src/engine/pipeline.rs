@@ -187,16 +187,19 @@ impl Pipeline {
         start: Start<O>,
         open_dispatcher: OpenDispatcher,
     ) -> io::Result<Pipeline> {
-        let (engine, bound) = EngineContext::new(start, open_dispatcher, (1, true));
+        let (engine, bound) = EngineContext::over_sockets(start, (1, true));
         let stages = Arc::new(Stages::<S>::new(&options)?);
-        let (gauges, mut loops) = (stages.gauges(), Loops::new(&engine, bound));
+        let gauges = stages.gauges();
+        let mut loops = Loops::new(&engine, bound);
+        let open = Arc::new(open_dispatcher);
         // The kernel signals one thread only what happens to a socket. fcntl(2), F_SETOWN
         let keeps_watch = !matches!(options.dispatcher, Mechanism::RtSig(_));
         for number in 0..stages.readers.len() {
             let (engine, stages, name) = (engine.clone(), stages.clone(), format!("read {number}"));
             let own = Arc::clone(&stages.readers[number].own);
             loops.named.push((name.clone(), own));
-            let make = move || Reader::new(engine, &stages, number, keeps_watch);
+            let open = Arc::clone(&open);
+            let make = move || Reader::new(engine, &stages, number, keeps_watch, open()?);
             loops.threads.spawn(name, make, Reader::run)?;
         }
         for number in 0..stages.writers.len() {
@@ -204,7 +207,8 @@ impl Pipeline {
                 (engine.clone(), stages.clone(), format!("write {number}"));
             let own = Arc::clone(&stages.writers[number].own);
             loops.named.push((name.clone(), own));
-            let make = move || Writer::new(engine, &stages, number);
+            let open = Arc::clone(&open);
+            let make = move || Writer::new(engine, &stages, number, open()?);
             loops.threads.spawn(name, make, Writer::run)?;
         }
         for number in 0..stages.session_threads {

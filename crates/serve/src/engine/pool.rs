@@ -196,7 +196,7 @@ impl<L, O> AcceptPool<L, O> {
         self.point(index).idle.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Wait for the next connection; `None` when the listener was closed, and the worker has been
+    /// Waits for the next connection; `None` when the listener was closed, and the worker has been
     /// counted out.
     pub(crate) fn accept<T>(
         &self,

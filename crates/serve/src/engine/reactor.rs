@@ -3,7 +3,7 @@
 //! `context` (shared by all threads of an engine) · `acceptor`, `listeners`, `connection_limit`,
 //! `accept_thread` (accepting) · `poller` (event sources of one loop: readiness, timers and the run
 //! queue) · `budget` (how far a connection goes in one turn) · `socket`, `output` (non-blocking
-//! calls) · `waker` (the part of a loop that other threads share) · `loops` (all loops, as the
+//! calls) · `waker`, `inbox` (the part of a loop that other threads share) · `loops` (all loops, as the
 //! server sees them) · `threads` · `counters`.
 
 mod accept_thread;
@@ -12,6 +12,7 @@ mod budget;
 mod connection_limit;
 mod context;
 mod counters;
+mod inbox;
 mod listeners;
 mod loops;
 mod output;
@@ -26,7 +27,8 @@ pub(crate) use accept_thread::Distribute;
 pub(crate) use acceptor::Acceptor;
 pub(crate) use budget::{LONG_LEN, LongUntil, SHARE_OF_TURN, STEPS_MAX, is_put_off, take_steps};
 pub(crate) use connection_limit::ConnectionLimit;
-pub(crate) use context::{EngineContext, OpenDispatcher, drop_session};
+pub(crate) use context::{EngineContext, LoopContext, OpenDispatcher, drop_session};
+pub(crate) use inbox::{Inbox, Message};
 pub(crate) use listeners::{Accepted, Listeners, Sockets, all_sockets, sockets};
 pub(crate) use loops::Loops;
 pub(crate) use output::output;

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use event::Mechanism;
 use rustix::event::{PollFd, PollFlags, poll};
 use session::{Now, Session};
 
@@ -38,7 +37,7 @@ struct Connection<S> {
 /// # Errors
 /// What the kernel says to a new thread and its descriptors.
 pub(crate) fn start<S: Session + 'static, O: Opens<S>>(start: Start<O>) -> io::Result<Loops> {
-    let (engine, bound) = EngineContext::new(start, Box::new(|| Mechanism::Poll.open()), (1, true));
+    let (engine, bound) = EngineContext::over_sockets(start, (1, true));
     let mut loops = Loops::new(&engine, bound);
     let begin = {
         let engine = Arc::clone(&engine);

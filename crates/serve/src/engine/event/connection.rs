@@ -1,22 +1,17 @@
-//! A connection of a loop. It does what its machine wants until it would have to wait, and says
-//! for what.
+//! One connection of a loop: its machine's actions, up to the next wait.
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
-use std::sync::Arc;
-use std::time::Instant;
 
-use session::{Now, Session};
+use session::Session;
 
-use super::inbox::{Inbox, Message};
-use crate::clock;
+use super::inbox::LoopContext;
 use crate::connection::{Action, Machine};
 use crate::engine::admission::{Admission, Opens};
 use crate::engine::reactor::{
-    HasWatch, LongUntil, SHARE_OF_TURN, Socket, Wait, Watch, is_put_off, output, take_steps,
+    HasWatch, LongUntil, Socket, Wait, Watch, is_put_off, output, take_steps,
 };
 use crate::file::DiskRead;
-use crate::jobs::Jobs;
 
 /// One connection.
 pub(super) struct Connection<S> {
@@ -24,9 +19,9 @@ pub(super) struct Connection<S> {
     pub(super) socket: Socket,
     pub(super) waits: Wait,
     pub(super) peer: Option<SocketAddr>,
-    /// Which of the server's listeners it came from.
+    /// Number of the server's listener that it came from.
     pub(super) listener: usize,
-    /// What the loop has told its dispatcher and its timers of it.
+    /// Registration with the poller.
     pub(super) watch: Watch,
 }
 
@@ -36,22 +31,8 @@ impl<S> HasWatch for Box<Connection<S>> {
     }
 }
 
-/// What the connections of a loop share.
-pub(super) struct LoopContext<S> {
-    /// What time it was at the last look.
-    pub(super) now: Now,
-    /// Until when this turn of the loop goes on with long work.
-    pub(super) long_until: Instant,
-    /// Where input is received: a session uses it at once, or the machine holds it.
-    pub(super) room: Vec<u8>,
-    pub(super) inbox: Arc<Inbox<S>>,
-    pub(super) jobs: Arc<Jobs>,
-    /// Whether threads read what is not in memory. Otherwise the loop waits for the disk.
-    pub(super) has_file_threads: bool,
-}
-
 impl<S: Session + 'static> Connection<S> {
-    /// Does what the machine wants until it would have to wait, and notes for what.
+    /// Does the machine's actions until one would have to wait. Notes and returns the wait.
     pub(super) fn drive(
         &mut self,
         context: &mut LoopContext<S>,
@@ -75,7 +56,7 @@ impl<S: Session + 'static> Connection<S> {
         self.waits
     }
 
-    /// Does one thing that the machine wants. Says how much that sent.
+    /// Does the next action. Returns the number of bytes sent.
     #[inline]
     fn step(
         &mut self,
@@ -97,9 +78,9 @@ impl<S: Session + 'static> Connection<S> {
                 {
                     return Break(Wait::Turn);
                 }
-                let room = machine.shared().memory.part_of(&mut context.room);
-                match socket.receive(room, until)? {
-                    Ok(len) => machine.handle_input(&context.room[..len], context.now),
+                let buffer = machine.shared().memory.part_of(&mut context.receive_buffer);
+                match socket.receive(buffer, until)? {
+                    Ok(len) => machine.handle_input(&context.receive_buffer[..len], context.now),
                     Err(error) => machine.handle_error(&error, context.now),
                 }
                 if is_long {
@@ -117,10 +98,12 @@ impl<S: Session + 'static> Connection<S> {
                 machine.handle_turn(context.update_clock());
             }
             Action::Work => {
-                let (job, inbox, name) = (machine.take_work(), context.inbox.clone(), watch.name);
-                let done = move |job| inbox.post(Message::Worked(name, job));
-                if let Err(error) = context.jobs.work(job, context.now, done) {
-                    machine.handle_error(&error, context.now);
+                let job = machine.take_work();
+                let LoopContext {
+                    inbox, jobs, now, ..
+                } = context;
+                if let Err(error) = inbox.work(jobs, watch.name, job, *now) {
+                    machine.handle_error(&error, *now);
                 }
             }
             Action::Nothing => return Break(Wait::Thread),
@@ -130,45 +113,14 @@ impl<S: Session + 'static> Connection<S> {
             }
             Action::Close(closed) => return Break(Wait::End(closed)),
             _ => {
-                let slow = slow(&context.inbox, &context.jobs, watch.name);
+                let LoopContext {
+                    inbox, jobs, now, ..
+                } = context;
+                let slow = |read: DiskRead| inbox.read(jobs, watch.name, read);
                 let slow = context.has_file_threads.then_some(slow);
-                return output(machine, socket, &mut context.now, long_until, slow);
+                return output(machine, socket, now, long_until, slow);
             }
         }
         Continue(0)
-    }
-}
-
-impl<S> LoopContext<S> {
-    /// Begins a turn of the loop.
-    pub(super) fn begin_turn(&mut self) {
-        self.update_clock();
-        self.long_until = self.now.monotonic + SHARE_OF_TURN;
-    }
-
-    /// Whether this turn has done its share of long work.
-    pub(super) fn is_late(&mut self) -> bool {
-        self.update_clock().monotonic >= self.long_until
-    }
-
-    pub(super) fn update_clock(&mut self) -> Now {
-        self.now = clock::now();
-        self.now
-    }
-}
-
-/// How a connection has a file read without waiting for it: a thread posts the piece.
-fn slow<S: Session + 'static>(
-    inbox: &Arc<Inbox<S>>,
-    jobs: &Arc<Jobs>,
-    name: u64,
-) -> impl FnOnce(DiskRead) {
-    move |read: DiskRead| {
-        inbox.count_slow_read();
-        let to = Arc::clone(inbox);
-        let call = move || to.post(Message::Read(name, read.run()));
-        if let Err(error) = jobs.hand_over(false, call) {
-            inbox.post(Message::Read(name, Err(error)));
-        }
     }
 }

@@ -6,28 +6,26 @@
 //!  └────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 
-mod lifetime;
-
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use event::{Interest, Ready};
+use event::{Dispatcher, Interest, Ready};
 use session::{Now, Session};
 use slab::Slab;
 
-use super::connection::{Connection, LoopContext};
-use super::inbox::{Inboxes, Message};
-use crate::clock;
+use super::connection::Connection;
+use super::inbox::{Inboxes, LoopContext, Message};
 use crate::counters::Closed;
 use crate::engine::admission::Opens;
 use crate::engine::reactor::{
     Accepted, Acceptor, EngineContext, FIRST_LISTENER, Listeners, LoopHandle, Poller, RECEIVE_LEN,
-    Wait, drop_session, slot_of,
+    SHARE_OF_TURN, Socket, Wait, drop_session, slot_of,
 };
 use crate::shared::{CUTTING, SERVING};
 
@@ -60,18 +58,15 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         number: usize,
         listeners: Listeners,
         has_file_threads: bool,
+        dispatcher: Box<dyn Dispatcher>,
     ) -> io::Result<EventLoop<S, O>> {
-        let mut poller = Poller::new(&engine, Arc::clone(&own))?;
+        let mut poller = Poller::new(&engine, Arc::clone(&own), dispatcher)?;
         let mut acceptor = Acceptor::new(listeners, &engine, Arc::clone(&own));
         acceptor.open(poller.dispatcher())?;
-        let now = clock::now();
         let context = LoopContext {
-            now,
-            long_until: now.monotonic,
-            room: vec![0; RECEIVE_LEN],
-            inbox: inboxes.of(number),
-            jobs: Arc::clone(&engine.admission.shared.jobs),
+            receive_buffer: vec![0; RECEIVE_LEN],
             has_file_threads,
+            ..LoopContext::new(inboxes.of(number), &engine.admission.shared.jobs)
         };
         Ok(EventLoop {
             engine,
@@ -141,7 +136,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         }
         let places: Vec<_> = self.connections.iter().map(|(at, _)| at).collect();
         for at in places {
-            self.tell(at, |connection, now| {
+            self.resume_with(at, |connection, now| {
                 connection.machine.handle_server_state(state, now)
             });
         }
@@ -158,8 +153,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
                     let connection = &mut self.connections[at];
                     connection.socket.is_ready(readiness);
                     match connection.waits {
-                        Wait::Input { .. } if readiness.is_readable() => self.go_on(at),
-                        Wait::Writable { .. } if readiness.is_writable() => self.go_on(at),
+                        Wait::Input { .. } if readiness.is_readable() => self.resume(at),
+                        Wait::Writable { .. } if readiness.is_writable() => self.resume(at),
                         // It would be reported again and again, for as long as it waits for
                         // something else.
                         _ if self.poller.is_level => self.unwatch(at),
@@ -183,7 +178,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
                         continue;
                     };
                     match job {
-                        Some(job) => self.tell(at, |connection, now| {
+                        Some(job) => self.resume_with(at, |connection, now| {
                             connection.machine.handle_worked(job, now);
                         }),
                         None => self.end(at, Closed::Error),
@@ -193,7 +188,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
                     let Some(at) = slot_of(&mut self.connections, name) else {
                         continue;
                     };
-                    self.tell(at, |connection, now| {
+                    self.resume_with(at, |connection, now| {
                         if let Err(error) = connection.socket.has_read(piece) {
                             connection.machine.handle_error(&error, now);
                         }
@@ -208,8 +203,9 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     fn run_queued(&mut self) {
         for _ in 0..self.poller.turns() {
             if let Some(at) = self.poller.take_turn(&mut self.connections) {
-                self.go_on(at);
+                self.resume(at);
             }
+            self.context.update_clock();
             if self.context.is_late() {
                 break;
             }
@@ -224,23 +220,23 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
             if self.poller.is_over(&mut connection.watch, until) {
                 // If a report was lost, this finds what it was about.
                 connection.socket.try_again();
-                self.go_on(at);
+                self.resume(at);
             }
         }
     }
 
     /// Goes on with a connection until it waits, and sees to it that it is heard of then.
     #[inline]
-    fn go_on(&mut self, at: usize) {
-        self.tell(at, |_, _| ());
+    fn resume(&mut self, at: usize) {
+        self.resume_with(at, |_, _| ());
     }
 
     /// Tells a connection something, and goes on with it.
     #[inline]
-    fn tell(&mut self, at: usize, told: impl FnOnce(&mut Connection<S>, Now)) {
+    fn resume_with(&mut self, at: usize, event: impl FnOnce(&mut Connection<S>, Now)) {
         let (connection, context) = (&mut self.connections[at], &mut self.context);
         let driven = catch_unwind(AssertUnwindSafe(|| {
-            told(connection, context.now);
+            event(connection, context.now);
             connection.drive(context, &self.engine.admission)
         }));
         // A session that panics is our mistake, and ends this connection only: the hook has
@@ -294,5 +290,81 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
 
     fn arm(&mut self, at: usize, until: Instant) {
         self.poller.arm(&mut self.connections[at].watch, until);
+    }
+}
+
+// ---- how connections come and leave
+
+impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
+    /// Begins to serve those that were distributed to this loop, and takes what has come to the listeners, as
+    /// far as there is time.
+    fn accept(&mut self) {
+        self.context.update_clock();
+        self.welcome_distributed();
+        let now = self.context.now.monotonic;
+        self.acceptor.begin_turn(now, self.poller.dispatcher());
+        loop {
+            let now = self.context.now.monotonic;
+            let dispatcher = self.poller.dispatcher();
+            let next = (self.acceptor).next(now, dispatcher, &self.engine.admission);
+            let Some(accepted) = next else { break };
+            match self.inboxes.place_for_one_of(self.number) {
+                own if own == self.number => self.let_in(accepted),
+                other => {
+                    self.own.counters.passed_on.add(1);
+                    self.inboxes.distribute(other, accepted);
+                }
+            }
+            self.context.update_clock();
+        }
+    }
+
+    fn welcome_distributed(&mut self) {
+        let until = self.context.now.monotonic + SHARE_OF_TURN;
+        while let Some(accepted) = self.distributed.pop_front() {
+            self.welcome(accepted);
+            if self.context.update_clock().monotonic >= until {
+                break;
+            }
+        }
+    }
+
+    /// Begins to serve a connection that this loop has accepted.
+    fn let_in(&mut self, accepted: Accepted) {
+        self.own.open.fetch_add(1, Ordering::Relaxed);
+        self.welcome(accepted);
+    }
+
+    /// Begins to serve a connection that is counted as this loop's, unless there is no room for
+    /// it.
+    fn welcome(&mut self, accepted: Accepted) {
+        let now = self.context.now;
+        let Some((accepted, mut machine)) = self.engine.welcome(accepted, now) else {
+            self.own.open.fetch_sub(1, Ordering::Relaxed);
+            return;
+        };
+        machine.handle_server_state(self.server_state, now);
+        let place = self.connections.vacant_entry();
+        let at = place.key();
+        place.insert(Box::new(Connection {
+            machine,
+            socket: Socket::new(accepted.socket, self.poller.trusts_short_reads()),
+            // Its long work is put off like that of others.
+            waits: Wait::Thread,
+            peer: accepted.peer,
+            listener: accepted.listener,
+            watch: self.poller.meet(at),
+        }));
+        self.own.counters.accepted.add(1);
+        self.resume(at);
+    }
+
+    /// Closes a connection and counts why.
+    fn end(&mut self, at: usize, closed: Closed) {
+        let connection = self.connections.remove(at);
+        self.poller
+            .forget(&connection.watch, connection.socket.as_fd());
+        self.own.open.fetch_sub(1, Ordering::Relaxed);
+        self.engine.end(connection, closed);
     }
 }

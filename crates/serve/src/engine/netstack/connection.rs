@@ -1,27 +1,20 @@
-//! A connection of a loop. It does what its machine wants until it would have to wait, and says
-//! for what.
+//! One connection of a loop: its machine's actions over the shard, up to the next wait.
 
+use std::convert::Infallible;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
-use std::time::Instant;
 
 use bytes::Bytes;
 use netstack::stack::{FlowId, Shard};
-use session::{Now, Session};
+use session::Session;
 
 use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
-use crate::clock;
 use crate::connection::{Action, FilePiece, Machine, Queues, Unacked};
 use crate::engine::admission::{Admission, Opens};
-use crate::engine::reactor::{
-    LONG_LEN, LongUntil, LoopHandle, SHARE_OF_TURN, Wait, is_put_off, take_steps,
-};
+use crate::engine::reactor::{self, LONG_LEN, LongUntil, Wait, is_put_off, take_steps};
 use crate::file;
-use crate::jobs::{Job, Jobs};
 
 /// One connection.
 pub(super) struct Connection<S> {
@@ -31,40 +24,28 @@ pub(super) struct Connection<S> {
     pub(super) retransmit: RetransmitBuffer,
     pub(super) file: FileReader,
     pub(super) waits: Wait,
-    /// Which of the listeners it came by.
+    /// Number of the listener that it came by.
     pub(super) listener: usize,
     /// It stands in the queue of those that have a turn coming.
     pub(super) is_queued: bool,
 }
 
-/// What the connections of a loop share.
-pub(super) struct LoopContext<S> {
-    /// What time it was at the last look.
-    pub(super) now: Now,
-    /// Until when this turn of the loop goes on with long work.
-    pub(super) long_until: Instant,
-    pub(super) buffer_pool: BufferPool,
-    pub(super) own: Arc<LoopHandle>,
-    pub(super) messages: Sender<Message<S>>,
-    pub(super) jobs: Arc<Jobs>,
-}
+/// State that the connections of one loop share. A shard accepts for itself, so no connection comes
+/// as a message.
+pub(super) type LoopContext<S> = reactor::LoopContext<FlowId, Infallible, S>;
 
-/// What other threads have for a connection. It has one coming at a time.
-pub(super) enum Message<S> {
-    /// Its session has worked; `None` if it panicked.
-    Worked(FlowId, Option<Job<S>>),
-    /// A piece of a file was read for it.
-    Read(FlowId, io::Result<Bytes>),
-}
+/// Messages to one loop.
+pub(super) type Message<S> = reactor::Message<FlowId, Infallible, S>;
 
-/// What is read from the page cache at a time, and held until it is acknowledged.
+/// Bytes to read from the page cache at a time. They are held until they are acknowledged.
 pub(super) const CACHED_PIECE_LEN: u64 = 256 * 1024;
 
 impl<S: Session + 'static> Connection<S> {
-    /// Does what the machine wants until it would have to wait, and notes for what.
+    /// Does the machine's actions until one would have to wait. Notes and returns the wait.
     pub(super) fn drive(
         &mut self,
         context: &mut LoopContext<S>,
+        buffer_pool: &mut BufferPool,
         shard: &mut Shard,
         admission: &Admission<impl Opens<S>>,
     ) -> Wait {
@@ -73,27 +54,27 @@ impl<S: Session + 'static> Connection<S> {
         let mut has_turn = matches!(self.waits, Wait::Turn);
         // Nor is its long work put off then.
         let until = (!has_turn).then_some(context.long_until);
-        let waits =
-            take_steps(
-                || match self.step(context, shard, admission, &mut has_turn, until) {
-                    Break(waits) if waits.is_over(context.now) => {
-                        if let Some(machine) = &mut self.machine {
-                            machine.handle_timeout(context.now);
-                        }
-                        Continue(0)
+        let waits = take_steps(|| {
+            match self.step(context, buffer_pool, shard, admission, &mut has_turn, until) {
+                Break(waits) if waits.is_over(context.now) => {
+                    if let Some(machine) = &mut self.machine {
+                        machine.handle_timeout(context.now);
                     }
-                    stepped => stepped,
-                },
-            );
+                    Continue(0)
+                }
+                stepped => stepped,
+            }
+        });
         self.waits = waits.unwrap_or(Wait::Turn);
         self.waits
     }
 
-    /// Does one thing that the machine wants. Says how much that sent.
+    /// Does the next action. Returns the number of bytes sent.
     #[inline]
     fn step(
         &mut self,
         context: &mut LoopContext<S>,
+        buffer_pool: &mut BufferPool,
         shard: &mut Shard,
         admission: &Admission<impl Opens<S>>,
         has_turn: &mut bool,
@@ -140,26 +121,28 @@ impl<S: Session + 'static> Connection<S> {
             }
             Action::Send { out, until, .. } => {
                 let cwnd = cwnd_of(shard, id);
-                if !retransmit.has_room(&context.buffer_pool, cwnd) {
+                if !retransmit.has_room(buffer_pool, cwnd) {
                     return Break(Wait::Writable { until });
                 }
-                let len = retransmit.take(&mut context.buffer_pool, cwnd, out);
+                let len = retransmit.take(buffer_pool, cwnd, out);
                 // What was taken at once took no time.
-                let now = match machine.is_timed() {
-                    true => context.update_clock(),
-                    false => context.now,
+                let now = if machine.is_timed() {
+                    context.update_clock()
+                } else {
+                    context.now
                 };
                 shard.queue(id, len);
                 machine.handle_sent(Ok(len), now);
                 return Continue(len);
             }
             Action::SendFile(piece) | Action::ReadFile(piece) => {
-                if !retransmit.has_room(&context.buffer_pool, cwnd_of(shard, id)) {
+                if !retransmit.has_room(buffer_pool, cwnd_of(shard, id)) {
                     return Break(Wait::Writable { until: piece.until });
                 }
-                let read = match file.is_at_rest() && file::has_changed(&piece) {
-                    true => Ok(Bytes::new()),
-                    false => file.read(&piece, context, id)?,
+                let read = if file.is_at_rest() && file::has_changed(&piece) {
+                    Ok(Bytes::new())
+                } else {
+                    file.read(&piece, context, id)?
                 };
                 machine.handle_read(read, context.update_clock());
             }
@@ -173,10 +156,11 @@ impl<S: Session + 'static> Connection<S> {
             }
             Action::Work => {
                 let job = machine.take_work();
-                let (messages, own) = (context.messages.clone(), Arc::clone(&context.own));
-                let done = move |job| post(&messages, &own, Message::Worked(id, job));
-                if let Err(error) = context.jobs.work(job, context.now, done) {
-                    machine.handle_error(&error, context.now);
+                let LoopContext {
+                    inbox, jobs, now, ..
+                } = context;
+                if let Err(error) = inbox.work(jobs, id, job, *now) {
+                    machine.handle_error(&error, *now);
                 }
             }
             Action::Nothing => return Break(Wait::Thread),
@@ -208,38 +192,19 @@ impl<S: Session + 'static> Connection<S> {
     }
 }
 
-impl<S> LoopContext<S> {
-    /// Begins a turn of the loop.
-    pub(super) fn begin_turn(&mut self) {
-        self.update_clock();
-        self.long_until = self.now.monotonic + SHARE_OF_TURN;
-    }
-
-    pub(super) fn update_clock(&mut self) -> Now {
-        self.now = clock::now();
-        self.now
-    }
-}
-
-/// Whether no more comes, and all that came was read.
+/// True if no more input comes, and all was read.
 fn has_input_ended(shard: &Shard, id: FlowId) -> bool {
     let has_ended = |it: &netstack::tcp::Connection| it.is_peer_closed() || it.end().is_some();
     let connection = shard.connection(id);
     connection.is_none_or(|it| has_ended(it) && it.readable_len() == 0)
 }
 
-/// What TCP may have under way.
+/// Bytes that TCP may have under way.
 pub(super) fn cwnd_of(shard: &Shard, id: FlowId) -> u64 {
     shard.connection(id).map_or(0, |tcp| tcp.cwnd())
 }
 
-/// Leaves a message at a loop. If that has ended, so has the connection.
-fn post<S>(messages: &Sender<Message<S>>, own: &LoopHandle, message: Message<S>) {
-    let _ = messages.send(message);
-    own.waker.ring();
-}
-
-/// How the file is read whose turn it is.
+/// State of the read of the file whose turn it is.
 #[derive(Default)]
 pub(super) enum FileReader {
     #[default]
@@ -280,15 +245,8 @@ impl FileReader {
         let Some(read) = file::on_disk(piece) else {
             return Continue(file::read_cached(piece, CACHED_PIECE_LEN));
         };
-        context.own.counters.slow_reads.add(1);
-        let (messages, own) = (context.messages.clone(), Arc::clone(&context.own));
-        let call = move || post(&messages, &own, Message::Read(id, read.run()));
-        match context.jobs.hand_over(false, call) {
-            Ok(()) => {
-                *self = FileReader::Away;
-                Break(Wait::Thread)
-            }
-            Err(error) => Continue(Err(error)),
-        }
+        context.inbox.read(&context.jobs, id, read);
+        *self = FileReader::Away;
+        Break(Wait::Thread)
     }
 }

@@ -6,17 +6,16 @@
 //!  └──────────────────────────── wait ◀──────────────────────────────────────── transmit ◀──┘
 //! ```
 
-mod lifetime;
-mod turns;
-
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use netstack::Netstack;
 use netstack::device::Device;
 use netstack::stack::frames::BURST_FRAMES_MAX;
@@ -25,19 +24,18 @@ use netstack::stack::{Backlog, FlowId, Pieces, Writer};
 use netstack::tcp::{End, Happened};
 use netstack::time::Instant as NetInstant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use session::Session;
+use session::{Now, Session};
 
-use super::connection::{Connection, LoopContext, Message, cwnd_of};
+use super::connection::{Connection, FileReader, LoopContext, Message, cwnd_of};
 use super::figures::Figures;
-use super::retransmit_buffer::BufferPool;
-use super::{Complaints, EngineContext};
-use crate::clock;
+use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
+use super::{Complaints, NetstackListener, listener_of};
+use crate::connection::Machine;
 use crate::counters::Closed;
 use crate::engine::admission::Opens;
-use crate::engine::reactor::{LoopHandle, Wait, drop_session};
+use crate::engine::reactor::{EngineContext, Inbox, LoopHandle, SHARE_OF_TURN, Wait, drop_session};
 use crate::memory::give_free_memory_back;
 use crate::shared::{CUTTING, SERVING};
-use lifetime::{ENDS_PATIENCE, HANDSHAKE_PATIENCE};
 
 /// How soon a frame is tried again that the device had no room for; and how long a loop leaves the
 /// device alone after an error, which would come back at once. Each further error doubles that up
@@ -45,14 +43,31 @@ use lifetime::{ENDS_PATIENCE, HANDSHAKE_PATIENCE};
 const DEVICE_PAUSE: Duration = Duration::from_millis(1);
 const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 
+/// How long handshakes under way may take when the server stops to listen.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long the last bytes of a connection that has ended may take to be acknowledged: some two
+/// minutes, as Linux gives a socket that nothing holds any more. tcp(7), `tcp_orphan_retries`
+const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long the line of a refusal may take to be acknowledged: a round trip, and a retransmission.
+/// The peer holds one of few places meanwhile.
+const LINE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the end of the server waits for the peers to acknowledge the ends of their connections.
+/// It is sent again meanwhile, and afterwards nothing is: a few of the shortest time-outs.
+const ENDS_PATIENCE: Duration = Duration::from_secs(1);
+
 /// See the [module page](self).
 pub(super) struct EventLoop<S, O, D> {
     engine: Arc<EngineContext<O>>,
+    listeners: Arc<[NetstackListener]>,
+    own: Arc<LoopHandle>,
     figures: Arc<Figures>,
     netstack: Netstack<D>,
     connections: Connections<S>,
     context: LoopContext<S>,
-    messages: Receiver<Message<S>>,
+    buffer_pool: BufferPool,
     /// Those that have a turn coming.
     turns: VecDeque<FlowId>,
     timers: TimerWheel,
@@ -66,7 +81,9 @@ pub(super) struct EventLoop<S, O, D> {
     has_more_to_accept: bool,
     /// It stands in the line of those that wait for room.
     is_in_line: bool,
-    /// What the server was doing at the last look.
+    // Empty between two turns, and kept for its memory.
+    messages: Vec<Message<S>>,
+    /// State of the server when it was last checked.
     server_state: u8,
     /// When the loop ends although peers have not acknowledged the ends of their connections; until
     /// the server is over, in the past.
@@ -124,13 +141,13 @@ impl<S> Connections<S> {
 impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
     pub(super) fn new(
         engine: Arc<EngineContext<O>>,
+        listeners: Arc<[NetstackListener]>,
         own: Arc<LoopHandle>,
         figures: Arc<Figures>,
         mut netstack: Netstack<D>,
         backlog: Backlog,
     ) -> EventLoop<S, O, D> {
-        let mut ports: Vec<u16> = engine
-            .listeners
+        let mut ports: Vec<u16> = listeners
             .iter()
             .map(|listener| listener.address.port())
             .collect();
@@ -139,16 +156,8 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         for &port in &ports {
             netstack.shard().listen(port, backlog);
         }
-        let (sender, messages) = mpsc::channel();
-        let now = clock::now();
-        let context = LoopContext {
-            now,
-            long_until: now.monotonic,
-            buffer_pool: BufferPool::default(),
-            own,
-            messages: sender,
-            jobs: Arc::clone(&engine.admission.shared.jobs),
-        };
+        let inbox = Arc::new(Inbox::new(Arc::clone(&own)));
+        let context = LoopContext::new(inbox, &engine.admission.shared.jobs);
         let start = engine.admission.shared.start;
         netstack
             .interface()
@@ -156,11 +165,14 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         let began_at = context.now.monotonic;
         EventLoop {
             engine,
+            listeners,
+            own,
             figures,
             netstack,
             connections: Connections(Vec::new()),
             context,
-            messages,
+            messages: Vec::new(),
+            buffer_pool: BufferPool::default(),
             turns: VecDeque::new(),
             timers: TimerWheel::new(),
             start,
@@ -211,12 +223,11 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
                 .cannot_send(error, self.context.now.monotonic);
         }
         self.rest_device(received.is_err() || transmitted.is_err());
-        if self.context.buffer_pool.has_lost_a_crowd() {
+        if self.buffer_pool.has_lost_a_crowd() {
             // Not on the loop, for which it takes too long. If it is refused, the memory stays.
             let _ = self.context.jobs.hand_over(false, give_free_memory_back);
         }
-        self.figures
-            .copy(&mut self.netstack, &self.context.buffer_pool);
+        self.figures.copy(&mut self.netstack, &self.buffer_pool);
     }
 
     fn rest_device(&mut self, has_failed: bool) {
@@ -224,7 +235,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             self.device_pause = Duration::ZERO;
             return;
         }
-        self.context.own.counters.errors.add(1);
+        self.own.counters.errors.add(1);
         let longer = 2 * self.device_pause;
         self.device_pause = longer.clamp(DEVICE_PAUSE, DEVICE_PAUSE_MAX);
     }
@@ -234,7 +245,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             return;
         }
         let patience = self.patience();
-        let waker = &self.context.own.waker;
+        let waker = &self.own.waker;
         // One that has failed reports that without end.
         let device = self.netstack.device().descriptor();
         let device = device.filter(|_| self.device_pause.is_zero());
@@ -250,11 +261,11 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             let _ = poll(&mut fds, Some(&timeout));
         });
         if !fds[0].revents().is_empty() {
-            waker.is_heard();
+            waker.reset();
         }
         let reports = fds.iter().filter(|fd| !fd.revents().is_empty()).count();
-        self.context.own.counters.waits.add(1);
-        self.context.own.counters.reports.add(reports as u64);
+        self.own.counters.waits.add(1);
+        self.own.counters.reports.add(reports as u64);
     }
 
     /// For how long nothing happens unless a frame or a message comes.
@@ -283,7 +294,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
 
     #[cfg(test)]
     pub(super) fn buffer_pool(&self) -> &BufferPool {
-        &self.context.buffer_pool
+        &self.buffer_pool
     }
 
     #[cfg(test)]
@@ -324,7 +335,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         }
         for id in self.connections.ids() {
             match self.is_served(id) {
-                true => self.tell(id, |machine, _, now| {
+                true => self.resume_with(id, |machine, _, now| {
                     machine.handle_server_state(state, now)
                 }),
                 false if state == CUTTING => self.abort(id),
@@ -340,21 +351,25 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
     }
 
     fn handle_messages(&mut self) {
-        while let Ok(message) = self.messages.try_recv() {
+        let mut messages = mem::take(&mut self.messages);
+        self.context.inbox.take(&mut messages);
+        for message in messages.drain(..) {
             match message {
+                Message::Accepted(never) => match never {},
                 // The connection was cut meanwhile.
                 Message::Worked(id, job) if !self.is_served(id) => drop_session(job),
                 Message::Worked(id, Some(job)) => {
-                    self.tell(id, |machine, _, now| machine.handle_worked(job, now));
+                    self.resume_with(id, |machine, _, now| machine.handle_worked(job, now));
                 }
                 Message::Worked(id, None) => self.end(id, Closed::Error),
-                Message::Read(id, piece) => self.tell(id, |machine, file, now| {
+                Message::Read(id, piece) => self.resume_with(id, |machine, file, now| {
                     if let Err(error) = file.has_read(piece) {
                         machine.handle_error(&error, now);
                     }
                 }),
             }
         }
+        self.messages = messages;
     }
 
     /// What has happened to connections.
@@ -368,7 +383,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             {
                 connection
                     .retransmit
-                    .release(&mut self.context.buffer_pool, tcp.released());
+                    .release(&mut self.buffer_pool, tcp.released());
             }
             let end = self.netstack.shard().end(id);
             if connection.machine.is_none() {
@@ -380,23 +395,278 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             match connection.waits {
                 // It has closed as we have, and that is what its input says.
                 _ if end.is_some_and(|end| end != End::Closed) => {
-                    self.tell(id, |machine, _, now| {
+                    self.resume_with(id, |machine, _, now| {
                         machine.handle_error(&io::ErrorKind::ConnectionReset.into(), now);
                     });
                 }
-                Wait::Input { .. } => self.go_on(id),
+                Wait::Input { .. } => self.resume(id),
                 Wait::Writable { .. } => {
                     let cwnd = cwnd_of(self.netstack.shard(), id);
-                    if connection
-                        .retransmit
-                        .has_room(&self.context.buffer_pool, cwnd)
-                    {
-                        self.go_on(id);
+                    if connection.retransmit.has_room(&self.buffer_pool, cwnd) {
+                        self.resume(id);
                     }
                 }
                 _ => {}
             }
         }
+    }
+}
+
+// ---- the run queue and the timers
+
+impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
+    /// A turn for each that waits for one now, or for as many as there is time for.
+    fn run_queued(&mut self) {
+        for _ in 0..self.turns.len() {
+            let Some(id) = self.turns.pop_front() else {
+                return;
+            };
+            if let Some(connection) = self.connections.get_mut(id) {
+                connection.is_queued = false;
+                self.resume(id);
+            }
+            self.context.update_clock();
+            if self.context.is_late() {
+                return;
+            }
+        }
+    }
+
+    fn expire_timers(&mut self) {
+        let now = self.now();
+        while let Some(index) = self.timers.expired(now) {
+            let Some(Some(connection)) = self.connections.0.get(index as usize) else {
+                continue;
+            };
+            let id = connection.id;
+            let Some(until) = connection.waits.until() else {
+                continue;
+            };
+            if until > self.context.now.monotonic {
+                // It was put off.
+                self.arm(id, until);
+            } else if connection.machine.is_some() {
+                self.resume(id);
+            } else {
+                self.abort(id);
+            }
+        }
+    }
+
+    /// Goes on with a connection until it waits.
+    #[inline]
+    fn resume(&mut self, id: FlowId) {
+        self.resume_with(id, |_, _, _| ());
+    }
+
+    /// Tells a connection something, and goes on with it, unless it has ended for the server.
+    #[inline]
+    fn resume_with(
+        &mut self,
+        id: FlowId,
+        event: impl FnOnce(&mut Machine<S>, &mut FileReader, Now),
+    ) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        if connection.machine.is_none() {
+            return;
+        }
+        let context = &mut self.context;
+        let pool = &mut self.buffer_pool;
+        let shard = self.netstack.shard();
+        let driven = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(machine) = &mut connection.machine {
+                event(machine, &mut connection.file, context.now);
+            }
+            connection.drive(context, pool, shard, &self.engine.admission)
+        }));
+        // A session that panics is our mistake, and ends this connection only: the hook has
+        // reported it.
+        match driven.unwrap_or(Wait::End(Closed::Error)) {
+            Wait::Input { until } | Wait::Writable { until } | Wait::Time { until } => {
+                self.arm(id, until);
+            }
+            Wait::Turn => {
+                if !mem::replace(&mut connection.is_queued, true) {
+                    self.turns.push_back(id);
+                }
+            }
+            Wait::Thread => {}
+            Wait::End(closed) => self.end(id, closed),
+        }
+    }
+
+    fn arm(&mut self, id: FlowId, until: Instant) {
+        let at = net_instant(self.start, until);
+        self.timers.arm(id.index() as u32, at);
+    }
+}
+
+// ---- how connections come and leave
+
+impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
+    /// Takes those whose handshake is complete, as far as there is room, and time.
+    fn accept(&mut self) {
+        self.has_more_to_accept = false;
+        let mut until = None;
+        let was_called = self.own.has_room.swap(false, Ordering::Acquire);
+        self.is_in_line &= !was_called;
+        while !self.is_in_line {
+            let Some((id, listener)) = self.held.take().or_else(|| self.next_accepted()) else {
+                break;
+            };
+            if !self.engine.connection_limit.has_room_for(&self.own) {
+                self.held = Some((id, listener));
+                self.is_in_line = true;
+                self.engine.admission.shared.counters.accept_paused();
+            } else if self.engine.connection_limit.enter() {
+                self.welcome(id, listener);
+                let now = self.context.update_clock().monotonic;
+                if now >= *until.get_or_insert(now + SHARE_OF_TURN) {
+                    self.has_more_to_accept = true;
+                    break;
+                }
+            } else {
+                self.held = Some((id, listener));
+            }
+        }
+        if was_called {
+            self.engine.connection_limit.pass_on();
+        }
+    }
+
+    fn next_accepted(&mut self) -> Option<(FlowId, usize)> {
+        let shard = self.netstack.shard();
+        for &port in &self.ports {
+            while let Some(id) = shard.accept(port) {
+                let listener = shard.tuple(id);
+                let listener =
+                    listener.and_then(|it| listener_of(&self.listeners, it.local, it.local_port));
+                match listener {
+                    Some(listener) => return Some((id, listener)),
+                    // Nothing listens at this address of the host.
+                    None => shard.abort(id),
+                }
+            }
+        }
+        None
+    }
+
+    /// Begins to serve a connection, unless there is no room for it.
+    fn welcome(&mut self, id: FlowId, listener: usize) {
+        let admission = &self.engine.admission;
+        let mut connection = Connection {
+            id,
+            machine: None,
+            retransmit: RetransmitBuffer::default(),
+            file: FileReader::default(),
+            // Its long work is put off like that of others.
+            waits: Wait::Thread,
+            listener,
+            is_queued: false,
+        };
+        if let Err(line) = admission.admit() {
+            // In the clear also where TLS is spoken, as memcached does.
+            let line = Bytes::from_static(line.as_bytes());
+            self.netstack.shard().queue(id, line.len() as u64);
+            connection.retransmit.put(&mut self.buffer_pool, line);
+            self.connections.insert(connection);
+            admission.refused();
+            return self.leave(id, LINE_PATIENCE);
+        }
+        let mut machine = self.engine.machine(listener, self.context.now);
+        machine.handle_server_state(self.server_state, self.context.now);
+        connection.machine = Some(machine);
+        self.connections.insert(connection);
+        // Replies leave whole: a session's output of a turn is handed over before a frame is made.
+        self.netstack.shard().set_nodelay(id, true);
+        self.own.counters.accepted.add(1);
+        self.resume(id);
+    }
+
+    /// Ends a connection for the server, and counts why.
+    fn end(&mut self, id: FlowId, closed: Closed) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        drop_session(connection.machine.take());
+        self.engine.admission.dismiss();
+        self.engine.admission.shared.counters.closed(closed);
+        // A peer that takes nothing is not sent what it has not taken.
+        match closed == Closed::TooSlow || self.server_state == CUTTING {
+            true => self.abort(id),
+            false => self.leave(id, LAST_BYTES_PATIENCE),
+        }
+    }
+
+    /// Sends the end of the stream. The connection stays until the peer has acknowledged all bytes,
+    /// which nothing else would send again, and keeps its place until then. It is reset if that
+    /// takes too long.
+    fn leave(&mut self, id: FlowId, patience: Duration) {
+        self.netstack.shard().finish(id);
+        let has_ended = self.netstack.shard().end(id).is_some();
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        if has_ended || connection.retransmit.is_empty() {
+            return self.part(id);
+        }
+        let until = self.context.now.monotonic + patience;
+        connection.waits = Wait::Time { until };
+        self.arm(id, until);
+    }
+
+    /// The peer has everything: the rest is the shard's.
+    fn part(&mut self, id: FlowId) {
+        let now = self.now();
+        self.netstack.shard().close(now, id);
+        self.forget(id);
+    }
+
+    /// Resets the connection.
+    fn abort(&mut self, id: FlowId) {
+        self.netstack.shard().abort(id);
+        self.forget(id);
+    }
+
+    fn forget(&mut self, id: FlowId) {
+        if let Some(place) = self.connections.0.get_mut(id.index()) {
+            if let Some(connection) = place.take() {
+                connection.retransmit.abandon(&mut self.buffer_pool);
+            }
+            self.timers.disarm(id.index() as u32);
+            self.engine.connection_limit.leave();
+        }
+    }
+
+    /// Ends with the handshakes that are under way.
+    fn stop_listening(&mut self) {
+        let now = self.context.now.monotonic;
+        let until = match self.acceptor {
+            Acceptor::Closed => return,
+            Acceptor::Closing(until) => until,
+            Acceptor::Open => {
+                for &port in &self.ports {
+                    self.netstack.shard().refuse_handshakes(port);
+                }
+                now + HANDSHAKE_PATIENCE
+            }
+        };
+        self.acceptor = Acceptor::Closing(until);
+        let shard = self.netstack.shard();
+        let mut left = self.ports.iter().map(|&port| shard.backlog_len(port));
+        if now < until && (left.any(|len| len > 0) || self.held.is_some()) {
+            return;
+        }
+        self.acceptor = Acceptor::Closed;
+        for &port in &self.ports {
+            self.netstack.shard().unlisten(port);
+        }
+        if let Some((id, _)) = self.held.take() {
+            self.netstack.shard().abort(id);
+        }
+        self.engine.connection_limit.has_closed();
     }
 }
 

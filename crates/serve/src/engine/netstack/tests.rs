@@ -21,6 +21,8 @@ use session::{Echo, FileRange, Next, Now, Opening, Outbox, Phase, Received, Shar
 use super::*;
 use crate::connection::DRAIN_GRACE;
 use crate::counters::Closed;
+use crate::engine::admission::Admission;
+use crate::engine::reactor::ConnectionLimit;
 use crate::limits::Limits;
 use crate::shared::Shared;
 
@@ -28,7 +30,7 @@ type Open<S> = Box<dyn Fn(Opening<'_>) -> S + Send + Sync>;
 
 /// A server and a client, and what is known of the server outside of its loop.
 struct World<S> {
-    worker: EventLoop<S, Open<S>, Pluggable>,
+    event_loop: EventLoop<S, Open<S>, Pluggable>,
     client: Netstack<Mem>,
     shared: Arc<Shared>,
     connection_limit: Arc<ConnectionLimit>,
@@ -74,7 +76,7 @@ impl<S: Session + 'static> World<S> {
             address: SocketAddr::new(address(1), PORT),
             tls: None,
         }];
-        let engine = Arc::new(EngineContext::new(admission, listeners, 1));
+        let engine = EngineContext::new(admission, vec![None], usize::MAX, (1, true));
         let (near, far) = mem::pair(Capabilities::offloading(1500), 1024);
         let near = Pluggable {
             link: Impair::new(near, link, link, 7),
@@ -86,8 +88,9 @@ impl<S: Session + 'static> World<S> {
         let backlog = Backlog::default();
         World {
             connection_limit: Arc::clone(&engine.connection_limit),
-            worker: EventLoop::new(
+            event_loop: EventLoop::new(
                 engine,
+                listeners.into(),
                 LoopHandle::new().unwrap(),
                 Arc::default(),
                 netstack,
@@ -105,7 +108,7 @@ impl<S: Session + 'static> World<S> {
 
     /// A turn of the server, and one of the client.
     fn step(&mut self) {
-        self.worker.turn();
+        self.event_loop.turn();
         self.step_client();
     }
 
@@ -159,7 +162,7 @@ impl<S: Session + 'static> World<S> {
         assert_eq!(String::from_utf8(reply).unwrap(), line);
     }
 
-    /// Wait for the end of the server's stream, with nothing before it.
+    /// Waits for the end of the server's stream, with nothing before it.
     fn read_end(&mut self, id: FlowId) {
         self.until("the end", |world| {
             let connection = world.client.shard().connection(id);
@@ -243,7 +246,7 @@ fn at_the_limit_others_wait_until_one_ends() {
     let second = world.connect();
     world.client.shard().write(second, b"second\n");
     world.ask(first, "first again\n");
-    world.until("it stands in line", |world| world.worker.is_in_line());
+    world.until("it stands in line", |world| world.event_loop.is_in_line());
     assert_eq!(world.closed(Closed::Peer), 0);
     world.close(first);
     assert_eq!(world.read(second, 7), b"second\n");
@@ -283,9 +286,9 @@ fn one_too_many_that_acknowledges_nothing_does_not_keep_its_place() {
     let (mut world, first) = full_engine();
     let mute = world.connect();
     world.step_client(); // Its SYN is under way.
-    world.worker.turn(); // It is half open.
+    world.event_loop.turn(); // It is half open.
     world.step_client(); // The handshake is complete, and the client says nothing from now on.
-    world.worker.turn();
+    world.event_loop.turn();
     assert_eq!(
         (world.closed(Closed::Refused), world.connection_limit.open()),
         (1, 2)
@@ -293,7 +296,7 @@ fn one_too_many_that_acknowledges_nothing_does_not_keep_its_place() {
     let deadline = Instant::now() + PATIENCE;
     while world.connection_limit.open() > 1 {
         assert!(Instant::now() < deadline, "it keeps its place");
-        world.worker.turn();
+        world.event_loop.turn();
     }
     world.until("a reset", |world| world.client.shard().end(mute).is_some());
     assert_eq!(world.client.shard().end(mute), Some(End::Reset));
@@ -344,7 +347,7 @@ fn a_reset_in_the_middle_of_a_reply_ends_the_connection_and_no_other() {
     assert!(world.read(second, 4 << 20) == pattern(4 << 20));
     // What the peer has acknowledged or never will counts no more for the limit of all.
     world.until("nothing under way", |world| {
-        world.worker.buffer_pool().len() == 0
+        world.event_loop.buffer_pool().len() == 0
     });
 }
 
@@ -383,7 +386,7 @@ fn a_connection_counts_as_open_until_its_last_bytes_are_acknowledged() {
     world.write(client, b"x");
     world.step_client();
     while world.closed(Closed::Session) == 0 {
-        world.worker.turn();
+        world.event_loop.turn();
     }
     assert_eq!(
         world.connection_limit.open(),
@@ -404,10 +407,10 @@ fn over_and_unheard() -> (World<Echo>, FlowId) {
     let deadline = Instant::now() + PATIENCE;
     while world.connection_limit.open() > 0 {
         assert!(Instant::now() < deadline, "it is not closed");
-        world.worker.turn();
+        world.event_loop.turn();
     }
     world.shared.server_state.cut();
-    world.worker.turn();
+    world.event_loop.turn();
     (world, idle)
 }
 
@@ -416,18 +419,18 @@ fn over_and_unheard() -> (World<Echo>, FlowId) {
 #[test]
 fn a_loop_that_is_over_still_sends_the_ends_of_its_connections() {
     let (mut world, idle) = over_and_unheard();
-    assert!(!world.worker.is_over());
+    assert!(!world.event_loop.is_over());
     world.read_end(idle);
-    world.until("the loop is over", |world| world.worker.is_over());
+    world.until("the loop is over", |world| world.event_loop.is_over());
 }
 
 #[test]
 fn a_loop_that_is_over_does_not_wait_for_ever_for_a_peer_that_acknowledges_no_end() {
     let (mut world, _idle) = over_and_unheard();
     let deadline = Instant::now() + PATIENCE;
-    while !world.worker.is_over() {
+    while !world.event_loop.is_over() {
         assert!(Instant::now() < deadline, "it waits for ever");
-        world.worker.turn();
+        world.event_loop.turn();
     }
 }
 
@@ -438,9 +441,9 @@ fn a_handshake_under_way_ends_when_the_server_stops_to_listen_and_none_begins() 
     world.ask(first, "the hosts know each other\n");
     let early = world.connect();
     world.step_client(); // Its SYN is under way.
-    world.worker.turn(); // It is half open.
+    world.event_loop.turn(); // It is half open.
     world.connection_limit.close();
-    world.worker.turn();
+    world.event_loop.turn();
     let late = world.connect();
     world.ask(early, "early\n");
     world.until("an end", |world| world.client.shard().end(late).is_some());
@@ -463,24 +466,24 @@ fn a_device_that_is_gone_is_tried_ever_more_rarely_and_one_that_is_back_at_once(
     let mut world = World::new(Limits::default(), || Echo);
     let client = world.connect();
     world.ask(client, "hello\n");
-    world.worker.device().is_gone = true;
+    world.event_loop.device().is_gone = true;
     let ms = Duration::from_millis;
     let mut pauses = Vec::new();
     for _ in 0..20 {
-        world.worker.turn();
-        let pause = world.worker.device_pause();
+        world.event_loop.turn();
+        let pause = world.event_loop.device_pause();
         // A timer may end it early, and nothing else.
-        let patience = world.worker.patience();
+        let patience = world.event_loop.patience();
         assert!((ms(1)..=pause).contains(&patience), "{patience:?}");
         pauses.push(pause);
     }
     assert_eq!(pauses[..4], [ms(1), ms(2), ms(4), ms(8)]);
     assert_eq!(pauses[7..], [ms(128); 13]);
-    world.worker.device().is_gone = false;
+    world.event_loop.device().is_gone = false;
     world.ask(client, "hello again\n");
-    world.worker.device().is_gone = true;
-    world.worker.turn();
-    assert_eq!(world.worker.device_pause(), ms(1));
+    world.event_loop.device().is_gone = true;
+    world.event_loop.turn();
+    assert_eq!(world.event_loop.device_pause(), ms(1));
 }
 
 /// Seen: over AF_XDP a server said nothing when its interface was down or deleted. Cause: its
@@ -490,14 +493,14 @@ fn a_device_that_takes_nothing_is_told_as_one_that_brings_nothing() {
     let mut world = World::new(Limits::default(), || Echo);
     let client = world.connect();
     world.ask(client, "hello\n");
-    assert!(!world.worker.complaints().is_told);
-    world.worker.device().takes_nothing = true;
+    assert!(!world.event_loop.complaints().is_told);
+    world.event_loop.device().takes_nothing = true;
     world.write(client, b"hello again\n");
-    world.until("a complaint", |world| world.worker.complaints().is_told);
-    world.worker.device().takes_nothing = false;
+    world.until("a complaint", |world| world.event_loop.complaints().is_told);
+    world.event_loop.device().takes_nothing = false;
     assert_eq!(world.read(client, 12), b"hello again\n");
     world.ask(client, "and again\n");
-    assert!(!world.worker.complaints().is_told);
+    assert!(!world.event_loop.complaints().is_told);
 }
 
 /// A device that can be taken away.

@@ -182,7 +182,7 @@ impl<T> Queue<T> {
         drop(state);
         self.has_come.notify_all();
         self.has_room.notify_all();
-        offerers.iter().for_each(|one| one.waker.ring());
+        offerers.iter().for_each(|one| one.waker.wake());
         rest.into_iter().map(|(item, _)| item).collect()
     }
 
@@ -201,14 +201,14 @@ impl<T> Queue<T> {
         for _ in 0..putters.min(count) {
             self.has_room.notify_one();
         }
-        offerers.iter().for_each(|one| one.waker.ring());
+        offerers.iter().for_each(|one| one.waker.wake());
     }
 
     fn wake_takers(&self, state: MutexGuard<'_, State<T>>, count: usize) {
         let takers = state.takers;
         drop(state);
         match &self.taker {
-            Some(taker) if count > 0 => taker.waker.ring(),
+            Some(taker) if count > 0 => taker.waker.wake(),
             _ => (0..takers.min(count)).for_each(|_| self.has_come.notify_one()),
         }
     }

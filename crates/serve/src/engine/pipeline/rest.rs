@@ -46,7 +46,7 @@ impl<S> Rest<S> {
         let is_expected = state.is_expected;
         drop(state);
         if is_expected {
-            self.reader.waker.ring();
+            self.reader.waker.wake();
         }
         None
     }

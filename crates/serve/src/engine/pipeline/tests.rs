@@ -307,7 +307,7 @@ fn nothing_is_accepted_while_the_queue_of_each_reader_is_full() {
     assert!(!to.has_room(&own));
     // It is the turn of the first, but only the second has room.
     stages.readers[1].queue.take(1, &mut Vec::new());
-    assert!(own.waker.is_rung(), "it is called when there is room");
+    assert!(own.waker.is_woken(), "it is called when there is room");
     assert!(to.has_room(&own));
     to.distribute(accepted());
     assert_eq!(lengths(), [1, 1]);

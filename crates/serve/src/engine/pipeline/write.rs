@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use event::{Interest, Ready};
+use event::{Dispatcher, Interest, Ready};
 use session::{Now, Session};
 use slab::Slab;
 
@@ -82,12 +82,13 @@ where
         engine: Arc<EngineContext<O>>,
         stages: &Stages<S>,
         number: usize,
+        dispatcher: Box<dyn Dispatcher>,
     ) -> io::Result<Writer<S, O>> {
         let writer = &stages.writers[number];
         let own = Arc::clone(&writer.own);
         let readers = stages.readers.iter();
         Ok(Writer {
-            poller: Poller::new(&engine, Arc::clone(&own))?,
+            poller: Poller::new(&engine, Arc::clone(&own), dispatcher)?,
             engine,
             queue: Arc::clone(&writer.queue),
             session: Outlet::new(&stages.sessions, &own),

@@ -84,7 +84,7 @@ impl<O, D: Distribute> AcceptThread<O, D> {
             }
             for Ready { token, .. } in reports.drain(..) {
                 match token.0 {
-                    WAKER => self.own.waker.is_heard(),
+                    WAKER => self.own.waker.reset(),
                     name => self.acceptor.is_ready(name),
                 }
             }

@@ -255,11 +255,10 @@ mod tests {
             listeners: bound,
             workers: None,
         };
-        let open = Box::new(|| Mechanism::Poll.open());
-        let (engine, listeners) = EngineContext::new(start, open, (1, accepts_many));
+        let (engine, listeners) = EngineContext::over_sockets(start, (1, accepts_many));
         let listeners = Listeners::new(all_sockets(&listeners).unwrap(), FIRST_LISTENER);
         let mut acceptor = Acceptor::new(listeners, &engine, LoopHandle::new().unwrap());
-        let mut dispatcher = engine.open_dispatcher().unwrap();
+        let mut dispatcher = Mechanism::Poll.open().unwrap();
         acceptor.open(&mut *dispatcher).unwrap();
         (engine, acceptor, dispatcher, address)
     }

@@ -101,7 +101,7 @@ impl ConnectionLimit {
         drop(waiting);
         if let Some(next) = next {
             next.has_room.store(true, Ordering::Release);
-            next.waker.ring();
+            next.waker.wake();
         }
     }
 
@@ -119,7 +119,7 @@ impl ConnectionLimit {
         self.accepting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Wait until all have.
+    /// Waits until all have.
     pub(crate) fn wait_until_closed(&self) {
         let deadline = Instant::now() + CLOSE_PATIENCE;
         while self.accepting.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {

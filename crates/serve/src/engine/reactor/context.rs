@@ -3,17 +3,22 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 use event::Dispatcher;
 use rustix::net::SendFlags;
 use session::{Now, Session};
 
+use super::budget::SHARE_OF_TURN;
 use super::connection_limit::ConnectionLimit;
+use super::inbox::Inbox;
 use super::listeners::Accepted;
+use crate::clock;
 use crate::connection::Machine;
 use crate::counters::Closed;
 use crate::engine::admission::{Admission, Start};
 use crate::engine::pool::REFUSERS;
+use crate::jobs::Jobs;
 use crate::listen::Bound;
 use crate::tls::Tls;
 
@@ -29,45 +34,52 @@ pub(crate) type OpenDispatcher = Box<dyn Fn() -> io::Result<Box<dyn Dispatcher>>
 pub(crate) struct EngineContext<O> {
     pub(crate) admission: Admission<O>,
     pub(crate) connection_limit: Arc<ConnectionLimit>,
-    /// By the number of the listener.
+    /// TLS of each listener, by its number.
     tls: Vec<Option<Arc<Tls>>>,
-    open_dispatcher: OpenDispatcher,
-    /// How many connections a thread accepts before it looks around again: the first time, and at
-    /// most.
+    /// Number of connections that a thread accepts before it looks around again: the first time,
+    /// and at most.
     pub(crate) accepts_per_turn: (usize, usize),
 }
 
 impl<O> EngineContext<O> {
-    /// `accepting`: how many threads accept, and whether they accept many at a time.
+    /// `connections_max` bounds the connections besides the limits. `accepting` is the number of
+    /// threads that accept, and whether they accept many at a time.
     pub(crate) fn new(
-        start: Start<O>,
-        open_dispatcher: OpenDispatcher,
+        admission: Admission<O>,
+        tls: Vec<Option<Arc<Tls>>>,
+        connections_max: usize,
         (accepting, accepts_many): (usize, bool),
+    ) -> Arc<EngineContext<O>> {
+        let connections_max = connections_max.min(admission.shared.limits.connections_max);
+        let refusers = if admission.has_refusal() { REFUSERS } else { 0 };
+        let open_max = connections_max.saturating_add(refusers);
+        Arc::new(EngineContext {
+            admission,
+            connection_limit: Arc::new(ConnectionLimit::new(open_max, accepting)),
+            tls,
+            accepts_per_turn: if accepts_many { ACCEPTS } else { (1, 1) },
+        })
+    }
+
+    /// The same for an engine that accepts from sockets, which are returned.
+    pub(crate) fn over_sockets(
+        start: Start<O>,
+        accepting: (usize, bool),
     ) -> (Arc<EngineContext<O>>, Vec<Bound>) {
         let Start {
             admission,
             listeners,
             workers,
         } = start;
-        let connections_max = admission.shared.limits.connections_max;
-        let connections_max = workers.map_or(connections_max, |few| few.min(connections_max));
-        let refusers = match admission.has_refusal() {
-            true => REFUSERS,
-            false => 0,
-        };
-        let open_max = connections_max.saturating_add(refusers);
-        let engine = EngineContext {
-            admission,
-            connection_limit: Arc::new(ConnectionLimit::new(open_max, accepting)),
-            tls: listeners.iter().map(|bound| bound.tls.clone()).collect(),
-            open_dispatcher,
-            accepts_per_turn: if accepts_many { ACCEPTS } else { (1, 1) },
-        };
-        (Arc::new(engine), listeners)
+        let tls = listeners.iter().map(|bound| bound.tls.clone()).collect();
+        let connections_max = workers.unwrap_or(usize::MAX);
+        let engine = EngineContext::new(admission, tls, connections_max, accepting);
+        (engine, listeners)
     }
 
-    pub(crate) fn open_dispatcher(&self) -> io::Result<Box<dyn Dispatcher>> {
-        (self.open_dispatcher)()
+    /// Creates the machine of a connection that was admitted.
+    pub(crate) fn machine<S: Session>(&self, listener: usize, now: Now) -> Machine<S> {
+        self.admission.machine(self.tls[listener].as_ref(), now)
     }
 
     /// The machine of a connection that was accepted. `None` if there is no room for it: it has
@@ -91,7 +103,7 @@ impl<O> EngineContext<O> {
             admission.refused();
             return None;
         }
-        let machine = admission.machine(self.tls[accepted.listener].as_ref(), now);
+        let machine = self.machine(accepted.listener, now);
         Some((accepted, machine))
     }
 
@@ -102,6 +114,51 @@ impl<O> EngineContext<O> {
         self.connection_limit.leave();
         self.admission.dismiss();
         self.admission.shared.counters.closed(closed);
+    }
+}
+
+/// State that the connections of one loop share: the clock, and the way to other threads.
+pub(crate) struct LoopContext<K, A, S> {
+    /// Time of the last clock reading.
+    pub(crate) now: Now,
+    /// End of long work in this turn of the loop.
+    pub(crate) long_until: Instant,
+    pub(crate) inbox: Arc<Inbox<K, A, S>>,
+    pub(crate) jobs: Arc<Jobs>,
+    /// Buffer for input: a session uses it at once, or its machine holds it.
+    pub(crate) receive_buffer: Vec<u8>,
+    /// Threads read files that are not in memory. Otherwise the loop waits for the disk.
+    pub(crate) has_file_threads: bool,
+}
+
+impl<K, A, S> LoopContext<K, A, S> {
+    /// A context without a buffer for input, whose files threads read.
+    pub(crate) fn new(inbox: Arc<Inbox<K, A, S>>, jobs: &Arc<Jobs>) -> LoopContext<K, A, S> {
+        let now = clock::now();
+        LoopContext {
+            now,
+            long_until: now.monotonic,
+            inbox,
+            jobs: Arc::clone(jobs),
+            receive_buffer: Vec::new(),
+            has_file_threads: true,
+        }
+    }
+
+    /// Begins a turn of the loop.
+    pub(crate) fn begin_turn(&mut self) {
+        self.update_clock();
+        self.long_until = self.now.monotonic + SHARE_OF_TURN;
+    }
+
+    /// True if this turn has done its share of long work.
+    pub(crate) fn is_late(&self) -> bool {
+        self.now.monotonic >= self.long_until
+    }
+
+    pub(crate) fn update_clock(&mut self) -> Now {
+        self.now = clock::now();
+        self.now
     }
 }
 

@@ -29,20 +29,11 @@ pub(crate) struct Loops {
 }
 
 impl Loops {
-    /// None yet.
+    /// No loops yet.
     pub(crate) fn new<O>(engine: &EngineContext<O>, bound: Vec<Bound>) -> Loops {
-        Loops::behind(&engine.connection_limit, &engine.admission.shared, bound)
-    }
-
-    /// The same for an engine with a engine of its own.
-    pub(crate) fn behind(
-        connection_limit: &Arc<ConnectionLimit>,
-        shared: &Arc<Shared>,
-        bound: Vec<Bound>,
-    ) -> Loops {
         Loops {
-            shared: Arc::clone(shared),
-            connection_limit: Arc::clone(connection_limit),
+            shared: Arc::clone(&engine.admission.shared),
+            connection_limit: Arc::clone(&engine.connection_limit),
             named: Vec::new(),
             accept_thread: None,
             threads: LoopThreads::default(),
@@ -83,7 +74,7 @@ impl Loops {
 
     /// The server has come to another stage of its life, or is to accept no more.
     pub(crate) fn wake(&self) {
-        self.all().for_each(|(_, one)| one.waker.ring());
+        self.all().for_each(|(_, one)| one.waker.wake());
     }
 
     /// Closes the listeners, and waits until that is done.

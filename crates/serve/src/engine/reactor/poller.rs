@@ -89,8 +89,11 @@ pub(crate) struct Poller {
 impl Poller {
     /// # Errors
     /// What the kernel says to the dispatcher.
-    pub(crate) fn new<O>(engine: &EngineContext<O>, own: Arc<LoopHandle>) -> io::Result<Poller> {
-        let mut dispatcher = engine.open_dispatcher()?;
+    pub(crate) fn new<O>(
+        engine: &EngineContext<O>,
+        own: Arc<LoopHandle>,
+        mut dispatcher: Box<dyn Dispatcher>,
+    ) -> io::Result<Poller> {
         let is_level = match dispatcher.trigger() {
             Trigger::Level => true,
             Trigger::Edge => false,
@@ -144,7 +147,7 @@ impl Poller {
         !self.is_level && !self.dispatcher.tells_end()
     }
 
-    /// Wait until something is reported, for at most so long; and no longer than reports are
+    /// Waits until something is reported, for at most so long; and no longer than reports are
     /// relied on, because that of the waker may be lost.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
         let timeout = [timeout, self.relies_for.0].into_iter().flatten().min();
@@ -172,7 +175,7 @@ impl Poller {
             let report = *self.reports.get(self.heard)?;
             self.heard += 1;
             match report.token.0 {
-                WAKER => self.own.waker.is_heard(),
+                WAKER => self.own.waker.reset(),
                 _ => return Some(report),
             }
         }
@@ -355,8 +358,13 @@ mod tests {
     #[test]
     fn what_was_for_one_that_has_left_is_not_for_the_next_at_its_place() {
         let (start, _shared, _) = start_at(&[], Limits::default(), || Echo);
-        let (engine, _) = EngineContext::new(start, Box::new(|| Mechanism::Poll.open()), (1, true));
-        let mut poller = Poller::new(&engine, LoopHandle::new().unwrap()).unwrap();
+        let (engine, _) = EngineContext::over_sockets(start, (1, true));
+        let mut poller = Poller::new(
+            &engine,
+            LoopHandle::new().unwrap(),
+            Mechanism::Poll.open().unwrap(),
+        )
+        .unwrap();
         let mut slots = Slab::new();
         let first = slots.insert(poller.meet(0));
         let name = slots[first].name;

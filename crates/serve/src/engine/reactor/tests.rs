@@ -428,12 +428,11 @@ fn nothing_is_looked_at_without_a_report_where_none_is_lost() {
         (Mechanism::RtSig(Overflow::Poll), true),
     ] {
         let (start, _shared, _) = start_at(&["127.0.0.1:0"], limits.clone(), || Echo);
-        let (engine, bound) =
-            EngineContext::new(start, Box::new(move || mechanism.open()), (1, true));
+        let (engine, bound) = EngineContext::over_sockets(start, (1, true));
         let own = LoopHandle::new().unwrap();
         let listeners = Listeners::new(all_sockets(&bound).unwrap(), FIRST_LISTENER);
         let mut acceptor = Acceptor::new(listeners, &engine, Arc::clone(&own));
-        let mut poller = Poller::new(&engine, own).unwrap();
+        let mut poller = Poller::new(&engine, own, mechanism.open().unwrap()).unwrap();
         acceptor.open(poller.dispatcher()).unwrap();
         assert_eq!(acceptor.wakes_at().is_some(), may_lose, "{mechanism}");
 
@@ -641,7 +640,7 @@ fn distribute(
     to: impl Distribute + Send + 'static,
 ) -> (Arc<LoopHandle>, impl FnOnce(), Arc<Shared>) {
     let (start, shared, _) = start_at(&[], Limits::default(), || Echo);
-    let (engine, _) = EngineContext::new(start, Box::new(|| Mechanism::Poll.open()), (1, true));
+    let (engine, _) = EngineContext::over_sockets(start, (1, true));
     let own = LoopHandle::new().unwrap();
     let socket = listener.as_fd().try_clone_to_owned().unwrap();
     rustix::io::ioctl_fionbio(&socket, true).unwrap();
@@ -661,13 +660,13 @@ fn distribute(
     let waker = Arc::clone(&own);
     let end = move || {
         engine.connection_limit.close();
-        waker.waker.ring();
+        waker.waker.wake();
         thread.join().unwrap();
     };
     (own, end, shared)
 }
 
-/// Wait until something is so.
+/// Waits until something is so.
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -730,13 +729,13 @@ fn nothing_is_accepted_while_there_is_no_room_where_it_goes() {
     wait_until("it pauses", || pauses() > 0);
     for _ in 0..CLIENTS {
         let waits = own.counters.waits.get();
-        own.waker.ring();
+        own.waker.wake();
         wait_until("it looks around", || own.counters.waits.get() > waits);
     }
     assert!(distributed.try_recv().is_err(), "there was no room for it");
     assert_eq!(pauses(), 1, "it is one pause");
     has_room.store(true, Ordering::SeqCst);
-    own.waker.ring();
+    own.waker.wake();
     for _ in 0..CLIENTS {
         distributed.recv_timeout(PATIENCE).expect("there is room");
     }

@@ -47,7 +47,7 @@ impl LoopThreads {
         builder.spawn(move || run_or_abort(run)).map(drop)
     }
 
-    /// Wait for all of them.
+    /// Waits for all of them.
     pub(crate) fn join(&mut self) {
         for thread in self.0.drain(..) {
             // A session may own the last handle on its server.

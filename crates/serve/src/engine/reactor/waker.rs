@@ -36,38 +36,38 @@ impl LoopHandle {
 ///
 /// ```text
 ///            lies down              rung: written to
-///  AWAKE ──────────────▶ ASLEEP ─────────────────────▶ RUNG
+///  AWAKE ──────────────▶ ASLEEP ─────────────────────▶ WOKEN
 ///    │ ▲                    │                            │
 ///    │ └────────────────────┴──────── gets up ───────────┤
 ///    └───────────────────── rung ────────────────────────┘
 /// ```
 #[derive(Debug)]
 pub(crate) struct LoopWaker {
-    waker: Waker,
+    fd: Waker,
     state: AtomicU8,
 }
 
 const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
 /// Since the loop got up for the last time.
-const RUNG: u8 = 2;
+const WOKEN: u8 = 2;
 
 impl LoopWaker {
     pub(crate) fn new() -> io::Result<LoopWaker> {
         Ok(LoopWaker {
-            waker: Waker::new()?,
+            fd: Waker::new()?,
             state: AtomicU8::new(AWAKE),
         })
     }
 
     /// Ends the present wait of the loop, or the next one. From any thread.
-    pub(crate) fn ring(&self) {
-        if self.state.swap(RUNG, Ordering::SeqCst) == ASLEEP {
-            self.waker.wake();
+    pub(crate) fn wake(&self) {
+        if self.state.swap(WOKEN, Ordering::SeqCst) == ASLEEP {
+            self.fd.wake();
         }
     }
 
-    /// Wait for at most `timeout`, or not at all if it has been rung since the last wait. The loop
+    /// Waits for at most `timeout`, or not at all if it has been rung since the last wait. The loop
     /// looks at what it was rung for **afterwards**: what is rung for later ends the next wait. The
     /// swap makes seen what was done before the waker was rung.
     pub(crate) fn wait<R>(
@@ -88,19 +88,19 @@ impl LoopWaker {
 
     /// It was reported: it was written to, now or during an earlier wait that ended for another
     /// reason.
-    pub(crate) fn is_heard(&self) {
-        self.waker.reset();
+    pub(crate) fn reset(&self) {
+        self.fd.reset();
     }
 
     #[cfg(test)]
-    pub(crate) fn is_rung(&self) -> bool {
-        self.state.load(Ordering::SeqCst) == RUNG
+    pub(crate) fn is_woken(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == WOKEN
     }
 }
 
 impl AsFd for LoopWaker {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.waker.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -116,22 +116,22 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_is_woken_once_however_often_it_is_rung_for() {
+    fn a_sleeper_is_woken_once_however_often_it_is_woken_for() {
         let waker = LoopWaker::new().unwrap();
         waker.wait(None, |timeout| {
             assert_eq!(timeout, None);
-            waker.ring();
-            waker.ring();
+            waker.wake();
+            waker.wake();
         });
         assert!(is_written_to(&waker));
-        waker.is_heard();
+        waker.reset();
         assert!(!is_written_to(&waker));
     }
 
     #[test]
-    fn one_that_is_awake_is_rung_for_without_a_system_call_and_does_not_sleep() {
+    fn one_that_is_awake_is_woken_for_without_a_system_call_and_does_not_sleep() {
         let waker = LoopWaker::new().unwrap();
-        waker.ring();
+        waker.wake();
         assert!(!is_written_to(&waker));
         waker.wait(None, |timeout| assert_eq!(timeout, Some(Duration::ZERO)));
         // It has looked around since.

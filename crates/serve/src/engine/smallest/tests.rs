@@ -35,7 +35,7 @@ impl World {
         connect(self.address)
     }
 
-    /// Wait until so many connections are open.
+    /// Waits until so many connections are open.
     fn wait_for_count(&self, count: usize) {
         let deadline = Instant::now() + PATIENCE;
         while self.engine.connection_count() != count {

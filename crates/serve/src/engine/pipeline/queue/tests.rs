@@ -13,7 +13,7 @@ fn own() -> Arc<LoopHandle> {
     LoopHandle::new().unwrap()
 }
 
-/// Wait until the queue has counted as the test expects.
+/// Waits until the queue has counted as the test expects.
 fn wait_until<T>(queue: &Queue<T>, is_so: impl Fn(Counted) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so(queue.counted()) {
@@ -29,11 +29,11 @@ fn what_finds_it_full_stays_in_line_and_is_called_when_there_is_room() {
     queue.offer(&mut line, &own);
     assert_eq!(line, [4, 5]);
     assert!(!queue.has_room(&own));
-    assert!(!own.waker.is_rung());
+    assert!(!own.waker.is_woken());
     let mut batch = Vec::new();
     assert!(queue.take(2, &mut batch), "one more");
     assert_eq!(batch, [1, 2]);
-    assert!(own.waker.is_rung());
+    assert!(own.waker.is_woken());
     queue.offer(&mut line, &own);
     assert!(!queue.take(9, &mut batch), "no more");
     assert_eq!(batch, [1, 2, 3, 4, 5]);
@@ -89,7 +89,7 @@ fn a_queue_that_is_closed_gives_back_what_is_in_it_and_takes_nothing() {
         assert_eq!(queue.close(), [0, 1]);
         assert_eq!(putting.join().unwrap(), [10, 11]);
     });
-    assert!(own.waker.is_rung(), "what waits in line hears of it");
+    assert!(own.waker.is_woken(), "what waits in line hears of it");
     queue.offer(&mut rest, &own);
     assert_eq!(rest, [2, 3, 4]);
     assert!(!queue.wait(1, 1, true, &mut Vec::new()));

@@ -7,7 +7,7 @@ use fiber::fs::{AlignedBuffer, DIRECT_ALIGNMENT};
 
 use crate::metrics::MetricsWriter;
 
-/// How much is read from the disk at a time, at most.
+/// Most bytes to read from the disk at a time.
 pub(crate) const PIECE_LEN_MAX: u64 = 1024 * 1024;
 
 /// A buffer gets at most this part of what is left, so that some is left however many are out.
@@ -17,7 +17,7 @@ const PART: usize = 4;
 /// the others.
 const SLOW_PART: usize = 2;
 
-/// Where nothing worth having is left, a buffer is this long and does not count. Peers that do not
+/// Length of a buffer that does not count, for when nothing worth having is left. Peers that do not
 /// read pin their buffers until they time out: one each, and under the netstack as many as are
 /// under way to them.
 const SMALL_LEN: usize = (16 << 10) + DIRECT_ALIGNMENT;
@@ -34,9 +34,9 @@ pub(crate) struct Buffers {
 /// INVARIANT: `out_len + kept_len <= len_max`.
 struct Books {
     len_max: usize,
-    /// Of the buffers that are out and count.
+    /// Bytes of the buffers that are out and count.
     out_len: usize,
-    /// Of these, the oldest first.
+    /// Bytes of `kept`, which has the oldest first.
     kept_len: usize,
     kept: Vec<AlignedBuffer>,
     small: u64,
@@ -75,7 +75,7 @@ impl Buffers {
         out.gauge("weft_file_buffers_bytes", help, &[], len as f64);
         let help = "How many bytes those buffers may have together.";
         out.gauge("weft_file_buffers_max_bytes", help, &[], len_max as f64);
-        let help = "Reads into a small buffer beside that, because the limit left no room.";
+        let help = "Reads into a small buffer beside that, because the limit left no space.";
         out.counter("weft_file_buffers_small_total", help, &[], small);
     }
 
@@ -130,7 +130,7 @@ impl Buffers {
 }
 
 impl Books {
-    /// How much of what is wanted there is, if that is worth having.
+    /// Returns how much of the wanted length is left, if that is worth having.
     fn grant(&self, wanted_len: usize, is_slow: bool) -> Option<usize> {
         let len_max = self.len_max / if is_slow { SLOW_PART } else { 1 };
         let part = len_max.saturating_sub(self.out_len) / PART;
@@ -198,7 +198,7 @@ mod tests {
     /// were of one length, for each thread, and malloc's. Cure: they are as long as what is read,
     /// their sum has a limit, and each is a mapping that goes when it goes.
     #[test]
-    fn buffers_are_as_long_as_what_is_read_and_have_a_limit() {
+    fn buffers_fit_the_read_and_have_a_limit() {
         let buffers = buffers();
         let out_len = || buffers.books().out_len;
         drop(buffers.take(1000, false).unwrap());
@@ -219,7 +219,7 @@ mod tests {
 
     /// Whatever the limit, and however many slow peers there are.
     #[test]
-    fn slow_peers_leave_the_others_half_of_the_limit() {
+    fn slow_peers_leave_half_of_the_limit() {
         for len_max in [1 << 20, 70_000_000 / 12, LEN_MAX, 64 << 20] {
             for count in [0, 1, 2, 31, 59, 60, 75, 76, 500] {
                 for len in [1, 16 << 10, 64 << 10, 200_000, PIECE_LEN_MAX / 2] {
@@ -251,7 +251,7 @@ mod tests {
     /// when they came back, and counted when they were lent again. Cure: they are not kept, and
     /// what is not granted is not taken from those that are.
     #[test]
-    fn slow_peers_leave_the_others_half_however_often_they_give_back() {
+    fn slow_peers_that_give_back_leave_half() {
         let buffers = buffers();
         for round in 0..20 {
             let slow: Vec<_> = (0..600)
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_kept_stay_within_their_part_and_make_room_for_those_in_use() {
+    fn kept_buffers_yield_to_those_in_use() {
         let buffers = buffers();
         let kept_len = || buffers.books().kept_len;
         let many: Vec<_> = (0..40)

@@ -50,14 +50,14 @@ pub use pipeline::PipelineOptions;
 pub use thread::THREADS_MAX;
 use thread::Threads;
 
-/// What carries the connections.
+/// Concurrency model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// A fiber per connection.
     Fiber {
-        /// How many processors run them.
+        /// Number of processors that run them.
         processors: usize,
-        /// What is under them.
+        /// Back end of the runtime.
         backend: BackendChoice,
     },
     /// A kernel thread per connection.
@@ -115,7 +115,7 @@ pub(crate) enum Running {
     Netstack(Netstacks),
 }
 
-/// What holds the connections of each.
+/// Calls a method on the holder of the engine's connections.
 macro_rules! each {
     ($self:ident, $holder:ident => $call:expr) => {
         match $self {
@@ -174,7 +174,7 @@ impl Running {
         }
     }
 
-    /// What it is doing now, for people: lines, each with its end.
+    /// Describes what it is doing now, for people, in lines.
     pub(crate) fn dump(&self) -> String {
         match self {
             Running::Fiber(fibers) => fibers.dump(),
@@ -188,7 +188,7 @@ impl Running {
         }
     }
 
-    /// What it counts beyond what all engines do.
+    /// Writes the counters that not all engines have.
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         match self {
             Running::Fiber(fibers) => fibers.write_metrics(out),

@@ -19,7 +19,7 @@ use session::FileRange;
 use crate::buffers::{Buffer, Buffers, PIECE_LEN_MAX};
 use crate::connection::FilePiece;
 
-/// Whether a piece is to be looked at, and is not what it was.
+/// True if a piece is to be checked, and the file has changed.
 pub(crate) fn has_changed(piece: &FilePiece<'_>) -> bool {
     piece.checks_file && !piece.range.file.is_unchanged().unwrap_or(false)
 }
@@ -30,7 +30,8 @@ pub(crate) fn has_changed(piece: &FilePiece<'_>) -> bool {
 /// It is one rule for all engines, whether the bytes go to a socket, into TLS or into a netstack: a
 /// disk that allows so many reads a second allows no more of them if they are short.
 pub(crate) fn on_disk(piece: &FilePiece<'_>) -> Option<DiskRead> {
-    let (range, len) = (piece.range, piece.len.min(PIECE_LEN_MAX));
+    let range = piece.range;
+    let len = piece.len.min(PIECE_LEN_MAX);
     let next = range.range.start..range.range.start + len;
     if is_cached_whole(range) || fiber::fs::is_cached(range.file.as_fd(), next) {
         return None;
@@ -46,14 +47,14 @@ pub(crate) fn on_disk(piece: &FilePiece<'_>) -> Option<DiskRead> {
 /// Files up to this length are looked at whole.
 const LOOKED_AT_LEN_MAX: u64 = 4 * 1024 * 1024;
 
-/// What was in the page cache this long ago, and is being asked for, still is: the kernel evicts
-/// what has not been used for seconds. (If it ever is not, one request waits for the disk with the
-/// processor.)
+/// Age of a positive answer that is believed: the kernel evicts pages that have not been used for
+/// seconds. (If it ever is not, one request waits for the disk with the processor.)
 const CACHED_AGE_MAX: Duration = Duration::from_millis(50);
 
-/// Whether all of a file of moderate length is in the page cache.
+/// True if all of a file of moderate length is in the page cache.
 fn is_cached_whole(range: &FileRange) -> bool {
-    let (file, len) = (&range.file, range.file.stamp().len);
+    let file = &range.file;
+    let len = range.file.stamp().len;
     if len > LOOKED_AT_LEN_MAX {
         return false;
     }
@@ -80,13 +81,14 @@ pub(crate) struct DiskRead {
 impl DiskRead {
     /// The file past the page cache, if that is how it is read.
     fn direct(&self) -> Option<BorrowedFd<'_>> {
-        match self.range.keep {
-            true => None,
-            false => self.range.file.direct(),
+        if self.range.keep {
+            None
+        } else {
+            self.range.file.direct()
         }
     }
 
-    /// Whether it goes past the page cache.
+    /// True if it bypasses the page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.direct().is_some()
     }
@@ -131,7 +133,8 @@ fn read(
     mut buffer: Buffer,
 ) -> io::Result<Bytes> {
     const ALIGNMENT: u64 = DIRECT_ALIGNMENT as u64;
-    let (start, len) = (range.range.start, len_max.min(buffer.piece_len()));
+    let start = range.range.start;
+    let len = len_max.min(buffer.piece_len());
     let (file, skipped, wanted) = match direct {
         None => (range.file.as_fd(), 0, len),
         Some(direct) => {
@@ -139,8 +142,8 @@ fn read(
             (direct, skipped, (skipped + len).next_multiple_of(ALIGNMENT))
         }
     };
-    let room = &mut buffer.bytes()[..wanted as usize];
-    let read = fiber::fs::read_at(file, room, start - skipped)?;
+    let space = &mut buffer.bytes()[..wanted as usize];
+    let read = fiber::fs::read_at(file, space, start - skipped)?;
     let end = read.min((skipped + len) as usize);
     let has_last = start - skipped + end as u64 >= range.range.end;
     if has_last && !range.file.is_unchanged()? {
@@ -165,15 +168,15 @@ impl AsRef<[u8]> for ReadPiece {
     }
 }
 
-/// How much is read from the page cache at a time to be copied into a socket, or sealed.
+/// Bytes to read from the page cache at a time, to be copied into a socket, or encrypted.
 pub(crate) const COPIED_PIECE_LEN: u64 = 64 * 1024;
 
-/// How many reads past the page cache are under way at once: as many as there are threads for them
-/// where a ring does not read. A fiber gives its turn back when it runs again, on a busy processor
-/// some milliseconds after the disk was done. Reads that wait for their turn hold no buffer.
+/// Number of concurrent reads past the page cache: as many as there are threads for them where a
+/// ring does not read. A fiber gives its turn back when it runs again, on a busy processor some
+/// milliseconds after the disk was done. Reads that wait for their turn hold no buffer.
 static DIRECT_READS: Semaphore = Semaphore::new(32);
 
-/// How long one waits for its turn at a time. A disk may hang.
+/// Longest wait for a place among them. A disk may hang.
 const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -201,7 +204,7 @@ pub(crate) mod tests {
     /// Seen: on a disk that allows 1,000 reads a second, files that are not in memory took 2.9
     /// reads each. Cause: pieces of 256 KiB. Cure: a file of up to 1 MiB is one read.
     #[test]
-    fn a_rare_file_of_up_to_a_mebibyte_is_one_read() {
+    fn a_rare_file_is_one_read() {
         let content: Vec<u8> = (0..921_600_u32).map(|at| (at / 7) as u8).collect();
         let file = file_on_disk(&content);
         let shared = SharedFile::try_from(file.reopen().unwrap()).unwrap();

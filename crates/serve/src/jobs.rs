@@ -29,7 +29,7 @@ use crate::metrics::MetricsWriter;
 /// connection ends meanwhile, the job may be dropped as well as brought back.
 pub(crate) struct Job<S> {
     pub(crate) session: S,
-    /// Whether it waits for something to happen, however long that takes.
+    /// It waits for something to happen, however long that takes.
     pub(crate) waits: bool,
 }
 
@@ -196,7 +196,7 @@ mod tests {
     /// crawls share, for as long as it watched. Cause: what waits for something to happen was work
     /// like any other. Cure: it says so, and waits on a thread of its own.
     #[test]
-    fn what_waits_for_something_does_not_keep_jobs_waiting() {
+    fn waiting_jobs_do_not_delay_others() {
         let jobs = Arc::new(Jobs::new(1000));
         let end = Arc::new((Mutex::new(false), Condvar::new()));
         for _ in 0..2 * fiber::offload_counters().threads_max {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What a peer may take of the server, and for how long.
+/// Limits on the resources that a peer may use, and for how long.
 ///
 /// [`Duration::MAX`] is for ever.
 ///
@@ -15,20 +15,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many connections may be open at once, over all listeners. See
+    /// Most connections that may be open at once, over all listeners. See
     /// [`Limits::for_descriptors`] for the default.
     pub connections_max: usize,
 
-    /// How many bytes files may take on their way from the disk to peers, over all connections: 16
-    /// MiB. Beyond it files are read in small pieces.
+    /// Most bytes of buffers for files on their way from the disk to peers, over all connections:
+    /// 16 MiB. Beyond it files are read in small pieces.
     pub file_buffers_max: usize,
 
-    /// How many bytes of memory all connections may hold together while they wait for their peers:
+    /// Most bytes of memory that all connections may hold together while they wait for their peers:
     /// replies that were not taken, input that was not used, TLS handshakes. 256 MiB. From half of
     /// it on replies are made one by one; a connection that needs much when all is held is closed.
     pub connection_memory_max: usize,
 
-    /// What a connection beyond [`connections_max`](Limits::connections_max) is told before it is
+    /// Reply to a connection beyond [`connections_max`](Limits::connections_max) before it is
     /// closed. `None`, the default: such connections are not accepted, and wait in the kernel's
     /// queue until another ends.
     pub refusal: Option<&'static str>,
@@ -64,12 +64,12 @@ pub struct Limits {
     /// trickle of a slow-read attack.
     pub send_rate_min: u64,
 
-    /// What [`send_rate_min`](Limits::send_rate_min) is averaged over: 60 s. The kernel takes
-    /// bytes in bursts of a third of a socket buffer, so a short window would see a slow reader as
-    /// a dead one.
+    /// Window over which [`send_rate_min`](Limits::send_rate_min) is averaged: 60 s. The kernel
+    /// takes bytes in bursts of a third of a socket buffer, so a short window would see a slow
+    /// reader as a dead one.
     pub send_rate_window: Duration,
 
-    /// How long a thread that serves many connections relies on being told, where a report may be
+    /// Time for which a thread that serves many connections relies on reports, where one may be
     /// lost, as real-time signals and completions of io_uring may be: 60 s. The time-outs above may
     /// be far longer, as those of a cache are. So after this time, or in a busy pipeline twice as
     /// long, it tries what it waits for. Where no report is lost (epoll, poll) it never does.
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn raising_the_limit_reaches_the_hard_one_and_is_idempotent() {
+    fn raising_the_open_file_limit_is_idempotent() {
         let (soft, hard) = raise_nofile().unwrap();
         assert_eq!(soft, hard);
         assert_eq!(raise_nofile().unwrap(), (soft, hard));

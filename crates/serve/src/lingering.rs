@@ -7,7 +7,7 @@ use crate::metrics::MetricsWriter;
 /// The least number of connections that may linger at once, however few may be open.
 const LINGERING_MIN: usize = 16;
 
-/// How many connections linger, and may.
+/// Count of connections that linger, and its limit.
 #[derive(Debug)]
 pub(crate) struct Lingering {
     count: AtomicUsize,
@@ -17,7 +17,7 @@ pub(crate) struct Lingering {
 }
 
 impl Lingering {
-    /// A quarter of the connections that may be open: peers that do not close leave room for
+    /// A quarter of the connections that may be open: peers that do not close leave space for
     /// others.
     pub(crate) fn new(connections_max: usize) -> Lingering {
         Lingering {
@@ -31,7 +31,8 @@ impl Lingering {
     /// Counts one more; `false` if there are as many as there may be.
     pub(crate) fn enter(&self) -> bool {
         let more = |count| (count < self.max).then_some(count + 1);
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let set = Ordering::Relaxed;
+        let fetch = Ordering::Relaxed;
         let has_room = self.count.fetch_update(set, fetch, more).is_ok();
         let counted = if has_room { &self.begun } else { &self.refused };
         counted.fetch_add(1, Ordering::Relaxed);

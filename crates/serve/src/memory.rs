@@ -30,14 +30,14 @@ pub(crate) struct Memory {
     is_trimming: AtomicBool,
 }
 
-/// How much is received at a time while memory is short. A request is shorter as a rule, and what
-/// a session does not use is held.
+/// Bytes to receive at a time while memory is short. A request is shorter as a rule, and what a
+/// session does not use is held.
 const RECEIVE_LEN_SHORT: usize = 2 * 1024;
 
 /// The same once the bound is reached.
 const RECEIVE_LEN_FULL: usize = 1024;
 
-/// What a connection may hold once the bound is reached. One that needs more is closed.
+/// Most bytes that a connection may hold once the limit is reached. One that needs more is closed.
 pub(crate) const HELD_LEN_FULL: usize = 8 * 1024;
 
 /// The least time of a handshake while memory is short: a few round trips.
@@ -59,31 +59,31 @@ impl Memory {
         }
     }
 
-    /// How many bytes are held.
+    /// Number of bytes held.
     #[inline]
     pub(crate) fn held_len(&self) -> usize {
         self.held_len.load(Ordering::Relaxed)
     }
 
-    /// Whether buffers are worth keeping for the next replies.
+    /// True if buffers are worth keeping for the next replies.
     #[inline]
     pub(crate) fn is_ample(&self) -> bool {
         self.held_len() <= self.len_max / 4
     }
 
-    /// Whether connections get by with little.
+    /// True if connections must get by with little.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.held_len() > self.len_max / 2
     }
 
-    /// Whether the bound is reached.
+    /// True if the limit is reached.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.held_len() >= self.len_max
     }
 
-    /// How much to receive at a time at most.
+    /// Most bytes to receive at a time.
     #[inline]
     pub(crate) fn receive_len_max(&self) -> usize {
         match self.held_len() {
@@ -93,16 +93,16 @@ impl Memory {
         }
     }
 
-    /// The part of `room` to receive into.
+    /// The part of `space` to receive into.
     #[cfg(feature = "event")]
     #[inline]
-    pub(crate) fn part_of<'a>(&self, room: &'a mut [u8]) -> &'a mut [u8] {
-        let len = room.len().min(self.receive_len_max());
-        &mut room[..len]
+    pub(crate) fn part_of<'a>(&self, space: &'a mut [u8]) -> &'a mut [u8] {
+        let len = space.len().min(self.receive_len_max());
+        &mut space[..len]
     }
 
-    /// How long a handshake may take that begins now: `usual` as long as memory is not short, and
-    /// less the fuller it is, so that those that never end make room for those that do.
+    /// Time-out of a handshake that begins now: `usual` as long as memory is not short, and less
+    /// the fuller it is, so that those that never end make space for those that do.
     pub(crate) fn handshake_timeout(&self, usual: Duration) -> Duration {
         let half = self.len_max / 2;
         let left = self.len_max.saturating_sub(self.held_len()).min(half);
@@ -167,7 +167,7 @@ impl Memory {
     }
 }
 
-/// What one connection, or one buffer, holds of the bound. Dropping it gives it back.
+/// Bytes that one connection, or one buffer, is charged for. Dropping it gives them back.
 #[derive(Debug, Default)]
 pub(crate) struct Charge {
     /// `None` while it holds nothing.
@@ -176,7 +176,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// How many bytes it holds.
+    /// Number of bytes charged.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -188,7 +188,7 @@ impl Charge {
         len != self.len && self.change(memory, len)
     }
 
-    /// Whether what it holds is held of this bound.
+    /// True if it is charged to this limit.
     #[inline]
     pub(crate) fn is_of(&self, memory: &Arc<Memory>) -> bool {
         (self.memory.as_ref()).is_none_or(|own| Arc::ptr_eq(own, memory))

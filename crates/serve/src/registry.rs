@@ -40,7 +40,7 @@ impl IdleSince {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether it is idle and has been for long enough to be closed by a drain.
+    /// True if it has been idle for long enough to be closed by a drain.
     fn is_over(&self, after_start: Duration) -> bool {
         let since = self.0.load(Ordering::Relaxed);
         since != 0 && after_start >= DRAIN_GRACE + Duration::from_millis(since)
@@ -49,7 +49,7 @@ impl IdleSince {
 
 /// A connection that can be ended from outside.
 trait Ended: Send + Sync {
-    /// Whether it has been idle for long enough to be closed by a drain.
+    /// True if it has been idle for long enough to be closed by a drain.
     fn is_idle(&self, after_start: Duration) -> bool;
     fn end(&self, how: Shutdown);
 }
@@ -86,7 +86,8 @@ impl List {
     /// Without the lock: to end one may be to wait for a lock that is promised to another fiber,
     /// and a worker that leaves the list meanwhile would keep the processor from that fiber.
     fn end(&self, how: Shutdown, are_to_end: impl Fn(&dyn Ended) -> bool) -> usize {
-        let (mut place, mut count) = (0, 0);
+        let mut place = 0;
+        let mut count = 0;
         while let Some((at, connection)) = self.next_from(place, &are_to_end) {
             connection.end(how);
             (place, count) = (at + 1, count + 1);
@@ -208,7 +209,7 @@ mod tests {
     /// its shard. That lock had been handed to a fiber whose processor waited for the list, for
     /// another fiber whose connection had ended. Cure: the list is not locked meanwhile.
     #[test]
-    fn carriers_leave_the_list_while_connections_are_ended() {
+    fn workers_unregister_during_a_cut() {
         let open = connections(5);
         assert_eq!(open.cut(), 5);
         assert_eq!(open.count(), 0);

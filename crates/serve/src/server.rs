@@ -26,28 +26,27 @@ use crate::messages;
 use crate::metrics::MetricsWriter;
 use crate::shared::Shared;
 
-/// What a server is started with, apart from the session. The default has no listeners: put in
-/// those that [`bind`](crate::listen::bind) gives.
+/// Settings of a server, apart from the session. The default has no listeners: put in those that
+/// [`bind`](crate::listen::bind) gives.
 #[derive(Debug, Default)]
 pub struct Settings {
-    /// What carries the connections.
+    /// Concurrency model.
     pub engine: Engine,
-    /// Where connections come from.
+    /// Listeners, already bound.
     pub listeners: Vec<Bound>,
-    /// Where connections come from instead, if the engine is [`Engine::Netstack`]. It is not a part
-    /// of the engine, which is a value to compare and copy, because it has open devices. Without it
+    /// Source of connections instead, if the engine is [`Engine::Netstack`]. It is not a part of
+    /// the engine, which is a value to compare and copy, because it has open devices. Without it
     /// that engine does not start; any other closes it.
     #[cfg(feature = "netstack")]
     pub netstack: Option<NetstackInterface>,
-    /// What a peer may take of the server.
+    /// Limits on the resources that a peer may use.
     pub limits: Limits,
-    /// How many fibers (or threads) are made upfront, each of which accepts a connection and then
-    /// serves it. `None`: as many as there are connections, and a few to spare.
+    /// Number of fibers (or threads) that are started upfront, each of which accepts a connection
+    /// and then serves it. `None`: as many as there are connections, and a few to spare.
     pub fibers: Option<usize>,
-    /// Where the lines go that the sessions write about their replies.
+    /// Log for the lines that sessions write about their replies.
     pub log: Option<Arc<AccessLog>>,
-    /// Whether sessions want to know who their peer is, also without a log. It is a system call per
-    /// connection.
+    /// Give sessions their peer's address, also without a log. It is a system call per connection.
     pub names_peers: bool,
 }
 
@@ -138,7 +137,7 @@ impl Server {
         self.running.describe()
     }
 
-    /// What the driver has counted.
+    /// Counters of the driver.
     pub fn counters(&self) -> CounterSnapshot {
         self.shared.counters.snapshot()
     }
@@ -154,13 +153,13 @@ impl Server {
         self.running.write_metrics(out);
     }
 
-    /// What each processor has counted; empty on engines without fibers.
+    /// Counters of each processor; empty on engines without fibers.
     pub fn processor_counters(&self) -> Vec<ProcessorCounters> {
         let runtime = self.running.runtime();
         runtime.map(Runtime::counters).unwrap_or_default()
     }
 
-    /// What the engine is doing now, for people.
+    /// Describes what the engine is doing now, for people.
     pub fn dump(&self) -> String {
         self.running.dump()
     }

@@ -1,4 +1,4 @@
-//! What all connections of a server share.
+//! State that all connections of a server share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,7 +12,7 @@ use crate::limits::Limits;
 use crate::lingering::Lingering;
 use crate::memory::Memory;
 
-/// What all connections of a server share.
+/// State that all connections of a server share.
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
@@ -20,11 +20,11 @@ pub(crate) struct Shared {
     pub(crate) server_state: ServerState,
     /// Connections that have sent their last reply.
     pub(crate) lingering: Lingering,
-    /// What is done where blocking is allowed.
+    /// Pool for what may block.
     pub(crate) jobs: Arc<Jobs>,
-    /// What files are read into.
+    /// Buffers for files.
     pub(crate) buffers: Arc<Buffers>,
-    /// What connections hold while they wait.
+    /// Limit on the memory that connections hold while they wait.
     pub(crate) memory: Arc<Memory>,
     pub(crate) start: Instant,
 }
@@ -45,7 +45,7 @@ impl Shared {
     }
 }
 
-/// Where the server is in its life, for engines whose connections look for themselves.
+/// State of the server: serving, draining or cutting. Connections check it themselves.
 #[derive(Debug, Default)]
 pub(crate) struct ServerState(AtomicU8);
 

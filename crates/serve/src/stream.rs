@@ -32,7 +32,7 @@ pub(crate) use unacked::unacked;
 
 /// A connected byte stream. Every wait has a deadline.
 pub(crate) trait Stream: Send + Sync + 'static {
-    /// Whether a call that sends from the page cache may wait for the disk.
+    /// A call that sends from the page cache may wait for the disk.
     const MAY_WAIT: bool = false;
 
     /// Waits for input and shows it to `f`, in a buffer of the thread that carries the stream; an
@@ -47,11 +47,11 @@ pub(crate) trait Stream: Send + Sync + 'static {
         f: impl FnOnce(&[u8]) -> R,
     ) -> io::Result<R>;
 
-    /// Waits for input and puts it into `room`; 0 is the end.
+    /// Waits for input and puts it into `space`; 0 is the end.
     ///
     /// # Errors
     /// As [`receive`](Stream::receive).
-    fn receive_into(&self, room: &mut [u8], deadline: Instant) -> io::Result<usize>;
+    fn receive_into(&self, space: &mut [u8], deadline: Instant) -> io::Result<usize>;
 
     /// Sends what it can of `slices`; `more` says that a file or the end of the
     /// stream follows at once.
@@ -64,7 +64,7 @@ pub(crate) trait Stream: Send + Sync + 'static {
     ///
     /// # Errors
     /// `TimedOut` past the deadline; else what the wait itself reports.
-    fn wait_for_room(&self, deadline: Instant) -> io::Result<()>;
+    fn wait_writable(&self, deadline: Instant) -> io::Result<()>;
 
     /// Sends what it can of a piece of a file, or reads it if it is on the disk.
     ///
@@ -81,7 +81,7 @@ pub(crate) trait Stream: Send + Sync + 'static {
         }
     }
 
-    /// As [`send_or_read_file`](Stream::send_or_read_file), from the page cache.
+    /// Sends what it can of a piece of a file from the page cache.
     ///
     /// # Errors
     /// As [`send`](Stream::send).
@@ -90,7 +90,7 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// Reads the beginning of a piece of a file. Nothing if the file ends there.
     ///
     /// # Errors
-    /// As [`DiskRead::run`](file::DiskRead::run), and as [`wait_for_room`](Stream::wait_for_room).
+    /// As [`DiskRead::run`](file::DiskRead::run), and as [`wait_writable`](Stream::wait_writable).
     fn read_file(&self, piece: &FilePiece<'_>) -> io::Result<Bytes> {
         self.wait_if_slow(piece)?;
         match file::on_disk(piece) {
@@ -99,25 +99,26 @@ pub(crate) trait Stream: Send + Sync + 'static {
         }
     }
 
-    /// Waits until there is room for what is about to be read, if the peer is slow.
+    /// Waits until there is space for what is about to be read, if the peer is slow.
     ///
     /// # Errors
-    /// As [`wait_for_room`](Stream::wait_for_room).
+    /// As [`wait_writable`](Stream::wait_writable).
     fn wait_if_slow(&self, piece: &FilePiece<'_>) -> io::Result<()> {
-        match piece.is_slow() {
-            true => self.wait_for_room(piece.until),
-            false => Ok(()),
+        if piece.is_slow() {
+            self.wait_writable(piece.until)
+        } else {
+            Ok(())
         }
     }
 
-    /// How many of the bytes that were sent the peer's side has not taken, when the look is due:
-    /// over TCP not acknowledged, on a Unix socket not read.
+    /// Counts the bytes that the peer has not acknowledged, when the check is due: on a Unix socket
+    /// those that it has not read.
     ///
     /// # Errors
     /// `BrokenPipe` if it will never take more.
     fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked>;
 
-    /// How many bytes are left in the socket's queues; those not sent only if that is asked.
+    /// Counts the bytes in the socket's queues; those not sent only if that is asked.
     ///
     /// # Errors
     /// What `ioctl(2)` reports.
@@ -153,7 +154,7 @@ pub(crate) fn send_out<T: Stream>(
     (sent.map(|len| len as u64), is_all)
 }
 
-/// Whether a piece of a file was sent as a whole.
+/// True if a piece of a file was sent as a whole.
 fn is_all(sent: &io::Result<u64>, piece: &FilePiece<'_>) -> bool {
     matches!(sent, Ok(len) if *len == piece.len)
 }
@@ -175,7 +176,7 @@ macro_rules! either {
 }
 
 impl FiberStream {
-    /// As where steps receive from.
+    /// Returns it as a source of input for stackless fibers.
     pub(crate) fn source(&self) -> fiber::Source<'_> {
         either!(self, stream => stream.source())
     }
@@ -191,8 +192,8 @@ impl Stream for FiberStream {
         either!(self, stream => stream.receive(Some(deadline), f))
     }
 
-    fn receive_into(&self, room: &mut [u8], deadline: Instant) -> io::Result<usize> {
-        either!(self, stream => stream.receive_into(room, Some(deadline)))
+    fn receive_into(&self, space: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        either!(self, stream => stream.receive_into(space, Some(deadline)))
     }
 
     fn send(&self, slices: &[IoSlice<'_>], more: bool, deadline: Instant) -> io::Result<usize> {
@@ -200,7 +201,8 @@ impl Stream for FiberStream {
     }
 
     fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<FileProgress> {
-        let (range, len) = (piece.range, piece.len.min(PIECE_LEN_MAX));
+        let range = piece.range;
+        let len = piece.len.min(PIECE_LEN_MAX);
         let (file, start, until) = (range.file.as_fd(), range.range.start, Some(piece.until));
         either!(self, stream => {
             let send = || stream.send_cached_file(file, start, len, until);
@@ -208,17 +210,17 @@ impl Stream for FiberStream {
         })
     }
 
-    fn wait_for_room(&self, deadline: Instant) -> io::Result<()> {
+    fn wait_writable(&self, deadline: Instant) -> io::Result<()> {
         either!(self, stream => stream.wait_writable(Some(deadline)))
     }
 
     fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked> {
-        match check.all_was_sent {
-            true => fiber::sleep(check.after),
-            false => match self.wait_for_room(Instant::now() + check.after) {
-                Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(error),
-                _ => {}
-            },
+        if check.all_was_sent {
+            fiber::sleep(check.after);
+        } else if let Err(error) = self.wait_writable(Instant::now() + check.after)
+            && error.kind() != io::ErrorKind::TimedOut
+        {
+            return Err(error);
         }
         either!(self, stream => unacked(stream.as_fd(), check))
     }
@@ -319,10 +321,10 @@ impl Stream for ThreadStream {
         })
     }
 
-    fn receive_into(&self, room: &mut [u8], deadline: Instant) -> io::Result<usize> {
+    fn receive_into(&self, space: &mut [u8], deadline: Instant) -> io::Result<usize> {
         self.prepare(Timeout::Recv, deadline)?;
         let (len, _) =
-            ThreadStream::call(|| rustix::net::recv(&self.fd, &mut *room, RecvFlags::empty()))?;
+            ThreadStream::call(|| rustix::net::recv(&self.fd, &mut *space, RecvFlags::empty()))?;
         Ok(len)
     }
 
@@ -348,20 +350,20 @@ impl Stream for ThreadStream {
         send_pages(self.fd.as_fd(), piece, send, |sent| is_all(sent, piece)).map(FileProgress::Sent)
     }
 
-    fn wait_for_room(&self, deadline: Instant) -> io::Result<()> {
+    fn wait_writable(&self, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
-        match poll_for(self.fd.as_fd(), PollFlags::OUT, left)?.is_empty() {
-            true => Err(io::ErrorKind::TimedOut.into()),
-            false => Ok(()),
+        if poll_for(self.fd.as_fd(), PollFlags::OUT, left)?.is_empty() {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            Ok(())
         }
     }
 
     fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked> {
-        match check.all_was_sent {
-            true => std::thread::sleep(check.after),
-            false => {
-                let _ = poll_for(self.fd.as_fd(), PollFlags::OUT, check.after);
-            }
+        if check.all_was_sent {
+            std::thread::sleep(check.after)
+        } else {
+            let _ = poll_for(self.fd.as_fd(), PollFlags::OUT, check.after);
         }
         unacked(self.fd.as_fd(), check)
     }

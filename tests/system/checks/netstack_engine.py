@@ -675,7 +675,7 @@ def an_interface_that_goes_down_is_told_and_serves_when_it_is_up(world, kind):
                 expect_equal("the reply", read_reply(file).status, 200)
             # The end of the idle connection is what cannot be sent.
             ip("link", "set", interface, "down")
-            wait_for("it says so", lambda: b"device brings nothing" in server.log.read_bytes())
+            wait_for("it says so", lambda: b"netstack: the device failed" in server.log.read_bytes())
             ip("link", "set", interface, "up")
             expect_equal("a page", server.get("/style.css").status, 200)
 
@@ -688,10 +688,10 @@ def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world):
         server = server_on_link(world)("--drain-timeout", "1s")
         expect_equal("the first page", server.get("/").status, 200)
         ip("link", "delete", INTERFACE)
-        wait_for("it says so", lambda: b"device brings nothing" in server.log.read_bytes())
+        wait_for("it says so", lambda: b"netstack: the device failed" in server.log.read_bytes())
         server.signal(signal.SIGTERM)
         expect_equal("exit status", server.wait_end(10), 0)
-        expect_equal("times it was said", server.log.read_bytes().count(b"device brings nothing"), 1)
+        expect_equal("times it was said", server.log.read_bytes().count(b"netstack: the device failed"), 1)
 
 
 @check("netstack")

@@ -10,11 +10,11 @@ use session::{Chunk, Outbox, TlsFacts};
 use crate::memory::{Charge, Memory};
 use crate::tls::Tls;
 
-/// How much is put into records before it is sent. A peer that takes less than this within the send
-/// time-out is too slow: some 500 bytes a second.
+/// Bytes to encrypt before they are sent. A peer that takes less than this within the send time-out
+/// is too slow: some 500 bytes a second.
 pub(super) const SEALED_LEN_MAX: usize = 32 * 1024;
 
-/// What a handshake takes beside the connection: keys, its messages, the certificate chain on its
+/// Memory of a handshake beside the connection: keys, its messages, the certificate chain on its
 /// way out. Measured: 7 to 9 KiB.
 const HANDSHAKE_LEN: usize = 12 * 1024;
 
@@ -24,10 +24,10 @@ const HEADER_LEN: usize = 5;
 const HANDSHAKE_RECORD: u8 = 22;
 const RECORD_LEN_MAX: usize = 1 << 14;
 
-/// The room for records that rustls keeps for every connection, and the step in which it grows.
+/// Space for records that rustls keeps for every connection, and the step in which it grows.
 const BUFFER_STEP_LEN: usize = 4096;
 
-/// What rustls keeps of input at most: fragments of one handshake message.
+/// Most input that rustls keeps: fragments of one handshake message.
 const BUFFER_LEN_MAX: usize = 1 << 16;
 
 /// The same while memory is short.
@@ -39,7 +39,7 @@ pub(crate) struct TlsConnection {
     /// costs next to nothing.
     connection: Option<Box<ServerConnection>>,
     tls: Arc<Tls>,
-    /// What the handshake and the buffer for records hold.
+    /// Charge for the handshake and the buffer for records.
     charge: Charge,
     records: Records,
     /// The last record was made: the peer is told that nothing comes after it.
@@ -57,7 +57,7 @@ impl TlsConnection {
         })
     }
 
-    /// Whether the handshake has begun.
+    /// True once the handshake has begun.
     pub(super) fn has_begun(&self) -> bool {
         self.connection.is_some()
     }
@@ -83,7 +83,7 @@ impl TlsConnection {
         self.charge.set(memory, handshake_len + self.buffer_len())
     }
 
-    /// How much the buffer for records has grown.
+    /// Bytes by which the buffer for records has grown.
     pub(super) fn buffer_len(&self) -> usize {
         match self.records.buffered_len {
             ..=BUFFER_STEP_LEN => 0,
@@ -95,7 +95,7 @@ impl TlsConnection {
         (self.connection.as_ref()).is_none_or(|connection| connection.is_handshaking())
     }
 
-    /// What the handshake agreed on.
+    /// Result of the handshake.
     pub(super) fn facts(&self) -> TlsFacts<'_> {
         let connection = self.connection.as_ref();
         TlsFacts {
@@ -150,7 +150,7 @@ impl TlsConnection {
             .inspect_err(|_| self.tls.count_failure())
     }
 
-    /// What a peer is told in the clear whose bytes failed like this: it does not speak TLS.
+    /// Returns the reply in the clear to a peer that does not speak TLS, which this error shows.
     pub(super) fn in_the_clear(&self, error: &rustls::Error) -> Option<&'static [u8]> {
         const NO_RECORD: rustls::Error =
             rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
@@ -186,7 +186,7 @@ impl TlsConnection {
             let connection = self.connection.as_mut();
             let connection = connection.expect("nothing is sent before the handshake");
             let written = connection.writer().write_all(piece);
-            written.expect("rustls has room for 64 KiB, and it is empty");
+            written.expect("rustls has space for 64 KiB, and it is empty");
             self.take_records(sealed);
         }
     }
@@ -212,15 +212,14 @@ impl TlsConnection {
     }
 }
 
-/// How much rustls keeps of the records that have come. It keeps a record until its end comes, and
-/// the fragments of a handshake message, in a buffer that shrinks when the next record begins in
-/// an empty one.
+/// Bytes of records that rustls keeps. It keeps a record until its end comes, and the fragments of
+/// a handshake message, in a buffer that shrinks when the next record begins in an empty one.
 #[derive(Debug, Default)]
 struct Records {
     /// The header of the record that comes, and how much of that record has come.
     header: [u8; HEADER_LEN],
     part_len: usize,
-    /// What has come since the last plain bytes: it may be fragments of a handshake message.
+    /// Bytes since the last plain bytes: they may be fragments of a handshake message.
     joined_len: usize,
     buffered_len: usize,
 }
@@ -265,7 +264,7 @@ impl Records {
     }
 }
 
-/// Whether a handshake can begin with these bytes: the first record is whole, or its header says
+/// True if a handshake can begin with these bytes: the first record is whole, or its header says
 /// that it is none.
 pub(crate) fn is_record_whole(bytes: &[u8]) -> bool {
     match bytes {

@@ -12,7 +12,7 @@ use crate::listen::Bound;
 use crate::shared::Shared;
 use crate::tls::Tls;
 
-/// What an engine is started with.
+/// Arguments of an engine's start.
 pub(crate) struct Start<O> {
     pub(crate) admission: Admission<O>,
     pub(crate) listeners: Vec<Bound>,
@@ -25,7 +25,7 @@ pub(crate) trait Opens<S>: Fn(Opening<'_>) -> S + Send + Sync + 'static {}
 
 impl<S, O: Fn(Opening<'_>) -> S + Send + Sync + 'static> Opens<S> for O {}
 
-/// Lets connections in, or says what those are told for which there is no room.
+/// Lets connections in, or says what those are told for which there is no space.
 pub(crate) struct Admission<O> {
     pub(crate) shared: Arc<Shared>,
     open: O,
@@ -105,10 +105,7 @@ impl<O> Admission<O> {
     where
         O: Fn(Opening<'_>) -> S,
     {
-        let peer = match self.names_peers {
-            true => peer(),
-            false => None,
-        };
+        let peer = if self.names_peers { peer() } else { None };
         (self.open)(Opening {
             now,
             peer,

@@ -11,9 +11,9 @@
 //! not in memory, is done by the runtime's offload threads, which post a message when it is done.
 //!
 //! Each loop accepts for itself ([`Accept::Own`]) or gets its connections from a thread that does
-//! nothing else ([`Accept::Distributed`]). A connection stays with its loop. `event_loop` (the loop) ·
-//! `connection` (what it goes on with) · `inbox` (what other threads have for it). What it shares
-//! with the pipeline engine is in `loops`.
+//! nothing else ([`Accept::Distributed`]). A connection stays with its loop. `event_loop` (the
+//! loop) · `connection` (what it goes on with) · `inbox` (what other threads have for it). What it
+//! shares with the pipeline engine is in `loops`.
 
 mod connection;
 mod event_loop;
@@ -37,20 +37,19 @@ use crate::listen::Bound;
 use event_loop::EventLoop;
 use inbox::{Inbox, Inboxes};
 
-/// How the event engine works.
+/// Options of the event engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventOptions {
-    /// How many loops there are, each on a thread of its own.
+    /// Number of loops, each on a thread of its own.
     pub loops: usize,
-    /// How a loop finds out what is ready.
+    /// Mechanism by which a loop learns what is ready.
     pub dispatcher: Mechanism,
-    /// How connections come to the loops.
+    /// Distribution of connections over the loops.
     pub accept: Accept,
-    /// Whether all connections that wait are accepted at once, up to a limit, or one before the
-    /// next look around.
+    /// Accept all connections that wait at once, up to a limit, and not one in each turn.
     pub accepts_many: bool,
-    /// Whether files that are not in memory are read by threads beside the loops, which wait for
-    /// the disk themselves otherwise.
+    /// Read files that are not in memory on threads beside the loops, which wait for the disk
+    /// themselves otherwise.
     pub has_file_threads: bool,
 }
 
@@ -67,7 +66,7 @@ impl Default for EventOptions {
     }
 }
 
-/// How connections come to the loops.
+/// Distribution of connections over the loops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
     /// Each loop accepts from a socket of its own, and the kernel spreads connections over them
@@ -143,7 +142,7 @@ impl Events {
         if !distributed.is_empty() {
             // The first one comes to the first loop.
             let mut last = options.loops - 1;
-            // An inbox has room for all that there may be.
+            // An inbox has space for all that there may be.
             let to_the_emptiest = move |accepted: Accepted| {
                 last = inboxes.emptiest(last);
                 inboxes.distribute(last, accepted);
@@ -178,11 +177,11 @@ pub(super) fn prepare(options: &EventOptions, listeners: &mut [Bound]) -> io::Re
     }
 }
 
-/// What each loop accepts from, and what the accept thread does: all that the loops cannot have a socket
-/// of each. Shared by them, it would wake them all for every connection, and with real-time
-/// signals, which go to one thread, all but one never. With these an inherited socket is distributed even
-/// to a single loop: other processes may listen on it as well, and whichever asked for signals last
-/// would get them all.
+/// What each loop accepts from, and what the accept thread does: all that the loops cannot have a
+/// socket of each. Shared by them, it would wake them all for every connection, and with real-time
+/// signals, which go to one thread, all but one never. With these an inherited socket is
+/// distributed even to a single loop: other processes may listen on it as well, and whichever asked
+/// for signals last would get them all.
 fn divide(options: &EventOptions, listeners: &[Bound]) -> io::Result<(Vec<Sockets>, Sockets)> {
     let mut own: Vec<_> = (0..options.loops).map(|_| Vec::new()).collect();
     let mut distributed = Vec::new();
@@ -192,9 +191,10 @@ fn divide(options: &EventOptions, listeners: &[Bound]) -> io::Result<(Vec<Socket
             && bound.sockets().count() >= options.loops
             && !(has_signals && bound.is_inherited());
         for (at, socket) in sockets(number, bound)?.into_iter().enumerate() {
-            match is_own {
-                true => own[at % options.loops].push(socket),
-                false => distributed.push(socket),
+            if is_own {
+                own[at % options.loops].push(socket)
+            } else {
+                distributed.push(socket)
             }
         }
     }

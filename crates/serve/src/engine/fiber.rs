@@ -176,9 +176,10 @@ impl<S: Session + 'static, O: Opens<S>> Stackless for ConnectionFiber<S, O> {
         if goes_on {
             return Flow::Receive;
         }
-        match self.pool.is_to_stay(self.point) {
-            true => self.accept(),
-            false => Flow::Done,
+        if self.pool.is_to_stay(self.point) {
+            self.accept()
+        } else {
+            Flow::Done
         }
     }
 }

@@ -53,7 +53,7 @@ pub struct NetstackInterface {
     interface: InterfaceConfig,
 }
 
-/// Where connections come to a netstack.
+/// A listener of a netstack.
 #[derive(Clone, Debug)]
 pub struct NetstackListener {
     /// One of the host's addresses; `0.0.0.0` for all of IPv4, `[::]` for all.
@@ -63,7 +63,7 @@ pub struct NetstackListener {
 }
 
 impl NetstackListener {
-    /// Whether it takes connections to `own`, one of the host's addresses.
+    /// True if it takes connections to `own`, one of the netstack's addresses.
     pub fn takes(&self, own: IpAddr) -> bool {
         let listener = self.address.ip();
         let is_for_all = listener.is_unspecified() && (listener.is_ipv6() || own.is_ipv4());
@@ -71,8 +71,8 @@ impl NetstackListener {
     }
 }
 
-/// How many connections may be half open at a port, or wait to be accepted, if nothing is said:
-/// Linux' `net.core.somaxconn`.
+/// Default limit on connections that are half open at a port, and on those that wait to be
+/// accepted: Linux' `net.core.somaxconn`.
 const BACKLOG: usize = 4096;
 
 impl NetstackInterface {
@@ -100,7 +100,8 @@ impl NetstackInterface {
         })
     }
 
-    /// Where it listens, with each address of the host in the place of those that stand for all.
+    /// Returns the addresses that it listens at, and whether each speaks TLS. `0.0.0.0` and `[::]`
+    /// are expanded.
     pub fn addresses(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
         let own = self.interface.addresses.iter().map(|prefix| prefix.address);
         self.listeners.iter().flat_map(move |listener| {
@@ -110,7 +111,7 @@ impl NetstackInterface {
         })
     }
 
-    /// What to type into a browser to get there.
+    /// Returns the URLs of its listeners.
     pub fn urls(&self) -> impl Iterator<Item = String> {
         (self.addresses()).map(|(address, is_secure)| listen::url(address, is_secure))
     }
@@ -131,45 +132,42 @@ fn listener_of(listeners: &[NetstackListener], own: IpAddr, port: u16) -> Option
     listeners.iter().position(takes)
 }
 
-/// How often it is told that the device cannot send, at most: frames may come all the while.
+/// Least time between two messages that the device cannot send: frames may come all the while.
 const SENDING_FAILURE_EVERY: Duration = Duration::from_secs(10);
 
-/// What a loop tells of its device: the first failure until frames have come again.
+/// Messages about a loop's device: the first failure until frames have come again.
 #[derive(Default)]
-struct Complaints {
-    is_told: bool,
-    /// That it cannot send is not told again before.
+struct DeviceMessages {
+    is_reported: bool,
+    /// Time before which a failure to send is not reported again.
     sending_at: Option<Instant>,
 }
 
-impl Complaints {
-    fn has_received(&mut self, frames: &io::Result<usize>) {
+impl DeviceMessages {
+    fn note_received(&mut self, frames: &io::Result<usize>) {
         match frames {
-            Err(failure) => self.tell(failure),
-            Ok(1..) => self.is_told = false,
+            Err(failure) => self.report(failure),
+            Ok(1..) => self.is_reported = false,
             Ok(_) => {}
         }
     }
 
-    /// An AF_XDP socket brings nothing, and reports nothing, when its interface is down or gone.
-    fn cannot_send(&mut self, failure: &io::Error, now: Instant) {
+    /// Reports that the device cannot send. An AF_XDP socket brings nothing, and reports nothing,
+    /// when its interface is down or gone.
+    fn note_send_failure(&mut self, failure: &io::Error, now: Instant) {
         if self.sending_at.is_none_or(|at| now >= at) {
             self.sending_at = Some(now + SENDING_FAILURE_EVERY);
-            self.tell(failure);
+            self.report(failure);
         }
     }
 
-    fn tell(&mut self, failure: &io::Error) {
-        if !mem::replace(&mut self.is_told, true) {
-            complain(failure);
+    fn report(&mut self, failure: &io::Error) {
+        if !mem::replace(&mut self.is_reported, true) {
+            messages::write(&format!(
+                "netstack: the device failed: {failure}; retrying\n"
+            ));
         }
     }
-}
-
-fn complain(failure: &io::Error) {
-    messages::write(&format!(
-        "the netstack's device brings nothing: {failure}; it is tried again\n"
-    ));
 }
 
 /// `netstack on tap:weft0, 1 shard, 10.9.0.2/24`
@@ -188,7 +186,7 @@ fn describe(interface: &InterfaceConfig, shards: usize) -> String {
 /// The engine at work.
 pub(crate) struct Netstacks {
     pub(crate) loops: Loops,
-    /// Of each loop.
+    /// Figures of each loop.
     figures: Vec<Arc<Figures>>,
     interface: InterfaceConfig,
 }
@@ -240,7 +238,7 @@ impl Netstacks {
         describe(&self.interface, self.figures.len())
     }
 
-    /// What each loop and its shard have counted.
+    /// Counters of each loop and its shard, for people.
     pub(crate) fn dump(&self) -> String {
         self.loops.dump()
             + &self

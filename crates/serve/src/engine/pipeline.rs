@@ -20,7 +20,7 @@
 //! # Why nothing is lost, and nothing gets stuck
 //!
 //! Every queue has the same limit. A thread that finds one full does one of two things: it *waits*
-//! there, or it keeps the connection in line and *comes back* when there is room. Loops come back;
+//! there, or it keeps the connection in line and *comes back* when there is space. Loops come back;
 //! only threads that are no loops wait:
 //!
 //! ```text
@@ -31,8 +31,8 @@
 //!
 //! The stages are a circle, so if all of them waited, all could wait for each other. As it is, a
 //! loop waits for no other stage: in each of its turns it takes up to a batch from its queue,
-//! however full the others are. So queues of loops always get room; so a thread of the session
-//! stage, which waits for nothing else, always comes to its next batch; so its queue gets room, and
+//! however full the others are. So queues of loops always get space; so a thread of the session
+//! stage, which waits for nothing else, always comes to its next batch; so its queue gets space, and
 //! those in line are handed over. A disk that hangs stops threads of the pool, and no stage.
 //!
 //! What waits in line is bounded as well. A reader stops receiving when a batch is in line: bytes
@@ -77,7 +77,7 @@ use read::Reader;
 use stages::Stages;
 use write::Writer;
 
-/// How the pipeline engine works.
+/// Options of the pipeline engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineOptions {
     /// Threads that receive.
@@ -86,17 +86,17 @@ pub struct PipelineOptions {
     pub session_threads: usize,
     /// Threads that send.
     pub write_threads: usize,
-    /// How many connections may wait in the queue of a thread that reads or writes, and in the one
-    /// of the session stage.
+    /// Limit on the connections in the queue of a thread that reads or writes, and in that of the
+    /// session stage.
     pub queue_limit: usize,
-    /// How many a thread takes from its queue at a time, at most.
+    /// Most connections that a thread takes from its queue at a time.
     pub batch_max: usize,
-    /// How threads that read and write find out what is ready.
+    /// Mechanism by which threads that read and write learn what is ready.
     pub dispatcher: Mechanism,
 }
 
 impl PipelineOptions {
-    /// What suits a machine with so many processors.
+    /// Options for a machine with so many processors.
     pub fn for_processors(processors: usize) -> PipelineOptions {
         PipelineOptions {
             read_threads: processors.div_ceil(4),
@@ -125,7 +125,7 @@ pub(crate) struct Pipeline {
 /// A queue, as it is shown.
 struct Gauge {
     stage: &'static str,
-    /// Which of the stage's queues.
+    /// Number of the queue in its stage.
     number: usize,
     read: Box<dyn Fn() -> Counted + Send + Sync>,
 }
@@ -143,7 +143,7 @@ impl Gauge {
 }
 
 /// The accept stage: gives connections to readers in turn, but to none whose queue is full while
-/// another has room.
+/// another has space.
 struct InTurn<S> {
     stages: Arc<Stages<S>>,
     connection_limit: Arc<ConnectionLimit>,
@@ -151,10 +151,10 @@ struct InTurn<S> {
 }
 
 impl<S> Distribute for InTurn<S> {
-    fn has_room(&mut self, own: &Arc<LoopHandle>) -> bool {
+    fn find_space(&mut self, own: &Arc<LoopHandle>) -> bool {
         let readers = &self.stages.readers;
         let mut in_turn = (0..readers.len()).map(|step| (self.next + step) % readers.len());
-        let found = in_turn.find(|&at| readers[at].queue.has_room(own));
+        let found = in_turn.find(|&at| readers[at].queue.has_space_or_wait(own));
         self.next = found.unwrap_or(self.next);
         found.is_some()
     }
@@ -247,7 +247,7 @@ impl Pipeline {
         )
     }
 
-    /// What each queue and each loop has counted.
+    /// Counters of each queue and each loop, for people.
     pub(crate) fn dump(&self) -> String {
         let limit = self.options.queue_limit;
         let queues = self.gauges.iter().map(|gauge| {

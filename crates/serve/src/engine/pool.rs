@@ -18,18 +18,18 @@ use crate::registry::Connections;
 use crate::stream::Stream;
 use crate::tls::Tls;
 
-/// How many workers should wait for connections, per accept point: as many connections are taken
-/// in one turn, so that a crowd that arrives at once is not let in one by one while those inside
-/// are served.
+/// Number of workers that wait for connections, per accept point: as many connections are taken in
+/// one turn, so that a crowd that arrives at once is not let in one by one while those inside are
+/// served.
 const SPARE_MIN: usize = 32;
 
 /// Beyond this number of waiting workers, one that has ended its connection ends itself.
 const SPARE_MAX: usize = 128;
 
-/// Workers beyond the limit of connections, for those that are told that there is no room.
+/// Workers beyond the limit of connections, for those that are told that there is no space.
 pub(super) const REFUSERS: usize = 32;
 
-/// How long being refused may take: a fresh socket's buffer takes the line at once.
+/// Time to send a refusal: a fresh socket's buffer takes the line at once.
 const REFUSAL_PATIENCE: Duration = Duration::from_millis(100);
 
 /// After running out of descriptors or memory: long enough for some connections to end, short
@@ -46,7 +46,7 @@ pub(crate) struct AcceptPool<L, O> {
     is_fixed: bool,
 }
 
-/// What is known elsewhere of a pool at work.
+/// A running pool, as the server sees it.
 pub(crate) struct Workers<L> {
     connections: Arc<Connections>,
     listeners: Vec<Arc<L>>,
@@ -91,9 +91,9 @@ impl<L: Listener> Workers<L> {
 pub(crate) struct AcceptPoint<L> {
     pub(crate) listener: Arc<L>,
     pub(crate) tls: Option<Arc<Tls>>,
-    /// Which of the server's listeners it is.
+    /// Number of the server's listener.
     pub(crate) number: usize,
-    /// Which of the engine's processors its workers run on.
+    /// Number of the engine's processor that its workers run on.
     pub(crate) processor: usize,
     idle: AtomicUsize,
 }
@@ -164,9 +164,10 @@ impl<L, O> AcceptPool<L, O> {
     /// # Errors
     /// What `spawn` reports.
     pub(crate) fn start(&self, spawn: impl Fn(usize) -> io::Result<()>) -> io::Result<()> {
-        let wanted = match self.is_fixed {
-            true => self.total_max,
-            false => self.points.len() * SPARE_MIN,
+        let wanted = if self.is_fixed {
+            self.total_max
+        } else {
+            self.points.len() * SPARE_MIN
         };
         for index in (0..self.points.len()).cycle().take(wanted) {
             if !self.take_place() {
@@ -179,7 +180,8 @@ impl<L, O> AcceptPool<L, O> {
 
     /// Counts one more worker in; `false` if there are as many as there may be.
     fn take_place(&self) -> bool {
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let set = Ordering::Relaxed;
+        let fetch = Ordering::Relaxed;
         let more = |total| (total < self.total_max).then_some(total + 1);
         self.total.fetch_update(set, fetch, more).is_ok()
     }
@@ -215,7 +217,7 @@ impl<L, O> AcceptPool<L, O> {
         }
     }
 
-    /// Whether accepting goes on after this error, and when.
+    /// Waits if need be after an error; `false` if accepting ends.
     fn survives(&self, error: &io::Error) -> bool {
         if error.kind() == io::ErrorKind::NotConnected {
             return false; // The listener was closed.
@@ -245,7 +247,7 @@ impl<L, O> AcceptPool<L, O> {
         }
         let Err(line) = admitted else { return true };
         // In the clear also where TLS is spoken, as memcached does: a handshake is what there is no
-        // room for.
+        // space for.
         let deadline = Instant::now() + REFUSAL_PATIENCE;
         let _ = stream.send(&[IoSlice::new(line.as_bytes())], false, deadline);
         self.admission.refused();

@@ -3,8 +3,8 @@
 //! `context` (shared by all threads of an engine) · `acceptor`, `listeners`, `connection_limit`,
 //! `accept_thread` (accepting) · `poller` (event sources of one loop: readiness, timers and the run
 //! queue) · `budget` (how far a connection goes in one turn) · `socket`, `output` (non-blocking
-//! calls) · `waker`, `inbox` (the part of a loop that other threads share) · `loops` (all loops, as the
-//! server sees them) · `threads` · `counters`.
+//! calls) · `waker`, `inbox` (the part of a loop that other threads share) · `loops` (all loops, as
+//! the server sees them) · `threads` · `counters`.
 
 mod accept_thread;
 mod acceptor;

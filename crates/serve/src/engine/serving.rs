@@ -63,7 +63,7 @@ impl<S: Session, T: Stream> Serving<S, T> {
     }
 }
 
-/// How the driver of a connection from this point gets its session.
+/// Returns a function that creates the session of a connection from this point.
 pub(crate) fn open<'a, S, O, L, T: Stream>(
     pool: &'a AcceptPool<L, O>,
     point: usize,

@@ -22,15 +22,15 @@ use crate::connection::{Action, Machine};
 use crate::counters::Closed;
 use crate::file::DiskRead;
 
-/// So often a thread that waits looks whether the server has something to say.
+/// Time between two checks of the server's state by a thread that waits.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What its thread owns.
+/// State of a thread.
 struct Connection<S> {
     machine: Machine<S>,
     socket: Socket,
     peer: Option<SocketAddr>,
-    /// Which of the listeners it came from.
+    /// Number of the listener that it came from.
     listener: usize,
 }
 

@@ -11,19 +11,19 @@ use super::Server;
 use crate::connection::DRAIN_GRACE;
 use crate::listen::{Address, Bound, handshakes_under_way};
 
-/// How long handshakes under way may take to end, so that their connections come into the listen
-/// queue: of clients on this machine, and of those that may be elsewhere, a round trip away.
+/// Time for handshakes under way to end, so that their connections come into the listen queue: of
+/// clients on this machine, and of those that may be elsewhere, a round trip away.
 const HANDSHAKE_PATIENCE_HERE: Duration = Duration::from_millis(20);
 const HANDSHAKE_PATIENCE: Duration = DRAIN_GRACE;
 
-/// How long, with that, the connections in the listen queue may take to be accepted, on a busy
-/// machine or at the limit of connections.
+/// Time, with that, for the connections in the listen queue to be accepted, on a busy machine or at
+/// the limit of connections.
 const QUEUE_PATIENCE_MAX: Duration = Duration::from_secs(1);
 
-/// How often a drain looks.
+/// Time between two checks of a drain.
 const DRAIN_STEP: Duration = Duration::from_millis(2);
 
-/// How long connections may take to notice that they were cut.
+/// Time for connections to notice that they were cut.
 const CUT_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Server {
@@ -108,7 +108,7 @@ impl Server {
         self.connection_count() > 0 || self.has_waiting_clients()
     }
 
-    /// Whether connections wait to be accepted.
+    /// True if connections wait to be accepted.
     fn has_waiting_clients(&self) -> bool {
         let mut sockets = self.own_listeners().flat_map(Bound::sockets);
         sockets.any(has_connections)
@@ -121,13 +121,14 @@ fn handshake_patience<'a>(mut listeners: impl Iterator<Item = &'a Bound>) -> Dur
         Address::Tcp(address) => !address.ip().is_loopback(),
         _ => false,
     };
-    match listeners.any(has_far_clients) {
-        true => HANDSHAKE_PATIENCE,
-        false => HANDSHAKE_PATIENCE_HERE,
+    if listeners.any(has_far_clients) {
+        HANDSHAKE_PATIENCE
+    } else {
+        HANDSHAKE_PATIENCE_HERE
     }
 }
 
-/// Whether a connection waits in the listen queue. A socket that was shut down has no queue, and is
+/// True if a connection waits in the listen queue. A socket that was shut down has no queue, and is
 /// readable all the same.
 fn has_connections(listener: impl AsFd) -> bool {
     let mut fds = [PollFd::new(&listener, PollFlags::IN)];
@@ -171,7 +172,7 @@ mod tests {
     /// is woken by nothing before the drain closes it. Its session is told even so, and what it
     /// says arrives.
     #[test]
-    fn an_idle_session_is_told_of_a_drain_and_may_say_so() {
+    fn an_idle_session_hears_of_a_drain() {
         let fibers = |backend| Engine::Fiber {
             processors: 1,
             backend,
@@ -209,7 +210,7 @@ mod tests {
     /// drained, and dropped after it; the second look at the listen queue took the hang-up of a
     /// closed socket for a client that waits.
     #[test]
-    fn a_listener_that_was_shut_down_has_no_connections() {
+    fn a_shut_down_listener_is_empty() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(!has_connections(&listener));
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -226,7 +227,7 @@ mod tests {
 
     /// A systemd unit that is stopped leaves its clients to the next start.
     #[test]
-    fn an_inherited_socket_goes_on_listening_for_the_next_process() {
+    fn an_inherited_socket_goes_on_listening() {
         for engine in all_engines() {
             let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
                 .unwrap()
@@ -285,7 +286,7 @@ mod tests {
     /// its handshake had been answered. Cause: that was how long handshakes had, wherever clients
     /// are. Cure: they have a quarter of a second, unless all clients are on this machine.
     #[test]
-    fn the_handshake_of_a_client_that_is_far_has_a_round_trip() {
+    fn a_far_handshake_has_a_round_trip() {
         let directory = tempfile::tempdir().unwrap();
         let unix = format!("unix:{}", directory.path().join("socket").display());
         let patience = |addresses: &[&str]| {
@@ -302,7 +303,7 @@ mod tests {
     /// queues of TCP sockets were waited for. Cure: the socket's file goes first, so that no more
     /// get into the queue, and those in it are served.
     #[test]
-    fn those_in_the_queue_of_a_unix_socket_are_served() {
+    fn a_unix_queue_is_served_in_a_drain() {
         for engine in all_engines() {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("socket");

@@ -13,10 +13,10 @@ pub(crate) struct Gathered<'a> {
     slices: ArrayVec<IoSlice<'a>, GATHERED_MAX>,
     /// The bytes in all of them.
     pub(crate) len: usize,
-    /// Whether something comes next at once: a file, or the end of the stream. What is sent before
-    /// it can leave with it in one packet.
+    /// Something follows at once: a file, or the end of the stream. What is sent before it can
+    /// leave with it in one packet.
     pub(crate) more_follows: bool,
-    /// Whether what comes next is the end of the stream.
+    /// The end of the stream follows.
     pub(crate) ends: bool,
 }
 

@@ -20,14 +20,15 @@ fn send_last<R>(
     let _ = set_tcp_cork(socket, true);
     let sent = send();
     // The peer may be gone already; that is nothing new to what comes next.
-    let _ = match is_all(&sent) {
-        true => shutdown(socket, Shutdown::Write),
-        false => set_tcp_cork(socket, false),
+    let _ = if is_all(&sent) {
+        shutdown(socket, Shutdown::Write)
+    } else {
+        set_tcp_cork(socket, false)
     };
     sent
 }
 
-/// So much of a file the kernel sends at a time: what fits into a pipe. splice(2)
+/// Bytes of a file that the kernel sends at a time: as many as fit into a pipe. splice(2)
 const AT_A_TIME_LEN: u64 = 64 * 1024;
 
 /// Sends pages of a file by `send`, in packets that are full but for the last one; `is_all` says of
@@ -70,7 +71,7 @@ mod tests {
     use crate::buffers::Buffers;
 
     #[test]
-    fn the_last_bytes_leave_with_the_end_and_none_are_held_back_without_it() {
+    fn last_bytes_leave_with_the_end() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         for all in [true, false] {
             let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -80,13 +81,12 @@ mod tests {
             assert_eq!(sent, 4);
             assert_eq!(tcp_cork(&near).unwrap(), all, "it holds back while it ends");
             let mut got = Vec::new();
-            match all {
-                true => assert_eq!(peer.read_to_end(&mut got).unwrap(), 4),
-                false => {
-                    (&near).write_all(b" and more").unwrap();
-                    drop(near);
-                    assert_eq!(peer.read_to_end(&mut got).unwrap(), 13);
-                }
+            if all {
+                assert_eq!(peer.read_to_end(&mut got).unwrap(), 4)
+            } else {
+                (&near).write_all(b" and more").unwrap();
+                drop(near);
+                assert_eq!(peer.read_to_end(&mut got).unwrap(), 13);
             }
         }
     }
@@ -95,7 +95,7 @@ mod tests {
     /// acknowledgement between two of them pushes out a packet that is not full yet. Cure: such
     /// packets are held back until all is sent.
     #[test]
-    fn packets_that_are_not_full_are_held_back_while_a_long_piece_is_sent() {
+    fn partial_packets_are_held_back_in_a_piece() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (near, _) = listener.accept().unwrap();

@@ -8,15 +8,16 @@ use crate::connection::Queues;
 /// Not in `libc`: the bytes in the send queue that were not sent. `linux/sockios.h`, tcp(7)
 const SIOCOUTQNSD: libc::Ioctl = 0x894B;
 
-/// Looks at what is in a socket's queues; at what is not sent only if that is asked, because each
-/// look is a system call: some 0.4 us on a virtual machine, where a connection with one small
+/// Counts the bytes in a socket's queues; those not sent only if that is asked, because each count
+/// is a system call: some 0.4 us on a virtual machine, where a connection with one small
 /// request costs 40.
 pub(crate) fn queues(socket: BorrowedFd<'_>, asks_unsent: bool) -> io::Result<Queues> {
     let unread = queue(socket, libc::FIONREAD)?;
-    let unsent = match asks_unsent && unread == 0 {
+    let unsent = if asks_unsent && unread == 0 {
         // A Unix socket hands over at once what is sent.
-        true => queue(socket, SIOCOUTQNSD).unwrap_or(0),
-        false => 0,
+        queue(socket, SIOCOUTQNSD).unwrap_or(0)
+    } else {
+        0
     };
     Ok(Queues { unread, unsent })
 }

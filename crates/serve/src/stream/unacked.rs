@@ -1,4 +1,4 @@
-//! What of a file's end a peer has not taken yet.
+//! Bytes that a peer has not acknowledged.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -35,8 +35,8 @@ pub(crate) fn unacked(socket: BorrowedFd<'_>, check: &UnackedCheck) -> io::Resul
     Ok(Unacked { len, all_is_sent })
 }
 
-/// Whether the socket counts as writable only when all that was sent has left it: less than one
-/// byte may wait then. Otherwise the system's setting decides. tcp(7), `TCP_NOTSENT_LOWAT`
+/// Sets whether the socket counts as writable only when all that was sent has left it: less than
+/// one byte may wait then. Otherwise the system's setting decides. tcp(7), `TCP_NOTSENT_LOWAT`
 fn set_tcp_notsent_lowat(socket: BorrowedFd<'_>, is_on: bool) -> io::Result<()> {
     let bytes = libc::c_int::from(is_on);
     // SAFETY: the option is an int, which is what is passed.
@@ -118,7 +118,7 @@ pub(crate) mod tests {
     /// than it could have. Cause: looks at what it had taken, the rarer the longer it paused. Cure:
     /// the socket reports that it has sent all.
     #[test]
-    fn a_look_is_due_when_the_socket_has_sent_all() {
+    fn unacked_check_is_due_when_all_is_sent() {
         fn check<T: Stream>(stream: T, peer: OwnedFd) {
             let found = stream.unacked(&AT_ONCE).unwrap();
             assert!(found.len > 0 && !found.all_is_sent, "{found:?}");
@@ -140,10 +140,12 @@ pub(crate) mod tests {
     #[test]
     fn a_socket_whose_end_is_near_is_as_it_was() {
         let lowat = |socket: &OwnedFd| {
-            let (mut bytes, mut len) = (-1, size_of::<libc::c_int>() as libc::socklen_t);
-            let (level, name) = (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
+            let mut bytes = -1;
+            let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+            let level = libc::IPPROTO_TCP;
+            let name = libc::TCP_NOTSENT_LOWAT;
             let (bytes_at, fd) = ((&raw mut bytes).cast(), socket.as_raw_fd());
-            // SAFETY: the option is an int, for which there is room.
+            // SAFETY: the option is an int, for which there is space.
             let got = unsafe { libc::getsockopt(fd, level, name, bytes_at, &raw mut len) };
             assert_eq!(got, 0);
             bytes

@@ -84,8 +84,9 @@ const HOUSES: &[House] = &[
             engine/pool engine/processors
             engine/serving
             engine/reactor/counters engine/reactor/threads engine/reactor/socket
+            engine/reactor/budget
             engine/reactor/waker engine/reactor/listeners
-            engine/reactor/connection_limit
+            engine/reactor/connection_limit engine/reactor/inbox
             engine/reactor/context
             engine/reactor
             engine/fiber engine/thread engine/event engine/pipeline engine/netstack

@@ -29,7 +29,7 @@ fn file(len: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_request_is_answered_and_the_next_is_awaited() {
+fn request_reply_and_next() {
     let mut world = World::new();
     assert_eq!(world.say("say hello\nsay you\n"), Blocked::Receive);
     assert_eq!(world.take_got(), "hello\nyou\n");
@@ -38,7 +38,7 @@ fn a_request_is_answered_and_the_next_is_awaited() {
 }
 
 #[test]
-fn whatever_length_a_send_takes_the_peer_gets_all() {
+fn short_sends_lose_nothing() {
     let request = "say one\nbig 300\nfile 500\nsay two\nbig 200\n";
     let mut whole = World::new();
     whole.say(request);
@@ -51,7 +51,7 @@ fn whatever_length_a_send_takes_the_peer_gets_all() {
 }
 
 #[test]
-fn a_reply_larger_than_the_watermark_comes_in_bounded_memory() {
+fn a_large_reply_needs_bounded_memory() {
     let mut world = World::new();
     world.window = 10_000;
     world
@@ -77,7 +77,7 @@ fn a_reply_larger_than_the_watermark_comes_in_bounded_memory() {
 }
 
 #[test]
-fn a_peer_that_pipelines_for_ever_gets_its_replies_in_order() {
+fn endless_pipelining_is_answered_in_order() {
     let mut world = World::new();
     let mut expected = String::new();
     for number in 0..20_000 {
@@ -111,7 +111,7 @@ fn the_last_bytes_are_said_to_be_the_last() {
 }
 
 #[test]
-fn input_that_comes_while_a_reply_waits_is_answered_behind_it() {
+fn early_input_is_answered_in_order() {
     let mut world = World::new();
     world.window = 0;
     assert_eq!(world.say("say one\n"), Blocked::Send);
@@ -123,12 +123,12 @@ fn input_that_comes_while_a_reply_waits_is_answered_behind_it() {
 }
 
 #[test]
-fn a_long_body_goes_into_the_room_of_the_session() {
+fn a_long_body_fills_the_sessions_buffer() {
     let mut world = World::new();
     assert_eq!(world.say("body 300\n"), Blocked::Fill(300));
     for (filled, left) in [(50, Blocked::Fill(250)), (190, Blocked::Receive)] {
         let Action::Fill { space, .. } = world.machine.next_action() else {
-            panic!("room was lent")
+            panic!("space was lent")
         };
         space[..filled].fill(1);
         world.machine.handle_filled(Ok(filled), world.now);
@@ -145,7 +145,7 @@ fn a_long_body_goes_into_the_room_of_the_session() {
 // ---- time-outs
 
 #[test]
-fn a_first_request_must_come_within_the_time_for_a_head() {
+fn the_first_request_has_a_head_timeout() {
     let mut world = World::new();
     assert_eq!(
         world.until(),
@@ -180,7 +180,7 @@ fn every_phase_ends_at_its_instant() {
 }
 
 #[test]
-fn a_head_has_one_deadline_however_its_bytes_are_spread_and_a_body_one_for_each_read() {
+fn head_deadline_is_one_body_deadline_per_read() {
     let mut world = World::new();
     world.say("s");
     let until = world.until();
@@ -205,7 +205,7 @@ fn a_head_has_one_deadline_however_its_bytes_are_spread_and_a_body_one_for_each_
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_left_at_the_send_time_out() {
+fn no_progress_ends_at_the_send_timeout() {
     for request in ["say hello\n", "file 1000\n", "big 100000\nbye\n"] {
         let mut world = World::new();
         world.window = 0;
@@ -223,7 +223,7 @@ fn a_peer_that_takes_nothing_is_left_at_the_send_time_out() {
 }
 
 #[test]
-fn whatever_a_peer_takes_gives_it_time_anew_but_not_below_the_minimum_rate() {
+fn progress_extends_the_send_timeout() {
     let limits = World::new().limits();
     let window_s = limits.send_rate_window.as_secs();
     // As many bytes in a window as it must take, in a few pieces; or one less.
@@ -253,7 +253,7 @@ fn whatever_a_peer_takes_gives_it_time_anew_but_not_below_the_minimum_rate() {
 }
 
 #[test]
-fn a_deadline_counts_from_the_last_event_and_not_from_the_first() {
+fn a_deadline_counts_from_the_last_event() {
     let mut world = World::new();
     for _ in 0..10 {
         world.pass(world.limits().idle_timeout - NANOSECOND);
@@ -272,7 +272,7 @@ fn a_deadline_counts_from_the_last_event_and_not_from_the_first() {
 }
 
 #[test]
-fn a_wait_for_input_begins_when_the_reply_was_taken() {
+fn idle_time_begins_when_the_reply_was_taken() {
     // Seen: a client that took 80 s for a download was closed at its end, with `idle_timeout` at 75
     // s; one that had sent half of its next request was timed out as well. Cause: the wait counted
     // from when the reply was made, and nothing is received while it is sent. Cure: the time of
@@ -305,7 +305,7 @@ fn a_wait_for_input_begins_when_the_reply_was_taken() {
 // ---- ends
 
 #[test]
-fn a_peer_that_ends_its_side_gets_all_replies_first() {
+fn a_half_closed_peer_gets_all_replies() {
     let mut world = World::new();
     world.window = 0;
     world.say("say one\nwork\nbig 100000\nsay");
@@ -318,7 +318,7 @@ fn a_peer_that_ends_its_side_gets_all_replies_first() {
 }
 
 #[test]
-fn what_comes_behind_the_end_is_nothing_to_anything() {
+fn events_after_the_end_are_ignored() {
     for last in ["say x\nbye\n", "refuse\n"] {
         let mut world = World::new();
         world.window = 0;
@@ -357,7 +357,7 @@ fn a_peer_that_is_gone_gets_nothing_more() {
 }
 
 #[test]
-fn input_that_no_session_uses_is_refused_and_counted_as_too_long() {
+fn unused_input_is_refused_as_too_long() {
     // Seen: the reason was counted as `session`, so `too_long` was always 0. Cause: the driver
     // followed the refusal as if the session had made it. Cure: the reason goes along with the
     // lingering.
@@ -376,7 +376,7 @@ fn input_that_no_session_uses_is_refused_and_counted_as_too_long() {
 }
 
 #[test]
-fn input_that_was_not_asked_for_is_held_within_bounds() {
+fn unrequested_input_is_bounded() {
     // Seen: an engine that tells all that comes made a machine hold it all, while the session was
     // at work or a reply waited. Cause: what is held was measured only when the session asked for
     // more. Cure: also when it is held.
@@ -425,17 +425,18 @@ fn a_file_that_shrinks_cuts_the_reply_off() {
 }
 
 #[test]
-fn a_file_that_the_socket_takes_at_once_is_not_held_back() {
+fn a_file_taken_at_once_is_not_held_back() {
     let mut world = World::new();
     world.say("say x\nfile 3000000\nfile 3000000\nsay y\n");
-    let (len, check) = (FILE_LEN, false);
+    let len = FILE_LEN;
+    let check = false;
     assert_eq!(world.asked, [OutputAction::Pages { len, check }; 2]);
 }
 
 /// Seen: the last 16 KiB of a large file came a round trip late, because they were held back until
 /// all else was taken. Cure: the last 256 KiB are copies, which need not be waited for.
 #[test]
-fn the_end_of_a_slow_file_is_held_back_until_its_pages_were_taken_and_is_the_same() {
+fn end_of_a_slow_file_is_held_back() {
     let copied = COPIED_END_LEN - HELD_BACK_LEN;
     let slow = || {
         let mut world = World::new();
@@ -533,7 +534,7 @@ fn the_end_of_a_slow_file_is_held_back_until_its_pages_were_taken_and_is_the_sam
 }
 
 #[test]
-fn a_file_that_may_still_change_is_sent_as_a_copy_and_cut_if_it_does() {
+fn an_unsettled_file_is_copied_or_cut() {
     let mut world = World::new();
     world.window = 200_000;
     assert_eq!(world.say("fresh 500000\n"), Blocked::Receive);
@@ -551,7 +552,7 @@ fn a_file_that_may_still_change_is_sent_as_a_copy_and_cut_if_it_does() {
 }
 
 #[test]
-fn a_rare_file_of_up_to_a_mebibyte_is_one_read() {
+fn a_rare_file_is_one_read() {
     let mut world = World::new();
     world.is_on_disk = true;
     assert_eq!(world.say("file 900000\nsay x\n"), Blocked::Receive);
@@ -562,9 +563,9 @@ fn a_rare_file_of_up_to_a_mebibyte_is_one_read() {
 /// Seen: with some 75 peers that took large files slowly, everyone's files were read 16 KiB at a
 /// time. Cause: what was read for a peer was held until it had taken it, and all buffers have one
 /// limit. Cure: it is held for a second. What is left then goes back and is read again when there
-/// is room, as much at a time as the peer has taken.
+/// is space, as much at a time as the peer has taken.
 #[test]
-fn what_was_read_for_a_peer_that_does_not_take_it_goes_back() {
+fn fetched_bytes_go_back_from_a_slow_peer() {
     let mut world = World::new();
     (world.is_on_disk, world.window) = (true, 200_000);
     world
@@ -608,7 +609,7 @@ fn what_was_read_for_a_peer_that_does_not_take_it_goes_back() {
 /// twice as much was read each time, however long the last piece had taken. Cure: only if it was
 /// taken quickly.
 #[test]
-fn hardly_more_is_read_for_a_slow_peer_than_it_takes() {
+fn a_slow_peer_gets_small_reads() {
     for rate in [100_000, 300_000, 700_000] {
         let mut world = World::new();
         (world.is_on_disk, world.window) = (true, rate / 100);
@@ -631,7 +632,7 @@ fn hardly_more_is_read_for_a_slow_peer_than_it_takes() {
 }
 
 #[test]
-fn a_request_in_pieces_is_take_asked_since_its_first_byte() {
+fn a_split_request_counts_from_its_first_byte() {
     let mut world = World::new();
     let start = world.now.monotonic;
     let mut asked = |inputs: &[(&str, u64)]| {
@@ -665,7 +666,7 @@ fn replied(world: &World) -> (u64, f64) {
 }
 
 #[test]
-fn what_is_counted_is_what_came_and_what_was_taken_and_every_reply() {
+fn counters_match_bytes_and_replies() {
     let request = "say one\nbig 300\nfile 500\nflood 30\nwork\nsay two\nbig 200\nsay y\n";
     for window in [1, 7, 100, 250, 1000, usize::MAX] {
         let mut world = World::new();
@@ -679,7 +680,7 @@ fn what_is_counted_is_what_came_and_what_was_taken_and_every_reply() {
 }
 
 #[test]
-fn a_reply_takes_from_the_first_byte_of_its_request_to_its_own_last() {
+fn reply_time_is_first_byte_to_last() {
     let mut world = World::new();
     world.window = 0;
     for input in ["say pi", "ng\nsay whole\n"] {
@@ -698,7 +699,7 @@ fn a_reply_takes_from_the_first_byte_of_its_request_to_its_own_last() {
 }
 
 #[test]
-fn room_for_a_long_beginning_is_given_back_when_the_rest_has_come() {
+fn held_capacity_is_given_back() {
     let mut world = World::new();
     world.say(&format!("say {}", "a".repeat(2 * super::HELD_LEN_KEPT)));
     assert!(world.machine.held.capacity() > super::HELD_LEN_KEPT);
@@ -707,7 +708,7 @@ fn room_for_a_long_beginning_is_given_back_when_the_rest_has_come() {
 }
 
 #[test]
-fn work_that_waits_for_something_is_told_from_other_work() {
+fn waiting_work_is_marked() {
     for (line, waits) in [(b"work\n", false), (b"wait\n", true)] {
         let mut world = World::new();
         world.machine.handle_input(line, world.now);
@@ -720,7 +721,7 @@ fn work_that_waits_for_something_is_told_from_other_work() {
 }
 
 #[test]
-fn work_that_ends_after_the_peer_has_left_is_put_away() {
+fn late_work_is_dropped() {
     let mut world = World::new();
     world
         .machine
@@ -765,7 +766,7 @@ fn everywhere() -> Vec<(&'static str, World)> {
         ("idle", ran("say x\n", usize::MAX)),
         ("in a head", ran("sa", usize::MAX)),
         ("in a body", ran("body 50\n", usize::MAX)),
-        ("in a room", ran("body 500\n", usize::MAX)),
+        ("in a space", ran("body 500\n", usize::MAX)),
         ("sending", ran("say x\n", 0)),
         ("sending a file", ran("file 1000\n", 0)),
         ("at a turn", {
@@ -781,7 +782,7 @@ fn everywhere() -> Vec<(&'static str, World)> {
 }
 
 #[test]
-fn a_drain_reaches_every_session_once_and_ends_every_connection() {
+fn a_drain_reaches_every_session_once() {
     for (name, mut world) in everywhere() {
         world.machine.handle_server_state(SERVING, world.now);
         assert_eq!(world.life.drained.load(Ordering::Relaxed), 0, "{name}");
@@ -816,7 +817,7 @@ fn a_drain_reaches_every_session_once_and_ends_every_connection() {
                 assert!(world.take_got().ends_with("z\n"));
                 assert_eq!(world.expire(), Blocked::Closed(Closed::Session), "{name}");
             }
-            "in a body" | "in a room" => {
+            "in a body" | "in a space" => {
                 assert!(matches!(blocked, Blocked::Receive | Blocked::Fill(500)));
                 let body = "a".repeat(if name == "in a body" { 50 } else { 500 });
                 assert_eq!(world.say(&body), Blocked::Receive, "{name}");
@@ -832,7 +833,7 @@ fn a_drain_reaches_every_session_once_and_ends_every_connection() {
 }
 
 #[test]
-fn a_drain_during_work_is_told_when_the_session_is_back() {
+fn a_drain_during_work_is_announced_after() {
     let mut world = World::new();
     world.machine.handle_input(b"work\n", world.now);
     let job = world.machine.take_work();
@@ -844,7 +845,7 @@ fn a_drain_during_work_is_told_when_the_session_is_back() {
 }
 
 #[test]
-fn an_idle_peer_that_ends_while_the_server_drains_counts_as_drained() {
+fn an_idle_peer_ending_in_a_drain_is_drained() {
     let mut world = World::new();
     world.say("say x\n");
     world.machine.handle_drain(world.now);
@@ -854,7 +855,7 @@ fn an_idle_peer_that_ends_while_the_server_drains_counts_as_drained() {
 }
 
 #[test]
-fn a_connection_that_a_drain_cuts_counts_as_drained_wherever_it_is() {
+fn a_cut_counts_as_drained_in_every_state() {
     // Seen: a connection that was cut in the middle of a request counted as closed by the peer.
     // Cause: the cut looks like an end of the stream to the one that reads. Cure: the machine is
     // told of the cut.

@@ -35,14 +35,15 @@ pub(super) struct EventLoop<S, O> {
     own: Arc<LoopHandle>,
     poller: Poller,
     acceptor: Acceptor,
-    /// Those of all loops, and which of them is this loop's.
+    /// Inboxes of all loops, and this loop's number.
     inboxes: Arc<Inboxes<S>>,
     number: usize,
     connections: Slab<Box<Connection<S>>>,
     context: LoopContext<S>,
-    /// What the server was doing at the last look.
+    /// State of the server when it was last checked.
     server_state: u8,
-    /// Connections that were distributed to this loop and are not served yet: no more than it may have.
+    /// Connections that were distributed to this loop and are not served yet: no more than it may
+    /// have.
     distributed: VecDeque<Accepted>,
     // Empty between two turns, and kept for their memory.
     messages: Vec<Message<S>>,
@@ -122,13 +123,13 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         next.map(|next| next.saturating_duration_since(self.context.now.monotonic))
     }
 
-    /// Whether the server drains or is over.
+    /// Checks whether the server drains or is over.
     fn check_server_state(&mut self) {
         if self.engine.connection_limit.is_closing() && !self.acceptor.is_closed() {
             if let Some(accepted) = self.acceptor.close(self.poller.dispatcher()) {
                 self.let_in(accepted);
             }
-            self.engine.connection_limit.has_closed();
+            self.engine.connection_limit.note_closed();
         }
         let state = self.engine.admission.shared.server_state.get();
         if state == mem::replace(&mut self.server_state, state) {
@@ -145,13 +146,13 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     fn handle_reports(&mut self) {
         while let Some(Ready { token, readiness }) = self.poller.next_report() {
             match token.0 {
-                name @ FIRST_LISTENER.. => self.acceptor.is_ready(name),
+                name @ FIRST_LISTENER.. => self.acceptor.set_ready(name),
                 name => {
                     let Some(at) = slot_of(&mut self.connections, name) else {
                         continue; // It has ended in this turn.
                     };
                     let connection = &mut self.connections[at];
-                    connection.socket.is_ready(readiness);
+                    connection.socket.set_ready(readiness);
                     match connection.waits {
                         Wait::Input { .. } if readiness.is_readable() => self.resume(at),
                         Wait::Writable { .. } if readiness.is_writable() => self.resume(at),
@@ -189,7 +190,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
                         continue;
                     };
                     self.resume_with(at, |connection, now| {
-                        if let Err(error) = connection.socket.has_read(piece) {
+                        if let Err(error) = connection.socket.handle_read(piece) {
                             connection.machine.handle_error(&error, now);
                         }
                     });
@@ -217,7 +218,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         while let Some(at) = self.poller.next_expired(&mut self.connections) {
             let connection = &mut self.connections[at];
             let until = connection.waits.until();
-            if self.poller.is_over(&mut connection.watch, until) {
+            if self.poller.handle_expiry(&mut connection.watch, until) {
                 // If a report was lost, this finds what it was about.
                 connection.socket.try_again();
                 self.resume(at);
@@ -234,7 +235,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     /// Tells a connection something, and goes on with it.
     #[inline]
     fn resume_with(&mut self, at: usize, event: impl FnOnce(&mut Connection<S>, Now)) {
-        let (connection, context) = (&mut self.connections[at], &mut self.context);
+        let connection = &mut self.connections[at];
+        let context = &mut self.context;
         let driven = catch_unwind(AssertUnwindSafe(|| {
             event(connection, context.now);
             connection.drive(context, &self.engine.admission)
@@ -296,8 +298,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
 // ---- how connections come and leave
 
 impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
-    /// Begins to serve those that were distributed to this loop, and takes what has come to the listeners, as
-    /// far as there is time.
+    /// Begins to serve those that were distributed to this loop, and takes what has come to the
+    /// listeners, as far as there is time.
     fn accept(&mut self) {
         self.context.update_clock();
         self.welcome_distributed();
@@ -335,7 +337,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         self.welcome(accepted);
     }
 
-    /// Begins to serve a connection that is counted as this loop's, unless there is no room for
+    /// Begins to serve a connection that is counted as this loop's, unless there is no space for
     /// it.
     fn welcome(&mut self, accepted: Accepted) {
         let now = self.context.now;

@@ -26,8 +26,8 @@ impl<S> Inboxes<S> {
         Arc::clone(&self.0[number])
     }
 
-    /// Returns the loop with the fewest connections. Where several have as few, it is the next after
-    /// `last`, in turn.
+    /// Returns the loop with the fewest connections. Where several have as few, it is the next
+    /// after `last`, in turn.
     pub(super) fn emptiest(&self, last: usize) -> usize {
         let count = self.0.len();
         let in_turn = (1..=count).map(|step| (last + step) % count);

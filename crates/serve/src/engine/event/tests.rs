@@ -134,7 +134,7 @@ fn three_times_the_limit_is_served_in_turn() {
 /// Seen: a loop that could not watch its listener again after a pause waited for a connection to
 /// end, although it had none. Cure: it tries again after a while.
 #[test]
-fn a_listener_that_cannot_be_watched_again_is_tried_again() {
+fn an_unwatchable_listener_is_tried_again() {
     let faults = Faults {
         listener_adds_fail: 3,
         ..Faults::default()
@@ -198,13 +198,14 @@ impl Drop for Panics {
 /// every connection of the loop and the clients in its queue. Cause: only what a session does as it
 /// receives was caught. Cure: whatever it is told is told by one function, which catches.
 #[test]
-fn a_session_that_panics_ends_its_own_connection_only() {
+fn a_panic_ends_its_own_connection_only() {
     for at in ["receive", "work", "give up", "drain", "closed", "drop"] {
         let turn = AtomicBool::new(true);
         let open = move || {
-            Panics(match turn.swap(false, Ordering::Relaxed) {
-                true => at,
-                false => "nowhere",
+            Panics(if turn.swap(false, Ordering::Relaxed) {
+                at
+            } else {
+                "nowhere"
             })
         };
         // Each has the time that a busy machine takes, but where its end is what gives up.
@@ -257,7 +258,7 @@ impl Session for Restless {
 
 /// The neighbours of a session that never rests have their turn, in the same loop.
 #[test]
-fn a_session_that_never_rests_leaves_turns_to_others() {
+fn a_busy_session_leaves_turns_to_others() {
     for next in [Next::Work, Next::Flush, Next::Wait] {
         for mechanism in [Mechanism::EpollEdge, Mechanism::Select] {
             let world = World::new(options(1, mechanism), |_| (), move || Restless(next));
@@ -281,7 +282,7 @@ fn a_session_that_never_rests_leaves_turns_to_others() {
 
 /// A neighbour of a peer that sends requests without end, and takes all replies, has its turn.
 #[test]
-fn a_peer_that_pipelines_without_end_leaves_turns_to_others() {
+fn endless_pipelining_leaves_turns_to_others() {
     for mechanism in [Mechanism::EpollEdge, Mechanism::Lap] {
         let world = &World::new(options(1, mechanism), |_| (), || Echo);
         let is_over = &AtomicBool::new(false);
@@ -326,11 +327,11 @@ impl Session for Flood {
 }
 
 /// Seen: over a Unix socket with real-time signals a reply that was too much for the socket stopped
-/// for good. Cause: the kernel signals room there only if a write has failed while the socket was
+/// for good. Cause: the kernel signals space there only if a write has failed while the socket was
 /// watched, and a connection is watched after that. Cure: what was watched just now is tried once
 /// more.
 #[test]
-fn a_reply_too_large_for_a_unix_socket_arrives_whole() {
+fn a_large_reply_on_a_unix_socket() {
     for mechanism in Mechanism::ALL {
         if mechanism == Mechanism::EpollOneShot {
             continue;
@@ -342,8 +343,8 @@ fn a_reply_too_large_for_a_unix_socket_arrives_whole() {
         let mut client = UnixStream::connect(&path).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.write_all(b"x").unwrap();
-        // Until then nothing is taken, so the server waits for room.
-        world.wait_until("it waits for room", || {
+        // Until then nothing is taken, so the server waits for space.
+        world.wait_until("it waits for space", || {
             world.events.loops.named[0].1.counters.changes.get() > 0
         });
         let mut reply = vec![0; FLOOD_LEN];
@@ -357,7 +358,7 @@ fn a_reply_too_large_for_a_unix_socket_arrives_whole() {
 /// thread, one loop had them all. Cause: the loops shared the socket. Cure: one thread accepts and
 /// deals.
 #[test]
-fn what_cannot_be_split_is_dealt() {
+fn an_unsplittable_socket_is_distributed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let address = format!("unix:{}", path.display());
@@ -389,7 +390,7 @@ fn what_cannot_be_split_is_dealt() {
 /// that had ended. Cause: the kernel signals what happens to a file to one thread only.
 /// Cure: what is inherited is distributed by a thread that asks for no signals.
 #[test]
-fn processes_that_share_an_inherited_socket_take_no_signals_from_each_other() {
+fn processes_keep_signals_of_a_shared_socket() {
     let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
         .unwrap()
         .remove(0);
@@ -421,7 +422,7 @@ fn shares(world: &World) -> Vec<usize> {
 /// by a hash of their addresses, and nothing moves them. Cure: a loop that has clearly more than
 /// another passes on what it accepts.
 #[test]
-fn loops_that_accept_for_themselves_have_about_as_many_connections() {
+fn accepting_loops_are_balanced() {
     let world = World::new(options(8, Mechanism::EpollEdge), |_| (), || Echo);
     let mut clients = Vec::new();
     for _ in 0..48 {
@@ -440,10 +441,10 @@ fn loops_that_accept_for_themselves_have_about_as_many_connections() {
     assert_eq!(self::shares(&world), [0; 8]);
 }
 
-/// Seen: the loop whose clients had left stayed nearly idle. Cause: connections were distributed in turn,
-/// whatever had become of those before. Cure: the loop with the fewest gets the next.
+/// Seen: the loop whose clients had left stayed nearly idle. Cause: connections were distributed in
+/// turn, whatever had become of those before. Cure: the loop with the fewest gets the next.
 #[test]
-fn the_loop_with_the_fewest_connections_is_dealt_the_next() {
+fn the_emptiest_loop_gets_the_next() {
     let distributed = EventOptions {
         accept: Accept::Distributed,
         ..options(2, Mechanism::EpollEdge)
@@ -474,7 +475,7 @@ fn the_loop_with_the_fewest_connections_is_dealt_the_next() {
 
 /// What reports once is told so at once, and not by connections that wait for ever.
 #[test]
-fn a_dispatcher_that_reports_once_is_refused() {
+fn a_one_shot_dispatcher_is_refused() {
     let (start, ..) = start_at(&["127.0.0.1:0"], Limits::default(), || Echo);
     let started = Events::start(options(2, Mechanism::EpollOneShot), start);
     let error = started.err().expect("it would hang");
@@ -483,7 +484,7 @@ fn a_dispatcher_that_reports_once_is_refused() {
 
 /// A peer that resets while a job runs for it, and one that has sent all it will, in each phase.
 #[test]
-fn a_reset_or_an_end_in_any_phase_leaves_nothing() {
+fn a_reset_in_any_phase_leaves_nothing() {
     for mechanism in Mechanism::ALL {
         if mechanism == Mechanism::EpollOneShot {
             continue;
@@ -583,7 +584,7 @@ impl Session for Watches {
 /// waited 20 to 40 ms. Cause: a turn was 16 steps, and a step may be a megabyte. Cure: what was
 /// sent counts as well.
 #[test]
-fn a_peer_that_takes_a_file_as_fast_as_it_is_sent_leaves_turns_to_others() {
+fn a_fast_download_leaves_turns_to_others() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(WATCHED_LEN).unwrap();
     let file = Arc::new(SharedFile::try_from(file).unwrap());

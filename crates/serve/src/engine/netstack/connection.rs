@@ -26,7 +26,7 @@ pub(super) struct Connection<S> {
     pub(super) waits: Wait,
     /// Number of the listener that it came by.
     pub(super) listener: usize,
-    /// It stands in the queue of those that have a turn coming.
+    /// It is in the run queue.
     pub(super) is_queued: bool,
 }
 
@@ -121,7 +121,7 @@ impl<S: Session + 'static> Connection<S> {
             }
             Action::Send { out, until, .. } => {
                 let cwnd = cwnd_of(shard, id);
-                if !retransmit.has_room(buffer_pool, cwnd) {
+                if !retransmit.has_space(buffer_pool, cwnd) {
                     return Break(Wait::Writable { until });
                 }
                 let len = retransmit.take(buffer_pool, cwnd, out);
@@ -136,7 +136,7 @@ impl<S: Session + 'static> Connection<S> {
                 return Continue(len);
             }
             Action::SendFile(piece) | Action::ReadFile(piece) => {
-                if !retransmit.has_room(buffer_pool, cwnd_of(shard, id)) {
+                if !retransmit.has_space(buffer_pool, cwnd_of(shard, id)) {
                     return Break(Wait::Writable { until: piece.until });
                 }
                 let read = if file.is_at_rest() && file::has_changed(&piece) {
@@ -211,7 +211,7 @@ pub(super) enum FileReader {
     AtRest,
     /// A thread reads.
     Away,
-    /// It has read this.
+    /// The thread has read this.
     Back(Bytes),
 }
 
@@ -221,7 +221,7 @@ impl FileReader {
     }
 
     /// A thread has read for it.
-    pub(super) fn has_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
+    pub(super) fn handle_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
         *self = FileReader::AtRest;
         *self = FileReader::Back(bytes?);
         Ok(())

@@ -29,7 +29,7 @@ use session::{Now, Session};
 use super::connection::{Connection, FileReader, LoopContext, Message, cwnd_of};
 use super::figures::Figures;
 use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
-use super::{Complaints, NetstackListener, listener_of};
+use super::{DeviceMessages, NetstackListener, listener_of};
 use crate::connection::Machine;
 use crate::counters::Closed;
 use crate::engine::admission::Opens;
@@ -37,25 +37,25 @@ use crate::engine::reactor::{EngineContext, Inbox, LoopHandle, SHARE_OF_TURN, Wa
 use crate::memory::give_free_memory_back;
 use crate::shared::{CUTTING, SERVING};
 
-/// How soon a frame is tried again that the device had no room for; and how long a loop leaves the
-/// device alone after an error, which would come back at once. Each further error doubles that up
-/// to the second: a device may be gone for ever.
+/// Delay before a frame is tried again that the device had no space for; and the first delay before
+/// a device is tried again after an error, which would come back at once. Each further error
+/// doubles that up to the second: a device may be gone for ever.
 const DEVICE_PAUSE: Duration = Duration::from_millis(1);
 const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 
-/// How long handshakes under way may take when the server stops to listen.
+/// Time for handshakes under way when the server stops listening.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long the last bytes of a connection that has ended may take to be acknowledged: some two
-/// minutes, as Linux gives a socket that nothing holds any more. tcp(7), `tcp_orphan_retries`
+/// Time for the last bytes of a connection that has ended to be acknowledged: some two minutes, as
+/// Linux gives a socket that nothing holds any more. tcp(7), `tcp_orphan_retries`
 const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long the line of a refusal may take to be acknowledged: a round trip, and a retransmission.
-/// The peer holds one of few places meanwhile.
+/// Time for the line of a refusal to be acknowledged: a round trip, and a retransmission. The peer
+/// holds one of few places meanwhile.
 const LINE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long the end of the server waits for the peers to acknowledge the ends of their connections.
-/// It is sent again meanwhile, and afterwards nothing is: a few of the shortest time-outs.
+/// Time for the peers to acknowledge the ends of their connections when the server ends. It is sent
+/// again meanwhile, and afterwards nothing is: a few of the shortest time-outs.
 const ENDS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the [module page](self).
@@ -68,38 +68,38 @@ pub(super) struct EventLoop<S, O, D> {
     connections: Connections<S>,
     context: LoopContext<S>,
     buffer_pool: BufferPool,
-    /// Those that have a turn coming.
+    /// Run queue.
     turns: VecDeque<FlowId>,
     timers: TimerWheel,
-    /// What the netstack's time is counted from.
+    /// Origin of the netstack's time.
     start: Instant,
     ports: Vec<u16>,
     acceptor: Acceptor,
-    /// It was accepted when there was no room. It is the next one to come in.
+    /// A connection that was accepted at the limit, and its listener. It is admitted next.
     held: Option<(FlowId, usize)>,
     /// The last turn had no time for all that there may be to accept.
     has_more_to_accept: bool,
-    /// It stands in the line of those that wait for room.
+    /// It waits in the queue of the connection limit.
     is_in_line: bool,
     // Empty between two turns, and kept for its memory.
     messages: Vec<Message<S>>,
     /// State of the server when it was last checked.
     server_state: u8,
-    /// When the loop ends although peers have not acknowledged the ends of their connections; until
+    /// End of the loop although peers have not acknowledged the ends of their connections; until
     /// the server is over, in the past.
     ends_until: Instant,
     /// The device gave as many frames as a burst takes, or has refused one.
     has_more_frames: bool,
-    /// How long it is left alone after its last errors; zero while it works.
+    /// Delay before the device is tried again after its last errors; zero while it works.
     device_pause: Duration,
-    complaints: Complaints,
+    device_messages: DeviceMessages,
 }
 
-/// Whether handshakes begin.
+/// State of accepting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acceptor {
     Open,
-    /// Those under way may end until then.
+    /// Deadline for the handshakes under way.
     Closing(Instant),
     Closed,
 }
@@ -185,19 +185,19 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             ends_until: began_at,
             has_more_frames: false,
             device_pause: Duration::ZERO,
-            complaints: Complaints::default(),
+            device_messages: DeviceMessages::default(),
         }
     }
 
     /// Serves until the server is over, the last connection has ended, and its peer knows that.
     pub(super) fn run(mut self) {
-        while !self.is_over() {
+        while !self.may_end() {
             self.turn();
             self.wait();
         }
     }
 
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(super) fn may_end(&mut self) -> bool {
         self.server_state == CUTTING
             && self.acceptor == Acceptor::Closed
             && self.connections.is_empty()
@@ -209,7 +209,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
     pub(super) fn turn(&mut self) {
         self.context.begin_turn();
         let received = self.netstack.receive(self.now());
-        self.complaints.has_received(&received);
+        self.device_messages.note_received(&received);
         self.has_more_frames = matches!(received, Ok(count) if count >= BURST_FRAMES_MAX);
         self.check_server_state();
         self.handle_messages();
@@ -219,11 +219,11 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         self.accept();
         let transmitted = self.netstack.transmit(self.now(), &self.connections);
         if let Err(error) = &transmitted {
-            self.complaints
-                .cannot_send(error, self.context.now.monotonic);
+            self.device_messages
+                .note_send_failure(error, self.context.now.monotonic);
         }
         self.rest_device(received.is_err() || transmitted.is_err());
-        if self.buffer_pool.has_lost_a_crowd() {
+        if self.buffer_pool.take_crowd_end() {
             // Not on the loop, for which it takes too long. If it is refused, the memory stays.
             let _ = self.context.jobs.hand_over(false, give_free_memory_back);
         }
@@ -241,7 +241,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
     }
 
     fn wait(&mut self) {
-        if self.is_over() {
+        if self.may_end() {
             return;
         }
         let patience = self.patience();
@@ -308,8 +308,8 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
     }
 
     #[cfg(test)]
-    pub(super) fn complaints(&self) -> &Complaints {
-        &self.complaints
+    pub(super) fn device_messages(&self) -> &DeviceMessages {
+        &self.device_messages
     }
 
     #[cfg(test)]
@@ -321,7 +321,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         net_instant(self.start, self.context.now.monotonic)
     }
 
-    /// Whether the server drains or is over.
+    /// Checks whether the server drains or is over.
     fn check_server_state(&mut self) {
         if self.engine.connection_limit.is_closing() {
             self.stop_listening();
@@ -334,18 +334,18 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             self.ends_until = self.context.now.monotonic + ENDS_PATIENCE;
         }
         for id in self.connections.ids() {
-            match self.is_served(id) {
-                true => self.resume_with(id, |machine, _, now| {
+            if self.serves(id) {
+                self.resume_with(id, |machine, _, now| {
                     machine.handle_server_state(state, now)
-                }),
-                false if state == CUTTING => self.abort(id),
-                false => {}
+                });
+            } else if state == CUTTING {
+                self.abort(id);
             }
         }
     }
 
-    /// Whether there is such a connection, and it has not ended for the server.
-    fn is_served(&mut self, id: FlowId) -> bool {
+    /// True if there is such a connection, and it has not ended for the server.
+    fn serves(&mut self, id: FlowId) -> bool {
         let connection = self.connections.get_mut(id);
         connection.is_some_and(|it| it.machine.is_some())
     }
@@ -357,13 +357,13 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             match message {
                 Message::Accepted(never) => match never {},
                 // The connection was cut meanwhile.
-                Message::Worked(id, job) if !self.is_served(id) => drop_session(job),
+                Message::Worked(id, job) if !self.serves(id) => drop_session(job),
                 Message::Worked(id, Some(job)) => {
                     self.resume_with(id, |machine, _, now| machine.handle_worked(job, now));
                 }
                 Message::Worked(id, None) => self.end(id, Closed::Error),
                 Message::Read(id, piece) => self.resume_with(id, |machine, file, now| {
-                    if let Err(error) = file.has_read(piece) {
+                    if let Err(error) = file.handle_read(piece) {
                         machine.handle_error(&error, now);
                     }
                 }),
@@ -372,11 +372,11 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         self.messages = messages;
     }
 
-    /// What has happened to connections.
+    /// Handles the shard's events.
     fn handle_events(&mut self) {
         while let Some((id, happened)) = self.netstack.shard().next_event() {
             let Some(connection) = self.connections.get_mut(id) else {
-                continue; // It waits for room.
+                continue; // It waits for space.
             };
             if happened.contains(Happened::RELEASED)
                 && let Some(tcp) = self.netstack.shard().connection(id)
@@ -402,7 +402,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
                 Wait::Input { .. } => self.resume(id),
                 Wait::Writable { .. } => {
                     let cwnd = cwnd_of(self.netstack.shard(), id);
-                    if connection.retransmit.has_room(&self.buffer_pool, cwnd) {
+                    if connection.retransmit.has_space(&self.buffer_pool, cwnd) {
                         self.resume(id);
                     }
                 }
@@ -506,17 +506,17 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
 // ---- how connections come and leave
 
 impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
-    /// Takes those whose handshake is complete, as far as there is room, and time.
+    /// Takes those whose handshake is complete, as far as there is space, and time.
     fn accept(&mut self) {
         self.has_more_to_accept = false;
         let mut until = None;
-        let was_called = self.own.has_room.swap(false, Ordering::Acquire);
+        let was_called = self.own.has_space.swap(false, Ordering::Acquire);
         self.is_in_line &= !was_called;
         while !self.is_in_line {
             let Some((id, listener)) = self.held.take().or_else(|| self.next_accepted()) else {
                 break;
             };
-            if !self.engine.connection_limit.has_room_for(&self.own) {
+            if !self.engine.connection_limit.has_space_or_wait(&self.own) {
                 self.held = Some((id, listener));
                 self.is_in_line = true;
                 self.engine.admission.shared.counters.accept_paused();
@@ -532,7 +532,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             }
         }
         if was_called {
-            self.engine.connection_limit.pass_on();
+            self.engine.connection_limit.wake_next();
         }
     }
 
@@ -553,7 +553,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         None
     }
 
-    /// Begins to serve a connection, unless there is no room for it.
+    /// Begins to serve a connection, unless there is no space for it.
     fn welcome(&mut self, id: FlowId, listener: usize) {
         let admission = &self.engine.admission;
         let mut connection = Connection {
@@ -594,9 +594,10 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         self.engine.admission.dismiss();
         self.engine.admission.shared.counters.closed(closed);
         // A peer that takes nothing is not sent what it has not taken.
-        match closed == Closed::TooSlow || self.server_state == CUTTING {
-            true => self.abort(id),
-            false => self.leave(id, LAST_BYTES_PATIENCE),
+        if closed == Closed::TooSlow || self.server_state == CUTTING {
+            self.abort(id)
+        } else {
+            self.leave(id, LAST_BYTES_PATIENCE)
         }
     }
 
@@ -666,7 +667,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         if let Some((id, _)) = self.held.take() {
             self.netstack.shard().abort(id);
         }
-        self.engine.connection_limit.has_closed();
+        self.engine.connection_limit.note_closed();
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a shard has counted, for other threads: its loop leaves a copy here with each wait.
+//! Counters of a shard, for other threads: its loop leaves a copy here with each wait.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -30,9 +30,9 @@ macro_rules! figures {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// How many there are.
+    /// Present number.
     Gauge,
-    /// How many there have been.
+    /// Number so far.
     Counter,
 }
 

@@ -1,5 +1,5 @@
-//! What a connection has handed to TCP and the peer has not acknowledged: TCP asks for its bytes at
-//! each transmission, and they stay where they are until then.
+//! Bytes that a connection has handed to TCP and the peer has not acknowledged: TCP asks for its
+//! bytes at each transmission, and they stay where they are until then.
 //!
 //! ```text
 //!   stream   0 ··· released ─────────────────────────────── end
@@ -12,19 +12,18 @@ use netstack::device::BigTcp;
 use netstack::stack::Pieces;
 use session::{Chunk, Outbox};
 
-/// How much of a connection may be unacknowledged before no more is taken, as with a socket's send
-/// buffer: twice what TCP may have under way, between these two. The upper one is that of Linux'
-/// `net.ipv4.tcp_wmem`.
+/// Limit on a connection's unacknowledged bytes, as of a socket's send buffer: twice what TCP may
+/// have under way, between these two. The upper one is that of Linux' `net.ipv4.tcp_wmem`.
 const UNACKED_LEN_USUAL: u64 = 1 << 20;
 const UNACKED_LEN_MAX: u64 = 4 << 20;
 
-/// How much room there must be before more is taken: a page in memory is not cut small.
-const ROOM_LEN_MIN: u64 = 64 * 1024;
+/// Least space before more is taken: a page in memory is not cut small.
+const SPACE_LEN_MIN: u64 = 64 * 1024;
 
-/// How much all connections of a loop may have unacknowledged before each is given less: peers that
-/// do not read cost memory until their time is over.
+/// Limit on the unacknowledged bytes of all connections of a loop before each is given less: peers
+/// that do not read cost memory until their time is over.
 const UNACKED_TOTAL_MAX: u64 = 256 << 20;
-const CROWDED_LEN_MAX: u64 = 2 * ROOM_LEN_MIN;
+const CROWDED_LEN_MAX: u64 = 2 * SPACE_LEN_MIN;
 
 /// From here on no retransmit buffer grows long: the rest is for those of the usual length.
 const UNACKED_TOTAL_HALF: u64 = UNACKED_TOTAL_MAX / 2;
@@ -37,7 +36,7 @@ const CROWD_LEN_MIN: u64 = 64 << 20;
 const SHARED_LEN_MIN: usize = 16 * 1024;
 const _: () = assert!(2 * (BigTcp::LEN_MAX / SHARED_LEN_MIN + 2) <= Pieces::COUNT_MAX);
 
-/// What a loop keeps for the next retransmit buffers.
+/// Number of outboxes that a loop keeps.
 const KEPT_MAX: usize = 64;
 
 /// See the [module page](self).
@@ -49,10 +48,10 @@ pub(super) struct RetransmitBuffer {
     released: u64,
 }
 
-/// What the retransmit buffers of a loop share.
+/// Accounts and free outboxes of a loop's retransmit buffers.
 #[derive(Default)]
 pub(super) struct BufferPool {
-    /// Outboxes of retransmit buffers that have landed.
+    /// Outboxes of retransmit buffers that were acknowledged.
     #[expect(
         clippy::vec_box,
         reason = "a connection holds the box, and moves it as one word"
@@ -66,17 +65,17 @@ pub(super) struct BufferPool {
 }
 
 impl BufferPool {
-    /// How many bytes all retransmit buffers have.
+    /// Bytes of all retransmit buffers.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// How many times they came to have so many that each was given less.
+    /// Number of times that they reached the limit, and each was given less.
     pub(super) fn crowded(&self) -> u64 {
         self.crowded
     }
 
-    /// How many one retransmit buffer may have, whose connection may have `cwnd` bytes under way.
+    /// Limit for one connection that may have `cwnd` bytes under way.
     fn unacked_len_max(&self, cwnd: u64) -> u64 {
         match self.len {
             ..UNACKED_TOTAL_HALF => (2 * cwnd).clamp(UNACKED_LEN_USUAL, UNACKED_LEN_MAX),
@@ -85,8 +84,8 @@ impl BufferPool {
         }
     }
 
-    /// Whether a crowd is gone; said once.
-    pub(super) fn has_lost_a_crowd(&mut self) -> bool {
+    /// Returns true once after a crowd has gone.
+    pub(super) fn take_crowd_end(&mut self) -> bool {
         let is_gone = self.len_max >= CROWD_LEN_MIN && self.len <= self.len_max / 8;
         if is_gone {
             self.len_max = self.len;
@@ -111,24 +110,24 @@ impl RetransmitBuffer {
         self.out.as_ref().map_or(0, |out| out.queued_len())
     }
 
-    /// Whether more can be put in.
-    pub(super) fn has_room(&self, buffer_pool: &BufferPool, cwnd: u64) -> bool {
-        self.len() + ROOM_LEN_MIN <= buffer_pool.unacked_len_max(cwnd)
+    /// True if more can be put in.
+    pub(super) fn has_space(&self, buffer_pool: &BufferPool, cwnd: u64) -> bool {
+        self.len() + SPACE_LEN_MIN <= buffer_pool.unacked_len_max(cwnd)
     }
 
     /// Takes what is in memory of `from`, up to the first file or the limit. Says how much.
     pub(super) fn take(&mut self, buffer_pool: &mut BufferPool, cwnd: u64, from: &Outbox) -> u64 {
         let (before, len_max) = (self.len(), buffer_pool.unacked_len_max(cwnd));
         for chunk in from.chunks() {
-            let room = len_max.saturating_sub(self.len()) as usize;
+            let space = len_max.saturating_sub(self.len()) as usize;
             match chunk {
-                _ if room == 0 => break,
+                _ if space == 0 => break,
                 Chunk::Bytes(bytes) => {
                     self.outbox(buffer_pool)
-                        .put(&bytes[..bytes.len().min(room)]);
+                        .put(&bytes[..bytes.len().min(space)]);
                 }
                 Chunk::Shared(bytes) => {
-                    self.hold(buffer_pool, bytes.slice(..bytes.len().min(room)));
+                    self.hold(buffer_pool, bytes.slice(..bytes.len().min(space)));
                 }
                 Chunk::File(_) => break,
             }
@@ -146,9 +145,10 @@ impl RetransmitBuffer {
 
     fn hold(&mut self, buffer_pool: &mut BufferPool, bytes: Bytes) {
         let out = self.outbox(buffer_pool);
-        match bytes.len() < SHARED_LEN_MIN {
-            true => out.put(&bytes),
-            false => out.put_shared(bytes),
+        if bytes.len() < SHARED_LEN_MIN {
+            out.put(&bytes)
+        } else {
+            out.put_shared(bytes)
         }
     }
 
@@ -212,7 +212,7 @@ mod tests {
     /// Seen: after 5,000 clients that read nothing were reset, 934 MB stayed resident. Cause: glibc
     /// keeps what is free between what is in use. Cure: it is told to give it back.
     #[test]
-    fn a_crowd_that_is_gone_is_noticed_once_and_a_few_connections_are_none() {
+    fn a_gone_crowd_is_noticed_once() {
         let mut buffer_pool = BufferPool::default();
         let mut out = Outbox::new();
         out.put_shared(vec![0; UNACKED_LEN_USUAL as usize].into());
@@ -222,12 +222,12 @@ mod tests {
             for retransmit in &mut retransmit_buffers {
                 retransmit.take(&mut buffer_pool, CWND, &out);
             }
-            assert!(!buffer_pool.has_lost_a_crowd());
+            assert!(!buffer_pool.take_crowd_end());
             retransmit_buffers
                 .into_iter()
                 .for_each(|it| it.abandon(&mut buffer_pool));
-            assert_eq!(buffer_pool.has_lost_a_crowd(), count > 4);
-            assert!(!buffer_pool.has_lost_a_crowd());
+            assert_eq!(buffer_pool.take_crowd_end(), count > 4);
+            assert!(!buffer_pool.take_crowd_end());
         }
     }
 
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn any_part_that_is_not_released_is_given_again() {
+    fn unreleased_bytes_are_gathered_again() {
         let (mut buffer_pool, mut retransmit, mut out) = (
             BufferPool::default(),
             RetransmitBuffer::default(),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_segment_has_fewer_pieces_than_a_frame_takes() {
+    fn a_long_segment_fits_a_frame() {
         let (mut buffer_pool, mut retransmit, mut out) = (
             BufferPool::default(),
             RetransmitBuffer::default(),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_taken_than_the_limit_and_more_when_there_is_room_for_a_page() {
+    fn takes_up_to_the_limit_then_a_page() {
         let (mut buffer_pool, mut retransmit, mut out) = (
             BufferPool::default(),
             RetransmitBuffer::default(),
@@ -321,17 +321,17 @@ mod tests {
             retransmit.take(&mut buffer_pool, CWND, &out),
             UNACKED_LEN_USUAL
         );
-        assert!(!retransmit.has_room(&buffer_pool, CWND));
-        retransmit.release(&mut buffer_pool, ROOM_LEN_MIN - 1);
-        assert!(!retransmit.has_room(&buffer_pool, CWND));
-        retransmit.release(&mut buffer_pool, ROOM_LEN_MIN);
-        assert!(retransmit.has_room(&buffer_pool, CWND));
+        assert!(!retransmit.has_space(&buffer_pool, CWND));
+        retransmit.release(&mut buffer_pool, SPACE_LEN_MIN - 1);
+        assert!(!retransmit.has_space(&buffer_pool, CWND));
+        retransmit.release(&mut buffer_pool, SPACE_LEN_MIN);
+        assert!(retransmit.has_space(&buffer_pool, CWND));
     }
 
     /// Seen: a stream of 50 Gbit/s waited for acknowledgements an eighth of its time. Cause: 1 MiB
     /// was the limit of each connection, however much TCP might have under way. Cure: twice that.
     #[test]
-    fn a_connection_that_may_have_much_under_way_has_a_longer_flight_up_to_a_limit() {
+    fn limit_grows_with_cwnd() {
         let mut out = Outbox::new();
         out.put_shared(vec![0; 6 << 20].into());
         for (cwnd, len) in [
@@ -342,15 +342,15 @@ mod tests {
             let (mut buffer_pool, mut retransmit) =
                 (BufferPool::default(), RetransmitBuffer::default());
             assert_eq!(retransmit.take(&mut buffer_pool, cwnd, &out), len);
-            assert!(!retransmit.has_room(&buffer_pool, cwnd));
+            assert!(!retransmit.has_space(&buffer_pool, cwnd));
         }
     }
 
     /// Seen: 64 peers with wide windows that read nothing held all that a loop may have, and each
-    /// other connection of it was given an eighth. Cause: retransmit buffers grew to 4 MiB until nothing was
-    /// left. Cure: once half is gone, a retransmit buffer has the usual length.
+    /// other connection of it was given an eighth. Cause: retransmit buffers grew to 4 MiB until
+    /// nothing was left. Cure: once half is gone, a retransmit buffer has the usual length.
     #[test]
-    fn long_flights_leave_half_of_a_loops_room_to_the_others() {
+    fn long_buffers_leave_half_to_the_others() {
         let (mut buffer_pool, mut out) = (BufferPool::default(), Outbox::new());
         out.put_shared(vec![0; UNACKED_LEN_MAX as usize].into());
         for _ in 0..UNACKED_TOTAL_MAX / UNACKED_LEN_MAX {
@@ -365,14 +365,14 @@ mod tests {
     /// server's default is 17,500 connections. Cause: each connection had a limit, and all of them
     /// together had none. Cure: beyond a limit for all, each is given less.
     #[test]
-    fn all_flights_of_a_loop_have_a_limit_and_each_goes_on() {
+    fn all_buffers_share_a_limit() {
         let (mut buffer_pool, mut out) = (BufferPool::default(), Outbox::new());
         out.put_shared(vec![0; 2 << 20].into());
         let full = (UNACKED_TOTAL_MAX / UNACKED_LEN_USUAL) as usize;
         let mut retransmit_buffers: Vec<RetransmitBuffer> =
             (0..2 * full).map(|_| RetransmitBuffer::default()).collect();
         for retransmit in &mut retransmit_buffers {
-            assert!(retransmit.has_room(&buffer_pool, CWND));
+            assert!(retransmit.has_space(&buffer_pool, CWND));
             retransmit.take(&mut buffer_pool, CWND, &out);
         }
         assert_eq!(
@@ -381,10 +381,10 @@ mod tests {
         );
         assert_eq!(buffer_pool.crowded(), 1);
         let mut last = retransmit_buffers.pop().unwrap();
-        assert!(!last.has_room(&buffer_pool, CWND));
+        assert!(!last.has_space(&buffer_pool, CWND));
         last.release(&mut buffer_pool, CROWDED_LEN_MAX);
-        assert!(last.has_room(&buffer_pool, CWND));
-        // Those that hold much come to an end, and the others have their room again.
+        assert!(last.has_space(&buffer_pool, CWND));
+        // Those that hold much come to an end, and the others have their space again.
         for retransmit in retransmit_buffers.drain(..full) {
             retransmit.abandon(&mut buffer_pool);
         }

@@ -146,11 +146,11 @@ impl<S: Session + 'static> World<S> {
 
     /// The next `len` bytes that come.
     fn read(&mut self, id: FlowId, len: usize) -> Vec<u8> {
-        let (mut all, mut room) = (Vec::new(), vec![0; 1 << 16]);
+        let (mut all, mut space) = (Vec::new(), vec![0; 1 << 16]);
         self.until("read", |world| {
-            let wanted = room.len().min(len - all.len());
-            let read = world.client.shard().read(id, &mut room[..wanted]);
-            all.extend_from_slice(&room[..read]);
+            let wanted = space.len().min(len - all.len());
+            let read = world.client.shard().read(id, &mut space[..wanted]);
+            all.extend_from_slice(&space[..read]);
             all.len() == len
         });
         all
@@ -210,11 +210,11 @@ fn many_conversations_go_on_at_once() {
 }
 
 #[test]
-fn a_peer_that_pipelines_without_reading_holds_nobody_up_and_gets_everything() {
+fn pipelining_without_reading_holds_nobody_up() {
     let lines = b"0123456789\n".repeat(200_000);
     let mut world = World::new(Limits::default(), || Echo);
     let (greedy, other) = (world.connect(), world.connect());
-    let (mut sent, mut came, mut room) = (0, Vec::new(), vec![0; 1 << 16]);
+    let (mut sent, mut came, mut space) = (0, Vec::new(), vec![0; 1 << 16]);
     // Until the server takes no more: its retransmit buffer and both hosts' windows are full.
     let mut stalls = 0;
     world.until("a full retransmit", |world| {
@@ -227,8 +227,8 @@ fn a_peer_that_pipelines_without_reading_holds_nobody_up_and_gets_everything() {
     world.ask(other, "hello\n");
     world.until("all lines", |world| {
         sent += world.client.shard().write(greedy, &lines[sent..]);
-        let read = world.client.shard().read(greedy, &mut room);
-        came.extend_from_slice(&room[..read]);
+        let read = world.client.shard().read(greedy, &mut space);
+        came.extend_from_slice(&space[..read]);
         came.len() == lines.len()
     });
     assert!(came == lines, "other bytes than were sent");
@@ -253,7 +253,7 @@ fn at_the_limit_others_wait_until_one_ends() {
     world.until_count(1);
 }
 
-/// A server with room for one connection, which is there, that says so to the next.
+/// A server with space for one connection, which is there, that says so to the next.
 fn full_engine() -> (World<Echo>, FlowId) {
     let limits = Limits {
         connections_max: 1,
@@ -267,7 +267,7 @@ fn full_engine() -> (World<Echo>, FlowId) {
 }
 
 #[test]
-fn one_too_many_is_told_so_where_the_limits_say_it() {
+fn a_refusal_line_is_sent_at_the_limit() {
     let (mut world, first) = full_engine();
     let second = world.connect();
     assert_eq!(world.read(second, 9), b"too many\n");
@@ -282,7 +282,7 @@ fn one_too_many_is_told_so_where_the_limits_say_it() {
 /// that are told so for two minutes, and others waited that long. Cause: they had the time of a
 /// connection whose reply is under way. Cure: a second, as with fibers.
 #[test]
-fn one_too_many_that_acknowledges_nothing_does_not_keep_its_place() {
+fn a_silent_refused_peer_frees_its_place() {
     let (mut world, first) = full_engine();
     let mute = world.connect();
     world.step_client(); // Its SYN is under way.
@@ -319,7 +319,7 @@ fn a_silent_peer_is_closed_after_its_time() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_reset_after_its_time() {
+fn a_stalled_peer_is_reset() {
     let limits = Limits {
         send_timeout: Duration::from_millis(50),
         ..Limits::default()
@@ -334,7 +334,7 @@ fn a_peer_that_takes_nothing_is_reset_after_its_time() {
 }
 
 #[test]
-fn a_reset_in_the_middle_of_a_reply_ends_the_connection_and_no_other() {
+fn a_reset_ends_its_connection_alone() {
     let mut world = World::new(Limits::default(), || Sender::of_memory(4 << 20));
     let (first, second) = (world.connect(), world.connect());
     for client in [first, second] {
@@ -352,7 +352,7 @@ fn a_reset_in_the_middle_of_a_reply_ends_the_connection_and_no_other() {
 }
 
 #[test]
-fn a_session_that_panics_ends_its_connection_and_no_other() {
+fn a_panic_ends_its_connection_alone() {
     let mut world = World::new(Limits::default(), || Sender::of_memory(10));
     let (first, second) = (world.connect(), world.connect());
     world.write(first, b"panic");
@@ -376,7 +376,7 @@ fn a_drain_closes_an_idle_connection() {
 
 /// A process that ends takes its TCP with it: what is not acknowledged then is lost.
 #[test]
-fn a_connection_counts_as_open_until_its_last_bytes_are_acknowledged() {
+fn open_until_the_last_acknowledgement() {
     let mut world = World::new(Limits::default(), || Sender {
         is_last: true,
         ..Sender::of_memory(1000)
@@ -417,25 +417,25 @@ fn over_and_unheard() -> (World<Echo>, FlowId) {
 /// Seen (in review): the loop ended when all bytes were acknowledged, and with it what would have
 /// sent the end again, if that was lost.
 #[test]
-fn a_loop_that_is_over_still_sends_the_ends_of_its_connections() {
+fn ends_are_sent_after_the_loop_is_over() {
     let (mut world, idle) = over_and_unheard();
-    assert!(!world.event_loop.is_over());
+    assert!(!world.event_loop.may_end());
     world.read_end(idle);
-    world.until("the loop is over", |world| world.event_loop.is_over());
+    world.until("the loop is over", |world| world.event_loop.may_end());
 }
 
 #[test]
-fn a_loop_that_is_over_does_not_wait_for_ever_for_a_peer_that_acknowledges_no_end() {
+fn an_unacknowledged_end_holds_no_loop() {
     let (mut world, _idle) = over_and_unheard();
     let deadline = Instant::now() + PATIENCE;
-    while !world.event_loop.is_over() {
+    while !world.event_loop.may_end() {
         assert!(Instant::now() < deadline, "it waits for ever");
         world.event_loop.turn();
     }
 }
 
 #[test]
-fn a_handshake_under_way_ends_when_the_server_stops_to_listen_and_none_begins() {
+fn handshakes_end_and_none_begins_at_a_stop() {
     let mut world = World::new(Limits::default(), || Echo);
     let first = world.connect();
     world.ask(first, "the hosts know each other\n");
@@ -462,7 +462,7 @@ fn a_port_that_nothing_listens_at_refuses() {
 /// Seen: a TAP interface that was deleted cost its loop a thousand tries a second for ever. Cause:
 /// after each error it slept a millisecond. Cure: each further error doubles the pause.
 #[test]
-fn a_device_that_is_gone_is_tried_ever_more_rarely_and_one_that_is_back_at_once() {
+fn a_lost_device_is_retried_with_back_off() {
     let mut world = World::new(Limits::default(), || Echo);
     let client = world.connect();
     world.ask(client, "hello\n");
@@ -489,18 +489,20 @@ fn a_device_that_is_gone_is_tried_ever_more_rarely_and_one_that_is_back_at_once(
 /// Seen: over AF_XDP a server said nothing when its interface was down or deleted. Cause: its
 /// socket has no error to be received, only frames that cannot be sent, and those were counted.
 #[test]
-fn a_device_that_takes_nothing_is_told_as_one_that_brings_nothing() {
+fn a_device_that_takes_nothing_is_reported() {
     let mut world = World::new(Limits::default(), || Echo);
     let client = world.connect();
     world.ask(client, "hello\n");
-    assert!(!world.event_loop.complaints().is_told);
+    assert!(!world.event_loop.device_messages().is_reported);
     world.event_loop.device().takes_nothing = true;
     world.write(client, b"hello again\n");
-    world.until("a complaint", |world| world.event_loop.complaints().is_told);
+    world.until("a complaint", |world| {
+        world.event_loop.device_messages().is_reported
+    });
     world.event_loop.device().takes_nothing = false;
     assert_eq!(world.read(client, 12), b"hello again\n");
     world.ask(client, "and again\n");
-    assert!(!world.event_loop.complaints().is_told);
+    assert!(!world.event_loop.device_messages().is_reported);
 }
 
 /// A device that can be taken away.
@@ -513,9 +515,10 @@ struct Pluggable {
 
 impl Pluggable {
     fn is_there(&self) -> io::Result<()> {
-        match self.is_gone {
-            true => Err(io::ErrorKind::NotFound.into()),
-            false => Ok(()),
+        if self.is_gone {
+            Err(io::ErrorKind::NotFound.into())
+        } else {
+            Ok(())
         }
     }
 }
@@ -593,9 +596,10 @@ impl Session for Sender {
                     }),
                     None => out.put_shared(self.bytes.clone()),
                 }
-                match self.is_last {
-                    true => Next::Close,
-                    false => Next::Receive(Phase::Idle),
+                if self.is_last {
+                    Next::Close
+                } else {
+                    Next::Receive(Phase::Idle)
                 }
             }
         };
@@ -612,7 +616,7 @@ impl Session for Sender {
 
 /// 3 % of the frames are lost each way, so retransmit buffers are asked for the same bytes again.
 #[test]
-fn a_file_arrives_whole_after_work_also_over_a_bad_link() {
+fn a_file_survives_a_bad_link() {
     const LEN: usize = 3 << 20;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");

@@ -19,25 +19,25 @@ pub(super) struct Connection<S> {
     pub(super) machine: Machine<S>,
     pub(super) socket: Socket,
     pub(super) peer: Option<SocketAddr>,
-    /// Which of the server's listeners it came from.
+    /// Number of the server's listener that it came from.
     pub(super) listener: usize,
     /// The thread that reads for it, and what it is called there.
     pub(super) reader: usize,
     pub(super) name: u64,
-    /// When the timer comes that its reader has for it. `None` if the reader hears nothing of it
-    /// while it is with another stage.
+    /// Expiry of its reader's timer. `None` if the reader hears nothing of it while it is with
+    /// another stage.
     pub(super) is_heard_by: Option<Instant>,
     /// The thread that writes for it, so that a buffer comes back to the thread that lent it.
     pub(super) writer: usize,
     pub(super) payload: Payload<S>,
 }
 
-/// What a stage has for the next one.
+/// Data that a stage has for the next one.
 pub(super) enum Payload<S> {
     Nothing,
     /// For the session stage: what was received, nothing if that was the end.
     Input(Input),
-    /// For the session stage: so much was received into the session's own room.
+    /// For the session stage: so much was received into the session's own space.
     Filled(usize),
     /// For the session stage: a piece of a file that is not in memory.
     Cold(Box<DiskRead>),
@@ -80,7 +80,7 @@ pub(super) enum Arrival<S> {
     Worked(u64, Option<Box<Job<S>>>),
 }
 
-/// Where a connection goes on.
+/// Next stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The read stage, where it has nothing to do until its peer sends more.

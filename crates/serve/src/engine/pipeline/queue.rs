@@ -1,7 +1,7 @@
 //! A bounded queue in front of a stage.
 //!
 //! ```text
-//!  put:   waits for room ──┐                        ┌── wait: threads of the session stage
+//!  put:   waits for space ─┐                        ┌── wait: threads of the session stage
 //!                          ├──▶ │ │ │ │ limit ──────┤
 //!  offer: comes back later ┘                        └── take: a loop, which hears its waker
 //! ```
@@ -26,7 +26,7 @@ pub(super) struct Queue<T> {
     /// The loop that takes; without one, threads wait until something has come.
     taker: Option<Arc<LoopHandle>>,
     has_come: Condvar,
-    has_room: Condvar,
+    has_space: Condvar,
 }
 
 struct State<T> {
@@ -34,30 +34,30 @@ struct State<T> {
     is_closed: bool,
     /// Threads that wait until something has come.
     takers: usize,
-    /// Threads that wait for room.
+    /// Threads that wait for space.
     putters: usize,
-    /// Loops that come back when there is room.
+    /// Loops that come back when there is space.
     offerers: Vec<Arc<LoopHandle>>,
     counted: Counted,
 }
 
-/// What a queue has counted.
+/// Counters of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) length: usize,
     pub(super) longest: usize,
     /// The most that a loop has kept in line for it.
     pub(super) line_longest: usize,
-    /// How often something found it full.
+    /// Number of times that it was found full.
     pub(super) full: u64,
     pub(super) taken: u64,
     pub(super) batches: u64,
-    /// How long all that was taken had waited.
+    /// Time that all items that were taken had waited.
     pub(super) waited: Duration,
 }
 
 impl Counted {
-    /// How long one has waited, as a rule.
+    /// Mean wait of an item.
     pub(super) fn wait_mean(&self) -> Duration {
         Duration::from_secs_f64(self.waited.as_secs_f64() / self.taken.max(1) as f64)
     }
@@ -78,7 +78,7 @@ impl<T> Queue<T> {
             limit,
             taker,
             has_come: Condvar::new(),
-            has_room: Condvar::new(),
+            has_space: Condvar::new(),
         }
     }
 
@@ -90,18 +90,18 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Whether there is room. If not, `own` is rung for when there is.
-    pub(super) fn has_room(&self, own: &Arc<LoopHandle>) -> bool {
+    /// True if there is space. If not, `own` is woken when there is.
+    pub(super) fn has_space_or_wait(&self, own: &Arc<LoopHandle>) -> bool {
         let mut state = self.lock();
-        let has_room = state.items.len() < self.limit || state.is_closed;
-        if !has_room {
+        let has_space = state.items.len() < self.limit || state.is_closed;
+        if !has_space {
             state.comes_back(own);
         }
-        has_room
+        has_space
     }
 
-    /// Takes over what there is room for, and leaves the rest in `line`: `own` is rung for when
-    /// there is more.
+    /// Takes over what there is space for, and leaves the rest in `line`: `own` is woken when there
+    /// is more.
     pub(super) fn offer(&self, line: &mut VecDeque<T>, own: &Arc<LoopHandle>) {
         if line.is_empty() {
             return;
@@ -115,7 +115,7 @@ impl<T> Queue<T> {
         self.wake_takers(state, count);
     }
 
-    /// Takes over all of `line`, and waits for room where there is none. If the queue is closed,
+    /// Takes over all of `line`, and waits for space where there is none. If the queue is closed,
     /// the rest stays in `line`.
     pub(super) fn put(&self, line: &mut VecDeque<T>) {
         while !line.is_empty() {
@@ -126,7 +126,7 @@ impl<T> Queue<T> {
             }
             while count == 0 && state.items.len() >= self.limit && !state.is_closed {
                 state.putters += 1;
-                let waited = self.has_room.wait(state);
+                let waited = self.has_space.wait(state);
                 state = waited.unwrap_or_else(PoisonError::into_inner);
                 state.putters -= 1;
             }
@@ -181,7 +181,7 @@ impl<T> Queue<T> {
         let offerers = mem::take(&mut state.offerers);
         drop(state);
         self.has_come.notify_all();
-        self.has_room.notify_all();
+        self.has_space.notify_all();
         offerers.iter().for_each(|one| one.waker.wake());
         rest.into_iter().map(|(item, _)| item).collect()
     }
@@ -196,10 +196,11 @@ impl<T> Queue<T> {
         state.counted.waited += waited;
         state.counted.taken += count as u64;
         state.counted.batches += 1;
-        let (putters, offerers) = (state.putters, mem::take(&mut state.offerers));
+        let putters = state.putters;
+        let offerers = mem::take(&mut state.offerers);
         drop(state);
         for _ in 0..putters.min(count) {
-            self.has_room.notify_one();
+            self.has_space.notify_one();
         }
         offerers.iter().for_each(|one| one.waker.wake());
     }
@@ -219,7 +220,7 @@ impl<T> Queue<T> {
 }
 
 impl<T> State<T> {
-    /// Moves as many as there is room for. Says how many.
+    /// Moves as many as there is space for. Says how many.
     fn push(&mut self, line: &mut VecDeque<T>, limit: usize) -> usize {
         if self.is_closed {
             return 0;
@@ -257,7 +258,7 @@ impl<T> Outlet<T> {
         }
     }
 
-    /// Hands over what there is room for.
+    /// Hands over what there is space for.
     pub(super) fn hand_over(&mut self) {
         self.queue.offer(&mut self.line, &self.own);
     }

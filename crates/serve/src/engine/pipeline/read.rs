@@ -39,28 +39,27 @@ use crate::shared::{CUTTING, SERVING};
 pub(super) struct Reader<S, O> {
     engine: Arc<EngineContext<O>>,
     own: Arc<LoopHandle>,
-    /// Which of the readers it is.
+    /// Number of the reader.
     number: usize,
     writers: usize,
     queue: Arc<Queue<Arrival<S>>>,
     session: Outlet<Box<Connection<S>>>,
     batch_max: usize,
     poller: Poller,
-    /// Whether connections stay watched while they are with another stage.
+    /// Connections stay watched while they are with another stage.
     keeps_watch: bool,
-    /// Those that may have something for the session have a turn coming, in the order in which that
-    /// came.
+    /// Connections. Those that may have something for the session are in the run queue.
     slots: Slab<Slot<S>>,
-    /// Those that came back and have nothing to do.
+    /// Connections that came back and have nothing to do.
     rest: Arc<Rest<S>>,
-    /// How many it has something for that are not back yet.
+    /// Number of connections that it has something for and that are not back yet.
     expected: usize,
     /// More has come than a batch.
     has_more: bool,
     now: Now,
-    /// What the server was doing at the last look.
+    /// State of the server when it was last checked.
     server_state: u8,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     // Empty between two turns, and kept for their memory.
     arrivals: Vec<Arrival<S>>,
     rested: Vec<Box<Connection<S>>>,
@@ -71,7 +70,7 @@ struct Slot<S> {
     watch: Watch,
     /// `None` while it is with another stage.
     connection: Option<Box<Connection<S>>>,
-    /// What was reported of it meanwhile.
+    /// Readiness that was reported meanwhile.
     missed: Readiness,
     /// Something happened meanwhile.
     is_expected: bool,
@@ -83,7 +82,7 @@ impl<S> HasWatch for Slot<S> {
     }
 }
 
-/// What became of a connection that was ready.
+/// Outcome for a connection that was ready.
 enum Outcome {
     Waits(Wait),
     Leaves,
@@ -121,7 +120,7 @@ where
             has_more: false,
             now: clock::now(),
             server_state: SERVING,
-            room: vec![0; RECEIVE_LEN],
+            buffer: vec![0; RECEIVE_LEN],
             arrivals: Vec::new(),
             rested: Vec::new(),
         })
@@ -155,7 +154,7 @@ where
         Some(next.saturating_duration_since(self.now.monotonic))
     }
 
-    /// Whether there is as much to hand over as may wait for room.
+    /// True if as much is in line as may wait for space.
     fn is_stuck(&self) -> bool {
         self.session.line.len() >= self.batch_max
     }
@@ -171,9 +170,9 @@ where
                 self.expect_back(at);
                 continue;
             };
-            connection.socket.is_ready(readiness);
+            connection.socket.set_ready(readiness);
             if self.poller.is_level {
-                // It would be reported again and again until the session stage has room for it.
+                // It would be reported again and again until the session stage has space for it.
                 self.poller
                     .unwatch(&mut slot.watch, connection.socket.as_fd());
             }
@@ -183,7 +182,7 @@ where
         }
     }
 
-    /// Whether the server drains or is over.
+    /// Checks whether the server drains or is over.
     fn check_server_state(&mut self) {
         let state = self.engine.admission.shared.server_state.get();
         if state == mem::replace(&mut self.server_state, state) || state == CUTTING {
@@ -196,7 +195,8 @@ where
     }
 
     fn receive_news(&mut self, at: usize) {
-        let (state, now) = (self.server_state, self.now);
+        let state = self.server_state;
+        let now = self.now;
         self.tell(at, |connection| {
             connection.machine.handle_server_state(state, now)
         });
@@ -222,7 +222,7 @@ where
             let until = connection
                 .as_ref()
                 .map(|connection| connection.machine.deadline());
-            if self.poller.is_over(watch, until)
+            if self.poller.handle_expiry(watch, until)
                 && let Some(connection) = connection
             {
                 // If a report was lost, this finds what it was about.
@@ -260,8 +260,9 @@ where
         let Some(there) = connection else {
             return; // It is with another stage.
         };
-        let (room, now) = (&mut *self.room, self.now);
-        let driven = guard(there, |connection| connection.read(room, now));
+        let buffer = &mut *self.buffer;
+        let now = self.now;
+        let driven = guard(there, |connection| connection.read(buffer, now));
         let is_heard_of = match driven.unwrap_or(Outcome::Waits(Wait::End(Closed::Error))) {
             Outcome::Waits(Wait::Input { until }) => {
                 self.poller.arm(watch, until);
@@ -272,9 +273,10 @@ where
             // For work.
             Outcome::Waits(_) => Ok(()),
             Outcome::Leaves => {
-                there.is_heard_by = match self.keeps_watch {
-                    true => self.poller.comes_at(watch),
-                    false => None,
+                there.is_heard_by = if self.keeps_watch {
+                    self.poller.comes_at(watch)
+                } else {
+                    None
                 };
                 if !self.keeps_watch {
                     self.poller.unwatch(watch, there.socket.as_fd());
@@ -333,7 +335,7 @@ where
         self.arrivals = arrivals;
     }
 
-    /// Begins to serve a connection, unless there is no room for it.
+    /// Begins to serve a connection, unless there is no space for it.
     fn welcome(&mut self, accepted: Accepted) {
         let Some((accepted, machine)) = self.engine.welcome(accepted, self.now) else {
             return;
@@ -379,7 +381,7 @@ where
         let name = connection.name;
         let at = slot_of(&mut self.slots, name).expect("a slot is kept until the end");
         let slot = &mut self.slots[at];
-        connection.socket.is_ready(mem::take(&mut slot.missed));
+        connection.socket.set_ready(mem::take(&mut slot.missed));
         self.expected -= usize::from(mem::take(&mut slot.is_expected));
         match mem::replace(&mut connection.payload, Payload::Nothing) {
             Payload::Ruin => {
@@ -439,7 +441,8 @@ where
 
     /// The server is over. What is with another stage ends there, or finds this queue closed.
     fn end_all(mut self) {
-        let (engine, now) = (&*self.engine, clock::now());
+        let engine = &*self.engine;
+        let now = clock::now();
         for arrival in self.queue.close() {
             cut_arrival(engine, arrival, now);
         }
@@ -457,7 +460,7 @@ where
 
 impl<S: Session> Connection<S> {
     /// Receives, or finds out what it waits for.
-    fn read(&mut self, room: &mut [u8], now: Now) -> Outcome {
+    fn read(&mut self, buffer: &mut [u8], now: Now) -> Outcome {
         loop {
             let Connection {
                 machine,
@@ -467,14 +470,14 @@ impl<S: Session> Connection<S> {
             } = self;
             let (received, is_fill) = match machine.next_action() {
                 Action::Receive { until } => {
-                    let part = machine.shared().memory.part_of(room);
+                    let part = machine.shared().memory.part_of(buffer);
                     (socket.receive(part, until), false)
                 }
                 Action::Fill { space, until } => (socket.receive(space, until), true),
                 // The session is made as soon as there is a connection; but the first request is
                 // often there already.
                 Action::Open { .. } => {
-                    let part = machine.shared().memory.part_of(room);
+                    let part = machine.shared().memory.part_of(buffer);
                     match socket.receive(part, machine.deadline()) {
                         Continue(received) => (Continue(received), false),
                         Break(_) => return Outcome::Leaves,
@@ -486,12 +489,11 @@ impl<S: Session> Connection<S> {
             };
             match received {
                 Continue(Ok(len)) => {
-                    *payload = match is_fill {
-                        true => Payload::Filled(len),
-                        false => {
-                            let memory = &machine.shared().memory;
-                            Payload::Input(Input::new(&room[..len], memory))
-                        }
+                    *payload = if is_fill {
+                        Payload::Filled(len)
+                    } else {
+                        let memory = &machine.shared().memory;
+                        Payload::Input(Input::new(&buffer[..len], memory))
                     };
                     return Outcome::Leaves;
                 }

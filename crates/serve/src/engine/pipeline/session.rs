@@ -26,9 +26,9 @@ pub(super) struct SessionThread<S, O> {
     /// For each reader and each writer, what this batch has for it.
     to_readers: Vec<VecDeque<Arrival<S>>>,
     to_writers: Vec<VecDeque<Box<Connection<S>>>>,
-    /// Those whose input is for a handshake of TLS, which takes long: they have a turn when the
-    /// others of a batch have had theirs. While there are as many as the queue may have, nothing
-    /// more is taken from it.
+    /// Connections in a handshake of TLS, which takes long: they have a turn when the others of a
+    /// batch have had theirs. While there are as many as the queue may have, nothing more is taken
+    /// from it.
     handshakes: VecDeque<Box<Connection<S>>>,
 }
 
@@ -49,11 +49,12 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
     /// Works until the server is over.
     pub(super) fn run(mut self) {
         let stages = Arc::clone(&self.stages);
-        let (threads, mut batch) = (stages.session_threads, Vec::new());
+        let threads = stages.session_threads;
+        let mut batch = Vec::new();
         loop {
             let is_idle = self.handshakes.is_empty();
-            let room = stages.queue_limit.saturating_sub(self.handshakes.len());
-            let batch_max = stages.batch_max.min(room);
+            let space = stages.queue_limit.saturating_sub(self.handshakes.len());
+            let batch_max = stages.batch_max.min(space);
             if !(stages.sessions).wait(batch_max, threads, is_idle, &mut batch) {
                 break;
             }
@@ -113,7 +114,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         }
     }
 
-    /// Has the pool do what may block. A thread of the pool waits for room in the queue then; the
+    /// Has the pool do what may block. A thread of the pool waits for space in the queue then; the
     /// threads of the stage never wait for it.
     fn hand_to_pool(&mut self, mut connection: Box<Connection<S>>) {
         let place = match self.engine.admission.shared.jobs.reserve() {
@@ -135,7 +136,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         });
     }
 
-    /// Hands over to the other stages, and waits for room there. They never wait for this one.
+    /// Hands over to the other stages, and waits for space there. They never wait for this one.
     fn hand_over(&mut self) {
         let lines = self.to_writers.iter_mut().zip(&self.stages.writers);
         for (line, stage) in lines {
@@ -205,19 +206,20 @@ impl<S: Session + 'static> Connection<S> {
         let now = clock::now();
         machine.handle_server_state(engine.admission.shared.server_state.get(), now);
         if let Payload::Cold(read) = mem::replace(payload, Payload::Nothing) {
-            if let Err(error) = socket.has_read(read.run()) {
+            if let Err(error) = socket.handle_read(read.run()) {
                 machine.handle_error(&error, clock::now());
             }
         } else if let Action::Work = machine.next_action() {
             let job = machine.take_work();
-            match job.waits {
-                true => *payload = Payload::Watch(Box::new(job)),
-                false => machine.handle_worked(job.run(now), clock::now()),
+            if job.waits {
+                *payload = Payload::Watch(Box::new(job))
+            } else {
+                machine.handle_worked(job.run(now), clock::now())
             }
         }
     }
 
-    /// What may block can not be done now.
+    /// Fails what may block and cannot be done now.
     fn fail(&mut self, error: &io::Error) -> Stop {
         self.payload = Payload::Nothing;
         if let Action::Work = self.machine.next_action() {

@@ -18,9 +18,9 @@ pub(super) struct Stages<S> {
     pub(super) sessions: Arc<Queue<Box<Connection<S>>>>,
     pub(super) session_threads: usize,
     pub(super) writers: Vec<QueuedLoop<Box<Connection<S>>>>,
-    /// How many each queue may have.
+    /// Limit of each queue.
     pub(super) queue_limit: usize,
-    /// What a thread takes from its queue at a time.
+    /// Most that a thread takes from its queue at a time.
     pub(super) batch_max: usize,
 }
 

@@ -123,7 +123,7 @@ fn many_connections_share_queues_of_one() {
 /// The argument on the engine's page, tried: small queues, and peers whose requests send their
 /// connections round in every way there is.
 #[test]
-fn whatever_connections_do_the_circle_never_stands_still() {
+fn the_circle_never_stands_still() {
     const CLIENTS: u64 = 24;
     const REQUESTS: u64 = 60;
     for (threads, queue_limit, batch_max) in [(1, 1, 1), (2, 1, 4), (1, 2, 32), (3, 2, 1)] {
@@ -184,7 +184,7 @@ fn slow_readers_take_no_place_in_a_queue() {
 }
 
 #[test]
-fn while_the_session_stage_is_busy_clients_wait() {
+fn clients_wait_for_a_busy_session_stage() {
     let (world, locks) = actors(NARROW);
     let mut clients: Vec<_> = (0..50).map(|_| world.send("e")).collect();
     for client in &mut clients {
@@ -210,7 +210,7 @@ fn while_the_session_stage_is_busy_clients_wait() {
 /// Cause: threads of the session stage did themselves what may block, so all of them listed. Cure:
 /// it is handed to the pool of jobs, as on the other engines.
 #[test]
-fn work_that_blocks_takes_no_session_thread() {
+fn blocking_work_takes_no_session_thread() {
     const BLOCKED: usize = 8;
     let (world, locks) = actors(NARROW);
     let mut blocked: Vec<_> = (0..BLOCKED).map(|_| world.send("0")).collect();
@@ -229,7 +229,7 @@ fn work_that_blocks_takes_no_session_thread() {
 
 /// A connection whose job has no place in the line ends, and is counted.
 #[test]
-fn work_beyond_the_limit_on_jobs_ends_its_connection() {
+fn work_beyond_the_job_limit_ends() {
     let limits = Limits {
         connections_max: 1,
         ..Limits::default()
@@ -246,7 +246,7 @@ fn work_beyond_the_limit_on_jobs_ends_its_connection() {
 }
 
 #[test]
-fn work_that_waits_for_something_takes_no_thread_of_the_stage() {
+fn waiting_work_takes_no_stage_thread() {
     let (world, locks) = actors(NARROW);
     let mut watchers: Vec<_> = (0..3).map(|_| world.send("?")).collect();
     world.wait_until("all wait", |_| {
@@ -260,7 +260,7 @@ fn work_that_waits_for_something_takes_no_thread_of_the_stage() {
 }
 
 #[test]
-fn a_session_that_panics_ends_its_own_connection() {
+fn a_panic_ends_its_own_connection() {
     let (world, _) = actors(NARROW);
     for line in ["P", "!"] {
         assert_eq!(read_all(&mut world.send(line)), b"");
@@ -281,7 +281,7 @@ fn exchange(client: &mut TcpStream, lines: usize) {
 /// Seen (in review): while the queue of one reader was full nothing was accepted, although another
 /// had nothing to do. Cause: only the next one was asked. Cure: each is.
 #[test]
-fn nothing_is_accepted_while_the_queue_of_each_reader_is_full() {
+fn full_reader_queues_pause_accepting() {
     let options = PipelineOptions {
         read_threads: 2,
         ..NARROW
@@ -300,15 +300,15 @@ fn nothing_is_accepted_while_the_queue_of_each_reader_is_full() {
     };
     let lengths = || [0, 1].map(|at: usize| stages.readers[at].queue.counted().length);
     for expected in [[1, 0], [1, 1]] {
-        assert!(to.has_room(&own), "{:?}", lengths());
+        assert!(to.find_space(&own), "{:?}", lengths());
         to.distribute(accepted());
         assert_eq!(lengths(), expected);
     }
-    assert!(!to.has_room(&own));
-    // It is the turn of the first, but only the second has room.
+    assert!(!to.find_space(&own));
+    // It is the turn of the first, but only the second has space.
     stages.readers[1].queue.take(1, &mut Vec::new());
-    assert!(own.waker.is_woken(), "it is called when there is room");
-    assert!(to.has_room(&own));
+    assert!(own.waker.is_woken(), "it is called when there is space");
+    assert!(to.find_space(&own));
     to.distribute(accepted());
     assert_eq!(lengths(), [1, 1]);
 }
@@ -317,7 +317,7 @@ fn nothing_is_accepted_while_the_queue_of_each_reader_is_full() {
 /// Cause: what came back went through the reader's queue and rang its waker. Cure: it rests until
 /// the reader hears of its peer.
 #[test]
-fn a_reader_is_not_woken_for_a_reply_that_was_sent() {
+fn a_sent_reply_wakes_no_reader() {
     const LINES: usize = 200;
     let world = World::new(NARROW, || Echo);
     let came_back = || (world.pipeline.gauges[0].read)().taken;
@@ -332,7 +332,7 @@ fn a_reader_is_not_woken_for_a_reply_that_was_sent() {
 /// Nothing of what a connection may have to hear while it rests is missed: its time-outs, also one
 /// that comes sooner than the one before, its peer's end, and the server's.
 #[test]
-fn a_connection_that_rests_hears_of_all_that_may_come() {
+fn a_resting_connection_misses_nothing() {
     let (short, long) = (Duration::from_secs(1), Duration::from_secs(600));
     let limits = |head_timeout, idle_timeout| Limits {
         head_timeout,
@@ -388,7 +388,7 @@ impl Drop for Brittle {
 }
 
 #[test]
-fn sessions_that_panic_when_told_of_a_drain_or_dropped_end_their_own_connections() {
+fn panic_in_drain_or_drop_ends_one_connection() {
     let world = World::new(NARROW, || Brittle);
     let mut clients: Vec<_> = (0..3).map(|_| world.send("hello\n")).collect();
     for client in &mut clients {
@@ -410,7 +410,7 @@ fn sessions_that_panic_when_told_of_a_drain_or_dropped_end_their_own_connections
 
 /// The end does not wait for a disk: a session that blocks keeps its own connection, and no other.
 #[test]
-fn an_end_with_full_queues_ends_all_but_what_blocks() {
+fn an_end_with_full_queues() {
     let (world, locks) = actors(NARROW);
     let mut watching = world.send("?");
     let mut blocking = world.send("0");

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Most replies are taken at once, and such a connection never gets a slot here. Nothing in this
-//! loop waits but its dispatcher: a connection for which another stage has no room waits in line
-//! here, so that what comes from the session stage always finds room soon.
+//! loop waits but its dispatcher: a connection for which another stage has no space waits in line
+//! here, so that what comes from the session stage always finds space soon.
 
 use std::io;
 use std::mem;
@@ -47,7 +47,7 @@ pub(super) struct Writer<S, O> {
     now: Now,
     /// Until when this turn of the loop goes on with long work.
     long_until: Instant,
-    /// What the server was doing at the last look.
+    /// State of the server when it was last checked.
     server_state: u8,
     // Empty between two turns, and kept for their memory.
     arrivals: Vec<Box<Connection<S>>>,
@@ -66,7 +66,7 @@ impl<S> HasWatch for Slot<S> {
     }
 }
 
-/// What became of a connection.
+/// Outcome for a connection.
 enum Outcome {
     Waits(Wait),
     Leaves(Stop),
@@ -140,7 +140,7 @@ where
                 continue; // It has left in this turn.
             };
             let slot = &mut self.slots[at];
-            slot.connection.socket.is_ready(readiness);
+            slot.connection.socket.set_ready(readiness);
             match slot.waits {
                 Wait::Writable { .. } if readiness.is_writable() => self.go_on(at),
                 // It would be reported again and again, for as long as it waits for something else.
@@ -153,7 +153,7 @@ where
         }
     }
 
-    /// Whether the server drains or is over.
+    /// Checks whether the server drains or is over.
     fn check_server_state(&mut self) {
         let state = self.engine.admission.shared.server_state.get();
         if state == mem::replace(&mut self.server_state, state) || state == CUTTING {
@@ -210,7 +210,10 @@ where
         self.poller.expire(self.now.monotonic);
         while let Some(at) = self.poller.next_expired(&mut self.slots) {
             let slot = &mut self.slots[at];
-            if self.poller.is_over(&mut slot.watch, slot.waits.until()) {
+            if self
+                .poller
+                .handle_expiry(&mut slot.watch, slot.waits.until())
+            {
                 // If a report was lost, this finds what it was about.
                 slot.connection.socket.try_again();
                 self.go_on(at);
@@ -291,7 +294,8 @@ where
 
     /// The server is over. What is with another stage ends there, or finds this queue closed.
     fn end_all(mut self) {
-        let (engine, now) = (&*self.engine, clock::now());
+        let engine = &*self.engine;
+        let now = clock::now();
         let lines = [
             self.queue.close(),
             self.session.queue.close(),

@@ -1,4 +1,4 @@
-//! The thread that accepts for all loops and deals connections out.
+//! The accept thread: accepts for all loops and distributes the connections.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,17 +15,17 @@ use crate::clock;
 
 const WAKER: u64 = 0;
 
-/// Where connections are distributed to.
+/// Destination of accepted connections.
 pub(crate) trait Distribute {
-    /// Whether there is room for one more. If not, `own` is rung for when there is.
-    fn has_room(&mut self, own: &Arc<LoopHandle>) -> bool;
+    /// Returns true if there is space for one more. If not, `own` is woken when there is.
+    fn find_space(&mut self, own: &Arc<LoopHandle>) -> bool;
 
     fn distribute(&mut self, accepted: Accepted);
 }
 
-/// Where there is always room.
+/// A destination that always has space.
 impl<F: FnMut(Accepted)> Distribute for F {
-    fn has_room(&mut self, _own: &Arc<LoopHandle>) -> bool {
+    fn find_space(&mut self, _own: &Arc<LoopHandle>) -> bool {
         true
     }
 
@@ -85,19 +85,19 @@ impl<O, D: Distribute> AcceptThread<O, D> {
             for Ready { token, .. } in reports.drain(..) {
                 match token.0 {
                     WAKER => self.own.waker.reset(),
-                    name => self.acceptor.is_ready(name),
+                    name => self.acceptor.set_ready(name),
                 }
             }
             let now = clock::now().monotonic;
             let (engine, dispatcher) = (Arc::clone(&self.engine), &mut *self.dispatcher);
             self.acceptor.begin_turn(now, dispatcher);
             loop {
-                if !self.to.has_room(&self.own) {
+                if !self.to.find_space(&self.own) {
                     self.acceptor
                         .pause(&mut *self.dispatcher, &engine.admission);
                     break;
                 }
-                self.acceptor.go_on(now, &mut *self.dispatcher);
+                self.acceptor.resume(now, &mut *self.dispatcher);
                 let next = (self.acceptor).next(now, &mut *self.dispatcher, &engine.admission);
                 let Some(accepted) = next else { break };
                 self.distribute(accepted);
@@ -106,7 +106,7 @@ impl<O, D: Distribute> AcceptThread<O, D> {
         if let Some(accepted) = self.acceptor.close(&mut *self.dispatcher) {
             self.distribute(accepted);
         }
-        self.engine.connection_limit.has_closed();
+        self.engine.connection_limit.note_closed();
     }
 
     fn distribute(&mut self, accepted: Accepted) {

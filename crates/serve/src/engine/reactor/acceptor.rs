@@ -1,4 +1,4 @@
-//! Where connections come in, for one thread: its listeners, and the connection limit that they lead to.
+//! Accepting in one thread: from its listeners, under the connection limit.
 
 use std::io;
 use std::mem;
@@ -22,23 +22,23 @@ pub(crate) struct Acceptor {
     connection_limit: Arc<ConnectionLimit>,
     own: Arc<LoopHandle>,
     accepts_per_turn: (usize, usize),
-    /// How many each listener may let in now, and whether one had to stop there.
+    /// Connections that each listener may admit in this turn, and whether one had to stop there.
     accepts_now: usize,
     has_more: bool,
-    /// It was accepted when another thread took the last place. It is the next one to come in.
+    /// A connection that was accepted when another thread took the last place. It is admitted next.
     held: Option<Accepted>,
-    /// Which listener is the first of this turn, how many have had theirs, and how many came in by the
-    /// one that has it now.
+    /// The first listener of this turn, the number of listeners served, and the connections
+    /// admitted from the present one.
     first: usize,
     served: usize,
     came: usize,
-    /// When the turn is over, if some came in.
+    /// End of the turn, if some were admitted.
     until: Option<Instant>,
-    /// It waited for room, and was called.
+    /// It waited at the connection limit, and was called.
     was_called: bool,
-    /// It waits for room of another kind.
+    /// It is paused, because the destination has no space.
     is_paused: bool,
-    /// How long reports are relied on, and until when they are now.
+    /// Time for which reports are relied on, and the end of the present one.
     relies_for: Duration,
     relies_until: Instant,
 }
@@ -78,29 +78,31 @@ impl Acceptor {
     }
 
     /// The listener with this name is reported.
-    pub(crate) fn is_ready(&mut self, name: u64) {
-        self.listeners.is_ready(name);
+    pub(crate) fn set_ready(&mut self, name: u64) {
+        self.listeners.set_ready(name);
     }
 
-    /// Whether there is something to accept, as far as is known.
+    /// True if there is something to accept, as far as is known.
     pub(crate) fn has_some(&self) -> bool {
         self.listeners.has_some()
     }
 
-    /// When it has something to do although nothing is reported.
+    /// Time at which it has something to do although nothing is reported.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
-        match self.listeners.may_have_missed() {
-            true => Some(self.relies_until),
-            false => self.listeners.rest_until(),
+        if self.listeners.may_have_missed() {
+            Some(self.relies_until)
+        } else {
+            self.listeners.rest_until()
         }
     }
 
     /// Begins a turn, in which a bounded number comes in by each listener, in a bounded time.
     pub(crate) fn begin_turn(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         let (first, most) = self.accepts_per_turn;
-        self.accepts_now = match mem::take(&mut self.has_more) {
-            true => (2 * self.accepts_now).min(most),
-            false => first,
+        self.accepts_now = if mem::take(&mut self.has_more) {
+            (2 * self.accepts_now).min(most)
+        } else {
+            first
         };
         self.first = (self.first + 1) % self.listeners.count().max(1);
         (self.served, self.came, self.until) = (0, 0, None);
@@ -111,27 +113,27 @@ impl Acceptor {
             }
         }
         self.listeners.end_rest(now, dispatcher);
-        if self.own.has_room.load(Ordering::Acquire) {
-            self.own.has_room.store(false, Ordering::Relaxed);
+        if self.own.has_space.load(Ordering::Acquire) {
+            self.own.has_space.store(false, Ordering::Relaxed);
             self.was_called = true;
-            self.listeners.has_room(now, dispatcher);
+            self.listeners.resume(now, dispatcher);
         }
     }
 
-    /// Lets connections wait in the queue, because there is no room where they go.
+    /// Lets connections wait in the queue, because there is no space where they go.
     pub(crate) fn pause<O>(&mut self, dispatcher: &mut dyn Dispatcher, admission: &Admission<O>) {
         if self.listeners.is_open() {
-            self.listeners.is_full(dispatcher);
+            self.listeners.pause(dispatcher);
             if !mem::replace(&mut self.is_paused, true) {
                 admission.shared.counters.accept_paused();
             }
         }
     }
 
-    /// There is room again.
-    pub(crate) fn go_on(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+    /// There is space again.
+    pub(crate) fn resume(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         if mem::take(&mut self.is_paused) {
-            self.listeners.has_room(now, dispatcher);
+            self.listeners.resume(now, dispatcher);
         }
     }
 
@@ -153,12 +155,12 @@ impl Acceptor {
             let has_some = self.listeners.has_some_at(listener);
             if is_over || !has_some {
                 self.has_more |= is_over && has_some;
-                self.listeners.is_served(listener);
+                self.listeners.end_turn(listener);
                 (self.served, self.came) = (self.served + 1, 0);
                 continue;
             }
-            if !self.connection_limit.has_room_for(&self.own) {
-                self.listeners.is_full(dispatcher);
+            if !self.connection_limit.has_space_or_wait(&self.own) {
+                self.listeners.pause(dispatcher);
                 counters.accept_paused();
                 self.was_called = false;
                 return None;
@@ -185,7 +187,7 @@ impl Acceptor {
             }
         }
         if mem::take(&mut self.was_called) {
-            self.connection_limit.pass_on();
+            self.connection_limit.wake_next();
         }
         None
     }
@@ -193,15 +195,12 @@ impl Acceptor {
     /// Counts a connection in, or holds it: another thread has taken the last place. What is held
     /// does not count for the turn, or nothing would look at it before the next one knocks.
     fn let_in(&mut self, accepted: Accepted) -> Option<Accepted> {
-        match self.connection_limit.enter() {
-            true => {
-                self.came += 1;
-                Some(accepted)
-            }
-            false => {
-                self.held = Some(accepted);
-                None
-            }
+        if self.connection_limit.enter() {
+            self.came += 1;
+            Some(accepted)
+        } else {
+            self.held = Some(accepted);
+            None
         }
     }
 
@@ -263,9 +262,9 @@ mod tests {
         (engine, acceptor, dispatcher, address)
     }
 
-    /// What `--multi-accept` says.
+    /// Both values of `accepts_many`.
     #[test]
-    fn a_turn_takes_one_or_sixty_four_and_the_next_twice_as_many_if_some_are_left() {
+    fn accepts_per_turn_double_while_some_are_left() {
         for (accepts_many, expected) in [(true, [64, 86]), (false, [1, 1])] {
             let (engine, mut acceptor, mut dispatcher, address) = acceptor(1000, accepts_many);
             let clients = (0..150).map(|_| TcpStream::connect(&address).unwrap());
@@ -273,7 +272,7 @@ mod tests {
             let taken = expected.map(|_| {
                 let mut reports = Vec::new();
                 dispatcher.wait(&mut reports, PATIENCE).unwrap();
-                acceptor.is_ready(reports[0].token.0);
+                acceptor.set_ready(reports[0].token.0);
                 let now = Instant::now();
                 acceptor.begin_turn(now, &mut *dispatcher);
                 let next = || acceptor.next(now, &mut *dispatcher, &engine.admission);
@@ -296,7 +295,7 @@ mod tests {
         for _ in 0..3 {
             let mut reports = Vec::new();
             dispatcher.wait(&mut reports, PATIENCE).unwrap();
-            acceptor.is_ready(reports[0].token.0);
+            acceptor.set_ready(reports[0].token.0);
             acceptor.begin_turn(now, &mut *dispatcher);
             let mut next = || {
                 // As long as two connections take.
@@ -314,14 +313,15 @@ mod tests {
 
     /// Seen (in review): with `--multi-accept off` a client that was accepted when another loop had
     /// just taken the last place waited for the next client to come. Cause: it counted as the one
-    /// connection of its turn, so its listener was taken for empty. Cure: it counts when it comes in.
+    /// connection of its turn, so its listener was taken for empty. Cure: it counts when it comes
+    /// in.
     #[test]
-    fn what_is_held_comes_in_as_soon_as_there_is_room() {
+    fn a_held_connection_is_admitted_next() {
         let (engine, mut acceptor, mut dispatcher, address) = acceptor(1, false);
         let _client = TcpStream::connect(address).unwrap();
         let mut reports = Vec::new();
         dispatcher.wait(&mut reports, PATIENCE).unwrap();
-        acceptor.is_ready(reports[0].token.0);
+        acceptor.set_ready(reports[0].token.0);
         let now = Instant::now();
         acceptor.begin_turn(now, &mut *dispatcher);
         let accepted = acceptor.listeners.accept(0, false).unwrap();

@@ -1,4 +1,4 @@
-//! How far a connection goes before others have their turn.
+//! Budget of a connection in one turn of a loop.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 pub(crate) const STEPS_MAX: usize = 16;
 const SENT_LEN_MAX: u64 = 512 * 1024;
 
-/// How long a loop goes on in one turn with long work, and how long with new connections. What is
-/// left comes in the next turn, after what was reported meanwhile: a burst of either keeps no
-/// connection waiting that asks for little.
+/// Time for long work in one turn of a loop, and time for new connections. What is left comes in
+/// the next turn, after what was reported meanwhile: a burst of either keeps no connection waiting
+/// that asks for little.
 pub(crate) const SHARE_OF_TURN: Duration = Duration::from_millis(2);
 
 /// Output of more bytes than this is long work. So are handshakes of TLS.
@@ -20,7 +20,7 @@ pub(crate) const LONG_LEN: u64 = 64 * 1024;
 /// Until when a turn goes on with long work; `None` for a connection whose turn it is to.
 pub(crate) type LongUntil = Option<Instant>;
 
-/// Whether long work is put off until the connection has a turn.
+/// True if long work is put off until the connection has a turn.
 #[inline]
 pub(crate) fn is_put_off(now: Instant, until: LongUntil) -> bool {
     until.is_some_and(|until| until <= now)

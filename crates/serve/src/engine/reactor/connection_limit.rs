@@ -1,4 +1,4 @@
-//! The limit on connections, over all loops, and the threads that wait for room under it.
+//! The limit on connections, over all loops, and the threads that wait for space under it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 
 use super::waker::LoopHandle;
 
-/// How long threads may take to close their listeners.
+/// Time for threads to close their listeners.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 const CLOSE_STEP: Duration = Duration::from_millis(1);
 
-/// Connections that come in and go out.
+/// Count of open connections, and the queue of threads that wait at the limit.
 pub(crate) struct ConnectionLimit {
-    /// Those that were accepted and have not ended.
+    /// Number of connections that were accepted and have not ended.
     open: AtomicUsize,
     open_max: usize,
     is_closing: AtomicBool,
     /// Threads that still accept.
     accepting: AtomicUsize,
-    /// Threads that had something to accept when there was no room. The first one is called when a
-    /// connection ends, wherever that is; so no queue waits while there is room, and none is
+    /// Threads that had something to accept when there was no space. The first one is called when a
+    /// connection ends, wherever that is; so no queue waits while there is space, and none is
     /// forgotten.
     waiting: Mutex<VecDeque<Arc<LoopHandle>>>,
-    /// Whether there are some, so that the end of a connection costs a look and no lock.
+    /// There are some, so that the end of a connection costs a load and no lock.
     has_waiting: AtomicBool,
 }
 
@@ -45,31 +45,32 @@ impl ConnectionLimit {
         self.open.load(Ordering::SeqCst)
     }
 
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         self.open() < self.open_max
     }
 
-    /// Whether there is room. If not, `own` is called when there is.
-    pub(crate) fn has_room_for(&self, own: &Arc<LoopHandle>) -> bool {
-        if self.has_room() {
+    /// Returns true if there is space. If not, `own` is queued, and woken when there is.
+    pub(crate) fn has_space_or_wait(&self, own: &Arc<LoopHandle>) -> bool {
+        if self.has_space() {
             return true;
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_waiting.store(true, Ordering::SeqCst);
         // A connection may have ended before it could know.
-        let has_room = self.has_room();
-        if !has_room {
+        let has_space = self.has_space();
+        if !has_space {
             waiting.push_back(Arc::clone(own));
         }
         self.has_waiting
             .store(!waiting.is_empty(), Ordering::SeqCst);
-        has_room
+        has_space
     }
 
     /// Counts a connection in. `false` if other threads were faster, and it is one too many.
     pub(crate) fn enter(&self) -> bool {
         let more = |open| (open < self.open_max).then_some(open + 1);
-        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        let set = Ordering::SeqCst;
+        let fetch = Ordering::SeqCst;
         self.open.fetch_update(set, fetch, more).is_ok()
     }
 
@@ -86,9 +87,9 @@ impl ConnectionLimit {
         }
     }
 
-    /// A thread that was called has taken what it could: if there is room left, the next one is.
-    pub(crate) fn pass_on(&self) {
-        if self.has_waiting.load(Ordering::SeqCst) && self.has_room() {
+    /// A thread that was called has taken what it could: if there is space left, the next one is.
+    pub(crate) fn wake_next(&self) {
+        if self.has_waiting.load(Ordering::SeqCst) && self.has_space() {
             self.call_next();
         }
     }
@@ -100,7 +101,7 @@ impl ConnectionLimit {
             .store(!waiting.is_empty(), Ordering::SeqCst);
         drop(waiting);
         if let Some(next) = next {
-            next.has_room.store(true, Ordering::Release);
+            next.has_space.store(true, Ordering::Release);
             next.waker.wake();
         }
     }
@@ -115,7 +116,7 @@ impl ConnectionLimit {
     }
 
     /// A thread has closed its listeners.
-    pub(crate) fn has_closed(&self) {
+    pub(crate) fn note_closed(&self) {
         self.accepting.fetch_sub(1, Ordering::SeqCst);
     }
 

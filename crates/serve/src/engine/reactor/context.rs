@@ -1,4 +1,4 @@
-//! What all threads of an engine share, and how a connection begins and ends there.
+//! State that all threads of an engine share, and the admission and end of a connection.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,9 +22,9 @@ use crate::jobs::Jobs;
 use crate::listen::Bound;
 use crate::tls::Tls;
 
-/// How many connections a thread accepts in one turn: the first time, and at most. As long as some
-/// are left in the listen queue, each turn takes twice as many as the one before. So those inside
-/// wait for a bounded time, and those outside do not wait for many long turns.
+/// Number of connections that a thread accepts in one turn: the first time, and at most. As long as
+/// some are left in the listen queue, each turn takes twice as many as the one before. So those
+/// inside wait for a bounded time, and those outside do not wait for many long turns.
 const ACCEPTS: (usize, usize) = (64, 1024);
 
 /// Opens the dispatcher of a loop, on the thread that it belongs to.
@@ -82,7 +82,7 @@ impl<O> EngineContext<O> {
         self.admission.machine(self.tls[listener].as_ref(), now)
     }
 
-    /// The machine of a connection that was accepted. `None` if there is no room for it: it has
+    /// The machine of a connection that was accepted. `None` if there is no space for it: it has
     /// been told so then, and is closed.
     pub(crate) fn welcome<S: Session>(
         &self,
@@ -96,7 +96,7 @@ impl<O> EngineContext<O> {
         } = self;
         if let Err(line) = admission.admit() {
             // In the clear also where TLS is spoken, as memcached does: a handshake is what there
-            // is no room for.
+            // is no space for.
             let _ = rustix::net::send(&accepted.socket, line.as_bytes(), SendFlags::NOSIGNAL);
             drop(accepted);
             connection_limit.leave();

@@ -1,4 +1,4 @@
-//! What a loop counts.
+//! Counters of a loop.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

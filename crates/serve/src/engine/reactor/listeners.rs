@@ -27,7 +27,7 @@ pub(crate) struct Listeners {
 
 struct ListeningSocket {
     socket: OwnedFd,
-    /// Which of the server's listeners it is.
+    /// Number of the server's listener.
     listener: usize,
     /// Its name in reports.
     token: Token,
@@ -52,14 +52,14 @@ enum State {
 pub(crate) struct Accepted {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: Option<SocketAddr>,
-    /// Which of the server's listeners it came from.
+    /// Number of the server's listener that it came from.
     pub(crate) listener: usize,
 }
 
 /// Sockets that a thread accepts from, each with the number of its listener.
 pub(crate) type Sockets = Vec<(usize, OwnedFd)>;
 
-/// Those of the listener with this number. They do not block.
+/// Duplicates the sockets of the listener with this number. They do not block.
 pub(crate) fn sockets(number: usize, bound: &Bound) -> io::Result<Sockets> {
     let own = |socket: BorrowedFd<'_>| {
         let socket = socket.try_clone_to_owned()?;
@@ -69,7 +69,7 @@ pub(crate) fn sockets(number: usize, bound: &Bound) -> io::Result<Sockets> {
     bound.sockets().map(own).collect()
 }
 
-/// Those of all of them.
+/// Duplicates the sockets of all listeners.
 pub(crate) fn all_sockets(listeners: &[Bound]) -> io::Result<Sockets> {
     let each = listeners.iter().enumerate();
     let each = each.map(|(number, bound)| sockets(number, bound));
@@ -84,9 +84,10 @@ impl Listeners {
     /// Sockets that listen and do not block, with the number of the listener; the first is called
     /// `first` in reports.
     pub(crate) fn new(sockets: Sockets, first: u64) -> Listeners {
-        let state = match sockets.is_empty() {
-            true => State::Closed,
-            false => State::Open,
+        let state = if sockets.is_empty() {
+            State::Closed
+        } else {
+            State::Open
         };
         let listeners = sockets
             .into_iter()
@@ -118,8 +119,8 @@ impl Listeners {
             .try_for_each(|listener| listener.watch(dispatcher))
     }
 
-    /// The listener with this name is reported.
-    pub(crate) fn is_ready(&mut self, name: u64) {
+    /// Notes the report of the listener with this name.
+    pub(crate) fn set_ready(&mut self, name: u64) {
         if let Some(listener) = self
             .listeners
             .iter_mut()
@@ -137,7 +138,7 @@ impl Listeners {
         self.state == State::Open
     }
 
-    /// Whether there is something to accept, as far as is known.
+    /// True if there is something to accept, as far as is known.
     pub(crate) fn has_some(&self) -> bool {
         self.is_open() && self.listeners.iter().any(|listener| listener.has_some)
     }
@@ -147,12 +148,12 @@ impl Listeners {
         self.listeners[at].has_some
     }
 
-    /// Whether what waits may not be known, because a report was lost.
+    /// True if a connection may wait unknown, because a report was lost.
     pub(crate) fn may_have_missed(&self) -> bool {
         self.may_lose && self.is_open()
     }
 
-    /// Takes it that something waits at each.
+    /// Assumes that every listener is ready.
     pub(crate) fn recheck(&mut self) {
         self.listeners
             .iter_mut()
@@ -174,26 +175,27 @@ impl Listeners {
         }))
     }
 
-    /// It has had its turn. What is left is reported once more, if reports are by level.
-    pub(crate) fn is_served(&mut self, at: usize) {
+    /// Ends the turn of a listener. Remaining connections are reported once more, if reports are by
+    /// level.
+    pub(crate) fn end_turn(&mut self, at: usize) {
         self.listeners[at].has_some &= !self.is_level;
     }
 
-    /// Lets connections wait in the queue until [`has_room`](Listeners::has_room).
-    pub(crate) fn is_full(&mut self, dispatcher: &mut dyn Dispatcher) {
-        self.pause(State::Full, dispatcher);
+    /// Lets connections wait in the queue until [`resume`](Listeners::resume).
+    pub(crate) fn pause(&mut self, dispatcher: &mut dyn Dispatcher) {
+        self.suspend(State::Full, dispatcher);
     }
 
-    /// A connection has ended.
-    pub(crate) fn has_room(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+    /// Resumes accepting: a connection has ended.
+    pub(crate) fn resume(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         if self.state == State::Full {
-            self.go_on(now, dispatcher);
+            self.reopen(now, dispatcher);
         }
     }
 
     /// Accepts nothing for a while.
     pub(crate) fn rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
-        self.pause(State::Resting(now + REST), dispatcher);
+        self.suspend(State::Resting(now + REST), dispatcher);
     }
 
     pub(crate) fn rest_until(&self) -> Option<Instant> {
@@ -205,11 +207,11 @@ impl Listeners {
 
     pub(crate) fn end_rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         if self.rest_until().is_some_and(|until| until <= now) {
-            self.go_on(now, dispatcher);
+            self.reopen(now, dispatcher);
         }
     }
 
-    fn pause(&mut self, state: State, dispatcher: &mut dyn Dispatcher) {
+    fn suspend(&mut self, state: State, dispatcher: &mut dyn Dispatcher) {
         self.state = state;
         // By level they would be reported all the time.
         if self.is_level {
@@ -219,7 +221,7 @@ impl Listeners {
         }
     }
 
-    fn go_on(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+    fn reopen(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         self.state = State::Open;
         for listener in &mut self.listeners {
             // The kernel may have no memory for it just now.
@@ -270,9 +272,10 @@ fn accept(
 ) -> io::Result<Option<(OwnedFd, Option<SocketAddr>)>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     loop {
-        let accepted = match names_peer {
-            true => rustix::net::acceptfrom_with(listener, flags),
-            false => rustix::net::accept_with(listener, flags).map(|socket| (socket, None)),
+        let accepted = if names_peer {
+            rustix::net::acceptfrom_with(listener, flags)
+        } else {
+            rustix::net::accept_with(listener, flags).map(|socket| (socket, None))
         };
         return match accepted {
             Ok((socket, peer)) => {

@@ -16,7 +16,7 @@ use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
 use crate::shared::Shared;
 
-/// What the server has of an engine whose threads wait for many connections. Dropping it ends them.
+/// The loops of an engine, as the server sees them. Dropping it ends them.
 pub(crate) struct Loops {
     shared: Arc<Shared>,
     connection_limit: Arc<ConnectionLimit>,
@@ -41,8 +41,8 @@ impl Loops {
         }
     }
 
-    /// Starts the thread that accepts from `sockets` and deals connections out. It waits for few
-    /// descriptors, and by `epoll`, whatever the loops wait with.
+    /// Starts the thread that accepts from `sockets` and distributes the connections. It waits for
+    /// few descriptors, and by `epoll`, whatever the loops wait with.
     ///
     /// # Errors
     /// What the kernel says to a new thread and its descriptors.
@@ -95,7 +95,7 @@ impl Loops {
         open
     }
 
-    /// What each loop has counted: lines for people.
+    /// Counters of each loop: lines for people.
     pub(crate) fn dump(&self) -> String {
         let lines = self.all();
         lines.map(|(name, one)| one.counters.line(name)).collect()

@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// How much of a reply of this length is sent when long work ends so much earlier or later.
+    /// Sends a reply of this length, with the end of long work so much earlier or later.
     fn sent(len: usize, long_until: impl FnOnce(Now) -> LongUntil) -> ControlFlow<Wait, u64> {
         let (near, _peer) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
@@ -129,7 +129,7 @@ mod tests {
 
     /// Seen: as `a_turn_of_accepting_has_an_end`. What large replies take counts as well.
     #[test]
-    fn long_output_is_put_off_when_its_time_is_over() {
+    fn long_output_is_put_off_when_late() {
         let long = LONG_LEN as usize + 1;
         let is_over = |now: Now| Some(now.monotonic);
         let is_not = |now: Now| Some(now.monotonic + Duration::from_millis(1));

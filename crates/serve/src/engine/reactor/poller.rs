@@ -1,4 +1,4 @@
-//! What a loop hears of its connections: reports of its dispatcher, timers, and whose turn it is.
+//! Event sources of one loop: readiness, timers and the run queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use timer::{Tick, TimerKey, Wheel};
 use super::context::EngineContext;
 use super::waker::LoopHandle;
 
-/// The name of the waker in reports.
+/// Token of the waker in reports.
 const WAKER: u64 = u64::MAX;
 
 /// The name of the first listener. Connections have smaller names: their place, and a number that
@@ -30,19 +30,18 @@ const TICK_SHIFT: u32 = 17;
 /// After an error of the dispatcher, which would come back at once.
 const ERROR_PAUSE: Duration = Duration::from_millis(5);
 
-/// What a loop has told its dispatcher and its timers of a connection, and whether it has a turn
-/// coming.
+/// A connection's registration: interest, timer, queued flag.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// Its name in messages and reports. No other connection of the loop has had it.
     pub(crate) name: u64,
-    /// What the dispatcher watches it for.
+    /// Interest registered with the dispatcher.
     watched: Option<Interest>,
-    /// When the wait ends, and the timer that is set. It may be set for earlier: nearly every wait
+    /// End of the wait, and the timer that is set. It may be set for earlier: nearly every wait
     /// ends later than the one before, so a timer is set anew when it comes and not before.
     due: Tick,
     timer: Option<(TimerKey, Tick)>,
-    /// It stands in the queue of those that have a turn coming.
+    /// It is in the run queue.
     is_queued: bool,
 }
 
@@ -52,12 +51,12 @@ impl Watch {
     }
 }
 
-/// What has a place in the slab of a loop: a connection, or its slot.
+/// Holder of a registration in the slab of a loop: a connection, or its slot.
 pub(crate) trait HasWatch {
     fn watch(&mut self) -> &mut Watch;
 }
 
-/// Where the connection of this name is, unless it has left.
+/// Returns the slot of the connection of this name, unless it has left.
 #[inline]
 pub(crate) fn slot_of<T: HasWatch>(slots: &mut Slab<T>, name: u64) -> Option<usize> {
     let at = (name & u64::from(u32::MAX)) as usize;
@@ -70,19 +69,19 @@ pub(crate) struct Poller {
     own: Arc<LoopHandle>,
     dispatcher: Box<dyn Dispatcher>,
     pub(crate) is_level: bool,
-    /// What the last wait has reported, and how much of it was heard.
+    /// Reports of the last wait, and the number of them that were handled.
     reports: Vec<Ready>,
     heard: usize,
     timers: Wheel<u64>,
-    /// The names of those whose timer has come, and of those that have a turn coming.
+    /// Names of connections whose timer has expired, and the run queue.
     expired: VecDeque<u64>,
     turns: VecDeque<u64>,
-    /// What ticks are counted from.
+    /// Origin of the ticks.
     start: Instant,
-    /// How long reports are relied on, and in ticks. `None` is for ever: none can be lost.
+    /// Time for which reports are relied on, also in ticks. `None` is for ever: none can be lost.
     relies_for: (Option<Duration>, Tick),
-    /// How many connections there have been: the half of a name that tells it from others at the
-    /// same place.
+    /// Number of connections so far: the half of a name that tells it from others at the same
+    /// place.
     serial: u32,
 }
 
@@ -135,14 +134,15 @@ impl Poller {
         &mut *self.dispatcher
     }
 
-    /// Whether a short read has emptied a socket unless it was reported as ending: the report comes
+    /// True if a short read has emptied a socket unless it was reported as ending: the report comes
     /// again for as long as there is something, or says whether the end of the stream has come.
     pub(crate) fn trusts_short_reads(&self) -> bool {
         self.is_level || self.dispatcher.tells_end()
     }
 
-    /// Whether a write has to fail while the socket is watched, or its room may not be reported: so
-    /// it is with real-time signals on Unix sockets, and a connection is watched after that write.
+    /// True if a write has to fail while the socket is watched, or its space may not be reported:
+    /// so it is with real-time signals on Unix sockets, and a connection is watched after that
+    /// write.
     pub(crate) fn misses_room(&self) -> bool {
         !self.is_level && !self.dispatcher.tells_end()
     }
@@ -181,7 +181,7 @@ impl Poller {
         }
     }
 
-    /// Gives a connection a turn behind the others, unless it has one coming.
+    /// Appends a connection to the run queue, unless it is there.
     #[inline]
     pub(crate) fn queue(&mut self, watch: &mut Watch) {
         if !mem::replace(&mut watch.is_queued, true) {
@@ -189,13 +189,13 @@ impl Poller {
         }
     }
 
-    /// How many turns are coming.
+    /// Length of the run queue.
     #[inline]
     pub(crate) fn turns(&self) -> usize {
         self.turns.len()
     }
 
-    /// Where the connection is that has the next turn, unless it has left.
+    /// Takes the next connection from the run queue. `None` if it has left.
     #[inline]
     pub(crate) fn take_turn<T: HasWatch>(&mut self, slots: &mut Slab<T>) -> Option<usize> {
         let at = slot_of(slots, self.turns.pop_front()?)?;
@@ -286,13 +286,13 @@ impl Poller {
         }
     }
 
-    /// When the timer of a connection comes, if it is watched and has one.
+    /// Expiry of a connection's timer, if it is watched and has one.
     pub(crate) fn comes_at(&self, watch: &Watch) -> Option<Instant> {
         let (_, set_for) = watch.timer.filter(|_| watch.is_watched())?;
         Some(self.time_of(set_for))
     }
 
-    /// When the next timer comes.
+    /// Expiry of the next timer.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         let tick = self.timers.next_expiry()?;
         Some(self.time_of(tick))
@@ -302,7 +302,7 @@ impl Poller {
         self.start + Duration::from_nanos(tick << TICK_SHIFT)
     }
 
-    /// Finds those whose timer has come.
+    /// Collects the timers that have expired.
     pub(crate) fn expire(&mut self, now: Instant) {
         let now = self.tick_of(now);
         let Poller {
@@ -311,15 +311,16 @@ impl Poller {
         timers.advance(now, |name| expired.push_back(name));
     }
 
-    /// Where the next one of them is.
+    /// Takes the next of them.
     #[inline]
     pub(crate) fn next_expired<T: HasWatch>(&mut self, slots: &mut Slab<T>) -> Option<usize> {
         iter::from_fn(|| self.expired.pop_front()).find_map(|name| slot_of(slots, name))
     }
 
-    /// Whether the wait of a connection whose timer has come is over, or has lasted for as long as
-    /// reports are relied on. If not, another timer is set; `None` if it does not wait for a time.
-    pub(crate) fn is_over(&mut self, watch: &mut Watch, until: Option<Instant>) -> bool {
+    /// Handles the expiry of a connection's timer. Returns true if its wait is over, or has lasted
+    /// for as long as reports are relied on. If not, another timer is set; `None` if it does not
+    /// wait for a time.
+    pub(crate) fn handle_expiry(&mut self, watch: &mut Watch, until: Option<Instant>) -> bool {
         watch.timer = None;
         match until {
             Some(until) if watch.due > self.timers.now() => {
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_for_one_that_has_left_is_not_for_the_next_at_its_place() {
+    fn a_reused_slot_gets_no_old_reports() {
         let (start, _shared, _) = start_at(&[], Limits::default(), || Echo);
         let (engine, _) = EngineContext::over_sockets(start, (1, true));
         let mut poller = Poller::new(

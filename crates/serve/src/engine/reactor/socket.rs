@@ -17,7 +17,7 @@ use crate::counters::Closed;
 use crate::file::{self, COPIED_PIECE_LEN, DiskRead};
 use crate::stream::{self, Gathered};
 
-/// What a connection waits for.
+/// Event or time that a connection waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wait {
     /// Input.
@@ -35,7 +35,7 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
-    /// When the wait ends, if it waits for a time.
+    /// Deadline of the wait, if it has one.
     pub(crate) fn until(&self) -> Option<Instant> {
         match *self {
             Wait::Input { until } | Wait::Writable { until } | Wait::Time { until } => Some(until),
@@ -43,7 +43,7 @@ impl Wait {
         }
     }
 
-    /// Whether it has waited for a time that has come.
+    /// True if the deadline has come.
     #[inline]
     pub(crate) fn is_over(&self, now: Now) -> bool {
         self.until().is_some_and(|until| until <= now.monotonic)
@@ -53,23 +53,22 @@ impl Wait {
 /// A connected socket with `O_NONBLOCK`, and what is known of it.
 pub(crate) struct Socket {
     fd: OwnedFd,
-    /// Whether a call may do something: what the dispatcher has reported, until a call says
-    /// otherwise.
+    /// Cached readiness; cleared by EAGAIN.
     may_receive: bool,
     may_send: bool,
     /// The end of the stream may be behind what was received last.
     is_ending: bool,
-    /// Whether a short read is the last one until the next report.
+    /// A short read is the last one until the next report.
     trusts_short_reads: bool,
     /// A thread reads for it.
     is_reading: bool,
-    /// What it has read.
+    /// Bytes that the thread has read.
     fetched: Option<Bytes>,
-    /// When to look whether the peer has taken what was sent, if nothing is reported before.
+    /// Time of the next check of unacknowledged bytes, if nothing is reported before.
     check_at: Option<Instant>,
 }
 
-/// What came of a call, or what it would have to wait for.
+/// Result of a call, or the wait that it needs.
 pub(crate) type Attempt<T> = ControlFlow<Wait, io::Result<T>>;
 
 impl Socket {
@@ -90,37 +89,37 @@ impl Socket {
         }
     }
 
-    /// The dispatcher has reported this.
+    /// Notes readiness that the dispatcher has reported.
     #[inline]
-    pub(crate) fn is_ready(&mut self, readiness: Readiness) {
+    pub(crate) fn set_ready(&mut self, readiness: Readiness) {
         self.may_receive |= readiness.is_readable();
         self.may_send |= readiness.is_writable();
         self.is_ending |= readiness.is_read_closed();
     }
 
-    /// Whether there may be something to receive.
+    /// True if there may be something to receive.
     pub(crate) fn may_receive(&self) -> bool {
         self.may_receive
     }
 
-    /// Nothing was reported, but what it waits for is tried once more.
+    /// Assumes readiness, so that the call is tried once more without a report.
     pub(crate) fn try_again(&mut self) {
         (self.may_receive, self.may_send) = (true, true);
     }
 
-    /// A thread has read for it.
-    pub(crate) fn has_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
+    /// Takes the result of a read on another thread.
+    pub(crate) fn handle_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
         self.is_reading = false;
         self.fetched = Some(bytes?);
         Ok(())
     }
 
-    /// Puts input into `room`; 0 is the end.
+    /// Puts input into `space`; 0 is the end.
     #[inline]
-    pub(crate) fn receive(&mut self, room: &mut [u8], until: Instant) -> Attempt<usize> {
-        let room_len = room.len();
+    pub(crate) fn receive(&mut self, space: &mut [u8], until: Instant) -> Attempt<usize> {
+        let room_len = space.len();
         let Socket { fd, .. } = self;
-        let call = || rustix::net::recv(&*fd, &mut *room, RecvFlags::empty());
+        let call = || rustix::net::recv(&*fd, &mut *space, RecvFlags::empty());
         let waits = Wait::Input { until };
         let received = attempt(&mut self.may_receive, waits, call)?.map(|(len, _)| len);
         // A short read has emptied the socket's buffer, and the next bytes will be reported. Only
@@ -178,8 +177,10 @@ impl Socket {
             return Continue(Ok(FileProgress::Sent(0)));
         }
         self.fetch(piece, slow)?;
-        let (range, waits) = (piece.range, Wait::Writable { until: piece.until });
-        let (fd, mut at) = (&self.fd, range.range.start);
+        let range = piece.range;
+        let waits = Wait::Writable { until: piece.until };
+        let fd = &self.fd;
+        let mut at = range.range.start;
         let len = piece.len.min(PIECE_LEN_MAX) as usize;
         let call = || rustix::fs::sendfile(fd, range.file.as_fd(), Some(&mut at), len);
         let may_send = &mut self.may_send;
@@ -189,8 +190,8 @@ impl Socket {
         Continue(sent.map(|len| FileProgress::Sent(len as u64)))
     }
 
-    /// Reads the beginning of a piece of a file, as [`send_or_read_file`](Socket::send_or_read_file). Nothing if
-    /// the file ends there.
+    /// Reads the beginning of a piece of a file, as
+    /// [`send_or_read_file`](Socket::send_or_read_file). Nothing if the file ends there.
     pub(crate) fn read_file(
         &mut self,
         piece: &FilePiece<'_>,
@@ -203,8 +204,8 @@ impl Socket {
         Continue(file::read_cached(piece, COPIED_PIECE_LEN))
     }
 
-    /// Sees to it that there is room for the beginning of a piece, and that it is in memory, or not
-    /// being there is no reason to wait.
+    /// Waits until the socket is writable, and the beginning of the piece is in memory or may be
+    /// waited for.
     fn fetch(
         &mut self,
         piece: &FilePiece<'_>,
@@ -224,14 +225,16 @@ impl Socket {
         Break(Wait::Thread)
     }
 
-    /// How many of the bytes that were sent the peer's side has not taken, when the look is due.
+    /// Counts the bytes that the peer has not acknowledged, when the check is due.
     pub(crate) fn unacked(&mut self, check: &UnackedCheck, now: Now) -> Attempt<Unacked> {
         let until = *self.check_at.get_or_insert(now.monotonic + check.after);
-        match check.all_was_sent {
-            _ if now.monotonic >= until => {}
-            true => return Break(Wait::Time { until }),
-            false if !self.may_send => return Break(Wait::Writable { until }),
-            false => {}
+        if now.monotonic < until {
+            if check.all_was_sent {
+                return Break(Wait::Time { until });
+            }
+            if !self.may_send {
+                return Break(Wait::Writable { until });
+            }
         }
         self.check_at = None;
         let unacked = stream::unacked(self.fd.as_fd(), check);
@@ -251,10 +254,10 @@ impl AsFd for Socket {
     }
 }
 
-/// How much of the chunks in memory was sent.
+/// Result of a send of chunks in memory.
 pub(crate) struct Sent {
     pub(crate) taken: io::Result<u64>,
-    /// Whether that is all that one call carries.
+    /// That is all that one call can send.
     pub(crate) is_all: bool,
 }
 
@@ -289,9 +292,9 @@ mod tests {
     use crate::clock;
     use crate::stream::unacked::tests::{AT_ONCE, WHEN_SENT, drain, full};
 
-    /// As for streams: `a_look_is_due_when_the_socket_has_sent_all`.
+    /// The same as `unacked_check_is_due_when_all_is_sent` of streams.
     #[test]
-    fn a_look_waits_for_room_until_the_socket_has_sent_all() {
+    fn unacked_check_waits_until_all_is_sent() {
         for (near, peer) in full() {
             let mut socket = Socket::new(near, true);
             let now = clock::now();
@@ -302,12 +305,12 @@ mod tests {
             let waits = socket.unacked(&WHEN_SENT, now);
             assert!(matches!(waits, Break(Wait::Writable { .. })), "{waits:?}");
             drain(peer);
-            let mut room = [PollFd::new(&socket, PollFlags::OUT)];
+            let mut space = [PollFd::new(&socket, PollFlags::OUT)];
             let patience = Timespec {
                 tv_sec: 30,
                 tv_nsec: 0,
             };
-            assert_eq!(poll(&mut room, Some(&patience)), Ok(1));
+            assert_eq!(poll(&mut space, Some(&patience)), Ok(1));
             socket.try_again();
             let found = socket.unacked(&WHEN_SENT, now);
             assert!(

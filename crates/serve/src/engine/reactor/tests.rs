@@ -94,9 +94,10 @@ impl Dispatcher for Faulty {
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        match is_nth(&mut self.calls.changes, self.faults.change_fails) {
-            true => Err(Errno::NOMEM.into()),
-            false => self.real.modify(fd, token, interest),
+        if is_nth(&mut self.calls.changes, self.faults.change_fails) {
+            Err(Errno::NOMEM.into())
+        } else {
+            self.real.modify(fd, token, interest)
         }
     }
 
@@ -114,9 +115,12 @@ impl Dispatcher for Faulty {
         }
         self.real.wait(ready, timeout)?;
         let Faulty { faults, calls, .. } = self;
-        ready.retain(|report| match report.token.0 < FIRST_LISTENER {
-            true => !is_nth(&mut calls.reports, faults.loses),
-            false => !is_nth(&mut calls.other_reports, faults.loses_others),
+        ready.retain(|report| {
+            if report.token.0 < FIRST_LISTENER {
+                !is_nth(&mut calls.reports, faults.loses)
+            } else {
+                !is_nth(&mut calls.other_reports, faults.loses_others)
+            }
         });
         Ok(())
     }
@@ -338,7 +342,7 @@ fn interrupted_waits_lose_nothing() {
 }
 
 #[test]
-fn waits_that_fail_lose_nothing_and_are_counted() {
+fn failed_waits_lose_nothing() {
     for mechanism in [Mechanism::EpollEdge, Mechanism::Poll, Mechanism::Lap] {
         let faults = Faults {
             wait_fails: 3,
@@ -352,7 +356,7 @@ fn waits_that_fail_lose_nothing_and_are_counted() {
 }
 
 #[test]
-fn a_connection_that_cannot_be_watched_is_closed_and_counted() {
+fn an_unwatchable_connection_is_closed() {
     for errno in [Errno::NOMEM, Errno::NOSPC] {
         let faults = Faults {
             add_fails: Some((3, errno)),
@@ -368,7 +372,7 @@ fn a_connection_that_cannot_be_watched_is_closed_and_counted() {
 }
 
 #[test]
-fn a_lost_report_is_made_up_for_when_the_wait_is_over() {
+fn a_lost_report_is_found_at_the_timeout() {
     for mechanism in [Mechanism::RtSig(Overflow::Poll), Mechanism::EpollEdge] {
         let faults = Faults {
             loses: 6,
@@ -386,7 +390,7 @@ fn a_lost_report_is_made_up_for_when_the_wait_is_over() {
 /// a listener. Cause: only the end of a wait was a reason to look. Cure: reports are relied on for
 /// a minute.
 #[test]
-fn lost_reports_are_made_up_for_although_no_wait_ends() {
+fn lost_reports_are_rechecked() {
     const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
     let limits = Limits {
         head_timeout: FOREVER,
@@ -416,7 +420,7 @@ fn lost_reports_are_made_up_for_although_no_wait_ends() {
 /// Cause: each connection was looked at once a minute wherever reports come by edge. Cure: only
 /// where they may be lost.
 #[test]
-fn nothing_is_looked_at_without_a_report_where_none_is_lost() {
+fn no_recheck_where_no_report_is_lost() {
     let limits = Limits {
         recheck: Duration::from_millis(5),
         ..Limits::default()
@@ -461,7 +465,7 @@ fn at_random(random: &mut Random) -> Faults {
 
 /// Under each engine that waits with a dispatcher, over each dispatcher.
 #[test]
-fn whatever_fails_whenever_no_connection_is_lost_in_silence() {
+fn random_faults_lose_no_connection_silently() {
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let random = &mut Random(seed);
@@ -537,7 +541,7 @@ impl Session for Notes {
 /// told of the drain. Cause: a loop went on with what was reported before it looked at the stage of
 /// the server, and the waker of one loop is rung later than that of another. Cure: it looks first.
 #[test]
-fn what_comes_after_a_drain_has_begun_is_answered_as_the_last() {
+fn a_request_during_a_drain_is_the_last() {
     for engine in engines(Mechanism::EpollEdge) {
         let (start, shared, address) = start_on_loopback(Limits::default(), Notes::default);
         let _running = Running::start(&engine, None, start).unwrap();
@@ -579,7 +583,7 @@ fn evict(file: &File) {
 }
 
 #[test]
-fn a_file_that_is_not_in_memory_is_read_beside_the_loops_and_arrives_whole() {
+fn a_cold_file_is_read_beside_the_loops() {
     let content: Vec<u8> = (0..3_000_000_u32).map(|at| (at / 7) as u8).collect();
     let file = file_on_disk(&content);
     let [on, pipeline] = engines(Mechanism::EpollEdge);
@@ -613,7 +617,7 @@ fn a_file_that_is_not_in_memory_is_read_beside_the_loops_and_arrives_whole() {
 
 /// Seen (in review): what the thread that deals counted was shown nowhere.
 #[test]
-fn the_thread_that_deals_shows_what_it_has_counted() {
+fn the_accept_thread_shows_its_counters() {
     let [_, pipeline] = engines(Mechanism::EpollEdge);
     let distributed = Engine::Event(EventOptions {
         accept: Accept::Distributed,
@@ -675,9 +679,10 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Seen (in review): a thread that distributed rested after a wait that had failed, and did not say so.
+/// Seen (in review): a thread that distributed rested after a wait that had failed, and did not say
+/// so.
 #[test]
-fn failed_waits_of_the_thread_that_deals_are_counted_and_lose_nothing() {
+fn failed_waits_of_the_accept_thread_lose_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (sender, distributed) = mpsc::channel();
     let faults = Faults {
@@ -696,15 +701,15 @@ fn failed_waits_of_the_thread_that_deals_are_counted_and_lose_nothing() {
     end();
 }
 
-/// Has room when it is told so.
+/// Has space when it is told so.
 struct Narrow {
-    has_room: Arc<AtomicBool>,
+    has_space: Arc<AtomicBool>,
     distributed: mpsc::Sender<Accepted>,
 }
 
 impl Distribute for Narrow {
-    fn has_room(&mut self, _own: &Arc<LoopHandle>) -> bool {
-        self.has_room.load(Ordering::SeqCst)
+    fn find_space(&mut self, _own: &Arc<LoopHandle>) -> bool {
+        self.has_space.load(Ordering::SeqCst)
     }
 
     fn distribute(&mut self, accepted: Accepted) {
@@ -713,13 +718,13 @@ impl Distribute for Narrow {
 }
 
 #[test]
-fn nothing_is_accepted_while_there_is_no_room_where_it_goes() {
+fn a_full_destination_pauses_accepting() {
     const CLIENTS: usize = 3;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (sender, distributed) = mpsc::channel();
-    let has_room = Arc::new(AtomicBool::new(false));
+    let has_space = Arc::new(AtomicBool::new(false));
     let to = Narrow {
-        has_room: Arc::clone(&has_room),
+        has_space: Arc::clone(&has_space),
         distributed: sender,
     };
     let (own, end, shared) = distribute(&listener, Faults::default(), to);
@@ -732,12 +737,12 @@ fn nothing_is_accepted_while_there_is_no_room_where_it_goes() {
         own.waker.wake();
         wait_until("it looks around", || own.counters.waits.get() > waits);
     }
-    assert!(distributed.try_recv().is_err(), "there was no room for it");
+    assert!(distributed.try_recv().is_err(), "there was no space for it");
     assert_eq!(pauses(), 1, "it is one pause");
-    has_room.store(true, Ordering::SeqCst);
+    has_space.store(true, Ordering::SeqCst);
     own.waker.wake();
     for _ in 0..CLIENTS {
-        distributed.recv_timeout(PATIENCE).expect("there is room");
+        distributed.recv_timeout(PATIENCE).expect("there is space");
     }
     end();
 }
@@ -795,7 +800,7 @@ pub(crate) fn converse(mut client: TcpStream) -> bool {
 /// An answer to a datagram may take long, as a request that waits for a lock or for memory does; a
 /// loop may not. So answers have threads of their own.
 #[test]
-fn datagrams_that_wait_for_their_answers_hold_up_no_loop() {
+fn waiting_datagrams_hold_up_no_loop() {
     for engine in engines(Mechanism::EpollEdge) {
         let listeners = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
         let Address::Tcp(address) = listeners[0].address else {

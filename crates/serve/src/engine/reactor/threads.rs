@@ -63,7 +63,7 @@ impl LoopThreads {
 /// worse than no server.
 fn run_or_abort(run: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(run)).is_err() {
-        messages::write("an event loop panicked, which is a mistake of the engine's\n");
+        messages::write("bug: an event loop panicked; please report it\n");
         process::abort();
     }
 }

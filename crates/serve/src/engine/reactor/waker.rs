@@ -1,4 +1,4 @@
-//! What other threads know of a loop: its waker, and what it counts.
+//! The part of a loop that other threads share: waker and counters.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,11 +10,11 @@ use event::Waker;
 
 use super::counters::LoopCounters;
 
-/// What is known elsewhere of one loop, or of the accept thread.
+/// The part of a loop, or of the accept thread, that other threads share.
 pub(crate) struct LoopHandle {
     pub(crate) waker: LoopWaker,
-    /// There is room for a connection, for which it has waited.
-    pub(crate) has_room: AtomicBool,
+    /// The connection limit has space, for which the loop has waited.
+    pub(crate) has_space: AtomicBool,
     /// Connections that it has, and those on their way to it.
     pub(crate) open: AtomicUsize,
     pub(crate) counters: LoopCounters,
@@ -24,7 +24,7 @@ impl LoopHandle {
     pub(crate) fn new() -> io::Result<Arc<LoopHandle>> {
         Ok(Arc::new(LoopHandle {
             waker: LoopWaker::new()?,
-            has_room: AtomicBool::new(false),
+            has_space: AtomicBool::new(false),
             open: AtomicUsize::new(0),
             counters: LoopCounters::default(),
         }))
@@ -67,16 +67,17 @@ impl LoopWaker {
         }
     }
 
-    /// Waits for at most `timeout`, or not at all if it has been rung since the last wait. The loop
-    /// looks at what it was rung for **afterwards**: what is rung for later ends the next wait. The
-    /// swap makes seen what was done before the waker was rung.
+    /// Waits for at most `timeout`, or not at all if it has been woken since the last wait. The
+    /// loop checks what it was woken for **afterwards**: a later wake ends the next wait. The swap
+    /// makes seen what was done before the wake.
     pub(crate) fn wait<R>(
         &self,
         timeout: Option<Duration>,
         wait: impl FnOnce(Option<Duration>) -> R,
     ) -> R {
         const NONE: Option<Duration> = Some(Duration::ZERO);
-        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        let set = Ordering::SeqCst;
+        let fetch = Ordering::SeqCst;
         let may_sleep = timeout != NONE
             && (self.state)
                 .compare_exchange(AWAKE, ASLEEP, set, fetch)
@@ -86,8 +87,8 @@ impl LoopWaker {
         waited
     }
 
-    /// It was reported: it was written to, now or during an earlier wait that ended for another
-    /// reason.
+    /// Clears the descriptor after it was reported. It was written to now, or during an earlier
+    /// wait that ended for another reason.
     pub(crate) fn reset(&self) {
         self.fd.reset();
     }
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_is_woken_once_however_often_it_is_woken_for() {
+    fn a_sleeper_is_woken_once() {
         let waker = LoopWaker::new().unwrap();
         waker.wait(None, |timeout| {
             assert_eq!(timeout, None);
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_awake_is_woken_for_without_a_system_call_and_does_not_sleep() {
+    fn an_awake_loop_costs_no_system_call() {
         let waker = LoopWaker::new().unwrap();
         waker.wake();
         assert!(!is_written_to(&waker));

@@ -68,7 +68,7 @@ fn many_conversations_go_on_at_once() {
 }
 
 #[test]
-fn a_peer_that_pipelines_without_reading_holds_nobody_up_and_gets_everything() {
+fn pipelining_without_reading_holds_nobody_up() {
     const LINES: usize = 200_000;
     let world = World::new(Limits::default(), || Echo);
     let greedy = world.connect();
@@ -139,7 +139,7 @@ impl Session for Fragile {
 }
 
 #[test]
-fn a_session_that_panics_ends_its_own_connection_alone() {
+fn a_panic_ends_its_connection_alone() {
     let world = World::new(Limits::default(), || Fragile);
     let (mut fragile, mut other) = (world.connect(), world.connect());
     fragile.write_all(b"panic\n").unwrap();

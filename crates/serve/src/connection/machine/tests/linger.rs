@@ -13,7 +13,7 @@ const SESSION: Blocked = Blocked::Closed(Closed::Session);
 /// read for 2 s, or 1 MiB. Cure: for as long as the peer goes on, up to 30 s; and it is reset when
 /// it was silent for 5 s.
 #[test]
-fn a_refused_peer_may_go_on_sending_for_a_while() {
+fn a_refused_peer_may_go_on_sending() {
     let refused = || {
         let mut world = World::new();
         assert_eq!(world.say("refuse\nand much more"), Blocked::Receive);
@@ -64,7 +64,7 @@ fn a_refused_peer_may_go_on_sending_for_a_while() {
 /// socket buffer of the reply. Cause: a socket that is closed with unread input is reset, and its
 /// send queue is dropped. RFC 9112 9.6. Cure: a look at the queues before the close.
 #[test]
-fn a_last_reply_is_not_lost_to_input_behind_it() {
+fn input_behind_the_last_reply_resets_nothing() {
     let mut world = World::new();
     assert_eq!(
         world.say("say x\nbye\n"),
@@ -130,7 +130,7 @@ fn a_peer_that_reads_slowly_is_lingered_for() {
 }
 
 #[test]
-fn a_peer_that_is_told_of_its_time_out_sees_that() {
+fn a_408_reaches_the_peer() {
     let mut world = World::new();
     world.say("half of a lin");
     world.queues.unread = 1;
@@ -146,7 +146,7 @@ fn a_peer_that_is_told_of_its_time_out_sees_that() {
 /// Seen: clients that pipeline were reset at a drain, and lost the reply that says that it is the
 /// last. Cause: their next requests had come meanwhile.
 #[test]
-fn a_drain_lingers_for_a_moment_after_a_last_reply() {
+fn a_drain_lingers_for_a_moment() {
     let mut world = World::new();
     world.say("sa");
     world.machine.handle_drain(world.now);
@@ -172,7 +172,7 @@ fn a_drain_lingers_for_a_moment_after_a_last_reply() {
 /// Seen: 40 clients that sent a byte now and then behind their last request held a drain for as
 /// long as it may take (25 s). Cause: each byte gave them as long as an idle connection has.
 #[test]
-fn a_peer_that_trickles_on_does_not_hold_a_drain() {
+fn trickling_does_not_hold_a_drain() {
     for drains_first in [true, false] {
         let mut world = World::new();
         if drains_first {

@@ -40,7 +40,7 @@ fn pipeliner(shared: &Arc<Shared>) -> World {
 /// 40 MB. Cause: each held 64 KiB of replies, and as much of requests. Cure: a bound for all of
 /// them, from half of which on replies are made one by one.
 #[test]
-fn peers_that_do_not_read_are_bounded_together() {
+fn peers_that_do_not_read_share_a_limit() {
     let shared = small();
     let memory = &shared.memory;
     let mut idle = Vec::new();
@@ -64,7 +64,7 @@ fn peers_that_do_not_read_are_bounded_together() {
 }
 
 #[test]
-fn a_peer_that_reads_again_gets_all_of_its_replies() {
+fn a_peer_that_resumes_gets_all_replies() {
     let shared = small();
     let others = fill(&shared.memory, 1000);
     let mut world = pipeliner(&shared);
@@ -79,7 +79,7 @@ fn a_peer_that_reads_again_gets_all_of_its_replies() {
 }
 
 #[test]
-fn who_comes_to_hold_much_when_all_is_held_is_closed() {
+fn a_growing_connection_at_the_limit_is_closed() {
     let shared = small();
     let _others = fill(&shared.memory, 0);
     let mut modest = World::of(Arc::clone(&shared), None);
@@ -95,7 +95,7 @@ fn who_comes_to_hold_much_when_all_is_held_is_closed() {
 
 /// Seen: 4,000 handshakes that stopped half-way had a server killed in 40 MB.
 #[test]
-fn a_handshake_that_has_sent_half_a_record_holds_little() {
+fn half_a_record_holds_little() {
     let shared = small();
     let mut pair = Pair::of(Arc::clone(&shared));
     let hello = pair.hello();
@@ -113,7 +113,7 @@ fn a_handshake_that_has_sent_half_a_record_holds_little() {
 }
 
 #[test]
-fn a_handshake_waits_for_memory_and_not_for_ever() {
+fn a_handshake_waits_for_memory() {
     let shared = small();
     let others = fill(&shared.memory, 0);
     let mut pair = Pair::of(Arc::clone(&shared));
@@ -131,7 +131,7 @@ fn a_handshake_waits_for_memory_and_not_for_ever() {
 }
 
 #[test]
-fn the_fuller_it_is_the_less_time_a_handshake_has() {
+fn handshake_timeout_shrinks_with_memory() {
     let shared = small();
     let Shared { memory, limits, .. } = &*shared;
     let usual = limits.handshake_timeout;
@@ -160,7 +160,7 @@ fn records_are_small_while_memory_is_short() {
 /// Seen: one handshake message in many records held 64 KiB and was charged 12. Cause: the
 /// fragments that rustls keeps were not counted.
 #[test]
-fn a_handshake_in_many_records_is_charged_as_it_grows() {
+fn a_handshake_in_records_is_charged() {
     let shared = small();
     let mut pair = Pair::of(Arc::clone(&shared));
     let mut record = vec![0; 5 + 16_000];
@@ -183,7 +183,7 @@ fn a_handshake_in_many_records_is_charged_as_it_grows() {
 }
 
 #[test]
-fn a_long_record_is_charged_until_another_one_begins() {
+fn a_long_record_is_charged_until_the_next() {
     let shared = small();
     let mut pair = Pair::of(Arc::clone(&shared));
     assert_eq!(pair.say("say hello\n"), Blocked::Receive);
@@ -207,7 +207,7 @@ fn a_long_record_is_charged_until_another_one_begins() {
 }
 
 #[test]
-fn a_byte_that_begins_no_record_holds_nothing() {
+fn a_stray_byte_holds_nothing() {
     let shared = small();
     for byte in [b'G', 0x80, 22, 20, 0] {
         let mut pair = Pair::of(Arc::clone(&shared));

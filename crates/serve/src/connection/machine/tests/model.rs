@@ -10,7 +10,7 @@ use super::*;
 const SCRIPTS: u64 = 500;
 
 #[test]
-fn however_the_bytes_travel_the_peer_gets_the_same_replies() {
+fn replies_are_the_same_at_any_cut() {
     for seed in 0..SCRIPTS {
         let random = &mut Random(seed);
         let script = script(random);
@@ -28,9 +28,10 @@ fn however_the_bytes_travel_the_peer_gets_the_same_replies() {
         }
         world.window = usize::MAX;
         world.machine.handle_end_of_input(world.now);
-        let closed = match expected.closed {
-            true => Closed::Session,
-            false => Closed::Peer,
+        let closed = if expected.closed {
+            Closed::Session
+        } else {
+            Closed::Peer
         };
         assert_eq!(world.run(), Blocked::Closed(closed), "seed {seed}");
         assert!(world.got == expected.replied, "replies differ, seed {seed}");
@@ -40,7 +41,7 @@ fn however_the_bytes_travel_the_peer_gets_the_same_replies() {
 }
 
 #[test]
-fn whatever_breaks_the_connection_off_it_ends_once_and_nothing_is_made_up() {
+fn a_break_at_any_byte_ends_once() {
     for seed in 0..SCRIPTS {
         let random = &mut Random(seed);
         let script = script(random);
@@ -117,7 +118,7 @@ fn whatever_breaks_the_connection_off_it_ends_once_and_nothing_is_made_up() {
 }
 
 #[test]
-fn whenever_a_drain_comes_it_is_told_once_and_no_reply_is_cut() {
+fn a_drain_at_any_byte_is_announced_once() {
     const WORDS: &[u8] = b"draining\n";
     for seed in 0..SCRIPTS {
         let random = &mut Random(seed);
@@ -169,7 +170,7 @@ fn window(random: &mut Random) -> usize {
     1 + random.below(scale) as usize
 }
 
-/// As input, or into the room that is lent.
+/// As input, or into the space that is lent.
 fn deliver(world: &mut World, mut piece: &[u8]) {
     let now = world.now;
     if let Action::Fill { space, .. } = world.machine.next_action() {

@@ -133,7 +133,7 @@ impl Pair {
 }
 
 #[test]
-fn what_is_said_inside_tls_is_answered_however_its_records_are_cut() {
+fn tls_records_cut_anywhere_are_answered() {
     let request = "say one\nbig 100000\nfile 200000\nwork\nsay two\nflood 1000\n";
     let mut plain = World::new();
     plain.say(request);
@@ -157,7 +157,7 @@ fn what_is_said_inside_tls_is_answered_however_its_records_are_cut() {
 #[test]
 fn a_long_body_arrives_through_records_too() {
     // Seen: a set of 900,000 bytes over TLS ended the connection. Cause: while records are opened
-    // the machine has lent its TLS away, so the session's room looked like room for the socket's
+    // the machine has lent its TLS away, so the session's space looked like space for the socket's
     // bytes, and the next records were put there as they were. Cure: whether it has TLS is a fact
     // of its own.
     let mut pair = Pair::new(&[]);
@@ -173,7 +173,7 @@ fn a_long_body_arrives_through_records_too() {
 }
 
 #[test]
-fn a_session_is_opened_with_what_the_handshake_agreed_on() {
+fn a_session_gets_the_handshake_facts() {
     let mut pair = Pair::new(&["h2", "http/1.1"]);
     let mut records = Vec::new();
     pair.client.write_tls(&mut records).unwrap();
@@ -198,7 +198,7 @@ fn a_session_is_opened_with_what_the_handshake_agreed_on() {
 }
 
 #[test]
-fn handshakes_and_what_is_sent_in_records_are_counted() {
+fn handshakes_and_records_are_counted() {
     let authority = authority();
     let counts = || {
         let Authority { tls, .. } = &authority;
@@ -231,7 +231,7 @@ fn handshakes_and_what_is_sent_in_records_are_counted() {
 }
 
 #[test]
-fn a_client_that_speaks_no_protocol_of_ours_is_told_so() {
+fn an_unknown_tls_version_gets_an_alert() {
     let failed = AUTHORITY.tls.failed_handshake_count();
     let mut pair = Pair::new(&["h2"]);
     let mut records = Vec::new();
@@ -247,7 +247,7 @@ fn a_client_that_speaks_no_protocol_of_ours_is_told_so() {
 }
 
 #[test]
-fn a_peer_that_speaks_no_tls_is_told_so_in_the_clear() {
+fn plain_text_at_a_tls_port_is_answered() {
     // Seen: a browser whose address began with http:// showed that the connection was reset. Cause:
     // all it got was the alert of TLS. Cure: the server has words for it, and lingers until they
     // have arrived.
@@ -269,7 +269,7 @@ fn a_peer_that_speaks_no_tls_is_told_so_in_the_clear() {
 }
 
 #[test]
-fn a_handshake_ends_at_its_instant_however_its_bytes_are_spread() {
+fn a_trickled_handshake_times_out() {
     let mut pair = Pair::new(&[]);
     let until = test_now().monotonic + pair.world.limits().handshake_timeout;
     assert_eq!(pair.world.until(), until);
@@ -321,7 +321,7 @@ fn the_last_reply_is_followed_by_a_goodbye() {
 }
 
 #[test]
-fn a_goodbye_waits_as_long_as_a_reply_only_behind_one() {
+fn a_goodbye_waits_long_behind_a_reply() {
     let mut pair = Pair::new(&[]);
     pair.say("say x\n");
     pair.world.window = 0;
@@ -345,7 +345,7 @@ fn a_goodbye_waits_as_long_as_a_reply_only_behind_one() {
 /// went on reading lost the end of a long reply. Cause: the socket was closed with that record
 /// unread.
 #[test]
-fn a_goodbye_of_the_peer_behind_its_last_request_is_read() {
+fn a_goodbye_behind_the_last_request_is_read() {
     let mut pair = Pair::new(&[]);
     pair.say("say w\n");
     pair.world.queues.unread = 24;
@@ -358,7 +358,7 @@ fn a_goodbye_of_the_peer_behind_its_last_request_is_read() {
 }
 
 #[test]
-fn a_reply_that_the_peer_does_not_take_is_not_a_goodbye() {
+fn an_untaken_reply_is_no_goodbye() {
     let mut pair = Pair::new(&[]);
     pair.say("say x\n");
     pair.world.window = 0;
@@ -370,7 +370,7 @@ fn a_reply_that_the_peer_does_not_take_is_not_a_goodbye() {
 /// reply had been cut off. Cause: no goodbye was said to a peer that had ended. RFC 8446 6.1: each
 /// side says it before it closes. Cure: it is said.
 #[test]
-fn a_peer_that_says_goodbye_gets_its_replies_first_and_a_goodbye() {
+fn tls_goodbye_follows_the_replies() {
     let mut pair = Pair::new(&[]);
     pair.say("say w\n");
     pair.client.writer().write_all(b"say x\nwork\n").unwrap();
@@ -385,7 +385,7 @@ fn a_peer_that_says_goodbye_gets_its_replies_first_and_a_goodbye() {
 /// Seen (in review): a connection that was idle for too long ended without a goodbye. A client took
 /// it for one that was cut off.
 #[test]
-fn a_peer_that_is_idle_for_too_long_is_told_the_end() {
+fn an_idle_peer_gets_the_end() {
     let mut pair = Pair::new(&[]);
     pair.say("say w\n");
     pair.world.expire();
@@ -395,7 +395,7 @@ fn a_peer_that_is_idle_for_too_long_is_told_the_end() {
 }
 
 #[test]
-fn a_record_that_was_tampered_with_ends_the_connection() {
+fn a_tampered_record_ends_the_connection() {
     let mut pair = Pair::new(&[]);
     pair.say("say x\n");
     pair.client.writer().write_all(b"say y\n").unwrap();
@@ -408,7 +408,7 @@ fn a_record_that_was_tampered_with_ends_the_connection() {
 }
 
 #[test]
-fn a_file_that_shrinks_cuts_the_reply_off_inside_tls_too() {
+fn a_shrinking_file_cuts_inside_tls() {
     let mut pair = Pair::new(&[]);
     pair.world.file_len = 100_000;
     assert_eq!(pair.say("file 3000000\n"), Blocked::Closed(Closed::Error));
@@ -419,7 +419,7 @@ fn a_file_that_shrinks_cuts_the_reply_off_inside_tls_too() {
 /// Seen: over HTTPS a rare file of 900 KB took 28 reads of the disk, over HTTP one. Cause: as much
 /// was read as is made into records at a time. Cure: what was read waits for its turn.
 #[test]
-fn a_rare_file_of_up_to_a_mebibyte_is_one_read_also_inside_tls() {
+fn a_rare_file_is_one_read_inside_tls() {
     let mut pair = Pair::new(&[]);
     pair.world.is_on_disk = true;
     assert_eq!(pair.say("file 900000\nsay x\n"), Blocked::Receive);
@@ -429,7 +429,7 @@ fn a_rare_file_of_up_to_a_mebibyte_is_one_read_also_inside_tls() {
 
 /// As without TLS. The records that were made go first, and are few.
 #[test]
-fn what_was_read_for_a_peer_that_does_not_take_it_goes_back_also_inside_tls() {
+fn fetched_bytes_go_back_inside_tls() {
     let mut pair = Pair::new(&[]);
     pair.say("say x\n");
     (pair.world.is_on_disk, pair.world.window) = (true, 1000);
@@ -459,7 +459,7 @@ fn what_was_read_for_a_peer_that_does_not_take_it_goes_back_also_inside_tls() {
 }
 
 #[test]
-fn whatever_comes_instead_of_records_ends_the_connection_once() {
+fn garbage_records_end_the_connection_once() {
     let error = Blocked::Closed(Closed::Error);
     for garbage in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
@@ -494,9 +494,10 @@ fn whatever_comes_instead_of_records_ends_the_connection_once() {
         for is_cut in [false, true] {
             let mut pair = Pair::new(&[]);
             let mut records = retransmit_buffers(&mut pair);
-            match is_cut {
-                true => records.truncate(at),
-                false => records[at] ^= 1 << (at % 8),
+            if is_cut {
+                records.truncate(at)
+            } else {
+                records[at] ^= 1 << (at % 8)
             }
             if !records.is_empty() {
                 pair.world.machine.handle_input(&records, pair.world.now);
@@ -512,7 +513,7 @@ fn whatever_comes_instead_of_records_ends_the_connection_once() {
 }
 
 #[test]
-fn records_for_a_peer_that_takes_nothing_are_bounded() {
+fn records_for_a_stalled_peer_are_bounded() {
     for requests in [
         "say y\nbig 1000000\nflood 100000\nfile 3000000\n",
         "big 20000\nbig 20000\nbig 20000\nbig 60000\n",

@@ -39,12 +39,12 @@ pub(super) struct Life {
 enum ToyState {
     Lines,
     Flood(usize),
-    Body { room: Vec<u8>, filled: usize },
+    Body { space: Vec<u8>, filled: usize },
     Work(Next),
     Worked,
 }
 
-/// Bodies from here on are taken in room of the session's own.
+/// Bodies from here on are taken in space of the session's own.
 const ROOM_LEN_MIN: usize = 100;
 
 pub(super) const FILE_LEN: u64 = 3_000_000;
@@ -80,8 +80,8 @@ impl Toy {
             }),
             "flood" => self.state = ToyState::Flood(number()),
             "body" => {
-                let room = vec![0; number()];
-                self.state = ToyState::Body { room, filled: 0 };
+                let space = vec![0; number()];
+                self.state = ToyState::Body { space, filled: 0 };
             }
             "work" => self.state = ToyState::Work(Next::Work),
             "wait" => self.state = ToyState::Work(Next::Wait),
@@ -103,11 +103,11 @@ impl Toy {
 
     /// A body that is whole is answered.
     fn end_body(&mut self, out: &mut Outbox) {
-        if let ToyState::Body { room, filled } = &self.state
-            && *filled == room.len()
+        if let ToyState::Body { space, filled } = &self.state
+            && *filled == space.len()
         {
-            let sum: u64 = room.iter().map(|&byte| u64::from(byte)).sum();
-            out.put(format!("{} bytes, sum {sum}\n", room.len()).as_bytes());
+            let sum: u64 = space.iter().map(|&byte| u64::from(byte)).sum();
+            out.put(format!("{} bytes, sum {sum}\n", space.len()).as_bytes());
             self.state = ToyState::Lines;
         }
     }
@@ -137,9 +137,9 @@ impl Session for Toy {
                     out.put(b"worked\n");
                     self.state = ToyState::Lines;
                 }
-                ToyState::Body { room, filled } => {
-                    let len = rest.len().min(room.len() - *filled);
-                    room[*filled..*filled + len].copy_from_slice(&rest[..len]);
+                ToyState::Body { space, filled } => {
+                    let len = rest.len().min(space.len() - *filled);
+                    space[*filled..*filled + len].copy_from_slice(&rest[..len]);
                     *filled += len;
                     used += len;
                     self.end_body(out);
@@ -150,9 +150,10 @@ impl Session for Toy {
                 }
                 ToyState::Lines => {
                     let Some(len) = rest.iter().position(|&byte| byte == b'\n') else {
-                        let phase = match rest.is_empty() {
-                            true => Phase::Idle,
-                            false => Phase::Head,
+                        let phase = if rest.is_empty() {
+                            Phase::Idle
+                        } else {
+                            Phase::Head
                         };
                         let next = Next::Receive(phase);
                         return Received { used, next };
@@ -173,8 +174,8 @@ impl Session for Toy {
 
     fn body_buffer(&mut self) -> &mut [u8] {
         match &mut self.state {
-            ToyState::Body { room, filled } if room.len() - *filled >= ROOM_LEN_MIN => {
-                &mut room[*filled..]
+            ToyState::Body { space, filled } if space.len() - *filled >= ROOM_LEN_MIN => {
+                &mut space[*filled..]
             }
             _ => &mut [],
         }
@@ -407,9 +408,10 @@ impl World {
                 range, len, share, ..
             }) => {
                 self.asked.push(OutputAction::Copy(len));
-                let len_max = match self.is_on_disk {
-                    true => share.min(PIECE_LEN_MAX),
-                    false => COPIED_PIECE_LEN,
+                let len_max = if self.is_on_disk {
+                    share.min(PIECE_LEN_MAX)
+                } else {
+                    COPIED_PIECE_LEN
                 };
                 let bytes = read(range, len.min(len_max), self.file_len);
                 self.reads.push(bytes.len() as u64);

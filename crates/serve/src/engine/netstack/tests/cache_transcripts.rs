@@ -40,7 +40,8 @@ fn play<S: Session + 'static>(world: &mut World<S>, script: &Script, cuts: &[usi
     let id = world.connect();
     let received = |world: &World<S>| world.shared.counters.snapshot().bytes_received();
     let before = received(world);
-    let (mut from, mut replied) = (0, Vec::new());
+    let mut from = 0;
+    let mut replied = Vec::new();
     for end in cuts.iter().copied().chain([script.sent().len()]) {
         world.until("a piece is received", |world| {
             let piece = &script.sent()[from..end];
@@ -59,12 +60,12 @@ fn play<S: Session + 'static>(world: &mut World<S>, script: &Script, cuts: &[usi
 
 /// Takes the replies that have come; says whether they were the last ones.
 fn take<S: Session + 'static>(world: &mut World<S>, id: FlowId, replied: &mut Vec<u8>) -> bool {
-    let mut room = [0; 4096];
+    let mut space = [0; 4096];
     let shard = world.client.shard();
     loop {
-        match shard.read(id, &mut room) {
+        match shard.read(id, &mut space) {
             0 => break,
-            len => replied.extend_from_slice(&room[..len]),
+            len => replied.extend_from_slice(&space[..len]),
         }
     }
     let connection = shard.connection(id);

@@ -23,12 +23,12 @@ fn wait_until<T>(queue: &Queue<T>, is_so: impl Fn(Counted) -> bool) {
 }
 
 #[test]
-fn what_finds_it_full_stays_in_line_and_is_called_when_there_is_room() {
+fn a_full_queue_wakes_those_in_line() {
     let (queue, own) = (Queue::new(3, None), own());
     let mut line = line(1..=5);
     queue.offer(&mut line, &own);
     assert_eq!(line, [4, 5]);
-    assert!(!queue.has_room(&own));
+    assert!(!queue.has_space_or_wait(&own));
     assert!(!own.waker.is_woken());
     let mut batch = Vec::new();
     assert!(queue.take(2, &mut batch), "one more");
@@ -75,7 +75,7 @@ fn threads_leave_each_other_a_share() {
 }
 
 #[test]
-fn a_queue_that_is_closed_gives_back_what_is_in_it_and_takes_nothing() {
+fn a_closed_queue_gives_back_its_items() {
     let (queue, own) = (Queue::new(2, None), own());
     let mut rest = line(0..5);
     queue.offer(&mut rest, &own);

@@ -12,8 +12,8 @@
 //!
 //! Each loop accepts for itself ([`Accept::Own`]) or gets its connections from a thread that does
 //! nothing else ([`Accept::Distributed`]). A connection stays with its loop. `event_loop` (the
-//! loop) · `connection` (what it goes on with) · `inbox` (what other threads have for it). What it
-//! shares with the pipeline engine is in `loops`.
+//! loop) · `connection` (one connection) · `inbox` (messages of other threads). The parts shared
+//! with the pipeline engine are in `reactor`.
 
 mod connection;
 mod event_loop;
@@ -74,7 +74,7 @@ pub enum Accept {
     /// accepts. What comes to an inherited socket and to a Unix socket, which
     /// cannot be split, is distributed.
     Own,
-    /// One thread accepts and deals them out, each to the loop that has the fewest: memcached's
+    /// One thread accepts and gives each to the loop that has the fewest: memcached's
     /// way.
     Distributed,
 }
@@ -177,9 +177,9 @@ pub(super) fn prepare(options: &EventOptions, listeners: &mut [Bound]) -> io::Re
     }
 }
 
-/// What each loop accepts from, and what the accept thread does: all that the loops cannot have a
-/// socket of each. Shared by them, it would wake them all for every connection, and with real-time
-/// signals, which go to one thread, all but one never. With these an inherited socket is
+/// Divides the sockets among the loops and the accept thread, which gets all that the loops cannot
+/// have one each of. Shared by them, it would wake them all for every connection, and with
+/// real-time signals, which go to one thread, all but one never. With these an inherited socket is
 /// distributed even to a single loop: other processes may listen on it as well, and whichever asked
 /// for signals last would get them all.
 fn divide(options: &EventOptions, listeners: &[Bound]) -> io::Result<(Vec<Sockets>, Sockets)> {

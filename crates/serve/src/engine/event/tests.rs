@@ -356,7 +356,7 @@ fn a_large_reply_on_a_unix_socket() {
 
 /// Seen: a connection to a Unix socket woke every loop; with real-time signals, which go to one
 /// thread, one loop had them all. Cause: the loops shared the socket. Cure: one thread accepts and
-/// deals.
+/// distributes.
 #[test]
 fn an_unsplittable_socket_is_distributed() {
     let directory = tempfile::tempdir().unwrap();

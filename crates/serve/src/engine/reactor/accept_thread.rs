@@ -66,7 +66,7 @@ impl<O, D: Distribute> AcceptThread<O, D> {
         })
     }
 
-    /// Distribute until the server closes.
+    /// Distributes connections until the server closes.
     pub(crate) fn run(mut self) {
         let mut reports = Vec::new();
         while !self.engine.connection_limit.is_closing() {

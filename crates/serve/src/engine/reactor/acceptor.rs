@@ -77,7 +77,7 @@ impl Acceptor {
         self.listeners.open(dispatcher)
     }
 
-    /// The listener with this name is reported.
+    /// Notes the report of the listener with this name.
     pub(crate) fn set_ready(&mut self, name: u64) {
         self.listeners.set_ready(name);
     }
@@ -96,7 +96,8 @@ impl Acceptor {
         }
     }
 
-    /// Begins a turn, in which a bounded number comes in by each listener, in a bounded time.
+    /// Begins a turn, in which a bounded number of connections is accepted from each listener, in a
+    /// bounded time.
     pub(crate) fn begin_turn(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         let (first, most) = self.accepts_per_turn;
         self.accepts_now = if mem::take(&mut self.has_more) {
@@ -130,15 +131,15 @@ impl Acceptor {
         }
     }
 
-    /// There is space again.
+    /// Resumes after [`pause`](Acceptor::pause): there is space again.
     pub(crate) fn resume(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         if mem::take(&mut self.is_paused) {
             self.listeners.resume(now, dispatcher);
         }
     }
 
-    /// The next one that comes in, in this turn. It is counted as open. `now` is the time of the
-    /// last look.
+    /// Accepts the next connection of this turn. It is counted as open. `now` is the time of the
+    /// last clock reading.
     pub(crate) fn next<O>(
         &mut self,
         now: Instant,
@@ -192,8 +193,8 @@ impl Acceptor {
         None
     }
 
-    /// Counts a connection in, or holds it: another thread has taken the last place. What is held
-    /// does not count for the turn, or nothing would look at it before the next one knocks.
+    /// Admits a connection, or holds it: another thread has taken the last place. A held connection
+    /// does not count for the turn, or it would wait for the next one to come.
     fn let_in(&mut self, accepted: Accepted) -> Option<Accepted> {
         if self.connection_limit.enter() {
             self.came += 1;
@@ -204,7 +205,7 @@ impl Acceptor {
         }
     }
 
-    /// Closes the listeners for good. One that has come through is let in.
+    /// Closes the listeners for good. Returns a held connection, which is admitted.
     pub(crate) fn close(&mut self, dispatcher: &mut dyn Dispatcher) -> Option<Accepted> {
         self.listeners.close(dispatcher);
         let held = self.held.take();
@@ -232,7 +233,7 @@ mod tests {
 
     const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
-    /// The way into a engine, with listeners that are watched, and their address.
+    /// An acceptor with its engine context and dispatcher, and the address that it listens at.
     fn acceptor(
         connections_max: usize,
         accepts_many: bool,

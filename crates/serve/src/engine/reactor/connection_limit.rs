@@ -18,7 +18,7 @@ pub(crate) struct ConnectionLimit {
     open: AtomicUsize,
     open_max: usize,
     is_closing: AtomicBool,
-    /// Threads that still accept.
+    /// Number of threads that still accept.
     accepting: AtomicUsize,
     /// Threads that had something to accept when there was no space. The first one is called when a
     /// connection ends, wherever that is; so no queue waits while there is space, and none is
@@ -40,7 +40,7 @@ impl ConnectionLimit {
         }
     }
 
-    /// Connections open now.
+    /// Number of open connections.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
@@ -66,7 +66,7 @@ impl ConnectionLimit {
         has_space
     }
 
-    /// Counts a connection in. `false` if other threads were faster, and it is one too many.
+    /// Counts a connection. `false` if it is one too many, because other threads were faster.
     pub(crate) fn enter(&self) -> bool {
         let more = |open| (open < self.open_max).then_some(open + 1);
         let set = Ordering::SeqCst;
@@ -74,12 +74,12 @@ impl ConnectionLimit {
         self.open.fetch_update(set, fetch, more).is_ok()
     }
 
-    /// Counts a connection in, also beyond the limit: it cannot go back into the queue.
+    /// Counts a connection, also beyond the limit: it cannot go back into the queue.
     pub(crate) fn force(&self) {
         self.open.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A connection has ended.
+    /// Counts the end of a connection, and wakes the next thread that waits.
     pub(crate) fn leave(&self) {
         self.open.fetch_sub(1, Ordering::SeqCst);
         if self.has_waiting.load(Ordering::SeqCst) {
@@ -87,7 +87,8 @@ impl ConnectionLimit {
         }
     }
 
-    /// A thread that was called has taken what it could: if there is space left, the next one is.
+    /// Wakes the next thread if there is space left, after one that was woken has taken what it
+    /// could.
     pub(crate) fn wake_next(&self) {
         if self.has_waiting.load(Ordering::SeqCst) && self.has_space() {
             self.call_next();
@@ -106,7 +107,7 @@ impl ConnectionLimit {
         }
     }
 
-    /// From now on listeners are to be closed.
+    /// Asks all threads to close their listeners.
     pub(crate) fn close(&self) {
         self.is_closing.store(true, Ordering::Relaxed);
     }
@@ -115,7 +116,7 @@ impl ConnectionLimit {
         self.is_closing.load(Ordering::Relaxed)
     }
 
-    /// A thread has closed its listeners.
+    /// Notes that a thread has closed its listeners.
     pub(crate) fn note_closed(&self) {
         self.accepting.fetch_sub(1, Ordering::SeqCst);
     }

@@ -82,8 +82,8 @@ impl<O> EngineContext<O> {
         self.admission.machine(self.tls[listener].as_ref(), now)
     }
 
-    /// The machine of a connection that was accepted. `None` if there is no space for it: it has
-    /// been told so then, and is closed.
+    /// Admits a connection and creates its machine. `None` if it is one too many: it was sent the
+    /// refusal, and is closed.
     pub(crate) fn welcome<S: Session>(
         &self,
         accepted: Accepted,
@@ -107,7 +107,7 @@ impl<O> EngineContext<O> {
         Some((accepted, machine))
     }
 
-    /// Drops what a connection was, its socket with it, and counts why.
+    /// Drops a connection, its socket with it, and counts the reason.
     pub(crate) fn end(&self, connection: impl Sized, closed: Closed) {
         // The descriptor first, then the count: what counts connections may count descriptors too.
         drop_session(connection);

@@ -72,7 +72,7 @@ impl Loops {
         named.chain(self.accept_thread.iter().map(|one| ("accept_thread", one)))
     }
 
-    /// The server has come to another stage of its life, or is to accept no more.
+    /// Wakes all loops: the server's state has changed, or accepting ends.
     pub(crate) fn wake(&self) {
         self.all().for_each(|(_, one)| one.waker.wake());
     }
@@ -88,7 +88,8 @@ impl Loops {
         self.connection_limit.open()
     }
 
-    /// Each thread cuts the connections that it has: the server's stage says so.
+    /// Wakes all loops, which cut their connections because of the server's state. Returns the
+    /// number of connections.
     pub(crate) fn cut(&self) -> usize {
         let open = self.connection_count();
         self.wake();

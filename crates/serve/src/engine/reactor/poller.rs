@@ -118,7 +118,7 @@ impl Poller {
         })
     }
 
-    /// A connection that comes to this place.
+    /// Creates the registration of a connection in this slot.
     pub(crate) fn meet(&mut self, place: usize) -> Watch {
         self.serial = (self.serial + 1) & (u32::MAX >> 1);
         Watch {
@@ -168,7 +168,7 @@ impl Poller {
         self.heard = 0;
     }
 
-    /// The next report of the last wait. That of the waker is heard here.
+    /// Returns the next report of the last wait. That of the waker is handled here.
     #[inline]
     pub(crate) fn next_report(&mut self) -> Option<Ready> {
         loop {
@@ -241,13 +241,13 @@ impl Poller {
         }
     }
 
-    /// The connection leaves the loop.
+    /// Removes the registration: the connection leaves the loop.
     pub(crate) fn part(&mut self, watch: &mut Watch, fd: BorrowedFd<'_>) {
         self.disarm(watch);
         self.unwatch(watch, fd);
     }
 
-    /// The connection is closed next.
+    /// Removes the registration of a connection that is closed next.
     pub(crate) fn forget(&mut self, watch: &Watch, fd: BorrowedFd<'_>) {
         self.disarm(watch);
         if watch.watched.is_some() {
@@ -256,8 +256,8 @@ impl Poller {
         }
     }
 
-    /// Sees to it that a timer comes when the wait ends, or before: when reports have been relied
-    /// on for as long as they are.
+    /// Sets a timer for the end of the wait, or before: when reports have been relied on for as
+    /// long as they are.
     pub(crate) fn arm(&mut self, watch: &mut Watch, until: Instant) {
         let looks_at = self.timers.now() + self.relies_for.1;
         let due = self.due_at(until).min(looks_at);

@@ -1,4 +1,4 @@
-//! The socket of a connection. No call on it waits: one that would have to says what for.
+//! Socket of a connection. No call on it blocks: one that would have to returns the wait.
 
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -131,8 +131,8 @@ impl Socket {
         Continue(received)
     }
 
-    /// Sends chunks in memory. Says how many bytes were taken, and whether that is all that one
-    /// call carries.
+    /// Sends chunks in memory. Returns the number of bytes taken, and whether that is all that one
+    /// call can send.
     #[inline]
     pub(crate) fn send_out(
         &mut self,

@@ -495,8 +495,8 @@ fn random_faults_lose_no_connection_silently() {
 }
 
 /// Seen: a server that was dropped waited for one of its loops for ever. Cause: the loop looked at
-/// the stage of the server, and then made its waker ready again; what was rung for in between was
-/// neither seen nor rung again. Cure: it looks afterwards.
+/// the stage of the server, and then made its waker ready again; what was woken for in between was
+/// neither seen nor woken again. Cure: it looks afterwards.
 #[test]
 fn loops_hear_of_the_end_whenever_it_comes() {
     const ROUNDS: usize = 200;
@@ -539,7 +539,7 @@ impl Session for Notes {
 
 /// Seen: on a busy machine, a reply without `Connection: close` after another connection had been
 /// told of the drain. Cause: a loop went on with what was reported before it looked at the stage of
-/// the server, and the waker of one loop is rung later than that of another. Cure: it looks first.
+/// the server, and the waker of one loop is woken later than that of another. Cure: it looks first.
 #[test]
 fn a_request_during_a_drain_is_the_last() {
     for engine in engines(Mechanism::EpollEdge) {
@@ -552,7 +552,7 @@ fn a_request_during_a_drain_is_the_last() {
             client.write_all(b"x").unwrap();
             replies.read_line(&mut reply).unwrap();
             assert_eq!(reply, expected, "{engine:?}");
-            // And no waker is rung for it.
+            // And no waker is woken for it.
             shared.server_state.drain();
         }
     }
@@ -615,7 +615,7 @@ fn a_cold_file_is_read_beside_the_loops() {
     }
 }
 
-/// Seen (in review): what the thread that deals counted was shown nowhere.
+/// Seen (in review): the counters of the accept thread were shown nowhere.
 #[test]
 fn the_accept_thread_shows_its_counters() {
     let [_, pipeline] = engines(Mechanism::EpollEdge);
@@ -637,7 +637,7 @@ fn the_accept_thread_shows_its_counters() {
     }
 }
 
-/// A thread that deals what comes to this socket, on its own, until the connection limit closes.
+/// Runs an accept thread for this socket until the connection limit closes.
 fn distribute(
     listener: &TcpListener,
     faults: Faults,

@@ -35,11 +35,11 @@ impl LoopHandle {
 /// before it sleeps, so only a sleeper costs the system calls of being woken.
 ///
 /// ```text
-///            lies down              rung: written to
+///            lies down              wake: written to
 ///  AWAKE ──────────────▶ ASLEEP ─────────────────────▶ WOKEN
 ///    │ ▲                    │                            │
 ///    │ └────────────────────┴──────── gets up ───────────┤
-///    └───────────────────── rung ────────────────────────┘
+///    └───────────────────── wake ────────────────────────┘
 /// ```
 #[derive(Debug)]
 pub(crate) struct LoopWaker {
@@ -49,7 +49,7 @@ pub(crate) struct LoopWaker {
 
 const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
-/// Since the loop got up for the last time.
+/// Woken since the loop got up for the last time.
 const WOKEN: u8 = 2;
 
 impl LoopWaker {

@@ -13,7 +13,7 @@ use crate::command::cache::{self, CacheConfig};
 use crate::command::lab;
 use crate::command::load;
 use crate::command::serve::ServeConfig;
-use crate::settings::{self, flags, layers::Layer};
+use crate::settings::{self, arguments, layer::Layer};
 
 /// The command that was typed.
 pub(crate) enum Invocation {
@@ -64,8 +64,8 @@ pub(crate) fn read(
     };
     Ok(match name.as_str() {
         "serve" | "cache" if asks_for_engines(matches) => Invocation::Engines,
-        "serve" => Invocation::Serve(flags::typed::<ServeConfig>(matches)),
-        "cache" => Invocation::Cache(flags::typed::<CacheConfig>(matches)),
+        "serve" => Invocation::Serve(arguments::typed::<ServeConfig>(matches)),
+        "cache" => Invocation::Cache(arguments::typed::<CacheConfig>(matches)),
         "load" => Invocation::Load(Box::new(matches.clone())),
         "doctor" => Invocation::Doctor {
             json: matches.get_flag("json"),
@@ -114,7 +114,7 @@ pub(crate) fn command() -> Command {
         ])
 }
 
-/// What a command's long help and its manual page say behind the options: title and text.
+/// Sections behind the options, in the long help and the manual page: title and text.
 type Sections = &'static [(&'static str, &'static str)];
 
 /// The sections of a command; of weft itself if the name is "weft".
@@ -244,7 +244,7 @@ fn serve() -> Command {
         .args_override_self(true)
         .after_help("`weft serve --help` tells more, with examples.")
         .after_long_help(after_help("serve"));
-    flags::add::<ServeConfig>(command)
+    arguments::add::<ServeConfig>(command)
 }
 
 fn cache() -> Command {
@@ -263,7 +263,7 @@ fn cache() -> Command {
         .disable_help_flag(true)
         .disable_version_flag(true)
         .after_long_help(after_help("cache"));
-    flags::add::<CacheConfig>(command)
+    arguments::add::<CacheConfig>(command)
 }
 
 fn lab() -> Command {
@@ -280,7 +280,7 @@ fn doctor() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print JSON"),
         )
-        .args(flags::arguments("", color))
+        .args(arguments::arguments("", color))
         .after_long_help(after_help("doctor"))
 }
 

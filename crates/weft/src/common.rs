@@ -27,7 +27,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// How many processors or loops there are.
+    /// Number of processors, loops or shards.
     pub(crate) fn workers(&self) -> usize {
         self.workers.map_or_else(cpus, usize::from)
     }
@@ -45,7 +45,7 @@ impl Common {
         self.workers.and_then(|_| self.engine.note_workers(flag))
     }
 
-    /// The engine with so many workers.
+    /// Engine with this number of workers.
     pub(crate) fn engine(&self) -> ::serve::Engine {
         self.engine.engine(self.workers())
     }

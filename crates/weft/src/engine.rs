@@ -78,7 +78,7 @@ impl EngineChoice {
         is_idle.then(|| format!("{flag} has no effect with --engine thread"))
     }
 
-    /// What keeps connections away although nothing is wrong with what was typed.
+    /// Warning about what keeps connections away although the settings are right.
     pub(crate) fn warning(&self) -> Option<String> {
         match self.kind {
             Kind::Netstack => self.netstack.warning().or_else(|| self.netstack.claim()),
@@ -126,7 +126,7 @@ impl EngineChoice {
         format!("{name} holds {max} on this machine; {cure}")
     }
 
-    /// How many descriptors so many connections take.
+    /// Descriptors that this number of connections takes.
     pub(crate) fn descriptors_of(&self, connections: usize) -> usize {
         match self.kind {
             Kind::Netstack => 0,
@@ -134,7 +134,7 @@ impl EngineChoice {
         }
     }
 
-    /// How many connections it can have on this machine, descriptors apart.
+    /// Most connections on this machine, descriptors apart.
     pub(crate) fn connections_max(&self, workers: usize, machine: &Machine) -> usize {
         let carried = match self.kind {
             Kind::Fiber => fibers_max(machine),
@@ -144,7 +144,7 @@ impl EngineChoice {
         carried.min(self.watched_max(workers, machine))
     }
 
-    /// How many connections have room in so much memory. `None` if that is not known.
+    /// Most connections that fit into the memory, or no limit if its size is not known.
     pub(crate) fn connections_in(
         &self,
         memory: Option<u64>,
@@ -169,7 +169,7 @@ impl EngineChoice {
         memory.map_or(usize::MAX, |memory| ((memory / len) as usize).max(1))
     }
 
-    /// How many connections it can have epoll watch, if it does so.
+    /// Most connections that epoll can watch, if it does.
     fn watched_max(&self, workers: usize, machine: &Machine) -> usize {
         let dispatcher = self.mechanism();
         let has_epoll = matches!(dispatcher, Mechanism::Epoll | Mechanism::EpollEdge);
@@ -189,7 +189,7 @@ impl EngineChoice {
         watches.map_or(usize::MAX, connections)
     }
 
-    /// The engine with so many workers.
+    /// Engine of crate `serve` with this number of workers.
     pub(crate) fn engine(&self, workers: usize) -> ::serve::Engine {
         match self.kind {
             Kind::Thread => ::serve::Engine::Thread,
@@ -252,7 +252,7 @@ impl Kind {
     }
 }
 
-/// Whether fibers that are started in this way wait with epoll.
+/// True if fibers with this back end wait with epoll.
 fn waits_with_epoll(io: BackendChoice) -> bool {
     // Asked once: the answer takes a ring and a thread.
     static IS_DENIED: LazyLock<bool> = LazyLock::new(|| fiber::probe().is_err());
@@ -264,19 +264,15 @@ fn waits_with_epoll(io: BackendChoice) -> bool {
 }
 
 fn fibers_max(machine: &Machine) -> usize {
-    match fiber::guard_install_supported() {
-        true => usize::MAX,
-        // Without MADV_GUARD_INSTALL the fiber crate uses at most this share of the mappings.
-        false => {
-            machine
-                .number("proc/sys/vm/max_map_count")
-                .unwrap_or(65_530) as usize
-                / 4
-        }
+    if fiber::guard_install_supported() {
+        return usize::MAX;
     }
+    let mappings = machine.number("proc/sys/vm/max_map_count");
+    // Without MADV_GUARD_INSTALL the fiber crate uses at most this share of the mappings.
+    mappings.unwrap_or(65_530) as usize / 4
 }
 
-// Room for threads of this process that carry no connection, and for other programs.
+// Threads of this process that serve no connection, and threads of other programs.
 const THREADS_RESERVED: u64 = 1024;
 
 fn threads_max(machine: &Machine) -> usize {

@@ -1,4 +1,4 @@
-//! What `--engine netstack` needs beside its name: a device, addresses, and where its TCP listens.
+//! Options of `--engine netstack`: a device, addresses, and the addresses that its TCP listens on.
 
 use std::io;
 use std::mem;
@@ -17,7 +17,7 @@ use netstack::tcp::{CongestionControl, TcpConfig};
 
 use crate::failure::Failure;
 
-/// What was said about the netstack.
+/// Options of the netstack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NetstackChoice {
     pub(crate) device: Option<DeviceName>,
@@ -27,15 +27,18 @@ pub(crate) struct NetstackChoice {
     pub(crate) congestion: CongestionControl,
 }
 
-/// What IPv4's length field can say.
+/// Longest packet of IPv4.
 pub(crate) const MTU_MAX: usize = 0xffff;
 
 /// An address and its prefix. With other servers the flag says where to listen.
 pub(crate) fn own_address(text: &str) -> Result<Prefix, String> {
     let read: Result<Prefix, String> = text.parse();
-    read.map_err(|why| match text.contains('/') {
-        true => why,
-        false => format!("{why}; to say where the server listens, use --listen"),
+    read.map_err(|why| {
+        if text.contains('/') {
+            why
+        } else {
+            format!("{why}; to say where the server listens, use --listen")
+        }
     })
 }
 
@@ -50,10 +53,10 @@ impl NetstackChoice {
     /// # Errors
     /// A sentence with what to change.
     pub(crate) fn check(&self) -> Result<(), String> {
-        match self.device.is_none() || self.addresses.is_empty() {
-            true => Ok(()),
-            false => self.interface().map(drop),
+        if self.device.is_none() || self.addresses.is_empty() {
+            return Ok(());
         }
+        self.interface().map(drop)
     }
 
     fn interface(&self) -> Result<InterfaceConfig, String> {
@@ -142,7 +145,7 @@ impl NetstackChoice {
     }
 }
 
-/// Whether an interface of the kernel's has this address: only then a socket can be bound to it.
+/// True if an interface of the kernel has this address: only then a socket can be bound to it.
 fn is_kernels(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
@@ -213,7 +216,7 @@ fn apart(
     Ok(listeners)
 }
 
-/// Where the netstack listens if this is typed.
+/// Address that the netstack listens on for this `--listen`.
 fn address_of_listener(
     interface: &InterfaceConfig,
     listen: &Address,

@@ -78,7 +78,7 @@ fn with_names(command: Command) -> Command {
 
 /// A command that has a page.
 struct Page {
-    /// As its file is called, without `weft-`: `load-http`; of weft itself `None`.
+    /// Name of its file without `weft-`: `load-http`; `None` for weft itself.
     name: Option<String>,
     /// The words of the command behind `weft`: `load`, `http`.
     words: Vec<String>,
@@ -156,7 +156,7 @@ impl Page {
         }
     }
 
-    /// Whether that page is above this one, or beside it or one above.
+    /// True if that page is above this one, or beside it or one above.
     fn leads_to(&self, other: &Page) -> bool {
         let beside = &other.words[..other.words.len().saturating_sub(1)];
         let is_deeper = other.words.len() > self.words.len().max(1);

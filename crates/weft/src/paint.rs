@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use crate::settings::Choices;
 
-/// When to print in colour.
+/// Choice of colour: always, never, or on a terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Color {
     #[default]
@@ -32,7 +32,7 @@ impl Color {
     }
 }
 
-/// Whether to colour what is printed.
+/// Painter of text, in colour or not.
 #[derive(Clone, Copy)]
 pub(crate) struct Paint {
     on: bool,
@@ -52,7 +52,7 @@ impl Paint {
         Paint { on }
     }
 
-    /// Whether colour is used.
+    /// True if colour is used.
     pub(crate) fn is_on(self) -> bool {
         self.on
     }

@@ -1,5 +1,4 @@
-//! What can be set: the one kind of row that the tables of `weft serve` and `weft cache` are made
-//! of.
+//! Settings: the one kind of row that the tables of `weft serve` and `weft cache` are made of.
 //!
 //! A row of `weft serve` is a flag (`--access-log`), a key of the configuration file
 //! (`access_log`) and an environment variable (`WEFT_ACCESS_LOG`); a row of `weft cache` is a flag,
@@ -8,14 +7,15 @@
 //! they cannot disagree.
 //!
 //! ```text
-//!   flags (flags.rs)     ─┐
+//!   flags (arguments.rs) ─┐
 //!   environment          ─┼─▶ layers of texts ─▶ for each row the highest layer ─▶ configuration
 //!   file, TOML (file.rs) ─┤    (layers.rs)       that mentions it                  (typed)
 //!   the row's default    ─┘
 //! ```
 
+pub(crate) mod arguments;
 mod file;
-pub(crate) mod flags;
+pub(crate) mod layer;
 pub(crate) mod layers;
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use clap::ValueHint;
 
 use crate::value;
 
-/// What a command can be told, every value read and checked by itself.
+/// Configuration of a command, every value read and checked by itself.
 pub(crate) trait Config: std::default::Default + 'static {
     /// The rows that are flags, in the order of the help.
     const GROUPS: &'static [Group<Self>];
@@ -32,10 +32,10 @@ pub(crate) trait Config: std::default::Default + 'static {
     /// The rows that only the list behind a flag can set.
     const LISTED: &'static [Setting<Self>] = &[];
 
-    /// Whether a file and the environment can set the rows as well.
+    /// True if a file and the environment can set the rows as well.
     const HAS_FILE: bool;
 
-    /// How an error names the flag.
+    /// The flag, as an error names it.
     fn flag(setting: &Setting<Self>) -> String {
         setting.flag()
     }
@@ -46,7 +46,7 @@ pub(crate) trait Config: std::default::Default + 'static {
     }
 
     /// Called when all rows are set, with the texts that set them.
-    fn conclude(&mut self, said: &layers::Layer);
+    fn conclude(&mut self, said: &layer::Layer);
 }
 
 /// Rows that the help shows under one heading, or under none.
@@ -76,17 +76,17 @@ pub(crate) struct Setting<C: 'static> {
     pub(crate) name: &'static str,
     /// The one-letter flag.
     pub(crate) short: Option<char>,
-    /// What it takes and how that gets into the configuration.
+    /// Its value, and the function that puts it into the configuration.
     pub(crate) kind: Kind<C>,
-    /// What the shell completes.
+    /// Kind of value, for completions of shells.
     hint: ValueHint,
-    /// Of a list: how an environment variable holds several.
+    /// Separator of a list in an environment variable.
     separator: Separator,
-    /// Of a list: the table of the configuration file that says the same as `KEY=VALUE`.
+    /// Table of the configuration file that says the same as a list of `KEY=VALUE`.
     pub(crate) table: Option<&'static str>,
     /// The value if nothing sets it.
     pub(crate) default: Default,
-    /// Whether `SIGHUP` applies a new value.
+    /// Effect of `SIGHUP` on a new value.
     pub(crate) reload: Reload,
     /// One line, no full stop.
     pub(crate) help: &'static str,
@@ -94,7 +94,7 @@ pub(crate) struct Setting<C: 'static> {
     pub(crate) more: &'static str,
 }
 
-/// What a setting takes.
+/// Kind of value that a setting takes.
 pub(crate) enum Kind<C: 'static> {
     /// One value, which is no flag but the command's argument.
     Argument(&'static str, Set<C>),
@@ -116,7 +116,7 @@ pub(crate) type Set<C> = fn(&mut C, &str) -> Result<(), String>;
 /// Words that may be said, with a few words about each.
 pub(crate) type Choices = &'static [(&'static str, &'static str)];
 
-/// How an environment variable holds a list.
+/// Separator of a list in an environment variable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Separator {
     /// White space between them.
@@ -136,7 +136,7 @@ pub(crate) enum Default {
     Nothing,
 }
 
-/// Whether a running server takes a new value.
+/// Effect of a new value on a running server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
     /// At the next `SIGHUP`.
@@ -145,7 +145,7 @@ pub(crate) enum Reload {
     Restart,
 }
 
-/// How a row is written: it begins as a flag that does nothing and needs a restart.
+/// Builder of a row: it begins as a flag that does nothing and needs a restart.
 impl<C> Setting<C> {
     pub(crate) const fn new(name: &'static str) -> Setting<C> {
         Setting {
@@ -276,7 +276,7 @@ impl<C> Setting<C> {
         format!("WEFT_{}", self.key().to_ascii_uppercase())
     }
 
-    /// How it is typed: `--access-log`; the argument is not a flag and shows as `[DIR]`.
+    /// The flag as it is typed: `--access-log`; the argument is not a flag and shows as `[DIR]`.
     pub(crate) fn flag(&self) -> String {
         match self.kind {
             Kind::Argument(value, _) => format!("[{value}]"),
@@ -285,7 +285,7 @@ impl<C> Setting<C> {
         }
     }
 
-    /// What its value is called; `fiber|thread` for one of some words.
+    /// Name of its value; `combined|json` for one of some words.
     pub(crate) fn value(&self) -> Option<String> {
         match self.kind {
             Kind::Flag(_) | Kind::Switch(_) => None,
@@ -303,7 +303,7 @@ impl<C> Setting<C> {
             .to_owned()
     }
 
-    /// Whether it is a switch that is on unless turned off.
+    /// True if it is a switch that is on unless turned off.
     pub(crate) fn is_on_by_default(&self) -> bool {
         matches!(
             (&self.kind, self.default),
@@ -311,7 +311,7 @@ impl<C> Setting<C> {
         )
     }
 
-    /// Whether the configuration file may say it.
+    /// True if the configuration file may set it.
     fn is_for_file(&self) -> bool {
         // A file that names a file would need an order of reading.
         self.name != "config"

@@ -1,5 +1,5 @@
-//! How values are written: durations, sizes, addresses, rules. One parser each, used alike for
-//! flags, environment variables and the configuration file.
+//! Parsers of values: durations, sizes, addresses, rules. Flags, environment variables and the
+//! configuration file share them.
 //!
 //! An error says what is wrong with the text and shows a correct one. The caller puts the place in
 //! front.
@@ -226,7 +226,8 @@ pub(crate) fn cache(text: &str) -> Result<CacheRule, String> {
              '*.woff2=max-age=31536000, immutable'"
         ));
     };
-    let (glob, value) = (&text[..at], text[at + 1..].trim());
+    let glob = &text[..at];
+    let value = text[at + 1..].trim();
     check_glob(glob)?;
     check_field_value(value)?;
     if has_directive(glob) {
@@ -370,9 +371,10 @@ pub(crate) fn mime_type(text: &str) -> Result<(String, String), String> {
     let (files, mime) = (text[..at].trim(), text[at + 1..].trim());
     check_field_value(mime)?;
     // `.webc` is the extension webc; no name has a dot alone before it.
-    let files = match files.contains(['/', '*', '?', '[', '{']) {
-        true => files,
-        false => files.trim_start_matches('.'),
+    let files = if files.contains(['/', '*', '?', '[', '{']) {
+        files
+    } else {
+        files.trim_start_matches('.')
     };
     if files.is_empty() || !mime.contains('/') {
         return Err(wrong());

@@ -1,6 +1,7 @@
-//! What a client may take of a server: each limit exceeded three times over by a crowd, on every
-//! engine and back end, on a server that was just started and once more when it is warm. Counted is
-//! what the crowd saw; and a well-behaved neighbour, which asks all the while, gets every reply.
+//! Limits of what a client may take of a server: each limit exceeded three times over by a crowd,
+//! on every engine and back end, on a server that was just started and once more when it is warm.
+//! Counted is what the crowd saw; and a well-behaved neighbour, which asks all the while, gets every
+//! reply.
 //!
 //! The limit on connections and a head that trickles are in `engines.rs`, few descriptors in
 //! `tests/system`.
@@ -57,7 +58,7 @@ struct World {
     directory: tempfile::TempDir,
 }
 
-/// What a test changes.
+/// Settings that a test changes.
 struct Setup {
     limits: Limits,
     site: SiteConfig,
@@ -121,8 +122,8 @@ impl World {
         stream
     }
 
-    /// What a crowd saw, twice over: cold and warm. `misbehave` is one client's life, and says how
-    /// it ended.
+    /// Outcomes of a crowd, twice over: cold and warm. `misbehave` is one client's life; it returns
+    /// how that ended.
     fn crowd(&self, misbehave: impl Fn(&World) -> String + Sync) -> BTreeMap<String, usize> {
         let mut seen = BTreeMap::new();
         for _ in ["cold", "warm"] {
@@ -186,7 +187,7 @@ impl World {
 
 const GET: &[u8] = b"GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// How all clients of both crowds ended, if all ended alike.
+/// Outcome of both crowds if all clients ended alike.
 fn all(ended: &str) -> BTreeMap<String, usize> {
     BTreeMap::from([(ended.to_owned(), 2 * CROWD)])
 }
@@ -211,7 +212,7 @@ fn read_reply(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     Some((status, body))
 }
 
-/// Whether a read found the end. A reset is one too; silence for as long as a client has patience
+/// True if a read found the end. A reset is one too; silence for as long as a client has patience
 /// is not.
 fn is_end(read: std::io::Result<usize>) -> bool {
     match read {

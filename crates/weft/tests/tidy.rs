@@ -1,4 +1,4 @@
-//! What the house style asks and a program can check, over every file of the workspace.
+//! Rules of the house style that a program can check, over every file of the workspace.
 //!
 //! Each test reads the files again: there are a few hundred, and it takes milliseconds. A finding
 //! is printed as `file:line: what is wrong`, all findings of a test at once.
@@ -241,7 +241,7 @@ fn lines_outside_tests(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// How many lines are neither empty nor a comment, outside of what is kept for tests.
+/// Number of lines that are neither empty nor a comment, without the code of tests.
 fn code_lines(text: &str) -> usize {
     let lines = lines_outside_tests(text).into_iter();
     let lines = lines.map(|(_, line)| line.trim_start());
@@ -250,7 +250,7 @@ fn code_lines(text: &str) -> usize {
         .count()
 }
 
-/// Whether a line is `#[cfg(test)]`, or the like with `all`.
+/// True if a line is `#[cfg(test)]`, or the like with `all`.
 fn is_kept_for_tests(code: &str) -> bool {
     code.starts_with("#[cfg(") && has_word(code, "test") && !code.contains("not(test")
 }
@@ -681,14 +681,14 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Whether a path in `line` begins with `start`: `a/home/b` is relative, and no one's home.
+/// True if a path in `line` begins with `start`: `a/home/b` is relative, and no one's home.
 fn has_path(line: &str, start: &str) -> bool {
     let is_inner = |c: char| c.is_alphanumeric() || "._-}".contains(c);
     line.match_indices(start)
         .any(|(at, _)| !line[..at].chars().next_back().is_some_and(is_inner))
 }
 
-/// Whether `word` stands in `line` by itself, not inside a longer word.
+/// True if `word` stands in `line` by itself, not inside a longer word.
 fn has_word(line: &str, word: &str) -> bool {
     let is_inner = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {

@@ -18,7 +18,7 @@ use crate::settings::layers::resolve;
 struct Line {
     place: String,
     words: Vec<String>,
-    /// Whether it stands in a sentence.
+    /// True if it stands in a sentence.
     is_prose: bool,
 }
 
@@ -72,7 +72,7 @@ fn cargo_run_starts_weft() {
     assert_eq!(started, Some("weft"));
 }
 
-/// What people read: each text with its name.
+/// Texts that people read, with their names.
 fn texts() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = vec![root.join("README.md"), root.join("ARCHITECTURE.md")];
@@ -163,12 +163,13 @@ fn commands_of(line: &str) -> Vec<Vec<String>> {
             continue;
         };
         // A shell puts something in for a variable; a number is right wherever there is one.
-        let typed = words[begins + 1..]
-            .iter()
-            .map(|word| match word.starts_with('$') {
-                true => "1".to_owned(),
-                false => word.clone(),
-            });
+        let typed = words[begins + 1..].iter().map(|word| {
+            if word.starts_with('$') {
+                "1".to_owned()
+            } else {
+                word.clone()
+            }
+        });
         let typed: Vec<String> = typed.collect();
         if !typed.is_empty() {
             commands.push([vec!["weft".to_owned()], typed].concat());
@@ -177,8 +178,8 @@ fn commands_of(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// Where `weft` stands, or `--` in a line of `cargo run`, if the words run it and do not only name
-/// it.
+/// Position of `weft`, or of `--` in a line of `cargo run`, if the words run it and do not only
+/// name it.
 fn beginning(words: &[String]) -> Option<usize> {
     let at = |wanted: &str| words.iter().position(|word| word == wanted);
     let before = |word: &&String| word.contains('=') || ["do", "sudo"].contains(&word.as_str());

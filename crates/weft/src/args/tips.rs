@@ -1,7 +1,6 @@
-//! What is told to those who type another program's flags: what the same thing is called here.
+//! Tips for flags of other programs: the name of the same thing here.
 //!
-//! A tip of these tables is told alone. What clap guesses from the spelling is told where the
-//! tables have nothing.
+//! A tip of these tables replaces clap's guess from the spelling.
 
 use std::path::Path;
 
@@ -30,11 +29,11 @@ const OF_SERVERS: Tips = &[
     ),
     (
         "-t --threads --worker-processes",
-        "--workers N says how many kernel threads there are",
+        "the number of kernel threads is --workers N",
     ),
     (
         "--worker-connections --maxconn",
-        "--max-connections N says how many connections are served at once",
+        "the maximum number of connections is --max-connections N",
     ),
     (
         "-v --verbose --log --log-file --access-logs --log-level",
@@ -63,11 +62,11 @@ const OF_SERVERS: Tips = &[
     ),
     (
         "--memory --cache-size",
-        "--memory-budget SIZE is the memory for the bytes of files",
+        "--memory-budget SIZE is the memory for file contents",
     ),
     (
         "--max-age --cache-control --expires",
-        "caching is said by --cache GLOB=VALUE: --cache '**=max-age=3600'",
+        "Cache-Control is set by --cache GLOB=VALUE: --cache '**=max-age=3600'",
     ),
     (
         "--404 --page-404",
@@ -75,7 +74,7 @@ const OF_SERVERS: Tips = &[
     ),
     (
         "--no-cache",
-        "caching is said by --cache GLOB=VALUE: --cache '**=no-cache'",
+        "Cache-Control is set by --cache GLOB=VALUE: --cache '**=no-cache'",
     ),
     ("--silent", "--quiet prints nothing at start"),
     (
@@ -158,7 +157,7 @@ const OF_GENERATORS: Tips = &[
     ),
 ];
 
-/// What people type for memory, where memcached's name is `--memory-limit`.
+/// Names of other caches for memcached's `--memory-limit`.
 const OF_CACHES: Tips = &[(
     "--memory --max-memory --maxmemory --mem",
     "-m MEGABYTES, or --memory-limit, is the memory for items",

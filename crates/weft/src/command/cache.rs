@@ -23,7 +23,7 @@ use ::serve::messages;
 use crate::failure::Failure;
 use crate::operate::{Operated, Orders, Part};
 use crate::os::machine::Machine;
-use crate::settings::layers::Layer;
+use crate::settings::layer::Layer;
 use crate::value::{show_count, show_counted, show_size};
 pub(crate) use config::CacheConfig;
 use engine::Running;
@@ -202,7 +202,7 @@ impl Terminal {
     }
 }
 
-/// As `memcached -vv` prints them.
+/// Sizes of the slab classes, as `memcached -vv` prints them.
 fn slab_classes(running: &Running) -> String {
     let lens = running.service().store().chunk_lens();
     let line = |(at, (chunk, count)): (usize, (usize, usize))| {

@@ -584,7 +584,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
         let found = catalog::chosen(name);
         if found.is_empty() {
             let names = CATALOG.iter().map(|experiment| experiment.name.to_owned());
-            let advice = match settings::layers::nearest(name, names) {
+            let advice = match settings::layer::nearest(name, names) {
                 Some(near) => format!("did you mean {near}?"),
                 None => {
                     "weft lab list names them; rt, web, cache and all stand for many".to_owned()

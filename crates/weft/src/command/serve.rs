@@ -17,7 +17,8 @@ use ::serve::listen::{self, Bound};
 use crate::failure::Failure;
 use crate::operate::{self, Operated, Orders, Part};
 use crate::os::machine::Machine;
-use crate::settings::layers::{self, Fixed, Layer, Resolved};
+use crate::settings::layer::Layer;
+use crate::settings::layers::{self, Fixed, Resolved};
 use crate::value::{show_counted, show_size};
 use engine::{Origins, Running};
 use prepare::{Limits, Prepared, few_connections, prepare};
@@ -79,14 +80,12 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         &banner(config, &limits, urls, running.hosted.server.describe()),
     );
     if shows_nothing(config) {
-        terminal.say(
-            "note: there is no index file here, so / is answered with 403; --listing lists the files instead",
-        );
+        terminal
+            .say("note: no index file: / is answered with 403; --listing lists the files instead");
     }
     if is_root(config) {
-        terminal.say(
-            "note: this serves as root; --user NAME gives up its rights once the sockets are open",
-        );
+        terminal
+            .say("note: serving as root; --user NAME drops privileges once the sockets are open");
     }
     orders.obey(&mut Serving {
         fixed,
@@ -118,7 +117,7 @@ impl Serving {
             return Err(why);
         }
         for name in self.resolved.needs_restart(&newer) {
-            let warning = format!("`{name}` has changed, which only a restart applies");
+            let warning = format!("`{name}` has changed: restart to apply it");
             self.terminal.warn(&warning);
         }
         self.resolved = newer;
@@ -185,7 +184,7 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
                 "true" | "false" | "on" | "off" | "yes" | "no" => {
                     "a switch takes no value: --listing, or --no-listing".to_owned()
                 }
-                "help" => "weft serve --help tells what can be typed".to_owned(),
+                "help" => "weft serve --help lists the options".to_owned(),
                 _ => tip_for_port(root)
                     .unwrap_or_else(|| "name the one to serve: weft serve DIR".to_owned()),
             };
@@ -193,12 +192,12 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
         }
         _ => format!("cannot read '{root}': {error}"),
     })?;
-    match meta.is_dir() {
-        true => Ok(()),
-        false => Err(format!(
-            "'{root}' is a file; name the directory to serve: weft serve DIR"
-        )),
+    if meta.is_dir() {
+        return Ok(());
     }
+    Err(format!(
+        "'{root}' is a file; name the directory to serve: weft serve DIR"
+    ))
 }
 
 /// The tip for a port or an address without its flag, as in `python -m http.server 8080`.
@@ -207,15 +206,16 @@ pub(crate) fn tip_for_port(typed: &str) -> Option<String> {
     let is_address = port.parse::<u16>().is_ok() && !host.contains('/');
     is_address.then(|| {
         let here = if host.is_empty() { "127.0.0.1" } else { host };
-        let everywhere = match host.is_empty() {
-            true => format!(", or --listen :{port} for every interface"),
-            false => String::new(),
+        let everywhere = if host.is_empty() {
+            format!(", or --listen :{port} for every interface")
+        } else {
+            String::new()
         };
         format!("an address has a flag: weft serve DIR --listen {here}:{port}{everywhere}")
     })
 }
 
-/// Whether the first page is a 403: the directory has no index file, and neither listing nor
+/// True if the first page is a 403: the directory has no index file, and neither listing nor
 /// fallback.
 fn shows_nothing(config: &ServeConfig) -> bool {
     let has_index = || {
@@ -227,7 +227,7 @@ fn shows_nothing(config: &ServeConfig) -> bool {
     !config.listing && config.spa.is_none() && !has_index()
 }
 
-/// Whether all requests are answered with root's rights.
+/// True if all requests are answered with root's rights.
 fn is_root(config: &ServeConfig) -> bool {
     config.common.user.is_none() && rustix::process::geteuid().is_root()
 }
@@ -244,7 +244,7 @@ fn banner(config: &ServeConfig, limits: &Limits, mut lines: Lines, engine: Strin
     });
     lines.push((
         "limits",
-        format!("{connections}{of}, {memory} for the bytes of files"),
+        format!("{connections}{of}, {memory} for file contents"),
     ));
     match &config.access_log {
         None => {}

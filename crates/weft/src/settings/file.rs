@@ -7,7 +7,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::layers::{Layer, Mistake, SettingText, nearest};
+use super::layer::{Layer, Mistake, SettingText, nearest};
 use super::{Config, Kind, Setting, rows};
 use crate::os::files;
 
@@ -69,9 +69,10 @@ impl Reader<'_> {
             return Ok(());
         }
         let (key, first) = (key.get_ref(), setting.key());
-        let other = match **key == first {
-            true => setting.table.unwrap_or(&first),
-            false => &first,
+        let other = if **key == first {
+            setting.table.unwrap_or(&first)
+        } else {
+            &first
         };
         let why = format!("'{key}' sets again what '{other}' sets; keep one of them");
         Err(self.wrong(value.span().start, &why))
@@ -94,7 +95,7 @@ impl Reader<'_> {
                 let near = near.map(|near| format!("did you mean '{near}'?"));
                 let advice = our_key_for(name).map(str::to_owned).or(near);
                 let advice =
-                    advice.unwrap_or_else(|| "`weft serve --help` names all keys".to_owned());
+                    advice.unwrap_or_else(|| "`weft serve --help` lists all keys".to_owned());
                 format!("'{name}' is not a setting; {advice}")
             }
         };
@@ -203,13 +204,14 @@ fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a Key<'i>, &'a Value<'i>)>
 
 /// A glob with its `=` in a class, so that the first plain `=` is the rule's.
 fn escape(glob: &str) -> String {
-    match glob.contains('[') {
-        true => glob.to_owned(),
-        false => glob.replace('=', "[=]"),
+    if glob.contains('[') {
+        glob.to_owned()
+    } else {
+        glob.replace('=', "[=]")
     }
 }
 
-/// What a key of other servers' files is here.
+/// Tip for a key of other servers' files.
 fn our_key_for(name: &str) -> Option<&'static str> {
     match name {
         "port" | "host" | "bind" => Some("address and port are one: listen = \":8080\""),

@@ -2,64 +2,11 @@
 //! each setting turns a text into a value. So a flag, a variable and a key cannot mean different
 //! things.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
+use super::layer::{Layer, Mistake, SettingText, nearest};
 use super::{Config, Default, Kind, Reload, Separator, Setting, file, rows};
-
-/// The texts of one place, by the setting's name. A place that does not mention a setting has no
-/// entry for it; a list that it sets to nothing is an entry without texts.
-pub(crate) type Layer = BTreeMap<&'static str, Vec<SettingText>>;
-
-/// A text and its place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SettingText {
-    pub(crate) text: String,
-    /// `--listen`, `WEFT_LISTEN` or `serve.toml:3: listen`.
-    pub(crate) place: String,
-    /// The line of the file, or 0 if the place is no file.
-    pub(super) line: usize,
-}
-
-/// A mistake: a sentence that names the place.
-#[derive(Debug)]
-pub(crate) struct Mistake {
-    pub(crate) sentence: String,
-    /// The line of the file, or 0 if it is not about a file.
-    pub(super) line: usize,
-}
-
-impl SettingText {
-    /// A text of a flag or variable.
-    pub(crate) fn new(text: &str, place: &str) -> SettingText {
-        SettingText {
-            text: text.to_owned(),
-            place: place.to_owned(),
-            line: 0,
-        }
-    }
-
-    fn wrong(&self, why: &str) -> Mistake {
-        // The directory is typed without a flag, and the reason names it. What begins with a flag
-        // needs no other flag before it.
-        let names_flag =
-            why.starts_with(&self.place) || self.place.starts_with("--") && why.starts_with("--");
-        let sentence = match self.place.starts_with('[') || names_flag {
-            true => why.to_owned(),
-            false => format!("{}: {why}", self.place),
-        };
-        let line = self.line;
-        Mistake { sentence, line }
-    }
-}
-
-impl Mistake {
-    /// About the command line.
-    pub(crate) fn new(sentence: String) -> Mistake {
-        Mistake { sentence, line: 0 }
-    }
-}
 
 /// A line for each mistake, as they stand in the file.
 fn none_of(mut mistakes: Vec<Mistake>) -> Result<(), String> {
@@ -126,7 +73,7 @@ pub(crate) fn resolve<C: Config>(
     none_of(mistakes).map(|()| resolved)
 }
 
-/// As [`resolve`], but skips texts with mistakes.
+/// Resolves the layers without the texts that are mistakes.
 fn gather<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved<C> {
     let mut right = Layer::new();
     for setting in rows::<C>() {
@@ -150,7 +97,7 @@ fn gather<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved
     }
 }
 
-/// What a layer without mistakes means.
+/// Configuration of a layer without mistakes.
 fn config_of<C: Config>(layer: &Layer) -> C {
     let mut config = C::default();
     for setting in rows::<C>() {
@@ -305,14 +252,6 @@ fn split<'a, C>(setting: &Setting<C>, text: &'a str) -> Vec<&'a str> {
         }
         _ => vec![text],
     }
-}
-
-/// The name that was probably meant: the nearest by letters, if it is near.
-pub(crate) fn nearest(typed: &str, names: impl Iterator<Item = String>) -> Option<String> {
-    let scored = names.map(|name| (strsim::damerau_levenshtein(typed, &name), name));
-    let (distance, name) = scored.min()?;
-    // A third of the letters may be wrong; beyond it, a suggestion misleads.
-    (distance <= typed.len().max(name.len()) / 3).then_some(name)
 }
 
 #[cfg(test)]

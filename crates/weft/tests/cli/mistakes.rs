@@ -1,4 +1,4 @@
-//! What is refused, in which words, and with which exit code; and what is right and is not.
+//! Refusals: their words and exit codes; and what is right and not refused.
 
 use std::fs;
 use std::io::Write;

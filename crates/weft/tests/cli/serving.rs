@@ -106,7 +106,7 @@ fn every_engine_serves_reloads_and_drains() {
 
         fs::write(&config, "workers = 1\n[headers]\nX-Turn = '1'\n").unwrap();
         served.signal(Signal::HUP);
-        served.expect("`workers` has changed, which only a restart applies");
+        served.expect("`workers` has changed: restart to apply it");
         served.expect("reloaded");
         assert!(served.get("/").contains("X-Turn: 1\r\n"));
 

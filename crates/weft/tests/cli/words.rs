@@ -1,5 +1,5 @@
-//! What is asked for and printed: help, versions, manual pages, completions, the lists of the
-//! laboratory, the doctor.
+//! Output on request: help, versions, manual pages, completions, the lists of the laboratory, the
+//! doctor.
 
 use std::collections::BTreeSet;
 use std::fs;

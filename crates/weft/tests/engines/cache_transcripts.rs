@@ -12,7 +12,7 @@ use session::replay::{Random, Script};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How many times each transcript is cut, and into how many pieces.
+/// Number of times that each transcript is cut.
 const CUTTINGS: u64 = 2;
 const PIECES: usize = 6;
 
@@ -82,7 +82,7 @@ fn play(server: &Server, address: SocketAddr, script: &Script, cuts: &[u64]) -> 
     replied
 }
 
-/// Whether the server sends no more, and takes no more to answer it.
+/// True if the server sends no more, and reads no more to answer it.
 fn has_ended(stream: &TcpStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     poll(&mut fds, Some(&Timespec::default())).unwrap();

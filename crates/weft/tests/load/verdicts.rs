@@ -1,4 +1,4 @@
-//! When a run has failed, and the sentence that says why.
+//! Verdicts of a run that failed, and the sentence that says why.
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What is refused before anything is sent, with its cure.
+//! Refusals before anything is sent, each with its cure.
 
 use super::{load_says, load_to, said};
 

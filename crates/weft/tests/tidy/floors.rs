@@ -50,8 +50,8 @@ fn rooms_use_only_the_floors_below() {
     findings.assert_none();
 }
 
-/// How many upward arrows a crate may have; one that is not named, none.
-const UPWARD_MAX: &[(&str, usize)] = &[("weft", 2)];
+/// Most upward arrows of a crate; none if it is not named.
+const UPWARD_MAX: &[(&str, usize)] = &[];
 
 #[test]
 fn few_upward_arrows_are_listed() {
@@ -141,7 +141,7 @@ struct Tree {
 struct Module {
     /// Paths in its code, from the root of the crate, with what is written after the modules.
     paths: Vec<Vec<String>>,
-    /// What names mean that it has brought in with `use`.
+    /// Meaning of the names that it has brought in with `use`.
     imports: BTreeMap<String, Vec<String>>,
     /// Methods that it adds to a type: the type's name and the method's.
     added: Vec<(String, String)>,
@@ -431,7 +431,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether the attribute that the token opens, `[cfg(..)]`, keeps what follows for tests.
+/// True if the attribute that the token opens, `[cfg(..)]`, keeps what follows for tests.
 fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
     let Some(TokenTree::Group(attribute)) = tokens.get(at) else {
         return false;
@@ -446,7 +446,7 @@ fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
         && !words.any(|word| word == "not" && !attribute.contains("not (loom)"))
 }
 
-/// Where the thing ends that an attribute stands before: after its `;`, `,` or braces.
+/// End of the item that an attribute stands before: after its `;`, `,` or braces.
 fn after_item(tokens: &[TokenTree], from: usize) -> usize {
     let ends = |at: &usize| match &tokens[*at] {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -457,7 +457,7 @@ fn after_item(tokens: &[TokenTree], from: usize) -> usize {
         .map_or(tokens.len(), |at| at + 1)
 }
 
-/// How many tokens `<..>` at the beginning has. The arrow of a bound, `Fn() -> T`, ends none.
+/// Number of tokens of `<..>` at the beginning. The arrow of a bound, `Fn() -> T`, ends none.
 fn generics_len(tokens: &[TokenTree]) -> usize {
     let mut depth = 0;
     for at in 0..tokens.len() {

@@ -208,7 +208,10 @@ const HOUSES: &[House] = &[
         floors: "
             failure value
             os
+            settings/layer
             settings
+            settings/file
+            settings/arguments settings/layers
             netstack paint
             engine
             common

@@ -151,7 +151,7 @@ fn assert_listed(
     findings.assert_none();
 }
 
-/// Where the types are defined that whose line begins so, by name.
+/// Places where types are defined whose line begins so, by name.
 fn types(visibilities: &[&str]) -> BTreeMap<String, Vec<String>> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in rust_files() {

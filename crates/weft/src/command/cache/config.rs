@@ -1,5 +1,5 @@
-//! What `weft cache` shall do: what was typed, with its values checked with one another before
-//! anything is opened.
+//! Configuration of `weft cache`: what was typed, with its values checked against one another
+//! before anything is opened.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use ::serve::tls::{Certificate, Clients, TlsOptions};
 use crate::common::{Common, address};
 use crate::engine::{EngineChoice, Kind};
 
-/// What `weft cache` shall do.
+/// Configuration of `weft cache`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CacheConfig {
     pub(crate) common: Common,
@@ -19,20 +19,20 @@ pub(crate) struct CacheConfig {
     pub(super) port: Option<u16>,
     /// `None` is no UDP.
     pub(super) udp_port: Option<u16>,
-    /// What `-l` says; empty is every interface.
+    /// Addresses of `-l`; empty is every interface.
     hosts: Vec<Host>,
     /// The last `-l` as it was typed, for `stats settings`.
     pub(crate) interface: Option<String>,
     pub(super) unix_socket: Option<PathBuf>,
     pub(super) unix_mask: u32,
-    /// Whether no flag named an address; sockets from systemd then replace the default.
+    /// True if no flag named an address; sockets from systemd then replace the default.
     pub(crate) listen_is_default: bool,
     pub(crate) backlog: u32,
     pub(crate) connections_max: usize,
     pub(crate) connections_are_default: bool,
-    /// What connections may hold together, if the machine says what memory there is.
+    /// Bytes that all connections together may hold, if the machine's memory is known.
     pub(crate) connection_memory_max: Option<usize>,
-    /// Whether connections above the limit are refused with a line; else they wait.
+    /// True if connections above the limit are refused with a line; else they wait.
     pub(crate) refuses_fast: bool,
     /// `None` is never.
     pub(crate) idle_timeout: Option<Duration>,
@@ -87,13 +87,13 @@ pub(crate) struct Listen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Host {
     address: Address,
-    /// Whether it was typed with a port. Otherwise its port is 0 here, and `-p` supplies it.
+    /// True if it was typed with a port. Otherwise its port is 0 here, and `-p` supplies it.
     has_port: bool,
     /// An exception from TLS.
     is_plain: bool,
 }
 
-/// What may be spoken.
+/// Protocols that are accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// Whatever the first byte of a connection says.
@@ -105,7 +105,7 @@ pub(crate) enum Protocol {
     Binary,
 }
 
-/// Whether clients show a certificate.
+/// Certificates of clients: not asked for, optional or required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Verify {
     #[default]
@@ -150,7 +150,7 @@ impl CacheConfig {
         self.tls().map(drop)
     }
 
-    /// How TLS is spoken, if it is.
+    /// TLS options, if TLS is on.
     ///
     /// # Errors
     /// A sentence with the option that is missing.
@@ -186,7 +186,7 @@ impl CacheConfig {
         }))
     }
 
-    /// Where connections come from; empty if there is only UDP.
+    /// Addresses of connections; empty if there is only UDP.
     pub(crate) fn listen(&self) -> Vec<Listen> {
         if let Some(path) = self.unix_socket.clone() {
             let mode = self.unix_mask;
@@ -207,7 +207,7 @@ impl CacheConfig {
         self.hosts().into_iter().filter_map(listen).collect()
     }
 
-    /// Where datagrams come from. A port behind an address of -l is for TCP; UDP has the same
+    /// Addresses of datagrams. A port behind an address of -l is for TCP; UDP has the same
     /// addresses and one port.
     pub(crate) fn listen_udp(&self) -> Vec<Address> {
         let mut unique = Vec::new();
@@ -223,17 +223,17 @@ impl CacheConfig {
     }
 
     fn hosts(&self) -> Vec<Host> {
-        match self.hosts.is_empty() {
-            true => vec![Host {
-                address: Address::Name {
-                    host: String::new(),
-                    port: 0,
-                },
-                has_port: false,
-                is_plain: false,
-            }],
-            false => self.hosts.clone(),
+        if !self.hosts.is_empty() {
+            return self.hosts.clone();
         }
+        vec![Host {
+            address: Address::Name {
+                host: String::new(),
+                port: 0,
+            },
+            has_port: false,
+            is_plain: false,
+        }]
     }
 
     /// Takes a list of `-l`.

@@ -330,9 +330,9 @@ fn serve_datagrams(
     started.map_err(|error| Failure::Running(why_no_threads("the threads of UDP", &error)))
 }
 
-/// How much of the housekeeping is done before others get their turn, and how long it rests when
-/// there is nothing to do.
+/// Steps of housekeeping before it yields.
 const HOUSEKEEPING_STEPS: usize = 256;
+/// Pause of the housekeeping when there is nothing to do.
 const HOUSEKEEPING_REST: Duration = Duration::from_millis(100);
 
 /// Takes out what has expired and gives memory back, in small pieces, beside the connections.
@@ -342,10 +342,8 @@ fn keep_house(server: &Server, service: &Arc<Service>) -> Result<(), Failure> {
         while !is_over.load(Ordering::Relaxed) {
             let now = service.seconds(Now::read());
             let has_more = service.store().maintain(HOUSEKEEPING_STEPS, now);
-            match has_more {
-                true => fiber::sleep(service.crawl_pause().unwrap_or(HOUSEKEEPING_REST)),
-                false => fiber::sleep(HOUSEKEEPING_REST),
-            }
+            let pause = service.crawl_pause().filter(|_| has_more);
+            fiber::sleep(pause.unwrap_or(HOUSEKEEPING_REST));
         }
     });
     started.map_err(|error| Failure::Running(why_no_threads("the housekeeping", &error)))

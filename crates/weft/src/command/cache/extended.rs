@@ -3,7 +3,8 @@
 
 use super::config::CacheConfig;
 use super::table::{EXTENDED, IDLE, REFUSED, Reasons, names};
-use crate::settings::layers::{Layer, Mistake, SettingText, resolve};
+use crate::settings::layer::{Layer, Mistake, SettingText};
+use crate::settings::layers::resolve;
 use crate::settings::{Kind, Setting};
 
 impl CacheConfig {

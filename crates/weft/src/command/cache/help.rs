@@ -7,7 +7,7 @@ use super::table::{EXTENDED, IDLE, REFUSED, names};
 use crate::settings::{Default, Setting, flags};
 use crate::value::{fold, write_row};
 
-/// Where the descriptions begin, and where lines end.
+/// Column of the descriptions, and width of a line.
 const COLUMN: usize = 26;
 const EXTENDED_COLUMN: usize = 28;
 const WIDTH: usize = 80;

@@ -1,4 +1,4 @@
-//! What the protocols need to know of the process, and ask of it.
+//! The process as the protocols see it: figures, and requests such as `shutdown`.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -20,7 +20,7 @@ const DESCRIPTORS_RESERVED: u64 = 64;
 pub(crate) struct ProcessHost(Arc<Known>);
 
 struct Known {
-    /// Where requests such as `shutdown` go.
+    /// Receives requests such as `shutdown`.
     asked: Mutex<Sender<Signal>>,
     tls: Option<Arc<Tls>>,
     /// Set when the server runs. It is weak because the server's sessions hold the service, which

@@ -37,7 +37,7 @@ pub(crate) fn write(
     write_datagrams(datagrams, out);
 }
 
-/// What `stats` says, by name.
+/// Values of `stats`, by name.
 #[derive(Default)]
 struct Figures(HashMap<String, String>);
 
@@ -140,7 +140,7 @@ const GENERAL: &[Row] = table! {
     "moves_within_lru" "lru_crawler_moves_within_lru_total" Counter "Always 0: there are no such lists.";
 };
 
-/// Of each slab class, from `stats items` and `stats slabs`.
+/// Metrics of each slab class, from `stats items` and `stats slabs`.
 const CLASSES: &[Row] = table! {
     "number" "slab_current_items" Gauge "Items of a slab class.";
     "age" "slab_items_age_seconds" Gauge "Age of the item of a slab class that is evicted next.";

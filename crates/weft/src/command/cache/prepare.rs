@@ -1,5 +1,5 @@
-//! What must happen before the server starts: limits, sockets, the pid file, the file of ports, the
-//! change of user.
+//! Steps before the server starts: limits, sockets, the pid file, the file of ports, the change of
+//! user.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -21,7 +21,7 @@ use crate::os::open_files::make_room;
 use crate::os::pid_file::PidFile;
 use crate::os::privileges::{self, Ids};
 
-/// What was opened.
+/// Sockets and files that were opened.
 pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Bound>,
     /// In the place of listeners, if it is asked for.
@@ -34,16 +34,16 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Where the server listens, for people.
+    /// Addresses that the server listens on, for people.
     pub(crate) fn places(&self) -> Vec<String> {
         let of_kernel = self.listeners.iter();
         let of_kernel = of_kernel.map(|bound| (bound.address.to_string(), bound.tls.is_some()));
         let of_netstack = self.netstack.iter().flat_map(NetstackInterface::addresses);
         let of_netstack = of_netstack.map(|(address, is_secure)| (address.to_string(), is_secure));
         let listeners = of_kernel.chain(of_netstack);
-        let listeners = listeners.map(|(address, is_secure)| match is_secure {
-            true => format!("{address} (TLS)"),
-            false => address,
+        let listeners = listeners.map(|(address, is_secure)| {
+            let tls = if is_secure { " (TLS)" } else { "" };
+            format!("{address}{tls}")
         });
         let datagrams = self
             .datagrams
@@ -101,7 +101,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     })
 }
 
-/// Where a netstack listens.
+/// Addresses that a netstack listens on.
 fn netstack_addresses(config: &CacheConfig, tls: Option<&Arc<Tls>>) -> NetstackAddresses {
     let listen = config.listen().into_iter();
     let netstack_addresses =
@@ -135,7 +135,8 @@ const DESCRIPTORS_RESERVED: u64 = 64;
 
 fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
     let machine = Machine::this();
-    let (engine, workers) = (&config.common.engine, config.common.workers());
+    let engine = &config.common.engine;
+    let workers = config.common.workers();
     let held = engine.check_holds("-c", config.connections_max, workers, &machine);
     held.map_err(Failure::Usage)?;
     make_room(

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use cache::store::{RestoreError, Snapshot, SnapshotTime, Store};
 use rustix::fs::{Access, AtFlags, CWD};
 
-/// What happened to the items of an earlier run.
+/// Fate of the items of an earlier run.
 #[derive(Debug)]
 pub(crate) enum Restored {
     /// There was no file.
@@ -70,7 +70,7 @@ fn check_folder(file: &Path) -> Result<(), String> {
     })
 }
 
-/// What is not a file of bytes is refused by its name: the items would take its place at the end.
+/// Refuses what is no regular file: the items would replace it at the end.
 fn check_kind(file: &Path) -> Result<(), String> {
     let Ok(metadata) = fs::metadata(file) else {
         return Ok(());

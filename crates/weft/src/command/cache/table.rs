@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::config::{CacheConfig, Protocol, Verify};
 use crate::common::as_typed;
 use crate::engine::WORKERS_MAX;
-use crate::settings::layers::Layer;
+use crate::settings::layer::Layer;
 use crate::settings::{Config, Group, Setting, flags, put};
 use crate::value;
 

@@ -24,7 +24,7 @@ static LAST_ID: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Overheard {
     session: Session,
     service: Arc<Service>,
-    /// It stands where memcached prints the descriptor.
+    /// Number of the connection, where memcached prints the descriptor.
     id: u64,
     asked: Lines,
 }

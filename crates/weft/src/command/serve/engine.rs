@@ -26,7 +26,7 @@ use crate::operate::{Hosted, Part};
 use crate::os::machine::why_no_threads;
 use crate::value::{show_count, show_counted};
 
-/// Where connections come from: the kernel's sockets, or a netstack.
+/// Sources of connections: the kernel's sockets, or a netstack.
 pub(crate) struct Origins {
     pub(crate) listeners: Vec<Bound>,
     pub(crate) netstack: Option<NetstackInterface>,
@@ -126,7 +126,7 @@ impl Running {
         cut
     }
 
-    /// What the server is doing, for people.
+    /// State of the server, for people.
     pub(crate) fn dump(&self) -> String {
         let server = &self.hosted.server;
         let accepted = show_count(server.counters().accepted());
@@ -161,7 +161,7 @@ fn start_server(
         .map_err(|error| Failure::Running(config.common.engine.why_not_started(&error)))
 }
 
-/// How long the log may take to be written out at the end.
+/// Time for the log to be written out at the end.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
 fn open_log(config: &ServeConfig, terminal: Arc<Terminal>) -> Result<Option<AccessLog>, Failure> {
@@ -172,11 +172,12 @@ fn open_log(config: &ServeConfig, terminal: Arc<Terminal>) -> Result<Option<Acce
     };
     let name = target.to_string();
     let is_shown = options.is_paced;
-    let log = AccessLog::open(target, &options, move |news| match is_shown {
-        true => terminal.say(
-            "note: these are more requests than a terminal shows; --access-log FILE has them all",
-        ),
-        false => terminal.warn(news),
+    let log = AccessLog::open(target, &options, move |news| {
+        if is_shown {
+            terminal.say("note: requests not shown: too many; --access-log FILE logs them all");
+        } else {
+            terminal.warn(news);
+        }
     });
     log.map(Some).map_err(|error| {
         Failure::Running(match error.kind() {
@@ -189,14 +190,13 @@ fn open_log(config: &ServeConfig, terminal: Arc<Terminal>) -> Result<Option<Acce
     })
 }
 
-/// Whether requests are shown on standard error: a terminal, before which someone looks whether
-/// the server does anything.
+/// True if requests are shown on standard error: it is a terminal, and there is no log.
 fn shows_requests(config: &ServeConfig) -> bool {
     config.access_log_is_default && !config.quiet && io::stderr().is_terminal()
 }
 
-/// What a terminal is given: some hundred lines a second, as many as one can read, and so few that
-/// a benchmark is not about the terminal. Further lines are dropped and counted.
+/// Options of the log on a terminal: some hundred lines a second, as many as can be read, and so
+/// few that a benchmark does not measure the terminal. Further lines are dropped and counted.
 fn shown() -> Options {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     Options {
@@ -228,8 +228,8 @@ fn open_site(config: &ServeConfig, limits: &Limits) -> Result<Site, String> {
     Site::open(site).map_err(|error| error.to_string())
 }
 
-/// How many warnings of a site may wait to be printed. Those beyond are dropped; the metrics count
-/// what they are about.
+/// Warnings of a site that may wait to be printed. Further ones are dropped; the metrics count
+/// them.
 const WARNINGS_MAX: usize = 16;
 
 /// Prints what the site says of lost error pages, as long as it lives. On a thread of its own,
@@ -293,7 +293,7 @@ fn error_pages(config: &ServeConfig) -> Vec<(u16, PathBuf)> {
 
 const OWN_404: &str = "404.html";
 
-/// As long as an error page may be.
+/// Longest error page.
 const OWN_404_LEN_MAX: u64 = 1 << 20;
 
 /// Beyond 64 KiB the kernel sends a file from its page cache for less than a copy costs. Under TLS
@@ -305,13 +305,15 @@ fn memory_file_max_bytes(config: &ServeConfig) -> u64 {
 }
 
 fn service_config(config: &ServeConfig) -> ServiceConfig {
+    let log_format = if shows_requests(config) {
+        LogFormat::Short
+    } else {
+        config.log_format
+    };
     ServiceConfig {
         limits: config.request_limits,
         server_name: config.server_name.clone(),
-        log_format: match shows_requests(config) {
-            true => LogFormat::Short,
-            false => config.log_format,
-        },
+        log_format,
     }
 }
 
@@ -321,9 +323,11 @@ fn write_http_metrics(handle: &Handle, out: &mut MetricsWriter) {
         out.counter(sample.name, sample.help, &labels, sample.value);
     }
     for (name, help, value) in handle.site().counters() {
-        match name.ends_with("_total") {
-            true => out.counter(&format!("weft_{name}"), help, &[], value),
-            false => out.gauge(&format!("weft_{name}"), help, &[], value as f64),
+        let full = format!("weft_{name}");
+        if name.ends_with("_total") {
+            out.counter(&full, help, &[], value);
+        } else {
+            out.gauge(&full, help, &[], value as f64);
         }
     }
 }

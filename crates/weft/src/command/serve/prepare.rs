@@ -1,4 +1,4 @@
-//! What must happen before the server starts: limits, sockets, pid file, giving up rights.
+//! Steps before the server starts: limits, sockets, pid file, giving up rights.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::os::pid_file::PidFile;
 use crate::os::privileges::{self, Ids};
 use crate::value::{show_count, show_counted, show_size};
 
-/// What was opened, and what the machine allows.
+/// Sockets and files that were opened, and limits of the machine.
 pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Bound>,
     /// In the place of listeners, if it is asked for.
@@ -30,7 +30,7 @@ pub(crate) struct Prepared {
     pub(crate) pid_file: Option<PidFile>,
 }
 
-/// What was configured, or derived from the machine.
+/// Limits, configured or derived from the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) workers: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Limits {
     pub(crate) memory_budget_bytes: u64,
     /// The memory that this process may use, if that is what limits connections.
     pub(crate) connections_fit: Option<u64>,
-    /// Whether there are more of them than fit, because a flag says so.
+    /// True if a flag asks for more connections than fit.
     pub(crate) is_crowded: bool,
     pub(crate) connections: ::serve::limits::Limits,
 }
@@ -55,7 +55,8 @@ pub(crate) fn prepare(
     let ids = account(config).map_err(Failure::Usage)?;
     let nofile = match config.max_connections {
         Some(connections) => {
-            let (flag, machine) = ("--max-connections", Machine::this());
+            let flag = "--max-connections";
+            let machine = Machine::this();
             let engine = &config.common.engine;
             let workers = config.common.workers();
             let held = engine.check_holds(flag, connections.get(), workers, &machine);
@@ -132,7 +133,8 @@ pub(super) fn few_connections(
         ));
     }
     let is_few = config.max_connections.is_none() && connections < CONNECTIONS_FEW;
-    let (engine, workers) = (&config.common.engine, config.common.workers());
+    let engine = &config.common.engine;
+    let workers = config.common.workers();
     is_few.then(|| match engine.connections_max(workers, machine) {
         carried if carried <= connections => engine.holds(connections, workers, machine),
         _ => {
@@ -142,16 +144,17 @@ pub(super) fn few_connections(
     })
 }
 
-/// Where a netstack listens.
+/// Addresses that a netstack listens on.
 fn netstack_addresses(config: &ServeConfig, tls: Option<&Arc<Tls>>) -> NetstackAddresses {
     // The default is this machine only, which a host on a link is not.
     let everywhere = [Address::Name {
         host: String::new(),
         port: PORT,
     }];
-    let listen = match config.listen_is_default {
-        true => &everywhere[..],
-        false => &config.listen,
+    let listen = if config.listen_is_default {
+        &everywhere[..]
+    } else {
+        &config.listen
     };
     let netstack_addresses = listen.iter().map(|address| (address.clone(), tls.cloned()));
     netstack_addresses.collect()
@@ -165,7 +168,8 @@ const PORT: u16 = 8080;
 /// # Errors
 /// A sentence that names the file and says what is wrong with it.
 pub(super) fn open_tls(config: &ServeConfig) -> Result<Option<Tls>, String> {
-    let (chains, keys) = (&config.tls_cert, &config.tls_key);
+    let chains = &config.tls_cert;
+    let keys = &config.tls_key;
     match (chains.len(), keys.len()) {
         (0, 0) => return Ok(None),
         (0, _) => {

@@ -12,7 +12,7 @@ use web::{CacheRule, EtagKind, HeaderRule, LogFormat};
 use crate::common::{Common, address, as_typed};
 use crate::engine::{self, EngineChoice, FIBERS_MAX, WORKERS_MAX};
 use crate::paint::Color;
-use crate::settings::layers::Layer;
+use crate::settings::layer::Layer;
 use crate::settings::{Config, Group, Setting, put};
 use crate::value;
 
@@ -23,10 +23,10 @@ pub(crate) struct ServeConfig {
     pub(crate) common: Common,
     pub(crate) root: PathBuf,
     pub(crate) listen: Vec<Address>,
-    /// Whether `listen` is only the default, which sockets from systemd replace.
+    /// True if `listen` is only the default, which sockets from systemd replace.
     pub(crate) listen_is_default: bool,
     pub(crate) tls_cert: Vec<PathBuf>,
-    /// As many, in the same order; or none, if keys and certificates share their files.
+    /// Keys of the certificates, in the same order; none if they share their files.
     pub(crate) tls_key: Vec<PathBuf>,
     pub(crate) listing: bool,
     pub(crate) hidden: bool,

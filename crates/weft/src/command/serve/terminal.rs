@@ -1,5 +1,4 @@
-//! What a server says to the user who started it, on standard error: standard output may carry the
-//! access log.
+//! Messages of a server on standard error: standard output may carry the access log.
 
 use std::io;
 

@@ -3,7 +3,7 @@
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::layers::{Layer, SettingText};
+use super::layer::{Layer, SettingText};
 use super::{Config, Default, Kind, Setting, flags};
 
 /// Adds the flags of all rows.
@@ -85,17 +85,18 @@ fn long_help<C: Config>(setting: &Setting<C>) -> String {
         }
         notes.push(format!("[env: {}]", setting.env()));
     }
-    match notes.is_empty() {
-        true => text,
-        false => format!("{text}\n\n{}", notes.join(" ")),
+    if notes.is_empty() {
+        return text;
     }
+    format!("{text}\n\n{}", notes.join(" "))
 }
 
 /// The settings that were typed.
 pub(crate) fn typed<C: Config>(matches: &ArgMatches) -> Layer {
     let mut layer = Layer::new();
     for setting in flags::<C>() {
-        let (name, flag) = (setting.name, C::flag(setting));
+        let name = setting.name;
+        let flag = C::flag(setting);
         let texts: Vec<&str> = match setting.kind {
             Kind::Flag(_) => vec!["on"; matches.get_count(name).into()],
             Kind::Switch(_) if matches.get_flag(name) => vec!["true"],

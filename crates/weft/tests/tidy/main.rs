@@ -3,16 +3,14 @@
 //! Each test reads the files again: there are a few hundred, and it takes milliseconds. A finding
 //! is printed as `file:line: what is wrong`, all findings of a test at once.
 
-#[path = "tidy/floors.rs"]
 mod floors;
+mod style;
+mod words;
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-#[path = "tidy/words.rs"]
-mod words;
 
 /// Who may depend on whom: the folder list is the architecture (ARCHITECTURE.md, "Code map").
 /// The second list is what only a crate's tests may use.
@@ -614,7 +612,7 @@ fn is_test_file(name: &str) -> bool {
 }
 
 fn is_this_file(file: &Source) -> bool {
-    file.name == "crates/weft/tests/tidy.rs"
+    file.name == "crates/weft/tests/tidy/main.rs"
 }
 
 fn rust_files() -> Vec<Source> {

@@ -1,11 +1,10 @@
 //! What every engine promises: one suite, run over live servers on each that uses the kernel's
 //! sockets.
 
-#[path = "engines/cache_transcripts.rs"]
 mod cache_transcripts;
-#[path = "engines/last_replies.rs"]
 mod last_replies;
 #[macro_use]
+#[path = "../every_engine/mod.rs"]
 mod every_engine;
 
 use std::io::{ErrorKind, Read, Write};

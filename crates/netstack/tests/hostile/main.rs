@@ -3,7 +3,6 @@
 //! `NETSTACK_SEED=17` plays one again, `NETSTACK_SEEDS=100000` plays more of them, from
 //! `NETSTACK_FIRST_SEED` on.
 
-#[path = "hostile/world.rs"]
 mod world;
 
 const SEEDS: u64 = 3000;

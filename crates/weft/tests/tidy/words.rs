@@ -193,7 +193,8 @@ fn type_of<'a>(line: &'a str, visibilities: &[&str]) -> Option<&'a str> {
 fn the_glossary_defines_each_term_once() {
     let terms = terms();
     let names: BTreeSet<_> = terms.iter().map(|term| &term.name).collect();
-    assert!(names.len() > 60, "{} terms", names.len());
+    // One screen: a word of a man page or an RFC needs no entry.
+    assert!((20..=60).contains(&names.len()), "{} terms", names.len());
     let times = |name: &str| terms.iter().filter(|term| term.name == name).count();
     let twice: Vec<_> = names.iter().filter(|name| times(name) > 1).collect();
     assert!(twice.is_empty(), "{twice:?}");

@@ -445,7 +445,7 @@ mod tests {
         }
 
         #[test]
-        fn texts_of_the_formats_own_pieces_are_read_or_refused(
+        fn any_condition_is_read_or_refused(
             pieces in proptest::collection::vec(
                 prop_oneof![
                     Just("p"), Just("99"), Just("."), Just("max"), Just("mean"), Just("raw"), Just(">"), Just("<="),

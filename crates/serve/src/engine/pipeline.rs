@@ -32,8 +32,8 @@
 //! The stages are a circle, so if all of them waited, all could wait for each other. As it is, a
 //! loop waits for no other stage: in each of its turns it takes up to a batch from its queue,
 //! however full the others are. So queues of loops always get space; so a thread of the session
-//! stage, which waits for nothing else, always comes to its next batch; so its queue gets space, and
-//! those in line are handed over. A disk that hangs stops threads of the pool, and no stage.
+//! stage, which waits for nothing else, always comes to its next batch; so its queue gets space,
+//! and those in line are handed over. A disk that hangs stops threads of the pool, and no stage.
 //!
 //! What waits in line is bounded as well. A reader stops receiving when a batch is in line: bytes
 //! stay in the socket, and the peer slows down. A writer keeps connections that have nothing more

@@ -440,7 +440,7 @@ mod tests {
     /// Seen: `--t 4`, which memcached takes, was refused. Cause: one of our options begins with the
     /// same letter. Cure: memcached's names are spelled out first.
     #[test]
-    fn our_options_make_no_beginning_of_memcacheds_ambiguous() {
+    fn memcacheds_prefixes_stay_unambiguous() {
         check_cache("--t 4", &[("threads", &["4"])]);
         check_cache("--t=4 --adm :0", &[("threads", &["4"]), ("admin", &[":0"])]);
         check_cache("--au users", &[("auth-file", &["users"])]);

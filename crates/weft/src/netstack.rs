@@ -260,7 +260,7 @@ mod tests {
     const NETSTACK: &str = "netstack:device=tap:weft0,address=10.9.0.2/24,address=fd00:9::2/64";
 
     #[test]
-    fn what_is_missing_or_does_not_fit_is_said_with_what_to_write() {
+    fn missing_keys_are_named_with_an_example() {
         choice(NETSTACK).check().unwrap();
         let missing = |text: &str| choice(text).netstack.interface().unwrap_err();
         assert!(missing("netstack").contains("needs a device"));
@@ -273,7 +273,7 @@ mod tests {
     /// Seen: the kernel had the address of the netstack too, and each client was refused by the
     /// kernel while the server said nothing. Cure: a warning at the start.
     #[test]
-    fn an_address_that_the_kernel_has_as_well_is_warned_of() {
+    fn an_address_of_the_kernel_is_warned_of() {
         let choice = |device: &str, address: &str| NetstackChoice {
             device: Some(device.parse().unwrap()),
             addresses: vec![own_address(address).unwrap()],
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_netstack_listens_at_its_own_addresses_and_nowhere_else() {
+    fn the_netstack_listens_at_its_addresses() {
         let interface = choice(NETSTACK).netstack.interface().unwrap();
         let listener = |text: &str| address_of_listener(&interface, &text.parse().unwrap());
         for (typed, address) in [

@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_powers_of_1024_unless_they_end_in_decimal_b() {
+    fn sizes_are_powers_of_1024_but_for_kb_and_mb() {
         assert_eq!(size("4096"), Ok(4096));
         assert_eq!(size("64M"), Ok(64 << 20));
         assert_eq!(size("1GiB"), Ok(1 << 30));
@@ -533,7 +533,7 @@ mod tests {
 
     /// Seen: `--cache 'max-age=10'` was taken, for files of the name `max-age`.
     #[test]
-    fn a_cache_rule_without_a_glob_or_a_directive_is_told_what_is_meant() {
+    fn a_cache_rule_without_glob_or_directive() {
         for (text, tip) in [
             ("max-age=10", "such as '**=max-age=10'"),
             ("public, max-age=10", "such as '**=public, max-age=10'"),

@@ -1,6 +1,6 @@
 //! Limits of what a client may take of a server: each limit exceeded three times over by a crowd,
 //! on every engine and back end, on a server that was just started and once more when it is warm.
-//! Counted is what the crowd saw; and a well-behaved neighbour, which asks all the while, gets every
+//! The crowd's outcomes are counted; a well-behaved neighbour asks all the while, and gets every
 //! reply.
 //!
 //! The limit on connections and a head that trickles are in `engines.rs`, few descriptors in

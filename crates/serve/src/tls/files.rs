@@ -200,7 +200,8 @@ fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::ErrorKind::FileTooLarge.into());
+        let what = format!("it is longer than {FILE_BYTES_MAX} bytes, the most that is read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
     }
     Ok(bytes)
 }

@@ -23,7 +23,7 @@ struct Line {
 }
 
 #[test]
-fn every_command_line_that_a_reader_may_paste_is_right() {
+fn every_command_line_of_the_docs_is_right() {
     let lines: Vec<Line> = texts().iter().flat_map(lines_of).collect();
     let wrong: Vec<_> = lines.iter().filter_map(mistake).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -44,7 +44,7 @@ fn every_command_line_that_a_reader_may_paste_is_right() {
 
 /// The test above would be quiet as well if it found no mistakes in anything.
 #[test]
-fn a_flag_that_does_not_exist_is_found_wherever_it_stands() {
+fn an_unknown_flag_is_found_anywhere() {
     for text in [
         "```\nweft serve --nosuch          with a word about it\n```\n",
         "```sh\nsudo unshare --net sh -c '\n  weft serve site --nosuch & server=$!\n```\n",

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_goes_before_environment_before_file_before_default() {
+    fn flag_environment_file_default() {
         let flags = layer("workers", &["1"]);
         let env = env(&[("WEFT_WORKERS", "2"), ("WEFT_IDLE_TIMEOUT", "2s")]).0;
         let mut file = layer("workers", &["3"]);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_booleans_arrays_and_tables_may_be_written_as_such() {
+    fn numbers_booleans_arrays_and_tables() {
         let config = toml(
             "workers = 4\nlisting = true\nindex = ['a', 'b']\nmemory_budget = '1GiB'\n\
              [cache]\n'*.css' = 'max-age=60'\n'*.b' = 'no-store'\n\
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_that_only_the_whole_shows_is_told_where_it_was_said() {
+    fn a_mistake_of_the_whole_names_its_place() {
         let resolved = Resolved {
             config: ServeConfig::default(),
             said: [("index", "bad one"), ("root", "good"), ("spa", "bad two")]
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_means_nothing_is_a_warning_and_an_empty_one_says_nothing() {
+    fn unknown_variables_warn_and_empty_ones_do_not() {
         let (layer, warnings) = env(&[("WEFT_WORKER", "2"), ("WEFT_USER", ""), ("HOME", "/")]);
         assert!(layer.is_empty());
         assert_eq!(warnings.len(), 1);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_in_the_environment_are_split_by_space_or_by_line() {
+    fn lists_in_the_environment() {
         let layer = env(&[
             ("WEFT_LISTEN", ":80 8081"),
             ("WEFT_HEADER", "A: b c\nD: e\n"),

@@ -26,7 +26,7 @@ fn check_rows<C: Config>() {
 }
 
 #[test]
-fn every_setting_has_one_name_its_help_and_a_default_that_could_have_been_typed() {
+fn every_setting_has_a_name_help_and_default() {
     check_rows::<ServeConfig>();
     check_rows::<CacheConfig>();
 }
@@ -43,7 +43,7 @@ fn a_flag_that_may_be_repeated_says_so() {
 
 /// Seen: the manual did not say that the variables of certificates and keys are such.
 #[test]
-fn the_manual_says_which_variables_have_a_value_on_each_line() {
+fn the_manual_names_variables_split_by_line() {
     let by_line = rows::<ServeConfig>().filter(|row| row.separator == Separator::Line);
     let names: Vec<_> = by_line.map(|row| row.name).collect();
     assert_eq!(

@@ -42,7 +42,7 @@ fn a_root_that_is_not_there_exits_with_2_and_names_it() {
 }
 
 #[test]
-fn a_file_in_a_folder_that_is_not_there_exits_with_1_and_says_what_to_create() {
+fn a_missing_folder_is_to_be_created() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
     let path = format!("{root}/none/file");
@@ -61,7 +61,7 @@ fn a_port_in_use_exits_with_1_and_names_the_holder() {
 }
 
 #[test]
-fn a_wrong_file_exits_with_2_and_names_file_line_and_key() {
+fn a_wrong_file_names_file_line_and_key() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "weft.toml", "\nworkres = 4\n");
     let said = format!("{path}:2: 'workres' is not a setting; did you mean 'workers'?");
@@ -77,7 +77,7 @@ fn a_wrong_file_exits_with_2_and_names_file_line_and_key() {
 /// Seen: `--config /dev/zero` read without an end, and `--tls-cert /dev/zero` until no memory was
 /// left, with a backtrace.
 #[test]
-fn a_file_that_never_ends_exits_with_2_and_says_how_much_is_read() {
+fn an_endless_file_names_the_limit() {
     const CONFIG: &str = "longer than 1048576 bytes, the most that is read";
     refused("check-config /dev/zero", CONFIG);
     refused("serve --config /dev/zero", CONFIG);
@@ -164,7 +164,7 @@ fn other_generators_flags_are_told_ours() {
     }
     refused(
         "load http http://127.0.0.1:1/ -c 1 -t 2",
-        "2 threads need as many connections at least: --connections 2",
+        "--connections must be at least --threads (2)",
     );
     refused(
         "load http://127.0.0.1:1/ -n 10",
@@ -174,7 +174,7 @@ fn other_generators_flags_are_told_ours() {
     refused("load -c 10 http://127.0.0.1:1/", "weft load http URL");
     refused(
         "load http http://127.0.0.1:1/ -q 100",
-        "'100' is another host than '127.0.0.1:1'",
+        "'100' and '127.0.0.1:1' are different hosts",
     );
 }
 
@@ -288,7 +288,7 @@ fn a_cache_rule_without_a_glob_is_refused() {
 /// Seen: one mistake was told for each run, and what only a look at the site finds was told without
 /// file, line and key.
 #[test]
-fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
+fn every_mistake_of_a_file_names_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let text = "workres = 4\nroot = '/no/such/folder'\nserver_name = 'wéft'\n\
                 [headers]\n'X-A' = \"a\\nb\"\n[cache]\n'[a' = 'no-cache'\n";
@@ -315,7 +315,7 @@ fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
 
 /// Seen: a file with a user that does not exist was "ok", and the server did not start with it.
 #[test]
-fn what_keeps_the_server_from_starting_is_found_before() {
+fn mistakes_are_found_before_the_start() {
     let folder = tempfile::tempdir().unwrap();
     for (text, why) in [
         (
@@ -414,7 +414,7 @@ fn a_flag_goes_before_the_environment_before_the_file() {
 /// Seen: a wrong flag ended with 0 if what read the message had gone (`weft serve --prot 2>&1 |
 /// head`). Cause: that was taken for a reader who has seen enough. Cure: a mistake stays one.
 #[test]
-fn a_mistake_is_no_success_although_its_message_is_not_read() {
+fn a_mistake_fails_though_nobody_reads_stderr() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut child = weft(&["serve", "--prot"]).stderr(writer).spawn().unwrap();
@@ -437,7 +437,7 @@ fn the_packaged_configuration_is_right() {
 /// Seen: a key that could not be read was told at the line of its certificate; and at its own that
 /// "--tls-key needs --tls-cert".
 #[test]
-fn a_mistake_in_a_certificate_or_its_key_is_told_once_at_its_line() {
+fn a_mistake_in_a_certificate_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
     let cert = file(folder.path(), "cert.pem", &certificate().0);
     let other = file(folder.path(), "other.pem", &certificate().0);
@@ -464,7 +464,7 @@ fn too_few_open_files_are_refused_with_what_to_raise() {
 }
 
 #[test]
-fn more_connections_than_the_engine_holds_exit_with_2_and_name_the_flag() {
+fn more_connections_than_an_engine_holds() {
     // Nothing can listen at this address, so what is not refused fails otherwise. RFC 5737
     let [serve, cache] = [
         "serve --engine thread --max-connections 10000 --listen 192.0.2.1:80",
@@ -477,7 +477,7 @@ fn more_connections_than_the_engine_holds_exit_with_2_and_name_the_flag() {
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_exits_with_2_and_names_the_file() {
+fn a_wrong_certificate_names_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
     let (pem, _) = certificate();

@@ -154,7 +154,7 @@ fn get_secure(
 }
 
 #[test]
-fn every_engine_serves_https_and_reads_its_certificate_anew() {
+fn every_engine_reloads_its_certificate() {
     for engine in ENGINES {
         let site = tempfile::tempdir().unwrap();
         let big: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
@@ -232,7 +232,7 @@ fn a_reload_that_fails_still_opens_the_log_anew() {
 
 /// Seen: a mistake in weft.toml kept a new certificate away, which then expired.
 #[test]
-fn a_mistake_in_the_configuration_keeps_no_certificate_away() {
+fn a_wrong_configuration_reloads_certificates() {
     let folder = tempfile::tempdir().unwrap();
     file(folder.path(), "index.html", "hello");
     let cert = file(folder.path(), ".cert.pem", &certificate().0);

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use super::{check, refused, run, weft};
 
 #[test]
-fn short_and_long_help_have_every_heading_and_the_long_one_examples() {
+fn help_has_every_heading_and_examples() {
     let short = run(&mut weft(&["serve", "-h"])).out;
     let long = run(&mut weft(&["serve", "--help"])).out;
     for heading in [
@@ -41,7 +41,7 @@ fn the_version_is_said() {
 
 /// Seen: `weft help`, `weft help serve` and `weft version` were unknown commands, with no hint.
 #[test]
-fn help_is_a_command_and_version_is_pointed_to_its_flag() {
+fn help_is_a_command_and_version_a_flag() {
     for words in [
         &["help"][..],
         &["help", "load", "http"],
@@ -167,7 +167,7 @@ fn the_doctor_speaks_json() {
 }
 
 #[test]
-fn the_doctor_colours_only_when_asked_or_on_a_terminal() {
+fn the_doctor_colours_on_a_terminal_or_if_asked() {
     assert!(!run(&mut weft(&["doctor"])).out.contains('\x1b'));
     assert!(
         run(&mut weft(&["doctor", "--color", "always"]))

@@ -58,7 +58,8 @@ fn play(server: &Server, address: SocketAddr, script: &Script, cuts: &[u64]) -> 
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let before = server.counters().bytes_received();
-    let (mut from, ends) = (0, cuts.iter().map(|&cut| cut as usize));
+    let mut from = 0;
+    let ends = cuts.iter().map(|&cut| cut as usize);
     for end in ends.chain([script.sent().len()]) {
         // A server that closes may reset what is on its way.
         if stream.write_all(&script.sent()[from..end]).is_err() {

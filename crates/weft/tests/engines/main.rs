@@ -546,7 +546,8 @@ fn a_file_that_is_rewritten_in_place_is_of_one_version_or_cut(engine: &Engine) {
     const LEN: usize = 1_200_000;
     let world = &World::new(engine);
     let file = std::fs::File::create(world.directory.path().join("large.bin")).unwrap();
-    let (mut write_longest, mut alone_longest) = (Duration::ZERO, Duration::ZERO);
+    let mut write_longest = Duration::ZERO;
+    let mut alone_longest = Duration::ZERO;
     let mut last_begun = Instant::now();
     let mut write = |version: u8| {
         let content = vec![version; LEN];

@@ -88,7 +88,8 @@ fn netstack_usage_errors() {
 /// what is no address went to the resolver as a name; one sentence stood for three flags.
 #[test]
 fn bad_address_or_time() {
-    let (url, page) = ("http://127.0.0.1:9/", "http://127.0.0.1:99999/");
+    let url = "http://127.0.0.1:9/";
+    let page = "http://127.0.0.1:99999/";
     let no_scheme = "write HOST:PORT, without http://";
     for (words, hint) in [
         (format!("idle {url}"), no_scheme),

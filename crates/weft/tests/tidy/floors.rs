@@ -562,7 +562,7 @@ fn an_upward_arrow_is_refused_however_it_is_written() {
 }
 
 #[test]
-fn a_name_is_followed_through_re_exports_to_where_it_is_defined() {
+fn a_name_is_followed_through_re_exports() {
     assert_eq!(
         found(&[("stack.rs", "use crate::Socket;")]),
         ["stack -> net"]
@@ -576,7 +576,7 @@ fn rooms_of_one_floor_do_not_use_each_other() {
 }
 
 #[test]
-fn a_method_added_from_above_and_called_from_below_is_an_arrow() {
+fn a_method_added_from_above_is_an_arrow() {
     let adds = "use crate::processor::Processor; impl Processor { pub(crate) fn dial(&self) {} } \
                 pub struct Socket;";
     let calls = "pub(crate) struct Processor; fn f(p: &Processor) { p.dial() }";
@@ -608,7 +608,7 @@ fn tests_comments_and_texts_may_name_anything() {
 }
 
 #[test]
-fn a_listed_arrow_is_accepted_and_struck_off_when_it_is_gone() {
+fn a_listed_arrow_is_accepted_while_it_exists() {
     let listed = House {
         upward: &[("queue", "processor", "a reason")],
         ..SMALL
@@ -623,7 +623,7 @@ fn a_listed_arrow_is_accepted_and_struck_off_when_it_is_gone() {
 }
 
 #[test]
-fn a_module_without_a_floor_and_a_room_without_a_module_are_found() {
+fn modules_and_floors_match() {
     let mut files = small(&[]);
     files.push(("attic.rs".to_owned(), String::new()));
     files.retain(|(name, _)| name != "timer.rs");

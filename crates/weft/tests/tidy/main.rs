@@ -254,7 +254,7 @@ fn is_kept_for_tests(code: &str) -> bool {
 }
 
 #[test]
-fn what_is_kept_for_tests_is_passed_over_and_nothing_else() {
+fn only_code_for_tests_is_skipped() {
     let text = "\
 mod a;
 #[cfg(test)]
@@ -344,7 +344,8 @@ fn pages_for_newcomers_name_the_oldest_rust() {
 fn rows_of_a_table_have_as_many_cells_as_its_head() {
     let mut findings = Findings::default();
     for file in files(&["md"]) {
-        let (mut next, mut in_head) = (0, 0);
+        let mut next = 0;
+        let mut in_head = 0;
         for (at, line) in prose_lines(&file.text).filter(|(_, line)| line.starts_with('|')) {
             let cells = line.matches('|').count() - line.matches("\\|").count() - 1;
             if at != next {

@@ -109,7 +109,7 @@ fn a_public_type_name_stands_for_one_thing() {
 }
 
 #[test]
-fn a_type_name_that_a_whole_crate_sees_stands_for_one_thing_there() {
+fn a_crates_type_name_stands_for_one_thing() {
     let mut by_crate: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for (name, places) in types(&["pub ", "pub(crate) "]) {
         if SHARED_NAMES.iter().any(|(shared, _)| *shared == name) {
@@ -204,7 +204,7 @@ fn the_glossary_defines_each_term_once() {
 }
 
 #[test]
-fn a_public_type_is_named_by_a_term_only_where_that_is_at_home() {
+fn a_term_names_public_types_only_at_home() {
     let terms = terms();
     let mut strangers: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for (name, places) in types(&["pub "]) {

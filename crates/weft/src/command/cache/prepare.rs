@@ -282,7 +282,7 @@ mod tests {
     /// the one socket for both families is of IPv6. Cure: it gets the line of each family that it
     /// serves.
     #[test]
-    fn a_socket_on_every_interface_has_a_line_for_each_family() {
+    fn a_wildcard_socket_has_a_line_per_family() {
         let lines = |address: &str| port_lines("TCP", address.parse().unwrap());
         assert_eq!(lines("[::]:7"), "TCP INET: 7\nTCP INET6: 7\n");
         assert_eq!(lines("[::1]:7"), "TCP INET6: 7\n");

@@ -654,7 +654,7 @@ mod tests {
             ("10.9.0.2-10.9.0.9", "10.9.0.2/24"),
             ("here-10.9.0.9/24", "not an IP address"),
             ("10.9.0.9-10.9.0.2/24", "ends before it begins"),
-            ("10.9.0.9-fd00::1/64", "family"),
+            ("10.9.0.9-fd00::1/64", "mixes IPv4 and IPv6"),
             ("10.0.0.0-10.0.16.0/8", "more than 4096"),
             ("::-ffff:ffff::/1", "more than 4096"),
         ] {

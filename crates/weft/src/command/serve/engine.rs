@@ -350,7 +350,7 @@ mod tests {
 
     /// Seen: the example site's page for what is not there was not shown by the README's command.
     #[test]
-    fn a_404_html_is_the_page_for_404_unless_another_is_named() {
+    fn own_404_html_is_the_default_page_for_404() {
         let root = tempfile::tempdir().unwrap();
         let mut config = ServeConfig {
             root: root.path().to_owned(),
@@ -373,7 +373,7 @@ mod tests {
     /// Seen: a log in root's folder gave "Permission denied" and nothing else, although root had
     /// typed it. Cause: the user of `--user` opens it. Cure: the message says so.
     #[test]
-    fn a_log_that_another_user_may_not_write_says_who_opens_it() {
+    fn an_unwritable_log_names_the_user() {
         let mut config = ServeConfig::default();
         let denied = |config: &ServeConfig| remedy_for_log(config, io::ErrorKind::PermissionDenied);
         assert_eq!(denied(&config), "");
@@ -385,7 +385,7 @@ mod tests {
     /// Cause: files up to 256 KiB were copied out of memory. Cure: the kernel sends the longer ones
     /// from its page cache, where it can.
     #[test]
-    fn long_files_are_held_in_memory_only_where_they_are_copied_anyway() {
+    fn long_files_are_cached_only_if_copied() {
         let plain = ServeConfig::default();
         assert_eq!(memory_file_max_bytes(&plain), 64 << 10);
         let https = ServeConfig {

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_on_open_files_is_shared_by_connections_and_files() {
+    fn connections_and_files_share_descriptors() {
         let limits = limits(&ServeConfig::default(), &[], 20_000);
         let connections = limits.connections.connections_max;
         assert!(
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_for_files_is_a_quarter_and_no_more_than_256_mib() {
+    fn memory_budget_is_a_quarter_up_to_256_mib() {
         let budget = |kib: u64| {
             let text = format!("MemTotal: {kib} kB\n");
             let files = [("proc/meminfo", text.as_str())];
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_per_connection_leaves_room_for_other_threads() {
+    fn threads_are_left_for_other_programs() {
         let config = of_thread();
         let files = [("proc/sys/kernel/pid_max", "4096\n")];
         let limits = limits(&config, &files, 1 << 20);

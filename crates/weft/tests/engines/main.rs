@@ -10,8 +10,9 @@ mod every_engine;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use serve::access_log::{AccessLog, Options, Target};
@@ -19,6 +20,7 @@ use serve::limits::Limits;
 use serve::listen::{Address, bind};
 use serve::metrics::MetricsWriter;
 use serve::{Engine, Server, Settings};
+use tempfile::TempDir;
 use web::transcript::{self, Ending, PROBE, Transcript};
 use web::{Handle, Peer, ServiceConfig, Session};
 
@@ -63,13 +65,31 @@ on_every_other_combination! {
 struct World {
     server: Server,
     address: SocketAddr,
-    directory: tempfile::TempDir,
+    directory: TempDir,
 }
 
 /// Where the access log goes: hidden, so that it is no part of the site.
 const LOG: &str = ".log";
 
 const LARGE_LEN: usize = 30_000_000;
+
+/// A site whose files were left alone for so long that their ETags are final. The change time of a
+/// file counts, which cannot be set back: so it is waited for, once for all tests.
+static SETTLED: LazyLock<PathBuf> = LazyLock::new(|| {
+    let site = Path::new(env!("CARGO_TARGET_TMPDIR")).join("settled");
+    let _ = std::fs::remove_dir_all(&site);
+    std::fs::create_dir(&site).unwrap();
+    transcript::make_site(&site).unwrap();
+    for nth in 0..SLOW_FILES {
+        std::fs::write(site.join(format!("slow-{nth}.bin")), vec![b'o'; SLOW_LEN]).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(2100));
+    site
+});
+
+// One for each engine: a slow reader gets it, and the test changes it.
+const SLOW_FILES: usize = 32;
+const SLOW_LEN: usize = 1024 * 1024 + 64 * 1024;
 
 impl World {
     fn new(engine: &Engine) -> World {
@@ -81,11 +101,22 @@ impl World {
         transcript::make_site(directory.path()).unwrap();
         let mut limits = Limits::default();
         change(&mut limits);
+        let site = directory.path().to_owned();
+        World::over(engine, &site, directory, limits)
+    }
+
+    /// A world over the site that has settled.
+    fn settled(engine: &Engine) -> World {
+        let directory = tempfile::tempdir().unwrap();
+        World::over(engine, &SETTLED, directory, Limits::default())
+    }
+
+    fn over(engine: &Engine, site: &Path, directory: TempDir, limits: Limits) -> World {
         let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
         let Address::Tcp(address) = bound[0].address else {
             panic!("not a TCP address")
         };
-        let handle = transcript::open(directory.path(), ServiceConfig::default()).unwrap();
+        let handle = transcript::open(site, ServiceConfig::default()).unwrap();
         let log = AccessLog::open(
             Target::File(directory.path().join(LOG)),
             &Options::default(),
@@ -198,9 +229,7 @@ fn read_reply(stream: &mut TcpStream) -> String {
 }
 
 fn every_transcript_plays_as_written(engine: &Engine) {
-    let world = World::new(engine);
-    // The ETag of a file that has just been written is a provisional one.
-    std::thread::sleep(Duration::from_millis(2100));
+    let world = World::settled(engine);
     let mut failures = Vec::new();
     for transcript in transcript::all() {
         let mut sent = transcript.sent(|path, coding| world.etag(path, coding));
@@ -675,18 +704,17 @@ fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
 /// all of it lay in the socket's queue, as pages of the file. Cure: the end is held back until the
 /// rest is taken and nothing has changed.
 fn what_a_slow_reader_has_not_taken_yet_does_not_change(engine: &Engine) {
-    const LEN: usize = 1024 * 1024 + 64 * 1024;
-    let world = World::new(engine);
-    let path = world.directory.path().join("large.bin");
-    std::fs::write(&path, vec![b'o'; LEN]).unwrap();
-    // So that it counts as settled.
-    std::thread::sleep(Duration::from_millis(2100));
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    let world = World::settled(engine);
+    let name = format!("slow-{}.bin", TAKEN.fetch_add(1, Ordering::Relaxed));
+    let path = SETTLED.join(&name);
     let family = rustix::net::AddressFamily::INET;
     let socket = rustix::net::socket(family, rustix::net::SocketType::STREAM, None).unwrap();
     rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
     rustix::net::connect(&socket, &world.address).unwrap();
     let mut stream = TcpStream::from(socket);
-    stream.write_all(GET_LARGE).unwrap();
+    let get = format!("GET /{name} HTTP/1.1\r\nHost: x\r\n\r\n");
+    stream.write_all(get.as_bytes()).unwrap();
     // Until the socket takes no more: whatever that is, it is not all.
     let mut sent = 0;
     world.wait_until("the reply stalls", |server| {
@@ -695,10 +723,10 @@ fn what_a_slow_reader_has_not_taken_yet_does_not_change(engine: &Engine) {
         sent > 0 && sent == before
     });
     let file = std::fs::File::options().write(true).open(&path).unwrap();
-    file.write_all_at(&vec![b'n'; LEN], 0).unwrap();
+    file.write_all_at(&vec![b'n'; SLOW_LEN], 0).unwrap();
     let reply = read_all(&mut stream);
     let body = reply.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
-    assert!(reply.len() < body + LEN, "passed off as whole");
+    assert!(reply.len() < body + SLOW_LEN, "passed off as whole");
 }
 
 fn a_unix_socket_serves_the_same(engine: &Engine) {

@@ -70,12 +70,6 @@ const SHARED_WITHIN: &[(&str, &str, &str)] = &[
 /// Public types whose name is a term of the glossary, away from where that is at home, and why.
 const NAMED_BY_A_TERM: &[(&str, &str, &str)] = &[
     ("cache", "Session", "it is one"),
-    ("lab", "Work", "of a sample: a program that ends, or more"),
-    (
-        "load",
-        "Entry",
-        "of a file set, as that of a site is of its table",
-    ),
     ("load", "Page", "of a web server, to request"),
     ("load", "Stage", "of a course of rates"),
     (

@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 
 pub use probe::{Denied, DeniedCause, Ring, probe};
 
-pub(crate) use completion::{Completed, Completion, Wait, ring_len};
+pub(crate) use completion::{Completed, Completion, SleepLimit, ring_len};
 pub(crate) use epoll::{Epoll, Interest};
 pub(crate) use lent::{LENT_GROUP, LentMemory, RECEIVE_LEN_MAX};
 pub(crate) use uring::Uring;
@@ -94,7 +94,12 @@ impl Backend {
     }
 
     /// Hands over operations, and adds to `completed` what has ended.
-    pub(crate) fn turn(&self, counters: &Counters, wait: Wait, completed: &mut Vec<Completed>) {
+    pub(crate) fn turn(
+        &self,
+        counters: &Counters,
+        wait: SleepLimit,
+        completed: &mut Vec<Completed>,
+    ) {
         match self {
             Backend::Uring(uring) => uring.turn(counters, wait, completed),
             Backend::Epoll(epoll) => epoll.turn(counters, wait, completed),

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::backend::{BackendKind, Completed, Wait};
+use crate::backend::{BackendKind, Completed, SleepLimit};
 use crate::base::counters::Counters;
 use crate::base::stamp;
 use crate::base::topology::{last_level_cache, thread_id};
@@ -71,7 +71,7 @@ impl Processor {
                 break;
             }
             if self.has_work() || self.retiring.is_busy() || self.backend.is_to_complete() {
-                self.enter_backend(Wait::Poll);
+                self.enter_backend(SleepLimit::Poll);
             } else if self.retiring.is_begun() {
                 self.sleep_for_messages();
             } else if !self.search() {
@@ -85,7 +85,7 @@ impl Processor {
     }
 
     /// Hands over operations, collects completions, and makes their fibers ready.
-    fn enter_backend(&self, wait: Wait) {
+    fn enter_backend(&self, wait: SleepLimit) {
         self.take_completed(|counters, completed| self.backend.turn(counters, wait, completed));
     }
 
@@ -290,10 +290,10 @@ impl Processor {
         idle.register(self.index);
         if self.cluster.is_work_for(self.index) {
             self.left(idle.leave(self.index));
-            return self.enter_backend(Wait::Poll);
+            return self.enter_backend(SleepLimit::Poll);
         }
         self.shared().counters.sleeps.add(1);
-        self.enter_backend(Wait::For(self.until_next_timer()));
+        self.enter_backend(SleepLimit::For(self.until_next_timer()));
         self.turn_began.set(stamp::now());
         self.note_cache();
         self.left(idle.leave(self.index));
@@ -304,9 +304,9 @@ impl Processor {
         let idle = &self.cluster.idle;
         idle.register_for_messages(self.index);
         let wait = if self.shared().has_messages() || self.cluster.is_stopping() {
-            Wait::Poll
+            SleepLimit::Poll
         } else {
-            Wait::For(self.until_next_timer())
+            SleepLimit::For(self.until_next_timer())
         };
         self.shared().counters.sleeps.add(1);
         self.enter_backend(wait);
@@ -328,7 +328,7 @@ impl Processor {
             (0..PAUSES_PER_ROUND).for_each(|_| std::hint::spin_loop());
             if self.backend.kind() == BackendKind::Uring {
                 // No system call as long as nothing has come.
-                self.enter_backend(Wait::Poll);
+                self.enter_backend(SleepLimit::Poll);
             }
         }
         self.search_as_spinner() || self.shared().has_messages() || self.has_work()

@@ -34,10 +34,10 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use crate::metrics::MetricsWriter;
-use buffers::{Shared, lock};
+use buffers::{SharedBuffers, lock};
 use news::News;
 use sink::Sink;
-use writer::{Batch, Writer};
+use writer::{Batch, LogWriter};
 
 /// Destination of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct AccessLog {
     target: Target,
-    shared: Arc<Shared>,
+    shared: Arc<SharedBuffers>,
     writer: Thread,
     joined: Mutex<Option<JoinHandle<()>>>,
 }
@@ -117,8 +117,8 @@ impl AccessLog {
         report: impl FnMut(&str) + Send + 'static,
     ) -> io::Result<AccessLog> {
         let sink = Sink::open(&target)?;
-        let shared = Arc::new(Shared::new(options)?);
-        let writer = Writer {
+        let shared = Arc::new(SharedBuffers::new(options)?);
+        let writer = LogWriter {
             shared: Arc::clone(&shared),
             sink,
             flush_interval: options.flush_interval,

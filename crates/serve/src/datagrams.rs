@@ -74,12 +74,12 @@ struct Receiver<F, S> {
 }
 
 /// A datagram socket: that of `fiber` on fibers, that of std on threads.
-trait Socket: Send + Sync + 'static {
+trait DatagramSocket: Send + Sync + 'static {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
     fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize>;
 }
 
-impl Socket for fiber::net::UdpSocket {
+impl DatagramSocket for fiber::net::UdpSocket {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.recv_from(buffer)
     }
@@ -89,7 +89,7 @@ impl Socket for fiber::net::UdpSocket {
     }
 }
 
-impl Socket for std::net::UdpSocket {
+impl DatagramSocket for std::net::UdpSocket {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.recv_from(buffer)
     }
@@ -135,7 +135,7 @@ pub(crate) fn start_on_fibers(
     Ok(Arc::clone(&receiver.counters))
 }
 
-impl<F: Answer, S: Socket> Receiver<F, S> {
+impl<F: Answer, S: DatagramSocket> Receiver<F, S> {
     fn new(socket: S, is_over: Arc<AtomicBool>, answer: F) -> Arc<Receiver<F, S>> {
         Arc::new(Receiver {
             socket,

@@ -20,7 +20,7 @@ pub(crate) use keys::{moved, names, write_manual};
 /// Engine and its options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EngineChoice {
-    pub(crate) kind: Kind,
+    pub(crate) kind: EngineKind,
     io: BackendChoice,
     /// Fixed number of fibers or threads that accept connections; `None`: one per connection.
     pub(crate) fibers: Option<NonZeroUsize>,
@@ -44,7 +44,7 @@ struct StageThreads {
 
 /// Concurrency model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EngineKind {
     #[default]
     Fiber,
     Thread,
@@ -66,7 +66,7 @@ impl EngineChoice {
     /// # Errors
     /// A sentence with what to change.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.kind == Kind::Netstack {
+        if self.kind == EngineKind::Netstack {
             self.netstack.check()?;
         }
         Ok(())
@@ -74,14 +74,14 @@ impl EngineChoice {
 
     /// Says that the number of workers has no effect, if it has none; `flag` is how it is typed.
     pub(crate) fn note_workers(&self, flag: &str) -> Option<String> {
-        let is_idle = self.kind == Kind::Thread;
+        let is_idle = self.kind == EngineKind::Thread;
         is_idle.then(|| format!("{flag} has no effect with --engine thread"))
     }
 
     /// Warning about what keeps connections away although the settings are right.
     pub(crate) fn warning(&self) -> Option<String> {
         match self.kind {
-            Kind::Netstack => self.netstack.warning().or_else(|| self.netstack.claim()),
+            EngineKind::Netstack => self.netstack.warning().or_else(|| self.netstack.claim()),
             _ => None,
         }
     }
@@ -110,12 +110,14 @@ impl EngineChoice {
     pub(crate) fn holds(&self, max: usize, workers: usize, machine: &Machine) -> String {
         let watched_max = self.watched_max(workers, machine);
         let cure = match self.kind {
-            Kind::Thread => format!("{RAISE_THREADS}, or use --engine fiber or event"),
-            Kind::Fiber if watched_max < fibers_max(machine) => {
+            EngineKind::Thread => format!("{RAISE_THREADS}, or use --engine fiber or event"),
+            EngineKind::Fiber if watched_max < fibers_max(machine) => {
                 format!("raise {WATCHES} for more, or use --engine fiber:io=uring")
             }
-            Kind::Fiber | Kind::Netstack => "raise vm.max_map_count for more".to_owned(),
-            Kind::Event | Kind::Pipeline => {
+            EngineKind::Fiber | EngineKind::Netstack => {
+                "raise vm.max_map_count for more".to_owned()
+            }
+            EngineKind::Event | EngineKind::Pipeline => {
                 format!(
                     "raise {WATCHES} for more, or use {}:dispatcher=uring",
                     self.kind.name()
@@ -129,7 +131,7 @@ impl EngineChoice {
     /// Descriptors that this number of connections takes.
     pub(crate) fn descriptors_of(&self, connections: usize) -> usize {
         match self.kind {
-            Kind::Netstack => 0,
+            EngineKind::Netstack => 0,
             _ => connections,
         }
     }
@@ -137,9 +139,9 @@ impl EngineChoice {
     /// Most connections on this machine, descriptors apart.
     pub(crate) fn connections_max(&self, workers: usize, machine: &Machine) -> usize {
         let carried = match self.kind {
-            Kind::Fiber => fibers_max(machine),
-            Kind::Thread => threads_max(machine),
-            Kind::Event | Kind::Pipeline | Kind::Netstack => usize::MAX,
+            EngineKind::Fiber => fibers_max(machine),
+            EngineKind::Thread => threads_max(machine),
+            EngineKind::Event | EngineKind::Pipeline | EngineKind::Netstack => usize::MAX,
         };
         carried.min(self.watched_max(workers, machine))
     }
@@ -155,10 +157,10 @@ impl EngineChoice {
         // with peers that send half a head and with peers that do not read; what is beyond that
         // counts as connection memory.
         let own_len: u64 = match self.kind {
-            Kind::Thread => 64 << 10,
-            Kind::Fiber => 16 << 10,
-            Kind::Netstack => 8 << 10,
-            Kind::Event | Kind::Pipeline => 3 << 10,
+            EngineKind::Thread => 64 << 10,
+            EngineKind::Fiber => 16 << 10,
+            EngineKind::Netstack => 8 << 10,
+            EngineKind::Event | EngineKind::Pipeline => 3 << 10,
         };
         // The first cgroup version does not count the kernel's own structure of a socket.
         let is_v1 = (machine.cgroup_memory_limit_bytes())
@@ -175,10 +177,10 @@ impl EngineChoice {
         let has_epoll = matches!(dispatcher, Mechanism::Epoll | Mechanism::EpollEdge);
         let watches_each = match self.kind {
             // Each processor on which it has waited watches it until it is closed.
-            Kind::Fiber if waits_with_epoll(self.io) => workers.max(1),
-            Kind::Event if has_epoll => 1,
+            EngineKind::Fiber if waits_with_epoll(self.io) => workers.max(1),
+            EngineKind::Event if has_epoll => 1,
             // One that waits for room is watched by its reader and by its writer.
-            Kind::Pipeline if has_epoll => 2,
+            EngineKind::Pipeline if has_epoll => 2,
             _ => return usize::MAX,
         };
         let watches = machine.number("proc/sys/fs/epoll/max_user_watches");
@@ -192,20 +194,20 @@ impl EngineChoice {
     /// Engine of crate `serve` with this number of workers.
     pub(crate) fn engine(&self, workers: usize) -> ::serve::Engine {
         match self.kind {
-            Kind::Thread => ::serve::Engine::Thread,
-            Kind::Netstack => ::serve::Engine::Netstack,
-            Kind::Fiber => ::serve::Engine::Fiber {
+            EngineKind::Thread => ::serve::Engine::Thread,
+            EngineKind::Netstack => ::serve::Engine::Netstack,
+            EngineKind::Fiber => ::serve::Engine::Fiber {
                 processors: workers,
                 backend: self.io,
             },
-            Kind::Event => ::serve::Engine::Event(EventOptions {
+            EngineKind::Event => ::serve::Engine::Event(EventOptions {
                 loops: workers,
                 dispatcher: self.mechanism(),
                 accept: self.accept.unwrap_or(Accept::Own),
                 accepts_many: self.multi_accept.unwrap_or(true),
                 has_file_threads: self.file_threads.unwrap_or(true),
             }),
-            Kind::Pipeline => {
+            EngineKind::Pipeline => {
                 let said = self.stage_threads;
                 let usual = PipelineOptions::for_processors(workers);
                 ::serve::Engine::Pipeline(PipelineOptions {
@@ -223,7 +225,7 @@ impl EngineChoice {
     /// Reason why a server on it did not start, in one sentence. The kernel's word alone does not
     /// say who denies a ring.
     pub(crate) fn why_not_started(&self, error: &io::Error) -> String {
-        let has_loops = matches!(self.kind, Kind::Event | Kind::Pipeline);
+        let has_loops = matches!(self.kind, EngineKind::Event | EngineKind::Pipeline);
         let has_ring = has_loops && self.mechanism() == Mechanism::Uring;
         match has_ring.then(fiber::probe) {
             Some(Err(denied)) => format!("{}:dispatcher=uring: {denied}", self.kind.name()),
@@ -240,14 +242,14 @@ impl EngineChoice {
 const WATCHES_RESERVED: u64 = 64;
 const WATCHES: &str = "fs.epoll.max_user_watches";
 
-impl Kind {
+impl EngineKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::Fiber => "--engine fiber",
-            Kind::Thread => "--engine thread",
-            Kind::Event => "--engine event",
-            Kind::Pipeline => "--engine pipeline",
-            Kind::Netstack => "--engine netstack",
+            EngineKind::Fiber => "--engine fiber",
+            EngineKind::Thread => "--engine thread",
+            EngineKind::Event => "--engine event",
+            EngineKind::Pipeline => "--engine pipeline",
+            EngineKind::Netstack => "--engine netstack",
         }
     }
 }

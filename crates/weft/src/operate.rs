@@ -17,7 +17,7 @@ use admin::{Admin, Route};
 use sd_notify::NotifyState;
 
 use crate::common::Common;
-use crate::engine::{EngineChoice, Kind};
+use crate::engine::{EngineChoice, EngineKind};
 use crate::failure::Failure;
 use crate::netstack::refuse_inherited;
 use crate::os::machine::why_no_threads;
@@ -257,7 +257,7 @@ pub(crate) fn open(
     listeners: impl FnOnce(Vec<Inherited>) -> Result<Vec<Bound>, Failure>,
 ) -> Result<(Vec<Bound>, Option<NetstackInterface>), Failure> {
     let EngineChoice { kind, netstack, .. } = &common.engine;
-    if *kind == Kind::Netstack {
+    if *kind == EngineKind::Netstack {
         let host = netstack.open(common.workers(), netstack_addresses(), backlog)?;
         refuse_inherited(&inherited)?;
         return Ok((Vec::new(), Some(host)));

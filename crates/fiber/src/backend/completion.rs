@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Limit on how long a turn of the back end may sleep.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wait {
+pub(crate) enum SleepLimit {
     /// Submit and collect, do not sleep.
     Poll,
     /// Sleep until something completes, a wake comes, or (if any) the time is over.

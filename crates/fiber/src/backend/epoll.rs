@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use crate::backend::completion::{Completed, Completion, Wait};
+use crate::backend::completion::{Completed, Completion, SleepLimit};
 use crate::base::counters::Counters;
 
 /// Events per turn; the rest comes with the next.
@@ -31,12 +31,12 @@ pub(crate) struct Epoll {
     /// Events of the latest wait; the capacity is the limit of a wait.
     events: RefCell<Vec<epoll::Event>>,
     /// By descriptor. A descriptor's number is used again after a close: `io_id` tells.
-    sources: RefCell<Vec<Source>>,
+    sources: RefCell<Vec<Descriptor>>,
 }
 
 /// State of one descriptor on this processor.
 #[derive(Default)]
-struct Source {
+struct Descriptor {
     /// Number of the socket that the rest is about; 0 is none.
     io_id: u64,
     /// Edges that came and were not used up.
@@ -69,13 +69,18 @@ impl Epoll {
         })
     }
 
-    pub(super) fn turn(&self, counters: &Counters, wait: Wait, completed: &mut Vec<Completed>) {
+    pub(super) fn turn(
+        &self,
+        counters: &Counters,
+        wait: SleepLimit,
+        completed: &mut Vec<Completed>,
+    ) {
         let timeout = match wait {
-            Wait::Poll => Some(Timespec {
+            SleepLimit::Poll => Some(Timespec {
                 tv_sec: 0,
                 tv_nsec: 0,
             }),
-            Wait::For(timeout) => timeout.map(|timeout| Timespec {
+            SleepLimit::For(timeout) => timeout.map(|timeout| Timespec {
                 tv_sec: timeout.as_secs() as i64,
                 tv_nsec: timeout.subsec_nanos() as i64,
             }),
@@ -194,7 +199,7 @@ impl Epoll {
         let mut sources = self.sources.borrow_mut();
         let index = fd.as_raw_fd() as usize;
         if sources.len() <= index {
-            sources.resize_with(index + 1, Source::default);
+            sources.resize_with(index + 1, Descriptor::default);
         }
         if sources[index].io_id == io_id {
             return Ok(());
@@ -214,10 +219,10 @@ impl Epoll {
             Err(rustix::io::Errno::EXIST) => epoll::modify(&self.fd, fd, data, flags)?,
             result => result?,
         }
-        sources[index] = Source {
+        sources[index] = Descriptor {
             io_id,
             listener,
-            ..Source::default()
+            ..Descriptor::default()
         };
         Ok(())
     }
@@ -242,7 +247,7 @@ impl Epoll {
             .get_mut(fd.as_raw_fd() as usize)
             .filter(|source| source.io_id == io_id);
         if let Some(source) = source {
-            *source = Source::default();
+            *source = Descriptor::default();
         }
     }
 

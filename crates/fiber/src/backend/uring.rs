@@ -18,7 +18,7 @@ use std::time::Duration;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-use crate::backend::completion::{Completed, Completion, Wait};
+use crate::backend::completion::{Completed, Completion, SleepLimit};
 use crate::backend::lent::{LentBuffers, LentMemory};
 use crate::backend::ring::set_up;
 use crate::backend::waker::{WOKEN_BY_MESSAGE, Waker};
@@ -110,11 +110,16 @@ impl Uring {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    pub(super) fn turn(&self, counters: &Counters, wait: Wait, completed: &mut Vec<Completed>) {
+    pub(super) fn turn(
+        &self,
+        counters: &Counters,
+        wait: SleepLimit,
+        completed: &mut Vec<Completed>,
+    ) {
         self.is_to_complete.set(false);
         match wait {
-            Wait::Poll => self.submit_and_collect(counters),
-            Wait::For(timeout) => self.submit_and_sleep(counters, timeout),
+            SleepLimit::Poll => self.submit_and_collect(counters),
+            SleepLimit::For(timeout) => self.submit_and_sleep(counters, timeout),
         }
         self.collect(counters, completed);
     }
@@ -284,9 +289,9 @@ impl Uring {
     pub(super) fn shut_down_turn(&self, counters: &Counters, completed: &mut Vec<Completed>) {
         let cancel_all = opcode::AsyncCancel2::new(io_uring::types::CancelBuilder::any().all());
         self.push(counters, &cancel_all.build().user_data(IGNORED));
-        self.turn(counters, Wait::Poll, completed);
+        self.turn(counters, SleepLimit::Poll, completed);
         if self.is_in_flight() {
-            self.turn(counters, Wait::For(Some(SHUT_DOWN_LOOK)), completed);
+            self.turn(counters, SleepLimit::For(Some(SHUT_DOWN_LOOK)), completed);
         }
     }
 
@@ -359,10 +364,10 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let mut completed = Vec::new();
         uring.arm_accept(&counters, &listener, 7, true);
-        uring.turn(&counters, Wait::Poll, &mut completed);
+        uring.turn(&counters, SleepLimit::Poll, &mut completed);
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         // Takes the poll's end, and no more than that.
-        uring.turn(&counters, Wait::Poll, &mut completed);
+        uring.turn(&counters, SleepLimit::Poll, &mut completed);
         listener.accept().unwrap();
         uring.begin_shut_down(&waker);
         const TURNS_MAX: usize = 100;

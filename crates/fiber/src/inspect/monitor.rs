@@ -110,17 +110,17 @@ const DEADLOCKED_MAX: usize = 100_000;
 /// A running monitor; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Monitor {
-    end: Arc<End>,
+    end: Arc<StopFlag>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct End {
+struct StopFlag {
     is_over: Mutex<bool>,
     changed: Condvar,
 }
 
-impl End {
+impl StopFlag {
     /// Waits; `true` when it is over.
     fn wait(&self, duration: Duration) -> bool {
         let guard = lock(&self.is_over);
@@ -138,8 +138,8 @@ impl Monitor {
         listeners: Listeners,
     ) -> std::io::Result<Monitor> {
         install_handler();
-        let end = Arc::new(End::default());
-        let mut watch = Watch {
+        let end = Arc::new(StopFlag::default());
+        let mut watch = MonitorLoop {
             cluster: Arc::clone(cluster),
             threshold,
             listeners,
@@ -177,7 +177,7 @@ impl Drop for Monitor {
     }
 }
 
-struct Watch {
+struct MonitorLoop {
     cluster: Arc<Cluster>,
     threshold: Duration,
     listeners: Listeners,
@@ -207,7 +207,7 @@ impl Seen {
     }
 }
 
-impl Watch {
+impl MonitorLoop {
     /// Looks at all processors; says when to look again.
     fn look(&mut self) -> Duration {
         let cluster = Arc::clone(&self.cluster);

@@ -63,7 +63,7 @@ pub(crate) struct ProcessorShared {
     inbox: Inbox<Message>,
     pub(crate) index: usize,
     idle: Arc<Idle>,
-    pub(crate) stage: Stage,
+    pub(crate) stage: SlotState,
     /// Fibers that have frames here and cannot leave, as of its latest turn.
     pub(crate) pinned: AtomicUsize,
     /// Memory of the ring's receive buffers, which fibers that move take along; unset on other back
@@ -101,13 +101,13 @@ impl fmt::Debug for Message {
 
 /// Life of a place: free, with a processor, or with one that retires.
 #[derive(Debug, Default)]
-pub(crate) struct Stage(AtomicU8);
+pub(crate) struct SlotState(AtomicU8);
 
 pub(crate) const FREE: u8 = 0;
 pub(crate) const RUNNING: u8 = 1;
 pub(crate) const RETIRING: u8 = 2;
 
-impl Stage {
+impl SlotState {
     pub(crate) fn enter(&self, stage: u8) {
         self.0.store(stage, Ordering::SeqCst);
     }
@@ -284,7 +284,7 @@ impl ProcessorShared {
             inbox: Inbox::closed(),
             index,
             idle,
-            stage: Stage::default(),
+            stage: SlotState::default(),
             pinned: AtomicUsize::new(0),
             lent_memory: OnceLock::new(),
             running: AtomicU64::new(0),

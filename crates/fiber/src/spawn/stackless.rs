@@ -116,13 +116,13 @@ pub trait Stackless: Send + 'static {
 pub(crate) struct StacklessFiber<S> {
     /// `None` once it is done.
     value: Option<S>,
-    wait: Wait,
+    wait: Suspension,
     /// `None` once it has been told.
     packet: Option<Arc<Packet<()>>>,
 }
 
 /// State between two steps.
-enum Wait {
+enum Suspension {
     /// The first step is yet to come.
     Begin,
     /// The fiber gave way, or was parked.
@@ -146,7 +146,7 @@ impl<S: Stackless> StacklessFiber<S> {
     pub(crate) fn new(value: S, packet: Arc<Packet<()>>) -> StacklessFiber<S> {
         StacklessFiber {
             value: Some(value),
-            wait: Wait::Begin,
+            wait: Suspension::Begin,
             packet: Some(packet),
         }
     }
@@ -154,12 +154,12 @@ impl<S: Stackless> StacklessFiber<S> {
     /// Runs one step. Drops the value after the last one, while there is a stack to do it on.
     fn advance(&mut self) -> Flow {
         let value = self.value.as_mut().expect("a fiber is done once");
-        let flow = match std::mem::replace(&mut self.wait, Wait::Resumed) {
-            Wait::Begin => value.begin(),
-            Wait::Resumed => value.resumed(),
-            Wait::Postponed => Flow::Receive,
-            Wait::Failed(error) => value.received(Err(error)),
-            Wait::Operation(op, owner) => {
+        let flow = match std::mem::replace(&mut self.wait, Suspension::Resumed) {
+            Suspension::Begin => value.begin(),
+            Suspension::Resumed => value.resumed(),
+            Suspension::Postponed => Flow::Receive,
+            Suspension::Failed(error) => value.received(Err(error)),
+            Suspension::Operation(op, owner) => {
                 // Before the value is asked anything: it may panic, and the buffer must go home all
                 // the same.
                 let lent = lent_to(&op, owner);
@@ -210,30 +210,30 @@ impl<S: Stackless> StacklessBody for StacklessFiber<S> {
             Err(_) => {
                 // The next step finds out; the hook has reported it.
                 let error = io::Error::other("Stackless::source or Stackless::deadline panicked");
-                self.wait = Wait::Failed(error);
+                self.wait = Suspension::Failed(error);
                 return false;
             }
         };
         let owner = processor::here(|processor| NonNull::from(processor.shared()));
-        self.wait = Wait::Operation(Op::new(fiber), owner);
-        let Wait::Operation(op, _) = &self.wait else {
+        self.wait = Suspension::Operation(Op::new(fiber), owner);
+        let Suspension::Operation(op, _) = &self.wait else {
             unreachable!("just made")
         };
         match source.0.begin_receive(op, deadline) {
             Ok(is_begun) => is_begun,
             Err(error) => {
-                self.wait = Wait::Failed(error);
+                self.wait = Suspension::Failed(error);
                 false
             }
         }
     }
 
     fn postpone_wait(&mut self) {
-        self.wait = Wait::Postponed;
+        self.wait = Suspension::Postponed;
     }
 
     fn abandon(&mut self, error: io::Error) {
-        if let Wait::Operation(op, owner) = &self.wait {
+        if let Suspension::Operation(op, owner) = &self.wait {
             drop(lent_to(op, *owner));
         }
         self.finish(Err(Box::new(error.to_string())));

@@ -43,9 +43,9 @@ impl<T: 'static> fmt::Debug for LocalKey<T> {
 
 /// The values of one fiber or plain thread, in the order in which they were made.
 #[derive(Default)]
-pub(crate) struct Locals(RefCell<Vec<Slot>>);
+pub(crate) struct Locals(RefCell<Vec<LocalValue>>);
 
-struct Slot {
+struct LocalValue {
     key: usize,
     /// `None` once it has been dropped.
     value: Option<Box<dyn Any>>,
@@ -65,7 +65,7 @@ impl Locals {
             panic!("a fiber-local value asked for itself while it was made");
         }
         let key_address = key.address();
-        self.0.borrow_mut().push(Slot {
+        self.0.borrow_mut().push(LocalValue {
             key: key_address,
             value: Some(value),
         });

@@ -84,16 +84,16 @@ impl Once {
             return;
         }
         let poisoned = seen == POISONED;
-        let mut end = End(&self.state, POISONED);
+        let mut end = StateOnDrop(&self.state, POISONED);
         f(&OnceState { poisoned });
         end.1 = COMPLETE;
     }
 }
 
 /// Says how it ended, also after a panic; before the lock is free.
-struct End<'a>(&'a AtomicU8, u8);
+struct StateOnDrop<'a>(&'a AtomicU8, u8);
 
-impl Drop for End<'_> {
+impl Drop for StateOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(self.1, Ordering::Release);
     }

@@ -197,7 +197,7 @@ pub struct Sending<'a, T> {
 /// State of one operation: the message, and a place in the line of its channel.
 struct Place<T> {
     slot: Slot<T>,
-    stage: Cell<Stage>,
+    stage: Cell<Progress>,
     node: UnsafeCell<Option<Node>>,
 }
 
@@ -206,7 +206,7 @@ struct Place<T> {
 /// That it is not `Sync` does not make a select the only one that uses it: fibers of one processor
 /// share its thread's values, and one may come while the select of another waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum Progress {
     Open,
     /// A select waits in the line of the channel: node and slot are the channel's.
     InLine,
@@ -217,7 +217,7 @@ impl<T> Place<T> {
     fn new(message: Option<T>) -> Place<T> {
         Place {
             slot: Slot::new(message),
-            stage: Cell::new(Stage::Open),
+            stage: Cell::new(Progress::Open),
             node: UnsafeCell::new(None),
         }
     }
@@ -228,10 +228,10 @@ impl<T> Place<T> {
         let stage = self.stage.get();
         assert_ne!(
             stage,
-            Stage::InLine,
+            Progress::InLine,
             "another select waits for this operation"
         );
-        stage == Stage::Open
+        stage == Progress::Open
     }
 
     /// Stands in line by `enlist`, unless the operation is done; `false` if it could be done.
@@ -243,24 +243,24 @@ impl<T> Place<T> {
         // SAFETY: the stage is `Open`, so the node is in no line and nothing else looks at it.
         let is_in = enlist(unsafe { (*self.node.get()).insert(fresh) });
         if is_in {
-            self.stage.set(Stage::InLine);
+            self.stage.set(Progress::InLine);
         }
         is_in
     }
 
     /// Leaves the line by `delist`, if it stands there.
     fn delist(&self, delist: impl FnOnce(&Node)) {
-        if self.stage.get() == Stage::InLine {
+        if self.stage.get() == Progress::InLine {
             // SAFETY: shared, as the queue's neighbours have it; `enlist` alone changes it.
             let node = unsafe { &*self.node.get() };
             delist(node.as_ref().expect("a node in line has been placed"));
-            self.stage.set(Stage::Open);
+            self.stage.set(Progress::Open);
         }
     }
 
     fn fail(&self) -> bool {
         let is_open = self.is_open();
-        self.stage.set(Stage::Done);
+        self.stage.set(Progress::Done);
         is_open
     }
 
@@ -270,7 +270,7 @@ impl<T> Place<T> {
     /// If another operation was done.
     fn take(self) -> Option<T> {
         let stage = self.stage.get();
-        assert_eq!(stage, Stage::Done, "another operation was selected");
+        assert_eq!(stage, Progress::Done, "another operation was selected");
         self.slot.into_message()
     }
 }
@@ -333,7 +333,7 @@ impl<T> Arm for Receiving<'_, T> {
             Err(TryRecvError::Disconnected) => {}
             Err(TryRecvError::Empty) => return false,
         }
-        self.place.stage.set(Stage::Done);
+        self.place.stage.set(Progress::Done);
         true
     }
 
@@ -347,7 +347,7 @@ impl<T> Arm for Receiving<'_, T> {
     }
 
     fn finish(&self, _outcome: usize) {
-        self.place.stage.set(Stage::Done);
+        self.place.stage.set(Progress::Done);
     }
 
     fn fail(&self) -> bool {
@@ -373,7 +373,7 @@ impl<T> Arm for Sending<'_, T> {
                 return false;
             }
         }
-        self.place.stage.set(Stage::Done);
+        self.place.stage.set(Progress::Done);
         true
     }
 
@@ -387,7 +387,7 @@ impl<T> Arm for Sending<'_, T> {
     }
 
     fn finish(&self, _outcome: usize) {
-        self.place.stage.set(Stage::Done);
+        self.place.stage.set(Progress::Done);
     }
 
     fn fail(&self) -> bool {

@@ -334,11 +334,13 @@ impl Reader {
                     *input = rest;
                     return self.end(request, self.reply(status_class, answers_set));
                 }
-                ReplyLine::Value(_) if self.found >= self.keys_per_get + VALUES_TOO_MANY_MAX => {
+                ReplyLine::ValueHeader(_)
+                    if self.found >= self.keys_per_get + VALUES_TOO_MANY_MAX =>
+                {
                     return Read::Broken;
                 }
                 ReplyLine::Broken => return Read::Broken,
-                ReplyLine::Value(value) => {
+                ReplyLine::ValueHeader(value) => {
                     let found = self.find(&value, request);
                     let expected = found.map(|(key, _)| key).filter(|key| {
                         request.commands.value_length(*key) == value.length && value.has_no_flags
@@ -374,7 +376,7 @@ impl Reader {
     }
 
     /// Key of a value and its index in the list, if it was requested and has not arrived yet.
-    fn find(&self, value: &Value<'_>, request: Request<'_>) -> Option<(u64, Option<usize>)> {
+    fn find(&self, value: &ValueHeader<'_>, request: Request<'_>) -> Option<(u64, Option<usize>)> {
         let key = request.commands.number(value.key)?;
         if self.keys_per_get == 1 {
             return (key as u32 == request.key).then_some((key, None));
@@ -431,14 +433,14 @@ impl Reader {
 }
 
 enum ReplyLine<'a> {
-    Value(Value<'a>),
+    ValueHeader(ValueHeader<'a>),
     /// End of a reply: its class, and true if it answers a set.
     Reply(u8, Option<bool>),
     Broken,
 }
 
 /// Header line of a value.
-struct Value<'a> {
+struct ValueHeader<'a> {
     key: &'a [u8],
     length: usize,
     /// This client stores none.
@@ -472,7 +474,7 @@ fn value<'a>(key: &'a [u8], has_no_flags: bool, length: Option<&[u8]>) -> ReplyL
         .and_then(|digits| digits.parse().ok())
         .filter(|&length: &usize| length <= 1 << 30);
     match length {
-        Some(length) => ReplyLine::Value(Value {
+        Some(length) => ReplyLine::ValueHeader(ValueHeader {
             key,
             length,
             has_no_flags,

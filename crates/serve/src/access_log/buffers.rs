@@ -12,9 +12,9 @@ use super::Options;
 use super::sink::Sink;
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedBuffers {
     /// Their number is a power of two.
-    pub(super) buffers: Box<[Slot]>,
+    pub(super) buffers: Box<[PaddedBuffer]>,
     pub(super) buffer_len_max: usize,
     is_paced: bool,
     /// The writer sleeps until a line is appended.
@@ -33,10 +33,10 @@ pub(super) struct Shared {
 /// A buffer in cache lines of its own (two, which x86 prefetches together).
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Slot(pub(super) Mutex<Buffer>);
+pub(super) struct PaddedBuffer(pub(super) Mutex<LogBuffer>);
 
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(super) struct LogBuffer {
     pub(super) lines: Vec<u8>,
     pub(super) closed: bool,
 }
@@ -47,20 +47,20 @@ const BUFFERS_MAX: usize = 64;
 /// Number of buffers tried for a line, so that dropping one is cheap on a large machine.
 const NEIGHBOURS_MAX: usize = 8;
 
-impl Shared {
-    pub(super) fn new(options: &Options) -> io::Result<Shared> {
+impl SharedBuffers {
+    pub(super) fn new(options: &Options) -> io::Result<SharedBuffers> {
         let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
         // At least one more than there are processors, so that a thread always finds one unlocked.
         let count = (threads + 1).next_power_of_two().min(BUFFERS_MAX);
         let buffer_len_max = options.queued_len_max / count;
-        let buffer = || -> Result<Slot, TryReserveError> {
+        let buffer = || -> Result<PaddedBuffer, TryReserveError> {
             let lines = allocate(buffer_len_max)?;
-            Ok(Slot(Mutex::new(Buffer {
+            Ok(PaddedBuffer(Mutex::new(LogBuffer {
                 lines,
                 closed: false,
             })))
         };
-        Ok(Shared {
+        Ok(SharedBuffers {
             buffers: (0..count).map(|_| buffer()).collect::<Result<_, _>>()?,
             buffer_len_max,
             is_paced: options.is_paced,
@@ -97,7 +97,7 @@ impl Shared {
     }
 
     /// Locks the calling thread's buffer or, if it is locked or full, one of the next.
-    fn buffer_with_room(&self, len: usize) -> Option<MutexGuard<'_, Buffer>> {
+    fn buffer_with_room(&self, len: usize) -> Option<MutexGuard<'_, LogBuffer>> {
         let home = thread_number();
         let slot = |step: usize| &self.buffers[(home + step) & (self.buffers.len() - 1)].0;
         let mut all_taken = true;
@@ -119,7 +119,7 @@ impl Shared {
             .filter(|buffer| self.has_room(buffer, len))
     }
 
-    fn has_room(&self, buffer: &Buffer, len: usize) -> bool {
+    fn has_room(&self, buffer: &LogBuffer, len: usize) -> bool {
         !buffer.closed && buffer.lines.len() + len <= self.buffer_len_max
     }
 
@@ -129,7 +129,7 @@ impl Shared {
     }
 
     pub(super) fn lines_waiting(&self) -> u64 {
-        let lines = |slot: &Slot| count_lines(&lock(&slot.0).lines);
+        let lines = |slot: &PaddedBuffer| count_lines(&lock(&slot.0).lines);
         self.buffers.iter().map(lines).sum()
     }
 

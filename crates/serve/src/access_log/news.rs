@@ -2,7 +2,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::buffers::{Shared, count_lines};
+use super::buffers::{SharedBuffers, count_lines};
 
 /// Reports on the state of the log, at most once a minute.
 pub(super) struct News<R> {
@@ -41,7 +41,7 @@ impl<R: FnMut(&str)> News<R> {
             .map(|at| at + REPORT_INTERVAL)
     }
 
-    pub(super) fn tell(&mut self, shared: &Shared, unwritten: &[u8], now: Instant) {
+    pub(super) fn tell(&mut self, shared: &SharedBuffers, unwritten: &[u8], now: Instant) {
         let quiet = self.told.at.is_some_and(|at| now < at + REPORT_INTERVAL);
         if !quiet {
             self.tell_now(shared, unwritten, now);
@@ -49,13 +49,13 @@ impl<R: FnMut(&str)> News<R> {
     }
 
     /// Reports losses since the last report, at the end of the log.
-    pub(super) fn tell_last(&mut self, shared: &Shared, unwritten: &[u8]) {
+    pub(super) fn tell_last(&mut self, shared: &SharedBuffers, unwritten: &[u8]) {
         if shared.lines_dropped.load(Ordering::Relaxed) > self.told.lines_dropped {
             self.tell_now(shared, unwritten, Instant::now());
         }
     }
 
-    fn tell_now(&mut self, shared: &Shared, unwritten: &[u8], now: Instant) {
+    fn tell_now(&mut self, shared: &SharedBuffers, unwritten: &[u8], now: Instant) {
         let dropped = shared.lines_dropped.load(Ordering::Relaxed);
         let lost = dropped - self.told.lines_dropped;
         // Waiting lines are lost too if the failure persists.

@@ -287,7 +287,7 @@ fn partly_written_line_is_written_again() {
 
 #[test]
 fn reports_once_a_minute() {
-    let shared = Shared::new(&Options::default()).unwrap();
+    let shared = SharedBuffers::new(&Options::default()).unwrap();
     let (tell, told) = channel();
     let mut news = News::new("access.log".into(), move |text: &str| {
         tell.send(text.to_owned()).unwrap();

@@ -8,20 +8,20 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::buffers::{Shared, allocate, lock};
+use super::buffers::{SharedBuffers, allocate, lock};
 use super::news::News;
 use super::sink::Sink;
 
 /// The thread that writes.
-pub(super) struct Writer<R> {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct LogWriter<R> {
+    pub(super) shared: Arc<SharedBuffers>,
     pub(super) sink: Sink,
     pub(super) flush_interval: Duration,
     pub(super) batch: Batch,
     pub(super) news: News<R>,
 }
 
-impl<R: FnMut(&str)> Writer<R> {
+impl<R: FnMut(&str)> LogWriter<R> {
     pub(super) fn run(mut self) {
         while self.shared.closing().is_none() {
             if self.batch.is_empty() {

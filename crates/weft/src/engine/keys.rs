@@ -7,7 +7,7 @@ use ::serve::engine::Accept;
 use fiber::BackendChoice;
 use netstack::tcp::CongestionControl;
 
-use super::{EngineChoice, FIBERS_MAX, Kind, WORKERS_MAX};
+use super::{EngineChoice, EngineKind, FIBERS_MAX, WORKERS_MAX};
 use crate::netstack::{MTU_MAX, gateway, own_address};
 use crate::settings::Setting;
 use crate::value::{self, write_row};
@@ -15,7 +15,7 @@ use crate::value::{self, write_row};
 /// An engine: its name and its keys.
 struct Engine {
     name: &'static str,
-    kind: Kind,
+    kind: EngineKind,
     help: &'static str,
     keys: &'static [Key],
 }
@@ -40,7 +40,7 @@ const STAGE_BATCH_MAX: usize = 10_000;
 const ENGINES: &[Engine] = &[
     Engine {
         name: "fiber",
-        kind: Kind::Fiber,
+        kind: EngineKind::Fiber,
         help: "a user-level thread per connection; the default",
         keys: &[
             Key {
@@ -70,7 +70,7 @@ const ENGINES: &[Engine] = &[
     },
     Engine {
         name: "thread",
-        kind: Kind::Thread,
+        kind: EngineKind::Thread,
         help: "a kernel thread per connection",
         keys: &[Key {
             name: "threads",
@@ -82,7 +82,7 @@ const ENGINES: &[Engine] = &[
     },
     Engine {
         name: "event",
-        kind: Kind::Event,
+        kind: EngineKind::Event,
         help: "event loops, --workers of them, each for many connections",
         keys: &[
             DISPATCHER,
@@ -127,7 +127,7 @@ const ENGINES: &[Engine] = &[
     },
     Engine {
         name: "pipeline",
-        kind: Kind::Pipeline,
+        kind: EngineKind::Pipeline,
         help: "stages with their own threads and queues, as in SEDA",
         keys: &[
             Key {
@@ -186,7 +186,7 @@ const ENGINES: &[Engine] = &[
     },
     Engine {
         name: "netstack",
-        kind: Kind::Netstack,
+        kind: EngineKind::Netstack,
         help: "TCP/IP in this process, on its own network device",
         keys: &[
             Key {

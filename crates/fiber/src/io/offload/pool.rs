@@ -43,7 +43,7 @@ pub(super) struct Pool {
 /// takes it out of the line if it gives up, and calls that were handed over
 /// [detached](super::offload_detached), which their callers limit.
 struct PoolState {
-    line: VecDeque<Waiting>,
+    line: VecDeque<QueuedCall>,
     /// Calls that run, and since when.
     active: Vec<(CallId, Instant)>,
     threads: usize,
@@ -57,7 +57,7 @@ struct PoolState {
     wait_longest: Duration,
 }
 
-struct Waiting {
+struct QueuedCall {
     id: CallId,
     since: Instant,
     job: Job,
@@ -214,7 +214,7 @@ impl Pool {
         state.calls += 1;
         let id = CallId(state.calls);
         let since = Instant::now();
-        state.line.push_back(Waiting { id, since, job });
+        state.line.push_back(QueuedCall { id, since, job });
         state.waiting_max = state.waiting_max.max(state.line.len());
         let has_thread = state.idle >= state.line.len()
             || state.threads < state.limit() && self.add_thread(&mut state).is_ok();
@@ -297,7 +297,7 @@ impl Pool {
     fn run<'a>(
         &'a self,
         mut state: MutexGuard<'a, PoolState>,
-        call: Waiting,
+        call: QueuedCall,
     ) -> MutexGuard<'a, PoolState> {
         let now = Instant::now();
         state.wait_longest = state.wait_longest.max(now - call.since);

@@ -28,7 +28,7 @@ pub(in crate::catalog) const WEB_ROWS: Experiment = Experiment {
 };
 
 /// A configuration, and how many times more CPU than weft others should need in it.
-struct Row {
+struct Goals {
     label: &'static str,
     size: u64,
     connections: u64,
@@ -38,8 +38,8 @@ struct Row {
     goals: [f64; 3],
 }
 
-const fn row(label: &'static str, size: u64, connections: u64, goals: [f64; 3]) -> Row {
-    Row {
+const fn row(label: &'static str, size: u64, connections: u64, goals: [f64; 3]) -> Goals {
+    Goals {
         label,
         size,
         connections,
@@ -49,17 +49,17 @@ const fn row(label: &'static str, size: u64, connections: u64, goals: [f64; 3]) 
     }
 }
 
-const ROWS: &[Row] = &[
+const ROWS: &[Goals] = &[
     row(SOME, 400, 64, [2.2, 1.7, 1.15]),
     row(MANY, 400, 1000, [2.2, 1.9, 1.15]),
     row("4 KiB, 64 connections", 4096, 64, [2.0, 1.6, 1.15]),
     row("64 KiB, 64 connections", 65_536, 64, [1.25, 1.25, 1.0]),
     row("1 MiB, 16 connections", 1_048_576, 16, [1.0, 1.0, 1.0]),
-    Row {
+    Goals {
         close: 1,
         ..row(CLOSE, 400, 64, [1.3, 1.3, 1.0])
     },
-    Row {
+    Goals {
         depth: 16,
         ..row("400 B, pipelined × 16", 400, 64, [8.0, 8.0, 8.0])
     },
@@ -107,7 +107,7 @@ fn take(
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US);
-    let beats = |row: &Row, others: &[&str], times| judge.beats(row.label, "weft", others, times);
+    let beats = |row: &Goals, others: &[&str], times| judge.beats(row.label, "weft", others, times);
     let each = ROWS.iter().flat_map(|row| {
         let [sendfile, better, lighttpd] = row.goals;
         [

@@ -21,7 +21,7 @@ use crate::engine::reactor::LoopHandle;
 
 /// See the [module page](self).
 pub(super) struct Queue<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<QueueState<T>>,
     limit: usize,
     /// The loop that takes; without one, threads wait until something has come.
     taker: Option<Arc<LoopHandle>>,
@@ -29,7 +29,7 @@ pub(super) struct Queue<T> {
     has_space: Condvar,
 }
 
-struct State<T> {
+struct QueueState<T> {
     items: VecDeque<(T, Instant)>,
     is_closed: bool,
     /// Threads that wait until something has come.
@@ -67,7 +67,7 @@ impl<T> Queue<T> {
     /// A queue of so many. `taker` is the loop that takes, if a loop does.
     pub(super) fn new(limit: usize, taker: Option<Arc<LoopHandle>>) -> Queue<T> {
         Queue {
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 items: VecDeque::new(),
                 is_closed: false,
                 takers: 0,
@@ -186,7 +186,7 @@ impl<T> Queue<T> {
         rest.into_iter().map(|(item, _)| item).collect()
     }
 
-    fn pop(&self, mut state: MutexGuard<'_, State<T>>, batch_max: usize, batch: &mut Vec<T>) {
+    fn pop(&self, mut state: MutexGuard<'_, QueueState<T>>, batch_max: usize, batch: &mut Vec<T>) {
         let (count, now) = (state.items.len().min(batch_max), Instant::now());
         let mut waited = Duration::ZERO;
         batch.extend(state.items.drain(..count).map(|(item, came)| {
@@ -205,7 +205,7 @@ impl<T> Queue<T> {
         offerers.iter().for_each(|one| one.waker.wake());
     }
 
-    fn wake_takers(&self, state: MutexGuard<'_, State<T>>, count: usize) {
+    fn wake_takers(&self, state: MutexGuard<'_, QueueState<T>>, count: usize) {
         let takers = state.takers;
         drop(state);
         match &self.taker {
@@ -214,12 +214,12 @@ impl<T> Queue<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T> State<T> {
+impl<T> QueueState<T> {
     /// Moves as many as there is space for. Says how many.
     fn push(&mut self, line: &mut VecDeque<T>, limit: usize) -> usize {
         if self.is_closed {

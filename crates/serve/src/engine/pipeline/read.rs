@@ -49,7 +49,7 @@ pub(super) struct Reader<S, O> {
     /// Connections stay watched while they are with another stage.
     keeps_watch: bool,
     /// Connections. Those that may have something for the session are in the run queue.
-    slots: Slab<Slot<S>>,
+    slots: Slab<ReadSlot<S>>,
     /// Connections that came back and have nothing to do.
     rest: Arc<Rest<S>>,
     /// Number of connections that it has something for and that are not back yet.
@@ -66,7 +66,7 @@ pub(super) struct Reader<S, O> {
 }
 
 /// The slot of a connection.
-struct Slot<S> {
+struct ReadSlot<S> {
     watch: Watch,
     /// `None` while it is with another stage.
     connection: Option<Box<Connection<S>>>,
@@ -76,14 +76,14 @@ struct Slot<S> {
     is_expected: bool,
 }
 
-impl<S> HasWatch for Slot<S> {
+impl<S> HasWatch for ReadSlot<S> {
     fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }
 }
 
 /// Outcome for a connection that was ready.
-enum Outcome {
+enum ReadOutcome {
     Waits(Wait),
     Leaves,
 }
@@ -216,7 +216,7 @@ where
     fn expire_timers(&mut self) {
         self.poller.expire(self.now.monotonic);
         while let Some(at) = self.poller.next_expired(&mut self.slots) {
-            let Slot {
+            let ReadSlot {
                 watch, connection, ..
             } = &mut self.slots[at];
             let until = connection
@@ -254,7 +254,7 @@ where
 
     /// Goes on with a connection until it waits or leaves.
     fn go_on(&mut self, at: usize) {
-        let Slot {
+        let ReadSlot {
             watch, connection, ..
         } = &mut self.slots[at];
         let Some(there) = connection else {
@@ -263,16 +263,16 @@ where
         let buffer = &mut *self.buffer;
         let now = self.now;
         let driven = guard(there, |connection| connection.read(buffer, now));
-        let is_heard_of = match driven.unwrap_or(Outcome::Waits(Wait::End(Closed::Error))) {
-            Outcome::Waits(Wait::Input { until }) => {
+        let is_heard_of = match driven.unwrap_or(ReadOutcome::Waits(Wait::End(Closed::Error))) {
+            ReadOutcome::Waits(Wait::Input { until }) => {
                 self.poller.arm(watch, until);
                 self.poller
                     .watch(watch, there.socket.as_fd(), Interest::READ)
             }
-            Outcome::Waits(Wait::End(closed)) => return self.end(at, closed),
+            ReadOutcome::Waits(Wait::End(closed)) => return self.end(at, closed),
             // For work.
-            Outcome::Waits(_) => Ok(()),
-            Outcome::Leaves => {
+            ReadOutcome::Waits(_) => Ok(()),
+            ReadOutcome::Leaves => {
                 there.is_heard_by = if self.keeps_watch {
                     self.poller.comes_at(watch)
                 } else {
@@ -353,7 +353,7 @@ where
             writer: at % self.writers,
             payload: Payload::Nothing,
         });
-        slot.insert(Slot {
+        slot.insert(ReadSlot {
             watch,
             connection: Some(connection),
             missed: Readiness::default(),
@@ -430,7 +430,7 @@ where
 
     /// Closes a connection and counts why.
     fn end(&mut self, at: usize, closed: Closed) {
-        let Slot {
+        let ReadSlot {
             watch, connection, ..
         } = self.slots.remove(at);
         if let Some(connection) = connection {
@@ -460,7 +460,7 @@ where
 
 impl<S: Session> Connection<S> {
     /// Receives, or finds out what it waits for.
-    fn read(&mut self, buffer: &mut [u8], now: Now) -> Outcome {
+    fn read(&mut self, buffer: &mut [u8], now: Now) -> ReadOutcome {
         loop {
             let Connection {
                 machine,
@@ -480,12 +480,12 @@ impl<S: Session> Connection<S> {
                     let part = machine.shared().memory.part_of(buffer);
                     match socket.receive(part, machine.deadline()) {
                         Continue(received) => (Continue(received), false),
-                        Break(_) => return Outcome::Leaves,
+                        Break(_) => return ReadOutcome::Leaves,
                     }
                 }
-                Action::Nothing => return Outcome::Waits(Wait::Thread),
-                Action::Close(closed) => return Outcome::Waits(Wait::End(closed)),
-                _ => return Outcome::Leaves,
+                Action::Nothing => return ReadOutcome::Waits(Wait::Thread),
+                Action::Close(closed) => return ReadOutcome::Waits(Wait::End(closed)),
+                _ => return ReadOutcome::Leaves,
             };
             match received {
                 Continue(Ok(len)) => {
@@ -495,11 +495,11 @@ impl<S: Session> Connection<S> {
                         let memory = &machine.shared().memory;
                         Payload::Input(Input::new(&buffer[..len], memory))
                     };
-                    return Outcome::Leaves;
+                    return ReadOutcome::Leaves;
                 }
                 Continue(Err(error)) => machine.handle_error(&error, now),
                 Break(waits) if waits.is_over(now) => machine.handle_timeout(now),
-                Break(waits) => return Outcome::Waits(waits),
+                Break(waits) => return ReadOutcome::Waits(waits),
             }
         }
     }

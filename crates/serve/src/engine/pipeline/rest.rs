@@ -12,11 +12,11 @@ use crate::engine::reactor::LoopHandle;
 
 /// See the [module page](self).
 pub(super) struct Rest<S> {
-    state: Mutex<State<S>>,
+    state: Mutex<RestState<S>>,
     reader: Arc<LoopHandle>,
 }
 
-struct State<S> {
+struct RestState<S> {
     connections: Vec<Box<Connection<S>>>,
     /// The reader has something for one that is not back yet.
     is_expected: bool,
@@ -27,7 +27,7 @@ impl<S> Rest<S> {
     /// For this reader.
     pub(super) fn new(reader: &Arc<LoopHandle>) -> Rest<S> {
         Rest {
-            state: Mutex::new(State {
+            state: Mutex::new(RestState {
                 connections: Vec::new(),
                 is_expected: false,
                 is_closed: false,
@@ -66,7 +66,7 @@ impl<S> Rest<S> {
         mem::take(&mut state.connections)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
+    fn lock(&self) -> MutexGuard<'_, RestState<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Writer<S, O> {
     rests: Vec<Arc<Rest<S>>>,
     batch_max: usize,
     poller: Poller,
-    slots: Slab<Slot<S>>,
+    slots: Slab<WriteSlot<S>>,
     /// More has come than a batch.
     has_more: bool,
     now: Now,
@@ -54,20 +54,20 @@ pub(super) struct Writer<S, O> {
 }
 
 /// The slot of a connection that waits.
-struct Slot<S> {
+struct WriteSlot<S> {
     watch: Watch,
     connection: Box<Connection<S>>,
     waits: Wait,
 }
 
-impl<S> HasWatch for Slot<S> {
+impl<S> HasWatch for WriteSlot<S> {
     fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }
 }
 
 /// Outcome for a connection.
-enum Outcome {
+enum WriteOutcome {
     Waits(Wait),
     Leaves(Stop),
 }
@@ -190,11 +190,11 @@ where
                 &self.own,
             );
             match driven {
-                Outcome::Leaves(stop) => self.dispatch(connection, stop),
-                Outcome::Waits(waits) => {
+                WriteOutcome::Leaves(stop) => self.dispatch(connection, stop),
+                WriteOutcome::Waits(waits) => {
                     let slot = self.slots.vacant_entry();
                     let (at, watch) = (slot.key(), self.poller.meet(slot.key()));
-                    slot.insert(Slot {
+                    slot.insert(WriteSlot {
                         watch,
                         connection,
                         waits,
@@ -234,8 +234,8 @@ where
             long_until,
             &self.own,
         ) {
-            Outcome::Leaves(stop) => self.leave(at, stop),
-            Outcome::Waits(waits) => {
+            WriteOutcome::Leaves(stop) => self.leave(at, stop),
+            WriteOutcome::Waits(waits) => {
                 slot.waits = waits;
                 self.wait_for(at, waits);
             }
@@ -244,7 +244,7 @@ where
 
     /// Sees to it that a connection is heard of when its wait is over.
     fn wait_for(&mut self, at: usize, waits: Wait) {
-        let Slot {
+        let WriteSlot {
             watch, connection, ..
         } = &mut self.slots[at];
         match waits {
@@ -268,7 +268,7 @@ where
 
     /// A connection gives up its slot.
     fn leave(&mut self, at: usize, stop: Stop) {
-        let Slot {
+        let WriteSlot {
             mut watch,
             connection,
             ..
@@ -320,20 +320,20 @@ fn drive<S: Session>(
     now: &mut Now,
     long_until: LongUntil,
     own: &LoopHandle,
-) -> Outcome {
+) -> WriteOutcome {
     let driven = guard(connection, |connection| {
         connection.machine.handle_server_state(server_state, *now);
         connection.write(now, long_until, own)
     });
-    driven.unwrap_or(Outcome::Leaves(Stop::Read))
+    driven.unwrap_or(WriteOutcome::Leaves(Stop::Read))
 }
 
 impl<S: Session> Connection<S> {
-    fn write(&mut self, now: &mut Now, long_until: LongUntil, own: &LoopHandle) -> Outcome {
+    fn write(&mut self, now: &mut Now, long_until: LongUntil, own: &LoopHandle) -> WriteOutcome {
         let outcome = take_steps(|| {
             match self.next_stop() {
                 Stop::Write => {}
-                stop => return Break(Outcome::Leaves(stop)),
+                stop => return Break(WriteOutcome::Leaves(stop)),
             }
             let Connection {
                 machine,
@@ -347,12 +347,12 @@ impl<S: Session> Connection<S> {
             };
             match output(machine, socket, now, long_until, Some(slow)) {
                 Continue(len) => return Continue(len),
-                Break(Wait::Thread) => return Break(Outcome::Leaves(Stop::Block)),
+                Break(Wait::Thread) => return Break(WriteOutcome::Leaves(Stop::Block)),
                 Break(waits) if waits.is_over(*now) => machine.handle_timeout(*now),
-                Break(waits) => return Break(Outcome::Waits(waits)),
+                Break(waits) => return Break(WriteOutcome::Waits(waits)),
             }
             Continue(0)
         });
-        outcome.unwrap_or(Outcome::Waits(Wait::Turn))
+        outcome.unwrap_or(WriteOutcome::Waits(Wait::Turn))
     }
 }

@@ -19,7 +19,7 @@ pub(crate) const REST: Duration = Duration::from_millis(20);
 /// The listeners of a loop.
 pub(crate) struct Listeners {
     listeners: Vec<ListeningSocket>,
-    state: State,
+    state: Accepting,
     is_level: bool,
     /// A report may be lost.
     may_lose: bool,
@@ -37,7 +37,7 @@ struct ListeningSocket {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Accepting {
     Open,
     /// There are as many connections as there may be.
     Full,
@@ -85,9 +85,9 @@ impl Listeners {
     /// `first` in reports.
     pub(crate) fn new(sockets: Sockets, first: u64) -> Listeners {
         let state = if sockets.is_empty() {
-            State::Closed
+            Accepting::Closed
         } else {
-            State::Open
+            Accepting::Open
         };
         let listeners = sockets
             .into_iter()
@@ -135,7 +135,7 @@ impl Listeners {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == Accepting::Open
     }
 
     /// True if there is something to accept, as far as is known.
@@ -183,24 +183,24 @@ impl Listeners {
 
     /// Lets connections wait in the queue until [`resume`](Listeners::resume).
     pub(crate) fn pause(&mut self, dispatcher: &mut dyn Dispatcher) {
-        self.suspend(State::Full, dispatcher);
+        self.suspend(Accepting::Full, dispatcher);
     }
 
     /// Resumes accepting: a connection has ended.
     pub(crate) fn resume(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
-        if self.state == State::Full {
+        if self.state == Accepting::Full {
             self.reopen(now, dispatcher);
         }
     }
 
     /// Accepts nothing for a while.
     pub(crate) fn rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
-        self.suspend(State::Resting(now + REST), dispatcher);
+        self.suspend(Accepting::Resting(now + REST), dispatcher);
     }
 
     pub(crate) fn rest_until(&self) -> Option<Instant> {
         match self.state {
-            State::Resting(until) => Some(until),
+            Accepting::Resting(until) => Some(until),
             _ => None,
         }
     }
@@ -211,7 +211,7 @@ impl Listeners {
         }
     }
 
-    fn suspend(&mut self, state: State, dispatcher: &mut dyn Dispatcher) {
+    fn suspend(&mut self, state: Accepting, dispatcher: &mut dyn Dispatcher) {
         self.state = state;
         // By level they would be reported all the time.
         if self.is_level {
@@ -222,11 +222,11 @@ impl Listeners {
     }
 
     fn reopen(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
-        self.state = State::Open;
+        self.state = Accepting::Open;
         for listener in &mut self.listeners {
             // The kernel may have no memory for it just now.
             if listener.watch(dispatcher).is_err() {
-                self.state = State::Resting(now + REST);
+                self.state = Accepting::Resting(now + REST);
             }
             // Nothing is reported of what came before the pause if reports are by edge.
             listener.has_some = true;
@@ -235,14 +235,14 @@ impl Listeners {
 
     /// Closes them for good.
     pub(crate) fn close(&mut self, dispatcher: &mut dyn Dispatcher) {
-        self.state = State::Closed;
+        self.state = Accepting::Closed;
         for mut listener in self.listeners.drain(..) {
             listener.unwatch(dispatcher);
         }
     }
 
     pub(crate) fn are_closed(&self) -> bool {
-        self.state == State::Closed
+        self.state == Accepting::Closed
     }
 }
 

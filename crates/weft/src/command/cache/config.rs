@@ -9,7 +9,7 @@ use ::serve::listen::Address;
 use ::serve::tls::{Certificate, Clients, TlsOptions};
 
 use crate::common::{Common, address};
-use crate::engine::{EngineChoice, Kind};
+use crate::engine::{EngineChoice, EngineKind};
 
 /// Configuration of `weft cache`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -130,7 +130,7 @@ impl CacheConfig {
     /// Finds values that do not go together.
     pub(super) fn check(&self) -> Result<(), String> {
         self.common.engine.check()?;
-        if self.common.engine.kind == Kind::Netstack && self.udp_port.is_some() {
+        if self.common.engine.kind == EngineKind::Netstack && self.udp_port.is_some() {
             return Err("-U: --engine netstack has no UDP; leave it out".into());
         }
         if self.item_len_max > self.memory_bytes / 2 {

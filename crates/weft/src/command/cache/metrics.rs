@@ -80,7 +80,7 @@ impl Figures {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum MetricKind {
     Counter,
     Gauge,
     /// A counter with a fraction.
@@ -88,9 +88,9 @@ enum Kind {
 }
 
 /// The name in `stats`, the exporter's without its prefix, the kind, and what it says.
-struct Row(&'static str, &'static str, Kind, &'static str);
+struct Row(&'static str, &'static str, MetricKind, &'static str);
 
-use Kind::{Counter, Gauge, Seconds};
+use MetricKind::{Counter, Gauge, Seconds};
 
 /// Rows of a name in `stats`, the exporter's, a kind, and what it says.
 macro_rules! table {

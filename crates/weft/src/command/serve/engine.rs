@@ -20,7 +20,7 @@ use web::{Handle, LogFormat, Peer, ServiceConfig, Session, Site, SiteConfig};
 use super::ServeConfig;
 use super::prepare::Limits;
 use super::terminal::Terminal;
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use crate::failure::Failure;
 use crate::operate::{Hosted, Part};
 use crate::os::machine::why_no_threads;
@@ -299,7 +299,8 @@ const OWN_404_LEN_MAX: u64 = 1 << 20;
 /// Beyond 64 KiB the kernel sends a file from its page cache for less than a copy costs. Under TLS
 /// and the netstack it cannot.
 fn memory_file_max_bytes(config: &ServeConfig) -> u64 {
-    let is_copied = !config.tls_cert.is_empty() || config.common.engine.kind == Kind::Netstack;
+    let is_copied =
+        !config.tls_cert.is_empty() || config.common.engine.kind == EngineKind::Netstack;
     let default = if is_copied { 256 << 10 } else { 64 << 10 };
     config.memory_file_max_bytes.unwrap_or(default)
 }

@@ -133,7 +133,8 @@ fn mend(frame: &mut [u8]) {
             let Ok((header, payload)) = Ipv6Header::parse(packet) else {
                 return;
             };
-            let (protocol, len) = (header.next_header, payload.len());
+            let protocol = header.next_header;
+            let len = payload.len();
             let pseudo = Sum::pseudo_header_v6(header.src, header.dst, protocol.0, len as u32);
             mend_upper(packet, 40..40 + len, protocol, pseudo);
         }

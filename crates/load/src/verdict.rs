@@ -182,7 +182,8 @@ impl Outcome {
 }
 
 fn no_replies(outcome: &Outcome) -> Option<String> {
-    let (total, errors) = (&outcome.total, &outcome.total.errors);
+    let total = &outcome.total;
+    let errors = &total.errors;
     if outcome.asked.kind == Kind::Idle {
         let opened = total.opened + total.idle_open + total.idle_closed;
         return (opened == 0).then(|| match errors.total() {

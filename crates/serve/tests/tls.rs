@@ -240,7 +240,7 @@ fn many_records_at_once_are_all_answered() {
 }
 
 #[test]
-fn a_peer_that_never_ends_its_handshake_is_cut_by_the_time_out() {
+fn an_unfinished_handshake_times_out() {
     let authority = Authority::new();
     authority.sign("server");
     let limits = Limits {
@@ -273,7 +273,7 @@ fn who_does_not_speak_tls_is_counted_and_closed() {
 }
 
 #[test]
-fn a_new_certificate_holds_for_new_connections_and_old_ones_go_on() {
+fn new_connections_get_the_new_certificate() {
     let authority = Authority::new();
     authority.sign("server");
     let running = start(
@@ -327,7 +327,7 @@ fn sessions_are_resumed_after_a_reload() {
 /// Otherwise an authority that was taken from the file would be trusted as long as its clients
 /// come back.
 #[test]
-fn a_reload_ends_sessions_of_clients_with_certificates() {
+fn a_reload_ends_sessions_with_client_certificates() {
     let authority = Authority::new();
     authority.sign("server");
     authority.sign("client");
@@ -404,7 +404,7 @@ fn clients_that_must_show_a_certificate_do_or_fail() {
 }
 
 #[test]
-fn each_client_is_shown_the_certificate_for_the_name_that_it_asks_for() {
+fn sni_picks_the_certificate() {
     let authority = Authority::new();
     authority.sign_for("first", &["one.test", "127.0.0.1"]);
     authority.sign_for("second", &["two.test", "*.two.test"]);

@@ -1,6 +1,6 @@
 //! The address of a fiber, for queues and operations.
 //!
-//! A cluster's queues are made of these, and a fiber's control block keeps its cluster alive. So the
+//! A cluster's queues are made of these, and a fiber's control block keeps its cluster alive. The
 //! type of the control block is known only above the cluster, in [`fiber`](crate::sched::fiber).
 
 use std::ptr::NonNull;

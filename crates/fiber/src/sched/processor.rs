@@ -87,7 +87,7 @@ pub(crate) enum Expiry {
 #[derive(Debug, Default)]
 pub(crate) struct Retiring {
     is_begun: Cell<bool>,
-    /// Shards of the registry that have been looked through for fibers that wait here and may leave.
+    /// Shards of the registry that were searched for fibers that wait here and may leave.
     pub(crate) parts_done: Cell<usize>,
 }
 

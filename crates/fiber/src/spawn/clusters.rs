@@ -30,8 +30,8 @@ impl ClusterHandle {
     /// because the caller waits until it has finished; a caller that is
     /// [cancelled](crate::Fiber::cancel) meanwhile cancels it, and goes on waiting.
     ///
-    /// If the runtime of the cluster is shut down and leaves the fiber behind, the caller waits for ever, as for any fiber that was left
-    /// behind.
+    /// If the runtime of the cluster is shut down and leaves the fiber behind, the caller waits for
+    /// ever, as for any fiber that was left behind.
     ///
     /// # Panics
     /// With the panic of `f`; or if no stack can be had, or the runtime of the cluster has been

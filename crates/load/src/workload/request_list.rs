@@ -143,7 +143,7 @@ mod tests {
         }
 
         #[test]
-        fn lines_of_the_formats_own_pieces_are_read_or_refused(
+        fn lines_of_own_pieces_are_read_or_refused(
             pieces in proptest::collection::vec(
                 prop_oneof![
                     Just("x - - "), Just("[10/Oct/2000:13:55:36 -0700]"), Just(" \""), Just("GET /a HTTP/1.1"),

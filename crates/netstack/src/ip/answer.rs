@@ -273,7 +273,8 @@ impl Interface {
         if header.dst.is_multicast() || header.src.is_unspecified() {
             return;
         }
-        let (src, dst) = (header.dst, header.src);
+        let src = header.dst;
+        let dst = header.src;
         let back = Back {
             src: src.into(),
             dst: dst.into(),

@@ -13,8 +13,8 @@
 //! nothing with those of other loops: a connection's segments come to the queue of its loop. The
 //! loop waits for frames, messages and the next timer with poll(2), and for nothing else.
 //!
-//! `event_loop` (the loop) · `connection` (one connection) · `retransmit_buffer` (bytes that were
-//! handed to TCP and are not acknowledged) · `figures` (counters of the shard).
+//! `event_loop` (the loop) · `connection` (one connection of it) · `retransmit_buffer` (bytes that
+//! were handed to TCP and are not acknowledged) · `figures` (the shard's counters).
 
 mod connection;
 mod event_loop;

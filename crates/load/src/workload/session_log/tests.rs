@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn texts_of_the_formats_own_pieces_are_read_or_refused(
+    fn texts_of_own_pieces_are_read_or_refused(
         pieces in proptest::collection::vec(
             prop_oneof![
                 Just("/a"), Just("/b"), Just("\n"), Just("\n\n"), Just(" "), Just("\t"), Just("#"),

@@ -48,34 +48,40 @@ pub(crate) fn gateway(text: &str) -> Result<IpAddr, String> {
 }
 
 impl NetstackChoice {
-    /// Finds what does not go together. What is missing, [`open`](Self::open) says.
+    /// Finds keys that are missing and values that do not go together.
     ///
     /// # Errors
     /// A sentence with what to change.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.device.is_none() || self.addresses.is_empty() {
-            return Ok(());
-        }
         self.interface().map(drop)
     }
 
     fn interface(&self) -> Result<InterfaceConfig, String> {
-        let device = self.device.clone();
+        let device = self.device.clone().ok_or_else(|| self.lacks("a device"))?;
+        if self.addresses.is_empty() {
+            return Err(self.lacks("an address"));
+        }
         let interface = InterfaceConfig {
-            device: device
-                .ok_or("--engine netstack needs a device: --engine netstack:device=tap:weft0")?,
+            device,
             addresses: self.addresses.clone(),
             gateways: self.gateways.clone(),
             mtu: self.mtu,
         };
-        if self.addresses.is_empty() {
-            return Err(
-                "--engine netstack needs an address: --engine netstack:address=10.9.0.2/24"
-                    .to_owned(),
-            );
-        }
         interface.check().map_err(|error| error.to_string())?;
         Ok(interface)
+    }
+
+    /// Says what is missing, with both required keys: those that were given, else examples.
+    fn lacks(&self, what: &str) -> String {
+        let device = self.device.as_ref();
+        let device = device.map_or("tap:weft0".to_owned(), ToString::to_string);
+        let address = match self.addresses.first() {
+            Some(own) => own.to_string(),
+            None => "10.9.0.2/24".to_owned(),
+        };
+        format!(
+            "--engine netstack needs {what}: --engine netstack:device={device},address={address}"
+        )
     }
 
     /// A warning if connections cannot come because the kernel answers for an address first. AF_XDP
@@ -262,9 +268,19 @@ mod tests {
     #[test]
     fn missing_keys_are_named_with_an_example() {
         choice(NETSTACK).check().unwrap();
-        let missing = |text: &str| choice(text).netstack.interface().unwrap_err();
-        assert!(missing("netstack").contains("needs a device"));
-        assert!(missing("netstack:device=tap:weft0").contains("needs an address"));
+        for (typed, why) in [
+            ("netstack", "needs a device"),
+            ("netstack:device=tap:w0", "needs an address"),
+            ("netstack:address=10.0.0.2/24", "needs a device"),
+        ] {
+            let said = choice(typed).check().unwrap_err();
+            assert!(said.contains(why), "{said}");
+            // What was typed stays, and what is shown works as it is.
+            let (_, shown) = said.rsplit_once("--engine ").unwrap();
+            choice(shown).check().unwrap();
+            let typed = typed.strip_prefix("netstack:").unwrap_or_default();
+            assert!(shown.contains(typed), "{said}");
+        }
         let why = choice(&format!("{NETSTACK},gateway=10.8.0.1")).check();
         let why = why.unwrap_err();
         assert!(why.contains("10.8.0.1"), "{why}");

@@ -52,9 +52,8 @@ pub(crate) fn read(
     if command_typed.as_deref() == Some("cache") {
         words.iter_mut().skip(2).for_each(cache::spell_out);
     }
-    let read = command().try_get_matches_from(words);
-    let mut matches =
-        read.map_err(|error| tips::with_tip(error, command_typed.as_deref().unwrap_or_default()))?;
+    let read = command().try_get_matches_from(&words);
+    let mut matches = read.map_err(|error| tips::with_tip(error, &words))?;
     let (name, mut matches) = matches.remove_subcommand().expect("clap demands a command");
     let matches = &mut matches;
     let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();

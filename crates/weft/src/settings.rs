@@ -40,8 +40,9 @@ pub(crate) trait Config: std::default::Default + 'static {
         setting.flag()
     }
 
-    /// New form of a setting that was moved, such as `fiber:io=epoll`; it is a value of `engine`.
-    fn moved(_name: &str) -> Option<&'static str> {
+    /// New form of a setting that was moved and of its value, such as `fiber:io=epoll`; it is a
+    /// value of `engine`.
+    fn moved(_name: &str, _typed: &str) -> Option<String> {
         None
     }
 

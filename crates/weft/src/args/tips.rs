@@ -2,6 +2,7 @@
 //!
 //! A tip of these tables replaces clap's guess from the spelling.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use clap::builder::StyledStr;
@@ -202,13 +203,16 @@ fn find(tips: Tips, typed: &str) -> Option<&'static str> {
 }
 
 /// The error with a tip, if there is one for what was typed behind this command.
-pub(super) fn with_tip(mut error: clap::Error, command: &str) -> clap::Error {
+pub(super) fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let command = words.get(1).and_then(|word| word.to_str());
+    let command = command.unwrap_or_default();
     drop_tip_about_values(&mut error);
     if let Some("-V" | "--version") = unknown(&error).as_deref() {
         return suggesting_only(error, "weft --version prints it");
     }
     if let "serve" | "cache" = command
-        && let Some(tip) = unknown(&error).as_deref().and_then(for_moved)
+        && let Some(flag) = unknown(&error)
+        && let Some(tip) = for_moved(&flag, words)
     {
         return suggesting_only(error, tip);
     }
@@ -251,10 +255,26 @@ fn drop_tip_about_values(error: &mut clap::Error) {
     }
 }
 
-/// Tip for a flag that became a key of `--engine`.
-fn for_moved(flag: &str) -> Option<String> {
-    let new = engine::moved(flag.strip_prefix("--")?)?;
+/// Tip for a flag that became a key of `--engine`, with the value that was typed for it.
+fn for_moved(flag: &str, words: &[OsString]) -> Option<String> {
+    let new = engine::moved(flag.strip_prefix("--")?, value_of(flag, words))?;
     Some(format!("{flag} is now part of --engine: --engine {new}"))
+}
+
+/// The value of a flag, as `--flag value` or `--flag=value`; "" if it has none.
+fn value_of<'a>(flag: &str, words: &'a [OsString]) -> &'a str {
+    let mut words = words.iter().map(|word| word.to_str().unwrap_or_default());
+    let value = words.find_map(|word| word.strip_prefix(flag).filter(|rest| is_end(rest)));
+    match value {
+        Some("") => words.next().unwrap_or_default(),
+        Some(value) => &value[1..],
+        None => "",
+    }
+}
+
+/// True if this is what can stand behind a whole flag in its word.
+fn is_end(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('=')
 }
 
 fn for_serve(error: clap::Error) -> clap::Error {
@@ -433,6 +453,23 @@ mod tests {
                     "{name}: {flag} is ours"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn tips_for_moved_flags_keep_the_value() {
+        for (line, tip) in [
+            ("serve --io uring", "--engine fiber:io=uring"),
+            ("serve site --io=uring -q", "--engine fiber:io=uring"),
+            ("cache --fibers 9", "--engine fiber:fibers=9"),
+            ("cache --io", "--engine fiber:io=auto|uring|epoll"),
+            ("serve --io --quiet", "--engine fiber:io=auto|uring|epoll"),
+        ] {
+            let words = ["weft"].into_iter().chain(line.split(' '));
+            let error = crate::args::read(words.map(Into::into)).err().unwrap();
+            let said = error.to_string();
+            let mut lines = said.lines();
+            assert!(lines.any(|line| line.ends_with(tip)), "{line}: {said}");
         }
     }
 

@@ -205,7 +205,7 @@ const ENGINES: &[Engine] = &[
             },
             Key {
                 name: "address",
-                values: "ADDR/LEN",
+                values: "ADDRESS/PREFIX",
                 default: "",
                 help: "required; an address that the kernel does not have, and the prefix length \
                        of its link; may be repeated",
@@ -216,7 +216,7 @@ const ENGINES: &[Engine] = &[
             },
             Key {
                 name: "gateway",
-                values: "ADDR",
+                values: "ADDRESS",
                 default: "",
                 help: "default gateway; may be given once for IPv4 and once for IPv6, where a \
                        router may also advertise itself",
@@ -251,6 +251,9 @@ const ENGINES: &[Engine] = &[
         ],
     },
 ];
+
+/// Keys that may be given several times, each time with another value.
+const REPEATABLE: [&str; 2] = ["address", "gateway"];
 
 const DISPATCHER: Key = Key {
     name: "dispatcher",
@@ -289,7 +292,10 @@ impl FromStr for EngineChoice {
 
     /// Reads `event` or `event:dispatcher=lap,accept=distributed`.
     fn from_str(text: &str) -> Result<EngineChoice, String> {
-        let (name, pairs) = text.split_once(':').unwrap_or((text, ""));
+        let (name, pairs) = match text.split_once(':') {
+            Some((name, pairs)) => (name, Some(pairs)),
+            None => (text, None),
+        };
         let engine = ENGINES.iter().find(|engine| engine.name == name);
         let engine = engine.ok_or_else(|| {
             let names = names().collect::<Vec<_>>().join(", ");
@@ -299,15 +305,28 @@ impl FromStr for EngineChoice {
             kind: engine.kind,
             ..EngineChoice::default()
         };
-        for pair in pairs.split(',').filter(|pair| !pair.is_empty()) {
-            engine.set(&mut choice, pair)?;
+        let Some(pairs) = pairs else {
+            return Ok(choice);
+        };
+        let mut given = Vec::new();
+        for (at, pair) in pairs.split(',').enumerate() {
+            if pair.trim().is_empty() {
+                let before = if at == 0 { ':' } else { ',' };
+                return Err(format!("a key is missing after '{before}'"));
+            }
+            let key = engine.set(&mut choice, pair)?;
+            if given.contains(&key) && !REPEATABLE.contains(&key) {
+                return Err(format!("{key} is given twice; keep one of them"));
+            }
+            given.push(key);
         }
         Ok(choice)
     }
 }
 
 impl Engine {
-    fn set(&self, choice: &mut EngineChoice, pair: &str) -> Result<(), String> {
+    /// Sets the key of a pair `KEY=VALUE`; returns the key.
+    fn set(&self, choice: &mut EngineChoice, pair: &str) -> Result<&'static str, String> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (name.trim(), value.trim());
         let Some(key) = self.keys.iter().find(|key| key.name == name) else {
@@ -324,7 +343,8 @@ impl Engine {
             let words = words.join(", ");
             return Err(format!("{name}: '{value}' is not one of {words}"));
         }
-        (key.set)(choice, value).map_err(|why| format!("{name}: {why}"))
+        (key.set)(choice, value).map_err(|why| format!("{name}: {why}"))?;
+        Ok(key.name)
     }
 }
 
@@ -359,29 +379,92 @@ pub(crate) fn write_manual(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{examples}")
 }
 
-/// Settings that became keys: old name and new form.
-const MOVED: &[(&str, &str)] = &[
-    ("io", "fiber:io=epoll"),
-    ("fibers", "fiber:fibers=N"),
-    ("dispatcher", "event:dispatcher=lap"),
-    ("rtsig-overflow", "event:dispatcher=rtsig-select"),
-    ("accept", "event:accept=distributed"),
-    ("multi-accept", "event:multi-accept=off"),
-    ("file-threads", "event:file-threads=off"),
-    ("stage-threads", "pipeline:read-threads=1,session-threads=4"),
-    ("stage-queue", "pipeline:queue=1024"),
-    ("stage-batch", "pipeline:batch=32"),
-    ("device", "netstack:device=tap:weft0"),
-    ("address", "netstack:address=10.9.0.2/24"),
-    ("gateway", "netstack:gateway=10.9.0.1"),
-    ("mtu", "netstack:mtu=1500"),
-    ("congestion", "netstack:congestion=newreno"),
+/// Settings that became keys: old name, engine and key.
+const MOVED: &[(&str, &str, &str)] = &[
+    ("io", "fiber", "io"),
+    ("fibers", "fiber", "fibers"),
+    ("dispatcher", "event", "dispatcher"),
+    ("accept", "event", "accept"),
+    ("multi-accept", "event", "multi-accept"),
+    ("file-threads", "event", "file-threads"),
+    ("stage-queue", "pipeline", "queue"),
+    ("stage-batch", "pipeline", "batch"),
+    ("device", "netstack", "device"),
+    ("address", "netstack", "address"),
+    ("gateway", "netstack", "gateway"),
+    ("mtu", "netstack", "mtu"),
+    ("congestion", "netstack", "congestion"),
 ];
 
-/// Form of `--engine` that took the place of the setting `name`.
-pub(crate) fn moved(name: &str) -> Option<&'static str> {
-    let row = MOVED.iter().find(|(old, _)| *old == name);
-    row.map(|(_, new)| *new)
+/// Value of `--engine` that says what `typed` said for the setting `name`, which became a key. A
+/// value that is missing or wrong shows as what may be written there.
+pub(crate) fn moved(name: &str, typed: &str) -> Option<String> {
+    match name {
+        "rtsig-overflow" => return Some(moved_overflow(typed)),
+        "stage-threads" => return Some(moved_stages(typed)),
+        _ => {}
+    }
+    let (_, name, key) = MOVED.iter().find(|(old, ..)| *old == name)?;
+    let engine = ENGINES.iter().find(|engine| engine.name == *name)?;
+    // The netstack does not start without these.
+    let mut keys = match engine.kind {
+        EngineKind::Netstack => vec!["device", "address"],
+        _ => Vec::new(),
+    };
+    if !keys.contains(key) {
+        keys.push(key);
+    }
+    let pair = |shown: &&str| {
+        let typed = if shown == key { typed } else { "" };
+        engine.pair(shown, typed)
+    };
+    let pairs = keys.iter().map(pair).collect::<Vec<_>>();
+    Some(format!("{}:{}", engine.name, pairs.join(",")))
+}
+
+fn moved_overflow(typed: &str) -> String {
+    let dispatcher = match typed {
+        "poll" => "rtsig",
+        "select" => "rtsig-select",
+        "signalfd" => "rtsig-signalfd",
+        _ => "rtsig|rtsig-select|rtsig-signalfd",
+    };
+    format!("event:dispatcher={dispatcher}")
+}
+
+/// The threads of each stage, which were `read=1,session=4,write=1`.
+fn moved_stages(typed: &str) -> String {
+    let pair = |pair: &str| {
+        let (stage, count) = pair.split_once('=')?;
+        let is_stage = ["read", "session", "write"].contains(&stage);
+        let is_right = is_stage && threads(count).is_ok();
+        is_right.then(|| format!("{stage}-threads={count}"))
+    };
+    let pairs = typed.split(',').map(pair).collect::<Option<Vec<_>>>();
+    let form = pairs.map(|pairs| format!("pipeline:{}", pairs.join(",")));
+    form.filter(|form| form.parse::<EngineChoice>().is_ok())
+        .unwrap_or_else(|| "pipeline:read-threads=N,session-threads=N,write-threads=N".to_owned())
+}
+
+impl Engine {
+    /// `KEY=VALUE` with this value, or with what may be written if it is missing or wrong.
+    fn pair(&self, key: &str, typed: &str) -> String {
+        let row = self.keys.iter().find(|row| row.name == key);
+        let values = row.map_or("", |row| row.values);
+        // The file has switches as booleans.
+        let typed = match (values, typed) {
+            ("on|off", "true") => "on",
+            ("on|off", "false") => "off",
+            _ => typed,
+        };
+        let pair = format!("{key}={typed}");
+        let set = self.set(&mut EngineChoice::default(), &pair);
+        if set.is_ok() && !typed.contains(',') {
+            pair
+        } else {
+            format!("{key}={values}")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -443,13 +526,113 @@ mod tests {
         }
     }
 
+    /// Seen: `event:dispatcher=lap,dispatcher=poll` took the last one, and `event:` was `event`.
     #[test]
-    fn a_moved_setting_is_a_key_now() {
-        for (old, new) in MOVED {
-            let new = new.replace("=N", "=9");
-            choice(&new);
+    fn repeated_and_missing_keys_are_refused() {
+        for (text, said) in [
+            (
+                "event:dispatcher=lap,dispatcher=poll",
+                "dispatcher is given twice; keep one of them",
+            ),
+            ("fiber:io=auto,fibers=2,io=auto", "io is given twice"),
+            ("event:", "a key is missing after ':'"),
+            ("event:,", "a key is missing after ':'"),
+            ("event:dispatcher=lap,", "a key is missing after ','"),
+        ] {
+            assert!(refusal(text).starts_with(said), "{text}: {}", refusal(text));
+        }
+        let two = choice("netstack:address=10.9.0.2/24,address=fd00:9::2/64");
+        assert_eq!(two.netstack.addresses.len(), 2);
+    }
+
+    /// Seen: `--io uring` led to `fiber:io=epoll`, and `--device X` to a form that did not start.
+    /// Cause: each tip was a fixed text. Cure: it is made of what was typed.
+    #[test]
+    fn tips_for_moved_settings_keep_the_value() {
+        for (old, typed, new) in [
+            ("io", "uring", "fiber:io=uring"),
+            ("fibers", "9", "fiber:fibers=9"),
+            ("dispatcher", "poll", "event:dispatcher=poll"),
+            ("rtsig-overflow", "poll", "event:dispatcher=rtsig"),
+            (
+                "rtsig-overflow",
+                "signalfd",
+                "event:dispatcher=rtsig-signalfd",
+            ),
+            ("accept", "own", "event:accept=own"),
+            ("multi-accept", "on", "event:multi-accept=on"),
+            ("multi-accept", "false", "event:multi-accept=off"),
+            ("file-threads", "off", "event:file-threads=off"),
+            (
+                "stage-threads",
+                "read=1,session=4,write=2",
+                "pipeline:read-threads=1,session-threads=4,write-threads=2",
+            ),
+            ("stage-queue", "7", "pipeline:queue=7"),
+            ("stage-batch", "7", "pipeline:batch=7"),
+            (
+                "device",
+                "packet:eth0",
+                "netstack:device=packet:eth0,address=ADDRESS/PREFIX",
+            ),
+            (
+                "address",
+                "10.8.0.2/16",
+                "netstack:device=KIND:NAME,address=10.8.0.2/16",
+            ),
+            (
+                "gateway",
+                "10.9.0.1",
+                "netstack:device=KIND:NAME,address=ADDRESS/PREFIX,gateway=10.9.0.1",
+            ),
+            (
+                "mtu",
+                "1400",
+                "netstack:device=KIND:NAME,address=ADDRESS/PREFIX,mtu=1400",
+            ),
+            (
+                "congestion",
+                "newreno",
+                "netstack:device=KIND:NAME,address=ADDRESS/PREFIX,congestion=newreno",
+            ),
+        ] {
+            let tip = moved(old, typed).unwrap();
+            assert_eq!(tip, new);
+            let pasted = tip.replace("KIND:NAME", "tap:w0");
+            let pasted = pasted.replace("ADDRESS/PREFIX", "10.9.0.2/24");
+            choice(&pasted).check().unwrap();
             assert!(crate::settings::find::<crate::command::serve::ServeConfig>(old).is_none());
         }
+    }
+
+    #[test]
+    fn tips_without_a_value_show_what_to_write() {
+        for (old, typed, new) in [
+            ("io", "", "fiber:io=auto|uring|epoll"),
+            ("io", "kqueue", "fiber:io=auto|uring|epoll"),
+            ("fibers", "site", "fiber:fibers=N"),
+            (
+                "rtsig-overflow",
+                "",
+                "event:dispatcher=rtsig|rtsig-select|rtsig-signalfd",
+            ),
+            (
+                "stage-threads",
+                "4",
+                "pipeline:read-threads=N,session-threads=N,write-threads=N",
+            ),
+            (
+                "device",
+                "",
+                "netstack:device=KIND:NAME,address=ADDRESS/PREFIX",
+            ),
+        ] {
+            assert_eq!(moved(old, typed).unwrap(), new);
+        }
+        for (old, ..) in MOVED {
+            assert!(moved(old, "").is_some_and(|tip| tip.contains('=')));
+        }
+        assert_eq!(moved("listen", "80"), None);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Reader<'_> {
         value: &Value<'_>,
         layer: &mut Layer,
     ) -> Result<(), Mistake> {
-        let setting = self.setting::<C>(key)?;
+        let setting = self.setting::<C>(key, value)?;
         let said = self.said(setting, key, value)?;
         if layer.insert(setting.name, said).is_none() {
             return Ok(());
@@ -79,18 +79,23 @@ impl Reader<'_> {
     }
 
     /// The setting of a key, which may also be the name of a setting's table.
-    fn setting<C: Config>(&self, key: &Key<'_>) -> Result<&'static Setting<C>, Mistake> {
+    fn setting<C: Config>(
+        &self,
+        key: &Key<'_>,
+        value: &Value<'_>,
+    ) -> Result<&'static Setting<C>, Mistake> {
         let name = key.get_ref().as_ref();
         let mut settings = rows::<C>();
         let found = settings.find(|setting| setting.key() == name || setting.table == Some(name));
         let why = match found {
             Some(setting) if setting.is_for_file() => return Ok(setting),
             Some(_) => format!("'{name}' cannot be set in a file; use the flag --{name}"),
-            None if C::moved(&name.replace('_', "-")).is_some() => {
-                let new = C::moved(&name.replace('_', "-")).unwrap_or_default();
-                format!("'{name}' is now part of engine: engine = \"{new}\"")
-            }
             None => {
+                let typed = self.scalar(name, value).unwrap_or_default();
+                if let Some(new) = C::moved(&name.replace('_', "-"), &typed) {
+                    let why = format!("'{name}' is now part of engine: engine = \"{new}\"");
+                    return Err(self.wrong(key.span().start, &why));
+                }
                 let near = nearest(name, keys::<C>());
                 let near = near.map(|near| format!("did you mean '{near}'?"));
                 let advice = our_key_for(name).map(str::to_owned).or(near);

@@ -204,11 +204,15 @@ fn without(layer: &Layer, name: &'static str, at: usize) -> (Layer, SettingText)
 }
 
 /// The layer of the environment, and a warning for each `WEFT_` variable that is no setting.
+///
+/// # Errors
+/// A line for each variable whose setting was moved, or whose value is no text.
 pub(crate) fn environment<C: Config>(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<(Layer, Vec<String>), String> {
     let mut layer = Layer::new();
     let mut warnings = Vec::new();
+    let mut mistakes = Vec::new();
     for (variable, text) in variables {
         let Some(variable) = variable.to_str().filter(|name| name.starts_with("WEFT_")) else {
             continue;
@@ -217,10 +221,12 @@ pub(crate) fn environment<C: Config>(
             let name = variable["WEFT_".len()..]
                 .to_ascii_lowercase()
                 .replace('_', "-");
-            if let Some(new) = C::moved(&name) {
-                warnings.push(format!(
-                    "{variable} is now part of WEFT_ENGINE: WEFT_ENGINE={new}"
-                ));
+            if let Some(new) = C::moved(&name, text.to_str().unwrap_or_default()) {
+                // An empty variable says nothing.
+                if !text.is_empty() {
+                    let why = format!("{variable} is now part of WEFT_ENGINE: WEFT_ENGINE={new}");
+                    mistakes.push(Mistake::new(why));
+                }
                 continue;
             }
             let near = nearest(variable, rows::<C>().map(Setting::env));
@@ -230,9 +236,11 @@ pub(crate) fn environment<C: Config>(
             ));
             continue;
         };
-        let text = text
-            .to_str()
-            .ok_or_else(|| format!("{variable}: its value is not UTF-8"))?;
+        let Some(text) = text.to_str() else {
+            let why = format!("{variable}: its value is not UTF-8");
+            mistakes.push(Mistake::new(why));
+            continue;
+        };
         // systemd units and shells cannot always unset; an empty variable says nothing.
         if !text.is_empty() {
             let texts = split(setting, text).into_iter();
@@ -240,7 +248,7 @@ pub(crate) fn environment<C: Config>(
             layer.insert(setting.name, said.collect());
         }
     }
-    Ok((layer, warnings))
+    none_of(mistakes).map(|()| (layer, warnings))
 }
 
 fn split<'a, C>(setting: &Setting<C>, text: &'a str) -> Vec<&'a str> {
@@ -451,11 +459,18 @@ mod tests {
     fn a_moved_setting_names_its_new_form() {
         let why = toml("io = 'epoll'").unwrap_err();
         assert!(why.contains("engine = \"fiber:io=epoll\""), "{why}");
-        let (_, warnings) = env(&[("WEFT_STAGE_QUEUE", "9")]);
-        assert!(
-            warnings[0].contains("WEFT_ENGINE=pipeline:queue="),
-            "{warnings:?}"
+        let why = toml("multi_accept = false").unwrap_err();
+        assert!(why.contains("engine = \"event:multi-accept=off\""), "{why}");
+        // Seen: `WEFT_IO=epoll` was only warned of, and the server ran with other settings.
+        let old = [("WEFT_STAGE_QUEUE", "9"), ("WEFT_IO", "epoll")];
+        let old = old.map(|(name, text)| (name.into(), text.into()));
+        let why = environment::<ServeConfig>(old.into_iter()).unwrap_err();
+        assert_eq!(
+            why,
+            "WEFT_STAGE_QUEUE is now part of WEFT_ENGINE: WEFT_ENGINE=pipeline:queue=9\n\
+             WEFT_IO is now part of WEFT_ENGINE: WEFT_ENGINE=fiber:io=epoll"
         );
+        assert_eq!(env(&[("WEFT_IO", "")]), (Layer::new(), Vec::new()));
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
     );
     refused(
         "cache --io uring",
-        "--io is now part of --engine: --engine fiber:io=epoll",
+        "--io is now part of --engine: --engine fiber:io=uring",
     );
     refused(
         "serve --engine event:io=uring",

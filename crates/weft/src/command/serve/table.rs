@@ -86,8 +86,8 @@ impl Config for ServeConfig {
     ];
     const HAS_FILE: bool = true;
 
-    fn moved(name: &str) -> Option<&'static str> {
-        engine::moved(name)
+    fn moved(name: &str, typed: &str) -> Option<String> {
+        engine::moved(name, typed)
     }
 
     fn conclude(&mut self, said: &Layer) {

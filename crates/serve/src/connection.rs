@@ -30,7 +30,8 @@
 //!                           │                   │
 //!                           ├─▶ Turn ───────────┤ it filled the outbox
 //!                           ├─▶ Work ▶ Working ─┘ it must do what may block
-//!                           │                  it refused the peer, which may still be sending
+//!                           │
+//!                           │ it refused the peer, which may still be sending
 //!                           ├─▶ Finish ▶ Discard ─▶ Close
 //!                           │     ▲         │  ▲      ▲
 //!                           │     │         ▼  │      │

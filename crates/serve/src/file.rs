@@ -176,7 +176,7 @@ pub(crate) const COPIED_PIECE_LEN: u64 = 64 * 1024;
 /// milliseconds after the disk was done. Reads that wait for their turn hold no buffer.
 static DIRECT_READS: Semaphore = Semaphore::new(32);
 
-/// Longest wait for a place among them. A disk may hang.
+/// Longest wait for a turn among them. A disk may hang.
 const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use session::{Now, Session};
 
 use crate::metrics::MetricsWriter;
 
-/// A session that is out at work. It is the engine's to run wherever blocking is allowed; if the
+/// A session that is handed out for work. The engine runs it wherever blocking is allowed; if the
 /// connection ends meanwhile, the job may be dropped as well as brought back.
 pub(crate) struct Job<S> {
     pub(crate) session: S,
@@ -118,7 +118,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Reserves a place in the line, for a caller that wants back what it cannot hand over.
+    /// Reserves space in the queue, for a caller that wants back what it cannot hand over.
     ///
     /// # Errors
     /// As [`hand_over`](Jobs::hand_over).

@@ -180,8 +180,8 @@ mod tests {
         }
         let flags = rustix::fs::fcntl_getfl(&near).unwrap();
         assert!(!flags.contains(OFlags::NONBLOCK), "others share it");
-        let mut room = vec![0; 1 << 20];
-        let _ = far.read(&mut room).unwrap();
+        let mut buffer = vec![0; 1 << 20];
+        let _ = far.read(&mut buffer).unwrap();
         messages.write(near.as_fd(), "it goes on\n");
         assert_eq!(dropped(), 3);
         drop(near);

@@ -230,7 +230,7 @@ fn blocked_pipe_drops_lines() {
     let world = open_at(tempfile::tempdir().unwrap(), path, &options);
 
     let line = [b"x".repeat(99), b"\n".to_vec()].concat();
-    // A write that waited for room in the pipe would wait for ever.
+    // A write that waited for space in the pipe would wait for ever.
     let mut sent = 0;
     while world.log.lines_dropped() < 1000 {
         world.log.write(&line);

@@ -36,9 +36,9 @@ pub(super) struct Linger {
     /// Number of bytes discarded.
     len: u64,
     /// Time of the last input that counted, or of the beginning.
-    heard: Instant,
+    last_input_at: Instant,
     /// Input keeps the connection open until then.
-    hears_until: Instant,
+    extends_until: Instant,
     /// The end, whatever the peer does.
     until: Instant,
 }
@@ -56,7 +56,7 @@ impl Linger {
             Closed::TimedOut(_) => LINGER_IDLE,
             _ => LINGER_TIMEOUT,
         };
-        let hears_for = if is_draining {
+        let extends_for = if is_draining {
             LINGER_DRAIN_TIMEOUT
         } else {
             timeout
@@ -65,8 +65,8 @@ impl Linger {
             Box::new(Linger {
                 shared: Arc::clone(shared),
                 len: 0,
-                heard: now,
-                hears_until: now + hears_for,
+                last_input_at: now,
+                extends_until: now + extends_for,
                 until: now + timeout,
             })
         })
@@ -79,12 +79,12 @@ impl Linger {
         } else {
             LINGER_IDLE
         };
-        self.until.min(self.heard + patience)
+        self.until.min(self.last_input_at + patience)
     }
 
     /// True if input still keeps the connection open.
-    pub(super) fn hears(&self, now: Instant) -> bool {
-        now < self.hears_until
+    pub(super) fn is_extended_by_input(&self, now: Instant) -> bool {
+        now < self.extends_until
     }
 
     /// True if the longest time is over.
@@ -94,14 +94,14 @@ impl Linger {
 
     /// Begins another wait: the peer was silent for long enough, but takes its time to read.
     pub(super) fn wait_again(&mut self, now: Instant) {
-        self.heard = now;
+        self.last_input_at = now;
     }
 
     /// Counts input that was discarded; `false` if it was too much.
     pub(super) fn discard(&mut self, len: usize, now: Instant) -> bool {
         self.len += len as u64;
-        if self.hears(now) {
-            self.heard = now;
+        if self.is_extended_by_input(now) {
+            self.last_input_at = now;
         }
         self.len < LINGER_LEN_MAX
     }
@@ -109,7 +109,7 @@ impl Linger {
     /// Shortens the wait, because the server has begun to drain: to that of an idle connection if
     /// the peer is silent, and to a few round trips if it goes on sending.
     pub(super) fn shorten(&mut self, now: Instant) {
-        self.hears_until = self.hears_until.min(now + LINGER_DRAIN_TIMEOUT);
+        self.extends_until = self.extends_until.min(now + LINGER_DRAIN_TIMEOUT);
     }
 }
 

@@ -27,7 +27,7 @@ use crate::shared::{DRAINING, SERVING, Shared};
 /// One connection. See the [module page](super).
 pub(crate) struct Machine<S> {
     shared: Arc<Shared>,
-    /// `None` before it is opened, while it is out at work, and after the end.
+    /// `None` before it is opened, while it is handed out for work, and after the end.
     session: Option<S>,
     /// `None` without TLS, and while records are opened.
     tls: Option<Box<TlsConnection>>,
@@ -282,7 +282,7 @@ impl<S: Session> Machine<S> {
         self.shared.counters.worked();
         let session = self.session.take();
         Job {
-            session: session.expect("it is at home until it works"),
+            session: session.expect("the machine owns it until it works"),
             waits,
         }
     }
@@ -671,8 +671,9 @@ impl<S: Session> Machine<S> {
             Err(error) => return self.handle_error(&error, now),
         };
         if let State::CheckQueues(closed) = self.state {
-            let hears = (self.linger.as_ref()).is_none_or(|linger| linger.hears(now.monotonic));
-            let is_in_use = queues.unsent > 0 || (queues.unread > 0 && hears);
+            let is_extended = (self.linger.as_ref())
+                .is_none_or(|linger| linger.is_extended_by_input(now.monotonic));
+            let is_in_use = queues.unsent > 0 || (queues.unread > 0 && is_extended);
             self.state = match &mut self.linger {
                 None if is_in_use => State::Finish(closed),
                 Some(linger) if is_in_use && !linger.is_over(now.monotonic) => {
@@ -722,7 +723,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Announces a drain to the session, if it is at home and goes on.
+    /// Announces a drain to the session, if the machine owns it and the conversation goes on.
     fn announce_drain(&mut self, now: Now) {
         if self.drain == Drain::Pending && self.is_idle() {
             self.add_sending(now);

@@ -25,7 +25,7 @@ pub(crate) trait Opens<S>: Fn(Opening<'_>) -> S + Send + Sync + 'static {}
 
 impl<S, O: Fn(Opening<'_>) -> S + Send + Sync + 'static> Opens<S> for O {}
 
-/// Lets connections in, or says what those are told for which there is no space.
+/// Admits connections, or returns the refusal for those beyond the limit.
 pub(crate) struct Admission<O> {
     pub(crate) shared: Arc<Shared>,
     open: O,
@@ -75,14 +75,14 @@ impl<O> Admission<O> {
         Err(line)
     }
 
-    /// A connection that was one too many has been told so.
+    /// Counts a connection that was sent the refusal.
     pub(crate) fn refused(&self) {
-        self.dismiss();
+        self.release();
         self.shared.counters.closed(Closed::Refused);
     }
 
-    /// A connection that was admitted has ended.
-    pub(crate) fn dismiss(&self) {
+    /// Counts the end of a connection that was admitted.
+    pub(crate) fn release(&self) {
         if self.shared.limits.refusal.is_some() {
             self.admitted.fetch_sub(1, Ordering::Relaxed);
         }

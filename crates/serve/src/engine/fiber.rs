@@ -136,7 +136,7 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
         });
         if !goes_on {
             self.serving = None;
-            self.pool.admission.dismiss();
+            self.pool.admission.release();
         }
         goes_on
     }

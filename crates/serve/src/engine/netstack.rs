@@ -2,11 +2,11 @@
 //! a socket.
 //!
 //! ```text
-//!                    ┌──────────────────── one loop ─────────────────────┐
-//!  device ─ frames ─▶│ shard: TCP ─▶ connections: machines ─▶ retransmit buffers   │◀─ messages ─ threads that
-//!         ◀─ frames ─│      ▲                                     │      │     work and read
-//!                    │      └── asks for the bytes of a segment ──┘      │
-//!                    └───────────────────────────────────────────────────┘
+//!                    ┌────────────────────────── one loop ──────────────────────────┐
+//!  device ─ frames ─▶│ shard: TCP ─▶ connections: machines ─▶ retransmit buffers    │◀─ messages ─ threads
+//!         ◀─ frames ─│      ▲                                         │             │   that work and read
+//!                    │      └─── asks for the bytes of a segment ─────┘             │
+//!                    └──────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! Each loop is a kernel thread with a queue of the device and a shard of the host, which share

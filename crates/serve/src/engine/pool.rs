@@ -170,7 +170,7 @@ impl<L, O> AcceptPool<L, O> {
             self.points.len() * SPARE_MIN
         };
         for index in (0..self.points.len()).cycle().take(wanted) {
-            if !self.take_place() {
+            if !self.take_slot() {
                 break;
             }
             self.add(index, &spawn)?;
@@ -179,14 +179,14 @@ impl<L, O> AcceptPool<L, O> {
     }
 
     /// Counts one more worker in; `false` if there are as many as there may be.
-    fn take_place(&self) -> bool {
+    fn take_slot(&self) -> bool {
         let set = Ordering::Relaxed;
         let fetch = Ordering::Relaxed;
         let more = |total| (total < self.total_max).then_some(total + 1);
         self.total.fetch_update(set, fetch, more).is_ok()
     }
 
-    /// Adds a worker, which has a place, to a point.
+    /// Adds a worker, which has a slot, to a point.
     fn add(&self, index: usize, spawn: impl Fn(usize) -> io::Result<()>) -> io::Result<()> {
         self.point(index).idle.fetch_add(1, Ordering::Relaxed);
         spawn(index).inspect_err(|_| self.give_up(index))
@@ -258,7 +258,7 @@ impl<L, O> AcceptPool<L, O> {
     /// until a connection ends.
     fn add_spare(&self, index: usize, count: usize, spawn: impl Fn(usize) -> io::Result<()>) {
         for _ in 0..count {
-            if !self.take_place() || self.add(index, &spawn).is_err() {
+            if !self.take_slot() || self.add(index, &spawn).is_err() {
                 break;
             }
         }

@@ -49,7 +49,7 @@ pub(crate) fn start<S: Session + 'static, O: Opens<S>>(start: Start<O>) -> io::R
 
 /// Gives a connection that was accepted a thread, unless it is refused.
 fn begin<S: Session + 'static, O: Opens<S>>(engine: &Arc<EngineContext<O>>, accepted: Accepted) {
-    let Some((accepted, machine)) = engine.welcome(accepted, clock::now()) else {
+    let Some((accepted, machine)) = engine.admit(accepted, clock::now()) else {
         return;
     };
     let mut connection = Connection {

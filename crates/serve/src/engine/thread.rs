@@ -16,7 +16,7 @@ use crate::blocking::converse;
 use crate::listen::Bound;
 use crate::stream::ThreadStream;
 
-/// A kernel thread costs some 20 KiB and a place in the scheduler; beyond these, fibers are the
+/// A kernel thread costs some 20 KiB and an entry in the scheduler; beyond these, fibers are the
 /// answer.
 pub const THREADS_MAX: usize = 8192;
 
@@ -50,17 +50,22 @@ fn spawn<S: Session + 'static, O: Opens<S>>(
     let pool = Arc::clone(pool);
     let builder = thread::Builder::new().name("connection".into());
     let builder = builder.stack_size(STACK_SIZE);
-    builder.spawn(move || carry(&pool, point)).map(drop)
+    builder
+        .spawn(move || serve_connections(&pool, point))
+        .map(drop)
 }
 
 /// A kernel thread's life: accept, serve, and again.
-fn carry<S: Session + 'static, O: Opens<S>>(pool: &Arc<AcceptPool<Listener, O>>, point: usize) {
+fn serve_connections<S: Session + 'static, O: Opens<S>>(
+    pool: &Arc<AcceptPool<Listener, O>>,
+    point: usize,
+) {
     while let Some(stream) = pool.accept(point, Listener::accept) {
         if pool.admit(point, &stream, |point| spawn(pool, point)) {
             let mut serving = Serving::begin(pool, point, stream);
             serving.guard(|driver| converse(driver, serving::open(pool, point)));
             drop(serving);
-            pool.admission.dismiss();
+            pool.admission.release();
         }
         if !pool.is_to_stay(point) {
             return;

@@ -25,9 +25,9 @@ fn asked_of_kernel(port: u16) -> io::Result<bool> {
     for family in [libc::AF_INET, libc::AF_INET6] {
         rustix::net::send(&socket, &request(family as u8, port), SendFlags::empty())?;
         // An answer is there when the request was taken. It is whole, or what fits says enough.
-        let mut room = [0; 4096];
-        let (len, _) = rustix::net::recv(&socket, &mut room[..], RecvFlags::empty())?;
-        match kind_of(&room[..len]) {
+        let mut buffer = [0; 4096];
+        let (len, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+        match kind_of(&buffer[..len]) {
             Some(SOCK_DIAG_BY_FAMILY) => return Ok(true),
             Some(NLMSG_DONE) => {}
             _ => return Err(Errno::PROTO.into()),

@@ -144,8 +144,8 @@ fn advice_on_an_address_given_twice() {
 /// Sends a descriptor through a Unix socket: in transit, it belongs to no process.
 pub(super) fn send_away(descriptor: impl AsFd) -> [UnixStream; 2] {
     let (one, other) = UnixStream::pair().unwrap();
-    let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut message = rustix::net::SendAncillaryBuffer::new(&mut room);
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = rustix::net::SendAncillaryBuffer::new(&mut space);
     let fds = [descriptor.as_fd()];
     assert!(message.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
     let bytes = [io::IoSlice::new(b"x")];

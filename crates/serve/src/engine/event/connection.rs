@@ -102,7 +102,7 @@ impl<S: Session + 'static> Connection<S> {
                 let LoopContext {
                     inbox, jobs, now, ..
                 } = context;
-                if let Err(error) = inbox.work(jobs, watch.name, job, *now) {
+                if let Err(error) = inbox.work(jobs, watch.token, job, *now) {
                     machine.handle_error(&error, *now);
                 }
             }
@@ -116,7 +116,7 @@ impl<S: Session + 'static> Connection<S> {
                 let LoopContext {
                     inbox, jobs, now, ..
                 } = context;
-                let slow = |read: DiskRead| inbox.read(jobs, watch.name, read);
+                let slow = |read: DiskRead| inbox.read(jobs, watch.token, read);
                 let slow = context.has_file_threads.then_some(slow);
                 return output(machine, socket, now, long_until, slow);
             }

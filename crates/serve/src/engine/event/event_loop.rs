@@ -1,5 +1,5 @@
-//! One loop: a kernel thread that waits for whatever comes next, and goes on with the connections
-//! that it is for.
+//! One loop: a kernel thread that waits for the next event and drives the connections that it is
+//! for.
 //!
 //! ```text
 //!  ┌▶ wait ──▶ reports ──▶ news of the server ──▶ messages ──▶ turns ──▶ timers ──▶ accept ─┐
@@ -111,9 +111,12 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         self.context.begin_turn();
     }
 
-    /// For how long nothing happens unless something is reported.
+    /// Time until the loop has something to do without a report; `None` if it never has.
     fn patience(&self) -> Option<Duration> {
-        if self.poller.turns() > 0 || self.acceptor.has_some() || !self.distributed.is_empty() {
+        if self.poller.run_queue_len() > 0
+            || self.acceptor.has_some()
+            || !self.distributed.is_empty()
+        {
             return Some(Duration::ZERO);
         }
         let next = [self.poller.next_expiry(), self.acceptor.wakes_at()]
@@ -127,7 +130,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     fn check_server_state(&mut self) {
         if self.engine.connection_limit.is_closing() && !self.acceptor.is_closed() {
             if let Some(accepted) = self.acceptor.close(self.poller.dispatcher()) {
-                self.let_in(accepted);
+                self.admit_accepted(accepted);
             }
             self.engine.connection_limit.note_closed();
         }
@@ -135,8 +138,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         if state == mem::replace(&mut self.server_state, state) {
             return;
         }
-        let places: Vec<_> = self.connections.iter().map(|(at, _)| at).collect();
-        for at in places {
+        let slots: Vec<_> = self.connections.iter().map(|(at, _)| at).collect();
+        for at in slots {
             self.resume_with(at, |connection, now| {
                 connection.machine.handle_server_state(state, now)
             });
@@ -146,9 +149,9 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     fn handle_reports(&mut self) {
         while let Some(Ready { token, readiness }) = self.poller.next_report() {
             match token.0 {
-                name @ FIRST_LISTENER.. => self.acceptor.set_ready(name),
-                name => {
-                    let Some(at) = slot_of(&mut self.connections, name) else {
+                token @ FIRST_LISTENER.. => self.acceptor.set_ready(token),
+                token => {
+                    let Some(at) = slot_of(&mut self.connections, token) else {
                         continue; // It has ended in this turn.
                     };
                     let connection = &mut self.connections[at];
@@ -172,8 +175,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         for message in messages.drain(..) {
             match message {
                 Message::Accepted(accepted) => self.distributed.push_back(accepted),
-                Message::Worked(name, job) => {
-                    let Some(at) = slot_of(&mut self.connections, name) else {
+                Message::Worked(token, job) => {
+                    let Some(at) = slot_of(&mut self.connections, token) else {
                         // The connection was cut meanwhile.
                         drop_session(job);
                         continue;
@@ -185,8 +188,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
                         None => self.end(at, Closed::Error),
                     }
                 }
-                Message::Read(name, piece) => {
-                    let Some(at) = slot_of(&mut self.connections, name) else {
+                Message::Read(token, piece) => {
+                    let Some(at) = slot_of(&mut self.connections, token) else {
                         continue;
                     };
                     self.resume_with(at, |connection, now| {
@@ -202,7 +205,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
 
     /// A turn for each that waits for one now, or for as many as there is time for.
     fn run_queued(&mut self) {
-        for _ in 0..self.poller.turns() {
+        for _ in 0..self.poller.run_queue_len() {
             if let Some(at) = self.poller.take_turn(&mut self.connections) {
                 self.resume(at);
             }
@@ -226,13 +229,13 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         }
     }
 
-    /// Goes on with a connection until it waits, and sees to it that it is heard of then.
+    /// Drives a connection until it waits, then registers the event that it waits for.
     #[inline]
     fn resume(&mut self, at: usize) {
         self.resume_with(at, |_, _| ());
     }
 
-    /// Tells a connection something, and goes on with it.
+    /// Gives a connection an event, then drives it.
     #[inline]
     fn resume_with(&mut self, at: usize, event: impl FnOnce(&mut Connection<S>, Now)) {
         let connection = &mut self.connections[at];
@@ -243,7 +246,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         }));
         // A session that panics is our mistake, and ends this connection only: the hook has
         // reported it.
-        let is_heard_of = match driven.unwrap_or(Wait::End(Closed::Error)) {
+        let is_watched = match driven.unwrap_or(Wait::End(Closed::Error)) {
             Wait::Input { until } => {
                 self.arm(at, until);
                 self.watch(at, Interest::READ)
@@ -251,12 +254,12 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
             Wait::Writable { until } => {
                 self.arm(at, until);
                 let was_watched = self.connections[at].watch.is_watched();
-                let is_heard_of = self.watch(at, Interest::WRITE);
-                if !was_watched && self.poller.misses_room() {
+                let is_watched = self.watch(at, Interest::WRITE);
+                if !was_watched && self.poller.misses_space() {
                     self.connections[at].socket.try_again();
                     self.queue(at);
                 }
-                is_heard_of
+                is_watched
             }
             Wait::Time { until } => {
                 self.arm(at, until);
@@ -270,8 +273,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
             Wait::End(closed) => return self.end(at, closed),
         };
         // The kernel has no memory to watch it: better an end that is counted than a connection
-        // that is never heard of.
-        if is_heard_of.is_err() {
+        // that is never woken.
+        if is_watched.is_err() {
             self.end(at, Closed::Error);
         }
     }
@@ -295,14 +298,14 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     }
 }
 
-// ---- how connections come and leave
+// ---- beginning and end of connections
 
 impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     /// Begins to serve those that were distributed to this loop, and takes what has come to the
     /// listeners, as far as there is time.
     fn accept(&mut self) {
         self.context.update_clock();
-        self.welcome_distributed();
+        self.admit_distributed();
         let now = self.context.now.monotonic;
         self.acceptor.begin_turn(now, self.poller.dispatcher());
         loop {
@@ -311,7 +314,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
             let next = (self.acceptor).next(now, dispatcher, &self.engine.admission);
             let Some(accepted) = next else { break };
             match self.inboxes.place_for_one_of(self.number) {
-                own if own == self.number => self.let_in(accepted),
+                own if own == self.number => self.admit_accepted(accepted),
                 other => {
                     self.own.counters.passed_on.add(1);
                     self.inboxes.distribute(other, accepted);
@@ -321,10 +324,10 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         }
     }
 
-    fn welcome_distributed(&mut self) {
+    fn admit_distributed(&mut self) {
         let until = self.context.now.monotonic + SHARE_OF_TURN;
         while let Some(accepted) = self.distributed.pop_front() {
-            self.welcome(accepted);
+            self.admit(accepted);
             if self.context.update_clock().monotonic >= until {
                 break;
             }
@@ -332,30 +335,30 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     }
 
     /// Begins to serve a connection that this loop has accepted.
-    fn let_in(&mut self, accepted: Accepted) {
+    fn admit_accepted(&mut self, accepted: Accepted) {
         self.own.open.fetch_add(1, Ordering::Relaxed);
-        self.welcome(accepted);
+        self.admit(accepted);
     }
 
     /// Begins to serve a connection that is counted as this loop's, unless there is no space for
     /// it.
-    fn welcome(&mut self, accepted: Accepted) {
+    fn admit(&mut self, accepted: Accepted) {
         let now = self.context.now;
-        let Some((accepted, mut machine)) = self.engine.welcome(accepted, now) else {
+        let Some((accepted, mut machine)) = self.engine.admit(accepted, now) else {
             self.own.open.fetch_sub(1, Ordering::Relaxed);
             return;
         };
         machine.handle_server_state(self.server_state, now);
-        let place = self.connections.vacant_entry();
-        let at = place.key();
-        place.insert(Box::new(Connection {
+        let slot = self.connections.vacant_entry();
+        let at = slot.key();
+        slot.insert(Box::new(Connection {
             machine,
             socket: Socket::new(accepted.socket, self.poller.trusts_short_reads()),
             // Its long work is put off like that of others.
             waits: Wait::Thread,
             peer: accepted.peer,
             listener: accepted.listener,
-            watch: self.poller.meet(at),
+            watch: self.poller.register(at),
         }));
         self.own.counters.accepted.add(1);
         self.resume(at);
@@ -365,7 +368,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     fn end(&mut self, at: usize, closed: Closed) {
         let connection = self.connections.remove(at);
         self.poller
-            .forget(&connection.watch, connection.socket.as_fd());
+            .deregister_closing(&connection.watch, connection.socket.as_fd());
         self.own.open.fetch_sub(1, Ordering::Relaxed);
         self.engine.end(connection, closed);
     }

@@ -69,7 +69,7 @@ pub(super) struct EventLoop<S, O, D> {
     context: LoopContext<S>,
     buffer_pool: BufferPool,
     /// Run queue.
-    turns: VecDeque<FlowId>,
+    run_queue: VecDeque<FlowId>,
     timers: TimerWheel,
     /// Origin of the netstack's time.
     start: Instant,
@@ -173,7 +173,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             context,
             messages: Vec::new(),
             buffer_pool: BufferPool::default(),
-            turns: VecDeque::new(),
+            run_queue: VecDeque::new(),
             timers: TimerWheel::new(),
             start,
             ports,
@@ -270,7 +270,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
 
     /// For how long nothing happens unless a frame or a message comes.
     pub(super) fn patience(&mut self) -> Duration {
-        if self.has_more_frames || self.has_more_to_accept || !self.turns.is_empty() {
+        if self.has_more_frames || self.has_more_to_accept || !self.run_queue.is_empty() {
             return Duration::ZERO;
         }
         let now = net_instant(self.start, Instant::now());
@@ -388,7 +388,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             let end = self.netstack.shard().end(id);
             if connection.machine.is_none() {
                 if end.is_some() || connection.retransmit.is_empty() {
-                    self.part(id);
+                    self.close(id);
                 }
                 continue;
             }
@@ -417,8 +417,8 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
 impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
     /// A turn for each that waits for one now, or for as many as there is time for.
     fn run_queued(&mut self) {
-        for _ in 0..self.turns.len() {
-            let Some(id) = self.turns.pop_front() else {
+        for _ in 0..self.run_queue.len() {
+            let Some(id) = self.run_queue.pop_front() else {
                 return;
             };
             if let Some(connection) = self.connections.get_mut(id) {
@@ -489,7 +489,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             }
             Wait::Turn => {
                 if !mem::replace(&mut connection.is_queued, true) {
-                    self.turns.push_back(id);
+                    self.run_queue.push_back(id);
                 }
             }
             Wait::Thread => {}
@@ -510,8 +510,8 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
     fn accept(&mut self) {
         self.has_more_to_accept = false;
         let mut until = None;
-        let was_called = self.own.has_space.swap(false, Ordering::Acquire);
-        self.is_in_line &= !was_called;
+        let was_woken = self.own.has_space.swap(false, Ordering::Acquire);
+        self.is_in_line &= !was_woken;
         while !self.is_in_line {
             let Some((id, listener)) = self.held.take().or_else(|| self.next_accepted()) else {
                 break;
@@ -521,7 +521,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
                 self.is_in_line = true;
                 self.engine.admission.shared.counters.accept_paused();
             } else if self.engine.connection_limit.enter() {
-                self.welcome(id, listener);
+                self.admit(id, listener);
                 let now = self.context.update_clock().monotonic;
                 if now >= *until.get_or_insert(now + SHARE_OF_TURN) {
                     self.has_more_to_accept = true;
@@ -531,8 +531,8 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
                 self.held = Some((id, listener));
             }
         }
-        if was_called {
-            self.engine.connection_limit.wake_next();
+        if was_woken {
+            self.engine.connection_limit.wake_next_if_space();
         }
     }
 
@@ -554,7 +554,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
     }
 
     /// Begins to serve a connection, unless there is no space for it.
-    fn welcome(&mut self, id: FlowId, listener: usize) {
+    fn admit(&mut self, id: FlowId, listener: usize) {
         let admission = &self.engine.admission;
         let mut connection = Connection {
             id,
@@ -591,7 +591,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             return;
         };
         drop_session(connection.machine.take());
-        self.engine.admission.dismiss();
+        self.engine.admission.release();
         self.engine.admission.shared.counters.closed(closed);
         // A peer that takes nothing is not sent what it has not taken.
         if closed == Closed::TooSlow || self.server_state == CUTTING {
@@ -611,7 +611,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             return;
         };
         if has_ended || connection.retransmit.is_empty() {
-            return self.part(id);
+            return self.close(id);
         }
         let until = self.context.now.monotonic + patience;
         connection.waits = Wait::Time { until };
@@ -619,19 +619,19 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
     }
 
     /// The peer has everything: the rest is the shard's.
-    fn part(&mut self, id: FlowId) {
+    fn close(&mut self, id: FlowId) {
         let now = self.now();
         self.netstack.shard().close(now, id);
-        self.forget(id);
+        self.remove(id);
     }
 
     /// Resets the connection.
     fn abort(&mut self, id: FlowId) {
         self.netstack.shard().abort(id);
-        self.forget(id);
+        self.remove(id);
     }
 
-    fn forget(&mut self, id: FlowId) {
+    fn remove(&mut self, id: FlowId) {
         if let Some(place) = self.connections.0.get_mut(id.index()) {
             if let Some(connection) = place.take() {
                 connection.retransmit.abandon(&mut self.buffer_pool);

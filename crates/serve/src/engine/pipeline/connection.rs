@@ -21,9 +21,9 @@ pub(super) struct Connection<S> {
     pub(super) peer: Option<SocketAddr>,
     /// Number of the server's listener that it came from.
     pub(super) listener: usize,
-    /// The thread that reads for it, and what it is called there.
+    /// The thread that reads for it, and its token there.
     pub(super) reader: usize,
-    pub(super) name: u64,
+    pub(super) token: u64,
     /// Expiry of its reader's timer. `None` if the reader hears nothing of it while it is with
     /// another stage.
     pub(super) is_heard_by: Option<Instant>,

@@ -147,7 +147,7 @@ where
 
     /// For how long nothing happens unless something is reported.
     fn patience(&self) -> Option<Duration> {
-        if self.has_more || (self.poller.turns() > 0 && !self.is_stuck()) {
+        if self.has_more || (self.poller.run_queue_len() > 0 && !self.is_stuck()) {
             return Some(Duration::ZERO);
         }
         let next = self.poller.next_expiry()?;
@@ -238,7 +238,7 @@ where
 
     /// Receives for those that are ready, as far as that can be handed over.
     fn serve_ready(&mut self) {
-        for _ in 0..self.poller.turns() {
+        for _ in 0..self.poller.run_queue_len() {
             if self.is_stuck() {
                 self.session.hand_over();
                 if self.is_stuck() {
@@ -263,7 +263,7 @@ where
         let buffer = &mut *self.buffer;
         let now = self.now;
         let driven = guard(there, |connection| connection.read(buffer, now));
-        let is_heard_of = match driven.unwrap_or(ReadOutcome::Waits(Wait::End(Closed::Error))) {
+        let is_watched = match driven.unwrap_or(ReadOutcome::Waits(Wait::End(Closed::Error))) {
             ReadOutcome::Waits(Wait::Input { until }) => {
                 self.poller.arm(watch, until);
                 self.poller
@@ -274,7 +274,7 @@ where
             ReadOutcome::Waits(_) => Ok(()),
             ReadOutcome::Leaves => {
                 there.is_heard_by = if self.keeps_watch {
-                    self.poller.comes_at(watch)
+                    self.poller.timer_expiry(watch)
                 } else {
                     None
                 };
@@ -286,8 +286,8 @@ where
             }
         };
         // The kernel has no memory to watch it: better an end that is counted than a connection
-        // that is never heard of.
-        if is_heard_of.is_err() {
+        // that is never woken.
+        if is_watched.is_err() {
             self.end(at, Closed::Error);
         }
     }
@@ -315,10 +315,10 @@ where
         self.has_more = self.queue.take(self.batch_max, &mut arrivals);
         for arrival in arrivals.drain(..) {
             match arrival {
-                Arrival::Accepted(accepted) => self.welcome(accepted),
+                Arrival::Accepted(accepted) => self.admit(accepted),
                 Arrival::Back(connection) => self.take_back(connection),
-                Arrival::Worked(name, job) => {
-                    let Some(at) = slot_of(&mut self.slots, name) else {
+                Arrival::Worked(token, job) => {
+                    let Some(at) = slot_of(&mut self.slots, token) else {
                         drop_session(job);
                         continue;
                     };
@@ -336,19 +336,19 @@ where
     }
 
     /// Begins to serve a connection, unless there is no space for it.
-    fn welcome(&mut self, accepted: Accepted) {
-        let Some((accepted, machine)) = self.engine.welcome(accepted, self.now) else {
+    fn admit(&mut self, accepted: Accepted) {
+        let Some((accepted, machine)) = self.engine.admit(accepted, self.now) else {
             return;
         };
         let slot = self.slots.vacant_entry();
-        let (at, watch) = (slot.key(), self.poller.meet(slot.key()));
+        let (at, watch) = (slot.key(), self.poller.register(slot.key()));
         let connection = Box::new(Connection {
             machine,
             socket: Socket::new(accepted.socket, self.poller.trusts_short_reads()),
             peer: accepted.peer,
             listener: accepted.listener,
             reader: self.number,
-            name: watch.name,
+            token: watch.token,
             is_heard_by: None,
             writer: at % self.writers,
             payload: Payload::Nothing,
@@ -378,8 +378,8 @@ where
 
     /// A connection is back at its slot.
     fn take_back(&mut self, mut connection: Box<Connection<S>>) {
-        let name = connection.name;
-        let at = slot_of(&mut self.slots, name).expect("a slot is kept until the end");
+        let token = connection.token;
+        let at = slot_of(&mut self.slots, token).expect("a slot is kept until the end");
         let slot = &mut self.slots[at];
         connection.socket.set_ready(mem::take(&mut slot.missed));
         self.expected -= usize::from(mem::take(&mut slot.is_expected));
@@ -391,7 +391,7 @@ where
             Payload::Watch(job) => {
                 let queue = Arc::clone(&self.queue);
                 let done = move |job: Option<_>| {
-                    let worked = Arrival::Worked(name, job.map(Box::new));
+                    let worked = Arrival::Worked(token, job.map(Box::new));
                     // If the queue is closed, so is the connection.
                     queue.put(&mut VecDeque::from([worked]));
                 };
@@ -434,7 +434,8 @@ where
             watch, connection, ..
         } = self.slots.remove(at);
         if let Some(connection) = connection {
-            self.poller.forget(&watch, connection.socket.as_fd());
+            self.poller
+                .deregister_closing(&watch, connection.socket.as_fd());
             self.engine.end(connection, closed);
         }
     }

@@ -227,7 +227,7 @@ fn blocking_work_takes_no_session_thread() {
     }
 }
 
-/// A connection whose job has no place in the line ends, and is counted.
+/// A connection whose job has no space in the queue ends, and is counted.
 #[test]
 fn work_beyond_the_job_limit_ends() {
     let limits = Limits {

@@ -127,7 +127,7 @@ where
 
     /// For how long nothing happens unless something is reported.
     fn patience(&self) -> Option<Duration> {
-        if self.has_more || self.poller.turns() > 0 {
+        if self.has_more || self.poller.run_queue_len() > 0 {
             return Some(Duration::ZERO);
         }
         let next = self.poller.next_expiry()?;
@@ -165,7 +165,7 @@ where
 
     /// A turn for each that waits for one now, or for as many as there is time for.
     fn run_queued(&mut self) {
-        for _ in 0..self.poller.turns() {
+        for _ in 0..self.poller.run_queue_len() {
             if let Some(at) = self.poller.take_turn(&mut self.slots) {
                 self.go_on(at);
             }
@@ -193,7 +193,7 @@ where
                 WriteOutcome::Leaves(stop) => self.dispatch(connection, stop),
                 WriteOutcome::Waits(waits) => {
                     let slot = self.slots.vacant_entry();
-                    let (at, watch) = (slot.key(), self.poller.meet(slot.key()));
+                    let (at, watch) = (slot.key(), self.poller.register(slot.key()));
                     slot.insert(WriteSlot {
                         watch,
                         connection,
@@ -253,10 +253,10 @@ where
                 let (fd, was_watched) = (connection.socket.as_fd(), watch.is_watched());
                 if self.poller.watch(watch, fd, Interest::WRITE).is_err() {
                     // The kernel has no memory to watch it: better an end that is counted than a
-                    // connection that is never heard of.
+                    // connection that is never woken.
                     connection.payload = Payload::Ruin;
                     self.leave(at, Stop::Read);
-                } else if !was_watched && self.poller.misses_room() {
+                } else if !was_watched && self.poller.misses_space() {
                     connection.socket.try_again();
                     self.poller.queue(watch);
                 }
@@ -273,7 +273,8 @@ where
             connection,
             ..
         } = self.slots.remove(at);
-        self.poller.part(&mut watch, connection.socket.as_fd());
+        self.poller
+            .deregister(&mut watch, connection.socket.as_fd());
         self.dispatch(connection, stop);
     }
 

@@ -85,7 +85,7 @@ impl<O, D: Distribute> AcceptThread<O, D> {
             for Ready { token, .. } in reports.drain(..) {
                 match token.0 {
                     WAKER => self.own.waker.reset(),
-                    name => self.acceptor.set_ready(name),
+                    token => self.acceptor.set_ready(token),
                 }
             }
             let now = clock::now().monotonic;

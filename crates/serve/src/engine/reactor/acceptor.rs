@@ -25,17 +25,17 @@ pub(crate) struct Acceptor {
     /// Connections that each listener may admit in this turn, and whether one had to stop there.
     accepts_now: usize,
     has_more: bool,
-    /// A connection that was accepted when another thread took the last place. It is admitted next.
+    /// A connection that was accepted when another thread took the last slot. It is admitted next.
     held: Option<Accepted>,
     /// The first listener of this turn, the number of listeners served, and the connections
     /// admitted from the present one.
     first: usize,
     served: usize,
-    came: usize,
+    accepted_count: usize,
     /// End of the turn, if some were admitted.
     until: Option<Instant>,
-    /// It waited at the connection limit, and was called.
-    was_called: bool,
+    /// It waited at the connection limit, and was woken.
+    was_woken: bool,
     /// It is paused, because the destination has no space.
     is_paused: bool,
     /// Time for which reports are relied on, and the end of the present one.
@@ -60,9 +60,9 @@ impl Acceptor {
             held: None,
             first: 0,
             served: 0,
-            came: 0,
+            accepted_count: 0,
             until: None,
-            was_called: false,
+            was_woken: false,
             is_paused: false,
             relies_for: shared.limits.recheck,
             relies_until: shared.start + shared.limits.recheck,
@@ -77,9 +77,9 @@ impl Acceptor {
         self.listeners.open(dispatcher)
     }
 
-    /// Notes the report of the listener with this name.
-    pub(crate) fn set_ready(&mut self, name: u64) {
-        self.listeners.set_ready(name);
+    /// Notes the report of the listener with this token.
+    pub(crate) fn set_ready(&mut self, token: u64) {
+        self.listeners.set_ready(token);
     }
 
     /// True if there is something to accept, as far as is known.
@@ -106,7 +106,7 @@ impl Acceptor {
             first
         };
         self.first = (self.first + 1) % self.listeners.count().max(1);
-        (self.served, self.came, self.until) = (0, 0, None);
+        (self.served, self.accepted_count, self.until) = (0, 0, None);
         if self.relies_until <= now {
             self.relies_until = now + self.relies_for;
             if self.listeners.may_have_missed() {
@@ -116,7 +116,7 @@ impl Acceptor {
         self.listeners.end_rest(now, dispatcher);
         if self.own.has_space.load(Ordering::Acquire) {
             self.own.has_space.store(false, Ordering::Relaxed);
-            self.was_called = true;
+            self.was_woken = true;
             self.listeners.resume(now, dispatcher);
         }
     }
@@ -152,18 +152,18 @@ impl Acceptor {
         }
         while self.served < self.listeners.count() && self.listeners.is_open() {
             let listener = (self.first + self.served) % self.listeners.count();
-            let is_over = self.came >= self.accepts_now;
+            let is_over = self.accepted_count >= self.accepts_now;
             let has_some = self.listeners.has_some_at(listener);
             if is_over || !has_some {
                 self.has_more |= is_over && has_some;
                 self.listeners.end_turn(listener);
-                (self.served, self.came) = (self.served + 1, 0);
+                (self.served, self.accepted_count) = (self.served + 1, 0);
                 continue;
             }
             if !self.connection_limit.has_space_or_wait(&self.own) {
                 self.listeners.pause(dispatcher);
                 counters.accept_paused();
-                self.was_called = false;
+                self.was_woken = false;
                 return None;
             }
             let accepted = match self.held.take() {
@@ -172,14 +172,14 @@ impl Acceptor {
             };
             match accepted {
                 Ok(Some(accepted)) => {
-                    if let Some(accepted) = self.let_in(accepted) {
+                    if let Some(accepted) = self.try_admit(accepted) {
                         self.until.get_or_insert(now + SHARE_OF_TURN);
                         return Some(accepted);
                     }
                 }
                 Ok(None) => {}
                 Err(error) if counters.accept_failed(&error) == AcceptError::Aborted => {
-                    self.came += 1;
+                    self.accepted_count += 1;
                 }
                 Err(_) => {
                     counters.accept_paused();
@@ -187,17 +187,17 @@ impl Acceptor {
                 }
             }
         }
-        if mem::take(&mut self.was_called) {
-            self.connection_limit.wake_next();
+        if mem::take(&mut self.was_woken) {
+            self.connection_limit.wake_next_if_space();
         }
         None
     }
 
-    /// Admits a connection, or holds it: another thread has taken the last place. A held connection
+    /// Admits a connection, or holds it: another thread has taken the last slot. A held connection
     /// does not count for the turn, or it would wait for the next one to come.
-    fn let_in(&mut self, accepted: Accepted) -> Option<Accepted> {
+    fn try_admit(&mut self, accepted: Accepted) -> Option<Accepted> {
         if self.connection_limit.enter() {
-            self.came += 1;
+            self.accepted_count += 1;
             Some(accepted)
         } else {
             self.held = Some(accepted);
@@ -284,8 +284,8 @@ mod tests {
     }
 
     /// Seen: a burst of 1,000 connections, each of which asked for a large file at once, kept those
-    /// that were open waiting for seconds. Cause: a turn let in as many as 64 or more, however long
-    /// that took. Cure: it lets in as many as it has time for, and others have theirs in between.
+    /// that were open waiting for seconds. Cause: a turn admitted 64 or more, however long it took.
+    /// Cure: it admits as many as it has time for, and others have theirs in between.
     #[test]
     fn a_turn_of_accepting_has_an_end() {
         let (engine, mut acceptor, mut dispatcher, address) = acceptor(1000, true);
@@ -313,9 +313,9 @@ mod tests {
     }
 
     /// Seen (in review): with `--multi-accept off` a client that was accepted when another loop had
-    /// just taken the last place waited for the next client to come. Cause: it counted as the one
-    /// connection of its turn, so its listener was taken for empty. Cure: it counts when it comes
-    /// in.
+    /// just taken the last slot waited for the next client to come. Cause: it counted as the one
+    /// connection of its turn, so its listener was taken for empty. Cure: it counts when it is
+    /// admitted.
     #[test]
     fn a_held_connection_is_admitted_next() {
         let (engine, mut acceptor, mut dispatcher, address) = acceptor(1, false);
@@ -328,10 +328,10 @@ mod tests {
         let accepted = acceptor.listeners.accept(0, false).unwrap();
         let accepted = accepted.expect("a client has connected");
         engine.connection_limit.force();
-        assert!(acceptor.let_in(accepted).is_none());
+        assert!(acceptor.try_admit(accepted).is_none());
         engine.connection_limit.leave();
-        let came = acceptor.next(now, &mut *dispatcher, &engine.admission);
-        assert!(came.is_some());
+        let admitted = acceptor.next(now, &mut *dispatcher, &engine.admission);
+        assert!(admitted.is_some());
         assert_eq!(engine.connection_limit.open(), 1);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct ConnectionLimit {
     is_closing: AtomicBool,
     /// Number of threads that still accept.
     accepting: AtomicUsize,
-    /// Threads that had something to accept when there was no space. The first one is called when a
+    /// Threads that had something to accept when there was no space. The first one is woken when a
     /// connection ends, wherever that is; so no queue waits while there is space, and none is
     /// forgotten.
     waiting: Mutex<VecDeque<Arc<LoopHandle>>>,
@@ -83,19 +83,19 @@ impl ConnectionLimit {
     pub(crate) fn leave(&self) {
         self.open.fetch_sub(1, Ordering::SeqCst);
         if self.has_waiting.load(Ordering::SeqCst) {
-            self.call_next();
+            self.wake_next();
         }
     }
 
     /// Wakes the next thread if there is space left, after one that was woken has taken what it
     /// could.
-    pub(crate) fn wake_next(&self) {
+    pub(crate) fn wake_next_if_space(&self) {
         if self.has_waiting.load(Ordering::SeqCst) && self.has_space() {
-            self.call_next();
+            self.wake_next();
         }
     }
 
-    fn call_next(&self) {
+    fn wake_next(&self) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let next = waiting.pop_front();
         self.has_waiting

@@ -84,7 +84,7 @@ impl<O> EngineContext<O> {
 
     /// Admits a connection and creates its machine. `None` if it is one too many: it was sent the
     /// refusal, and is closed.
-    pub(crate) fn welcome<S: Session>(
+    pub(crate) fn admit<S: Session>(
         &self,
         accepted: Accepted,
         now: Now,
@@ -112,7 +112,7 @@ impl<O> EngineContext<O> {
         // The descriptor first, then the count: what counts connections may count descriptors too.
         drop_session(connection);
         self.connection_limit.leave();
-        self.admission.dismiss();
+        self.admission.release();
         self.admission.shared.counters.closed(closed);
     }
 }

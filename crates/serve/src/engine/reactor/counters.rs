@@ -21,7 +21,7 @@ macro_rules! loop_counters {
 }
 
 loop_counters! {
-    waits: "waits", "Wait of the dispatcher that have ended.";
+    waits: "waits", "Waits of the dispatcher that have ended.";
     reports: "reports", "Descriptors that were reported ready.";
     changes: "interest_changes", "Connections added to the dispatcher, taken out, or watched for something else.";
     accepted: "accepted", "Connections that came to this loop.";

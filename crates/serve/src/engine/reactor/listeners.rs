@@ -29,7 +29,7 @@ struct ListeningSocket {
     socket: OwnedFd,
     /// Number of the server's listener.
     listener: usize,
-    /// Its name in reports.
+    /// Its token in reports.
     token: Token,
     /// Connections may wait in its queue.
     has_some: bool,
@@ -92,10 +92,10 @@ impl Listeners {
         let listeners = sockets
             .into_iter()
             .zip(first..)
-            .map(|(socket, name)| ListeningSocket {
+            .map(|(socket, token)| ListeningSocket {
                 socket: socket.1,
                 listener: socket.0,
-                token: Token(name),
+                token: Token(token),
                 has_some: false,
                 is_watched: false,
             });
@@ -119,12 +119,12 @@ impl Listeners {
             .try_for_each(|listener| listener.watch(dispatcher))
     }
 
-    /// Notes the report of the listener with this name.
-    pub(crate) fn set_ready(&mut self, name: u64) {
+    /// Notes the report of the listener with this token.
+    pub(crate) fn set_ready(&mut self, token: u64) {
         if let Some(listener) = self
             .listeners
             .iter_mut()
-            .find(|listener| listener.token.0 == name)
+            .find(|listener| listener.token.0 == token)
         {
             listener.has_some = true;
         }

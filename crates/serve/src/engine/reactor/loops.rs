@@ -59,7 +59,7 @@ impl Loops {
         self.accept_thread = Some(Arc::clone(&own));
         let listeners = Listeners::new(sockets, FIRST_LISTENER);
         let make = move || AcceptThread::new(engine, own, to, listeners, Mechanism::Epoll.open()?);
-        (self.threads).spawn("accept_thread".to_owned(), make, AcceptThread::run)
+        (self.threads).spawn("accept".to_owned(), make, AcceptThread::run)
     }
 
     pub(crate) fn listeners(&self) -> &[Bound] {
@@ -69,7 +69,7 @@ impl Loops {
     /// The loops, and the accept thread, by name.
     fn all(&self) -> impl Iterator<Item = (&str, &Arc<LoopHandle>)> {
         let named = self.named.iter().map(|(name, one)| (name.as_str(), one));
-        named.chain(self.accept_thread.iter().map(|one| ("accept_thread", one)))
+        named.chain(self.accept_thread.iter().map(|one| ("accept", one)))
     }
 
     /// Wakes all loops: the server's state has changed, or accepting ends.

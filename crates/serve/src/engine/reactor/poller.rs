@@ -19,8 +19,7 @@ use super::waker::LoopHandle;
 /// Token of the waker in reports.
 const WAKER: u64 = u64::MAX;
 
-/// The name of the first listener. Connections have smaller names: their place, and a number that
-/// grows.
+/// Token of the first listener. Connections have smaller tokens: a serial number and their slot.
 pub(crate) const FIRST_LISTENER: u64 = 1 << 63;
 
 /// A tick of the timers is some 131 µs: the shortest wait is 100 µs, and a shift is cheaper than a
@@ -33,8 +32,8 @@ const ERROR_PAUSE: Duration = Duration::from_millis(5);
 /// A connection's registration: interest, timer, queued flag.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// Its name in messages and reports. No other connection of the loop has had it.
-    pub(crate) name: u64,
+    /// Its token in messages and reports. No other connection of the loop has had it.
+    pub(crate) token: u64,
     /// Interest registered with the dispatcher.
     watched: Option<Interest>,
     /// End of the wait, and the timer that is set. It may be set for earlier: nearly every wait
@@ -56,12 +55,12 @@ pub(crate) trait HasWatch {
     fn watch(&mut self) -> &mut Watch;
 }
 
-/// Returns the slot of the connection of this name, unless it has left.
+/// Returns the slot of the connection with this token, unless it has left.
 #[inline]
-pub(crate) fn slot_of<T: HasWatch>(slots: &mut Slab<T>, name: u64) -> Option<usize> {
-    let at = (name & u64::from(u32::MAX)) as usize;
+pub(crate) fn slot_of<T: HasWatch>(slots: &mut Slab<T>, token: u64) -> Option<usize> {
+    let at = (token & u64::from(u32::MAX)) as usize;
     let slot = slots.get_mut(at)?;
-    (slot.watch().name == name).then_some(at)
+    (slot.watch().token == token).then_some(at)
 }
 
 /// See the [module page](self).
@@ -69,19 +68,19 @@ pub(crate) struct Poller {
     own: Arc<LoopHandle>,
     dispatcher: Box<dyn Dispatcher>,
     pub(crate) is_level: bool,
-    /// Reports of the last wait, and the number of them that were handled.
+    /// Reports of the last wait, and the index of the next one to handle.
     reports: Vec<Ready>,
-    heard: usize,
+    next_report_index: usize,
     timers: Wheel<u64>,
-    /// Names of connections whose timer has expired, and the run queue.
+    /// Tokens of connections whose timer has expired, and the run queue.
     expired: VecDeque<u64>,
-    turns: VecDeque<u64>,
+    run_queue: VecDeque<u64>,
     /// Origin of the ticks.
     start: Instant,
     /// Time for which reports are relied on, also in ticks. `None` is for ever: none can be lost.
     relies_for: (Option<Duration>, Tick),
-    /// Number of connections so far: the half of a name that tells it from others at the same
-    /// place.
+    /// Number of connections so far: the half of a token that differs between connections in the
+    /// same slot.
     serial: u32,
 }
 
@@ -108,10 +107,10 @@ impl Poller {
             is_level,
             dispatcher,
             reports: Vec::new(),
-            heard: 0,
+            next_report_index: 0,
             timers: Wheel::new(),
             expired: VecDeque::new(),
-            turns: VecDeque::new(),
+            run_queue: VecDeque::new(),
             start: shared.start,
             relies_for: (relies_for, ticks(relies_for.unwrap_or(Duration::MAX)) + 1),
             serial: 0,
@@ -119,10 +118,10 @@ impl Poller {
     }
 
     /// Creates the registration of a connection in this slot.
-    pub(crate) fn meet(&mut self, place: usize) -> Watch {
+    pub(crate) fn register(&mut self, slot: usize) -> Watch {
         self.serial = (self.serial + 1) & (u32::MAX >> 1);
         Watch {
-            name: u64::from(self.serial) << 32 | place as u64,
+            token: u64::from(self.serial) << 32 | slot as u64,
             watched: None,
             due: 0,
             timer: None,
@@ -143,7 +142,7 @@ impl Poller {
     /// True if a write has to fail while the socket is watched, or its space may not be reported:
     /// so it is with real-time signals on Unix sockets, and a connection is watched after that
     /// write.
-    pub(crate) fn misses_room(&self) -> bool {
+    pub(crate) fn misses_space(&self) -> bool {
         !self.is_level && !self.dispatcher.tells_end()
     }
 
@@ -165,15 +164,15 @@ impl Poller {
         }
         self.own.counters.waits.add(1);
         self.own.counters.reports.add(self.reports.len() as u64);
-        self.heard = 0;
+        self.next_report_index = 0;
     }
 
     /// Returns the next report of the last wait. That of the waker is handled here.
     #[inline]
     pub(crate) fn next_report(&mut self) -> Option<Ready> {
         loop {
-            let report = *self.reports.get(self.heard)?;
-            self.heard += 1;
+            let report = *self.reports.get(self.next_report_index)?;
+            self.next_report_index += 1;
             match report.token.0 {
                 WAKER => self.own.waker.reset(),
                 _ => return Some(report),
@@ -185,20 +184,20 @@ impl Poller {
     #[inline]
     pub(crate) fn queue(&mut self, watch: &mut Watch) {
         if !mem::replace(&mut watch.is_queued, true) {
-            self.turns.push_back(watch.name);
+            self.run_queue.push_back(watch.token);
         }
     }
 
     /// Length of the run queue.
     #[inline]
-    pub(crate) fn turns(&self) -> usize {
-        self.turns.len()
+    pub(crate) fn run_queue_len(&self) -> usize {
+        self.run_queue.len()
     }
 
     /// Takes the next connection from the run queue. `None` if it has left.
     #[inline]
     pub(crate) fn take_turn<T: HasWatch>(&mut self, slots: &mut Slab<T>) -> Option<usize> {
-        let at = slot_of(slots, self.turns.pop_front()?)?;
+        let at = slot_of(slots, self.run_queue.pop_front()?)?;
         slots[at].watch().is_queued = false;
         Some(at)
     }
@@ -208,7 +207,7 @@ impl Poller {
     /// change then.
     ///
     /// # Errors
-    /// What the dispatcher says. The connection would never be heard of.
+    /// What the dispatcher says. The connection would never be woken.
     pub(crate) fn watch(
         &mut self,
         watch: &mut Watch,
@@ -221,7 +220,7 @@ impl Poller {
             _ => wanted,
         };
         self.own.counters.changes.add(1);
-        let token = Token(watch.name);
+        let token = Token(watch.token);
         let changed = match watch.watched {
             None => self.dispatcher.add(fd, token, interest),
             Some(_) => self.dispatcher.modify(fd, token, interest),
@@ -242,13 +241,13 @@ impl Poller {
     }
 
     /// Removes the registration: the connection leaves the loop.
-    pub(crate) fn part(&mut self, watch: &mut Watch, fd: BorrowedFd<'_>) {
+    pub(crate) fn deregister(&mut self, watch: &mut Watch, fd: BorrowedFd<'_>) {
         self.disarm(watch);
         self.unwatch(watch, fd);
     }
 
     /// Removes the registration of a connection that is closed next.
-    pub(crate) fn forget(&mut self, watch: &Watch, fd: BorrowedFd<'_>) {
+    pub(crate) fn deregister_closing(&mut self, watch: &Watch, fd: BorrowedFd<'_>) {
         self.disarm(watch);
         if watch.watched.is_some() {
             // That it is watched is all that can be wrong.
@@ -277,7 +276,7 @@ impl Poller {
             }
             self.timers.cancel(timer);
         }
-        watch.timer = Some((self.timers.insert(due, watch.name), due));
+        watch.timer = Some((self.timers.insert(due, watch.token), due));
     }
 
     fn disarm(&mut self, watch: &Watch) {
@@ -287,7 +286,7 @@ impl Poller {
     }
 
     /// Expiry of a connection's timer, if it is watched and has one.
-    pub(crate) fn comes_at(&self, watch: &Watch) -> Option<Instant> {
+    pub(crate) fn timer_expiry(&self, watch: &Watch) -> Option<Instant> {
         let (_, set_for) = watch.timer.filter(|_| watch.is_watched())?;
         Some(self.time_of(set_for))
     }
@@ -308,13 +307,13 @@ impl Poller {
         let Poller {
             timers, expired, ..
         } = self;
-        timers.advance(now, |name| expired.push_back(name));
+        timers.advance(now, |token| expired.push_back(token));
     }
 
     /// Takes the next of them.
     #[inline]
     pub(crate) fn next_expired<T: HasWatch>(&mut self, slots: &mut Slab<T>) -> Option<usize> {
-        iter::from_fn(|| self.expired.pop_front()).find_map(|name| slot_of(slots, name))
+        iter::from_fn(|| self.expired.pop_front()).find_map(|token| slot_of(slots, token))
     }
 
     /// Handles the expiry of a connection's timer. Returns true if its wait is over, or has lasted
@@ -367,20 +366,20 @@ mod tests {
         )
         .unwrap();
         let mut slots = Slab::new();
-        let first = slots.insert(poller.meet(0));
-        let name = slots[first].name;
+        let first = slots.insert(poller.register(0));
+        let token = slots[first].token;
         poller.queue(&mut slots[first]);
         poller.queue(&mut slots[first]);
-        assert_eq!(poller.turns(), 1, "one has one turn at a time");
+        assert_eq!(poller.run_queue_len(), 1, "a connection is queued once");
         poller.arm(&mut slots[first], Instant::now());
-        assert_eq!(slot_of(&mut slots, name), Some(first));
+        assert_eq!(slot_of(&mut slots, token), Some(first));
 
         // Its timer has come, and in the same turn of the loop it leaves.
         poller.expire(Instant::now() + Duration::from_secs(1));
         slots.remove(first);
-        let next = slots.insert(poller.meet(first));
+        let next = slots.insert(poller.register(first));
         assert_eq!(next, first);
-        assert_eq!(slot_of(&mut slots, name), None);
+        assert_eq!(slot_of(&mut slots, token), None);
         assert_eq!(poller.take_turn(&mut slots), None);
         assert_eq!(poller.next_expired(&mut slots), None);
 

@@ -117,7 +117,7 @@ impl Socket {
     /// Puts input into `space`; 0 is the end.
     #[inline]
     pub(crate) fn receive(&mut self, space: &mut [u8], until: Instant) -> Attempt<usize> {
-        let room_len = space.len();
+        let space_len = space.len();
         let Socket { fd, .. } = self;
         let call = || rustix::net::recv(&*fd, &mut *space, RecvFlags::empty());
         let waits = Wait::Input { until };
@@ -126,7 +126,7 @@ impl Socket {
         // an end that came together with these bytes will not.
         if let Ok(len) = received {
             self.may_receive =
-                len > 0 && (len == room_len || self.is_ending || !self.trusts_short_reads);
+                len > 0 && (len == space_len || self.is_ending || !self.trusts_short_reads);
         }
         Continue(received)
     }

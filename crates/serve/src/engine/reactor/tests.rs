@@ -440,7 +440,7 @@ fn no_recheck_where_no_report_is_lost() {
         acceptor.open(poller.dispatcher()).unwrap();
         assert_eq!(acceptor.wakes_at().is_some(), may_lose, "{mechanism}");
 
-        let (mut watch, now) = (poller.meet(0), Instant::now());
+        let (mut watch, now) = (poller.register(0), Instant::now());
         poller.arm(&mut watch, now + Duration::from_secs(3600));
         let next = poller.next_expiry().expect("a timer is set");
         // One that is far away is sorted in anew, but not so soon.
@@ -628,12 +628,9 @@ fn the_accept_thread_shows_its_counters() {
         let running = Running::start(&engine, None, start).unwrap();
         assert!(converse(connect(address)));
         let (metrics, dump) = (metrics(&running), running.dump());
-        let passed_on = "weft_loop_passed_on_total{loop=\"accept_thread\"} 1\n";
+        let passed_on = "weft_loop_passed_on_total{loop=\"accept\"} 1\n";
         assert!(metrics.contains(passed_on), "{engine:?}: {metrics}");
-        assert!(
-            dump.contains("  loop accept_thread: "),
-            "{engine:?}: {dump}"
-        );
+        assert!(dump.contains("  loop accept: "), "{engine:?}: {dump}");
     }
 }
 

@@ -35,10 +35,10 @@ impl LoopHandle {
 /// before it sleeps, so only a sleeper costs the system calls of being woken.
 ///
 /// ```text
-///            lies down              wake: written to
+///             sleeps                wake: written to
 ///  AWAKE ──────────────▶ ASLEEP ─────────────────────▶ WOKEN
 ///    │ ▲                    │                            │
-///    │ └────────────────────┴──────── gets up ───────────┤
+///    │ └────────────────────┴──────── returns ───────────┤
 ///    └───────────────────── wake ────────────────────────┘
 /// ```
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct LoopWaker {
 
 const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
-/// Woken since the loop got up for the last time.
+/// Woken since the last wait returned.
 const WOKEN: u8 = 2;
 
 impl LoopWaker {

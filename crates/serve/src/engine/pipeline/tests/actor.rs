@@ -70,7 +70,7 @@ impl Session for Actor {
                     out.put(b"S");
                 }
                 b'P' => panic!("deliberate, from a test"),
-                // A digit waits for a lock, a capital message opens the digit of its place.
+                // A digit waits for its lock. A capital letter opens one: `A` that of `0`.
                 b'w' | b'!' | b'0'..=b'9' | b'A'..=b'J' if !worked => {
                     let next = Next::Work;
                     return Received { used, next };
@@ -95,7 +95,7 @@ impl Session for Actor {
         match self.works_for {
             b'!' => panic!("deliberate, from a test"),
             digit @ b'0'..=b'9' => self.locks.wait(digit),
-            message @ b'A'..=b'J' => self.locks.open(message - b'A' + b'0'),
+            letter @ b'A'..=b'J' => self.locks.open(letter - b'A' + b'0'),
             b'?' => self.locks.wait(b'?'),
             _ => {}
         }

@@ -106,6 +106,41 @@ impl EngineChoice {
         Err(format!("{flag} {connections}: {held}"))
     }
 
+    /// Finds a fixed number of fibers or threads that this machine does not give.
+    ///
+    /// # Errors
+    /// A sentence with what to change.
+    pub(crate) fn check_fixed(&self, workers: usize, machine: &Machine) -> Result<(), String> {
+        let key = match self.kind {
+            EngineKind::Thread => "threads",
+            _ => "fibers",
+        };
+        let fixed = self.fibers.map_or(0, usize::from);
+        let max = self.connections_max(workers, machine);
+        if fixed <= max {
+            return Ok(());
+        }
+        let held = self.holds(max, workers, machine);
+        Err(format!("{}:{key}={fixed}: {held}", self.kind.name()))
+    }
+
+    /// Most connections at a time with a fixed number of fibers or threads; no limit without one.
+    pub(crate) fn fixed_max(&self) -> usize {
+        self.fibers.map_or(usize::MAX, usize::from)
+    }
+
+    /// `connections` for people, after the fixed number of fibers or threads if there is one.
+    pub(crate) fn show_connections(&self, connections: usize) -> String {
+        let shown = show_counted(connections as u64, "connection");
+        let worker = match (self.fibers, self.kind) {
+            (None, _) => return shown,
+            (_, EngineKind::Thread) => "thread",
+            _ => "fiber",
+        };
+        let workers = self.fixed_max().min(connections);
+        format!("{}, {shown}", show_counted(workers as u64, worker))
+    }
+
     /// Says that this engine holds `max` connections, and how it holds more.
     pub(crate) fn holds(&self, max: usize, workers: usize, machine: &Machine) -> String {
         let watched_max = self.watched_max(workers, machine);
@@ -238,7 +273,7 @@ impl EngineChoice {
     }
 }
 
-// What epoll watches beside connections: the bell and the listeners of each loop or processor.
+// What epoll watches beside connections: the waker and the listeners of each loop or processor.
 const WATCHES_RESERVED: u64 = 64;
 const WATCHES: &str = "fs.epoll.max_user_watches";
 
@@ -402,6 +437,26 @@ mod tests {
                 check(&format!("{engine}:dispatcher={name}")).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn fixed_numbers_are_held_to_the_machine() {
+        let (_root, machine) = machine(&[("proc/sys/kernel/pid_max", "4096\n")]);
+        let check = |text: &str| choice(text).check_fixed(2, &machine);
+        check("thread").unwrap();
+        check("thread:threads=3072").unwrap();
+        check("fiber:io=uring,fibers=9").unwrap();
+        let why = check("thread:threads=300000").unwrap_err();
+        let said = "--engine thread:threads=300000: --engine thread holds 3,072 connections";
+        assert!(why.starts_with(said), "{why}");
+    }
+
+    #[test]
+    fn a_fixed_number_is_shown_before_connections() {
+        let shown = |text: &str, connections| choice(text).show_connections(connections);
+        assert_eq!(shown("fiber", 1_000), "1,000 connections");
+        assert_eq!(shown("fiber:fibers=2", 2), "2 fibers, 2 connections");
+        assert_eq!(shown("thread:threads=9", 1), "1 thread, 1 connection");
     }
 
     /// Seen (in review): `--engine fiber:io=epoll` took any limit. Cause: only loops were held to

@@ -196,7 +196,9 @@ fn reload(operated: &mut impl Operated) {
             Ok(()) => done.push(part),
             Err(why) => {
                 is_whole = false;
-                operated.warn(&format!("not reloaded: {why}"));
+                for line in why.lines() {
+                    operated.warn(&format!("not reloaded: {line}"));
+                }
             }
         }
     }
@@ -372,6 +374,9 @@ mod tests {
         let whole = || ("the certificate", Ok(()));
         check(vec![whole()], &["reloaded"]);
         check(vec![torn()], &["not reloaded: -Y: torn"]);
+        // Seen: the second line of two mistakes had no "warning:" before it.
+        let two = ("the configuration", Err("a\nb".to_owned()));
+        check(vec![two], &["not reloaded: a", "not reloaded: b"]);
         let both = [
             "not reloaded: -Y: torn",
             "reloaded nevertheless: the certificate",

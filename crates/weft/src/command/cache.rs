@@ -56,6 +56,9 @@ pub(crate) fn run(typed: Layer) -> Result<(), Failure> {
 fn serve(config: &CacheConfig) -> Result<(), Failure> {
     let terminal = Terminal(config.verbosity);
     config.idle.iter().for_each(|note| terminal.note(note));
+    let variables = std::env::vars_os().map(|(name, _)| name);
+    let unread = config::unread(variables);
+    unread.iter().for_each(|text| terminal.warn(text));
     let share = Share::derive(config, &Machine::this());
     let mut config = config.clone();
     config.connections_max = share.connections_max;
@@ -168,7 +171,8 @@ impl Terminal {
             env!("CARGO_PKG_VERSION"),
             places.join(", ")
         ));
-        let connections = show_counted(config.connections_max as u64, "connection");
+        let engine = &config.common.engine;
+        let connections = engine.show_connections(config.connections_max);
         self.note(&format!(
             "{}; {connections}",
             running.hosted.server.describe()
@@ -188,7 +192,7 @@ impl Terminal {
                 let lost = show_count(found.expired + found.refused);
                 let items = show_counted(found.items, "item");
                 self.note(&format!(
-                    "{items} from {file}; {lost} more had expired or found no room"
+                    "{items} from {file}; {lost} more had expired or did not fit"
                 ));
             }
             Restored::Nothing => {

@@ -19,7 +19,7 @@ use crate::operate::{self, Operated, Orders, Part};
 use crate::os::machine::Machine;
 use crate::settings::layer::Layer;
 use crate::settings::layers::{self, Fixed, Resolved};
-use crate::value::{show_counted, show_size};
+use crate::value::show_size;
 use engine::{Origins, Running};
 use prepare::{Limits, Prepared, few_connections, prepare};
 pub(crate) use table::ServeConfig;
@@ -237,7 +237,8 @@ type Lines = Vec<(&'static str, String)>;
 
 fn banner(config: &ServeConfig, limits: &Limits, mut lines: Lines, engine: String) -> Lines {
     lines.push(("engine", engine));
-    let connections = show_counted(limits.connections.connections_max as u64, "connection");
+    let engine = &config.common.engine;
+    let connections = engine.show_connections(limits.connections.connections_max);
     let memory = show_size(limits.memory_budget_bytes);
     let of = limits.connections_fit.map_or(String::new(), |memory| {
         format!(" in {} of memory", show_size(memory))

@@ -1,6 +1,7 @@
 //! Configuration of `weft cache`: what was typed, with its values checked against one another
 //! before anything is opened.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use ::serve::tls::{Certificate, Clients, TlsOptions};
 
 use crate::common::{Common, address};
 use crate::engine::{EngineChoice, EngineKind};
+use crate::settings::{Config, flags};
 
 /// Configuration of `weft cache`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -254,6 +256,18 @@ impl CacheConfig {
     }
 }
 
+/// A warning for each `WEFT_` variable that is named as a flag: only `weft serve` reads them.
+pub(super) fn unread(variables: impl Iterator<Item = OsString>) -> Vec<String> {
+    let warning = |variable: OsString| {
+        let row = flags::<CacheConfig>().find(|row| row.env().as_str() == variable)?;
+        let (variable, flag) = (row.env(), CacheConfig::flag(row));
+        Some(format!(
+            "{variable} has no effect: weft cache reads no settings from the environment; use {flag}"
+        ))
+    };
+    variables.filter_map(warning).collect()
+}
+
 fn with_port(mut address: Address, new: u16) -> Address {
     match &mut address {
         Address::Tcp(address) => address.set_port(new),
@@ -402,6 +416,16 @@ mod tests {
             let said = refusal(line);
             assert!(said.contains(expected), "{line}: {said}");
         }
+    }
+
+    /// Seen: `WEFT_ENGINE=event weft cache` ran on fibers and said nothing.
+    #[test]
+    fn variables_without_effect_are_warned_of() {
+        let variables = ["WEFT_ENGINE", "WEFT_THREADS", "WEFT_ROOT", "HOME"];
+        let said = unread(variables.into_iter().map(OsString::from));
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].starts_with("WEFT_ENGINE has no effect"));
+        assert!(said[0].ends_with("use --engine") && said[1].ends_with("use -t"));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 
 use super::config::CacheConfig;
 use super::table::{EXTENDED, IDLE, REFUSED, Reasons, names};
+use crate::engine;
 use crate::settings::layer::{Layer, Mistake, SettingText};
 use crate::settings::layers::resolve;
-use crate::settings::{Kind, Setting};
+use crate::settings::{Config, Kind, Setting, flags};
 
 impl CacheConfig {
     /// Reads what was typed.
@@ -60,7 +61,10 @@ fn read(word: &str) -> Result<(&'static Setting<CacheConfig>, SettingText), Stri
     if let Some(why) = reason(REFUSED, typed) {
         return Err(format!("-o {typed} is not supported: {why}"));
     }
-    let (row, is_on) = find(typed).ok_or_else(|| unknown(typed))?;
+    let (row, is_on) = find(typed).ok_or_else(|| match flag(typed, value.unwrap_or_default()) {
+        Some(flag) => format!("-o {typed}: it is a flag: {flag}"),
+        None => unknown(typed),
+    })?;
     let text = match (&row.kind, value) {
         (Kind::Switch(_), Some(_)) => return Err(format!("-o {typed} takes no value")),
         (Kind::Switch(_), None) => ["off", "on"][usize::from(is_on)],
@@ -82,14 +86,34 @@ fn find(typed: &str) -> Option<(&'static Setting<CacheConfig>, bool)> {
     }
 }
 
+/// The flag of this name or of the key of `--engine` that it became, as it is typed with this
+/// value.
+fn flag(typed: &str, value: &str) -> Option<String> {
+    let name = typed.replace('_', "-");
+    if let Some(new) = engine::moved(&name, value) {
+        return Some(format!("--engine {new}"));
+    }
+    let row = flags::<CacheConfig>().find(|row| row.name == name)?;
+    let flag = CacheConfig::flag(row);
+    let value = match row.value() {
+        Some(shown) if value.is_empty() => format!(" {shown}"),
+        Some(_) => format!(" {value}"),
+        None => String::new(),
+    };
+    Some(format!("{flag}{value}"))
+}
+
 fn unknown(typed: &str) -> String {
     let alike = |name: &&str| (strsim::jaro_winkler(name, typed) * 1000.0) as u32;
+    let is_flag = |name: &str| flags::<CacheConfig>().any(|row| row.name == name);
     let known = EXTENDED.iter().map(|row| row.name);
     let nearest = known
         .chain(names(IDLE))
         .chain(names(REFUSED))
+        .chain(flags::<CacheConfig>().map(|row| row.name))
         .max_by_key(alike);
     let advice = match nearest.filter(|name| alike(name) > 850) {
+        Some(name) if is_flag(name) => format!("did you mean --{name}?"),
         Some(name) => format!("did you mean {name}?"),
         None => "weft cache -h lists the options".to_owned(),
     };
@@ -127,6 +151,20 @@ mod tests {
             "did you mean lru_crawler?",
         );
         check("xyzzy", "-o xyzzy: there is no such option; weft cache -h");
+        for (list, flag) in [
+            ("engine=event", "--engine event"),
+            ("engine", "--engine NAME[:KEY=VALUE,...]"),
+            ("io=uring", "--engine fiber:io=uring"),
+            ("dispatcher=lap", "--engine event:dispatcher=lap"),
+            ("fibers=9", "--engine fiber:fibers=9"),
+            ("accept=own", "--engine event:accept=own"),
+            ("threads=4", "-t 4"),
+            ("drain_timeout=1s", "--drain-timeout 1s"),
+        ] {
+            let name = list.split('=').next().unwrap();
+            check(list, &format!("-o {name}: it is a flag: {flag}"));
+        }
+        check("engin=", "did you mean --engine?");
         check("idle_timeout", "idle_timeout=<seconds>");
         check("idle_timeout=", "idle_timeout=<seconds>");
         check("track_sizes=1", "takes no value");

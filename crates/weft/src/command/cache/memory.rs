@@ -28,7 +28,7 @@ const HELD_BYTES_MIN: u64 = 1 << 20;
 impl Share {
     pub(super) fn derive(config: &CacheConfig, machine: &Machine) -> Share {
         let mut share = Share {
-            connections_max: config.connections_max,
+            connections_max: config.connections_max.min(config.common.engine.fixed_max()),
             ..Share::default()
         };
         let Some(memory) = machine.memory_bytes() else {
@@ -51,7 +51,7 @@ impl Share {
         let engine = &config.common.engine;
         let for_connections = Some(rest / CONNECTIONS_PART);
         let fitting = engine.connections_in(for_connections, config.has_tls, machine);
-        if config.connections_max <= fitting {
+        if share.connections_max <= fitting {
             return share;
         }
         let has_memory = format!("this process has {} of memory", show_size(memory));

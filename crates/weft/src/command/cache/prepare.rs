@@ -137,6 +137,8 @@ fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
     let machine = Machine::this();
     let engine = &config.common.engine;
     let workers = config.common.workers();
+    let fixed = engine.check_fixed(workers, &machine);
+    fixed.map_err(Failure::Usage)?;
     let held = engine.check_holds("-c", config.connections_max, workers, &machine);
     held.map_err(Failure::Usage)?;
     make_room(

@@ -53,12 +53,13 @@ pub(crate) fn prepare(
     inherited: Vec<Inherited>,
 ) -> Result<Prepared, Failure> {
     let ids = account(config).map_err(Failure::Usage)?;
+    let (engine, workers) = (&config.common.engine, config.common.workers());
+    let fixed = engine.check_fixed(workers, &Machine::this());
+    fixed.map_err(Failure::Usage)?;
     let nofile = match config.max_connections {
         Some(connections) => {
             let flag = "--max-connections";
             let machine = Machine::this();
-            let engine = &config.common.engine;
-            let workers = config.common.workers();
             let held = engine.check_holds(flag, connections.get(), workers, &machine);
             held.map_err(Failure::Usage)?;
             let others = descriptors_for_others(config) + 2 * OPEN_FILES_MIN;
@@ -118,7 +119,7 @@ fn bind_listeners(
     Ok(listeners)
 }
 
-/// A warning if the machine's limits leave next to no room for connections, with the lowest limit.
+/// A warning if the machine's limits allow few connections, with the lowest limit.
 pub(super) fn few_connections(
     config: &ServeConfig,
     limits: &Limits,
@@ -132,14 +133,15 @@ pub(super) fn few_connections(
              has: lower it, use --engine event, or raise the limit (MemoryMax= in a systemd unit)"
         ));
     }
-    let is_few = config.max_connections.is_none() && connections < CONNECTIONS_FEW;
     let engine = &config.common.engine;
+    let few = CONNECTIONS_FEW.min(engine.fixed_max());
+    let is_few = config.max_connections.is_none() && connections < few;
     let workers = config.common.workers();
     is_few.then(|| match engine.connections_max(workers, machine) {
         carried if carried <= connections => engine.holds(connections, workers, machine),
         _ => {
             let connections = show_counted(connections as u64, "connection");
-            format!("the limit on open files leaves room for {connections}: {RAISE_NOFILE}")
+            format!("the limit on open files allows {connections}: {RAISE_NOFILE}")
         }
     })
 }
@@ -252,6 +254,7 @@ impl Limits {
             .clamp(1, carried)
             .min(fitting);
         let connections_max = config.max_connections.map_or(derived, usize::from);
+        let connections_max = connections_max.min(config.common.engine.fixed_max());
         // A driver that reads past the page cache opens a file a second time, hence the half.
         let taken = config.common.engine.descriptors_of(connections_max) as u64;
         let open_files = for_files_and_connections.saturating_sub(taken) / 2;
@@ -398,6 +401,26 @@ mod tests {
         let limits = limits(&config, &[], 1024);
         assert_eq!((limits.workers, limits.memory_budget_bytes), (3, 1));
         assert_eq!(limits.connections.connections_max, 7);
+    }
+
+    /// Seen: with `fiber:fibers=2` the banner said "17,500 connections", and the third client got
+    /// no reply. Cause: the limit did not know of the fixed number. Cure: it is at most that.
+    #[test]
+    fn a_fixed_number_of_fibers_limits_connections() {
+        for (text, flag) in [("fiber:fibers=2", None), ("thread:threads=2", Some(7))] {
+            let config = ServeConfig {
+                max_connections: flag.and_then(std::num::NonZeroUsize::new),
+                common: Common {
+                    engine: choice(text),
+                    ..Common::default()
+                },
+                ..ServeConfig::default()
+            };
+            let limits = limits(&config, &[], 20_000);
+            assert_eq!(limits.connections.connections_max, 2);
+            // It was asked for.
+            assert_eq!(few_connections(&config, &limits, &machine(&[]).1), None);
+        }
     }
 
     #[test]

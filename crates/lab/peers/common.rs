@@ -89,20 +89,20 @@ pub struct Round<S> {
     leader: AtomicU64,
     done: AtomicU64,
     acks: Vec<AtomicU64>,
-    pub seats: Vec<S>,
+    pub signals: Vec<S>,
     pub exhausts: bool,
     wanted: u64,
 }
 
 impl<S> Round<S> {
-    pub fn new(seat: impl Fn() -> S) -> Arc<Round<S>> {
+    pub fn new(signal: impl Fn() -> S) -> Arc<Round<S>> {
         let count = get("threads", 100);
         Arc::new(Round {
             epoch: AtomicU64::new(1),
             leader: AtomicU64::new(0),
             done: AtomicU64::new(0),
             acks: (0..count).map(|_| AtomicU64::new(0)).collect(),
-            seats: (0..count).map(|_| seat()).collect(),
+            signals: (0..count).map(|_| signal()).collect(),
             exhausts: get("exhaust", 0) != 0,
             wanted: get("transfers", 100),
         })
@@ -138,7 +138,7 @@ impl<S> Round<S> {
         self.leader.store(random.below(self.acks.len()) as u64, Release);
         self.epoch.fetch_add(1, AcqRel);
         if self.exhausts {
-            self.seats.iter().for_each(wake);
+            self.signals.iter().for_each(wake);
         }
     }
 

@@ -1,5 +1,5 @@
 //! Programs that are alike on every runtime but for its words. These are macros of `main.rs`: `go!`
-//! starts one, `give_way!`, `wait!` and `post!` (a semaphore), `sleep!` and `wake!` (a [`Bell`]),
+//! starts one, `give_way!`, `wait!` and `post!` (a semaphore), `sleep!` and `wake!` (a [`Notifier`]),
 //! `lock!` and `join!` are what it does.
 
 use super::*;
@@ -59,48 +59,48 @@ pub fn churn(total: &Arc<AtomicU64>) {
     }
 }
 
-struct Seat {
-    woken: Bell,
+struct Waiter {
+    woken: Notifier,
     data: AtomicPtr<Vec<u64>>,
 }
 
 pub fn locality(total: &Arc<AtomicU64>) {
     let threads = get("threads", 100);
     let processors = get("processors", 1);
-    let spots = threads.saturating_sub(processors).max(1) as usize;
-    let spots: Arc<Vec<AtomicPtr<Seat>>> = Arc::new((0..spots).map(|_| AtomicPtr::default()).collect());
+    let slots = threads.saturating_sub(processors).max(1) as usize;
+    let slots: Arc<Vec<AtomicPtr<Waiter>>> = Arc::new((0..slots).map(|_| AtomicPtr::default()).collect());
     for seed in 0..threads {
-        let spots = Arc::clone(&spots);
+        let slots = Arc::clone(&slots);
         let mut batch = Batch::of(total);
         go!({
             let mut random = Random::new(seed + 1);
             let words = get("words", 100) as usize;
             let first = Box::into_raw(Box::new(vec![0u64; words]));
-            let seat: &'static Seat = Box::leak(Box::new(Seat {
-                woken: bell(),
+            let waiter: &'static Waiter = Box::leak(Box::new(Waiter {
+                woken: notifier(),
                 data: AtomicPtr::new(first),
             }));
             let shares = get("share", 0) != 0;
             let touched = get("touched", 10);
             loop {
-                // SAFETY: each vector belongs to one seat at a time, and none is freed.
-                let data = unsafe { &mut *seat.data.load(Acquire) };
+                // SAFETY: each vector belongs to one waiter at a time, and none is freed.
+                let data = unsafe { &mut *waiter.data.load(Acquire) };
                 for _ in 0..touched {
                     data[random.below(words)] += 1;
                 }
-                let mine = std::ptr::from_ref(seat).cast_mut();
-                let mine_data = seat.data.load(Acquire);
-                let other = spots[random.below(spots.len())].swap(mine, AcqRel);
+                let mine = std::ptr::from_ref(waiter).cast_mut();
+                let mine_data = waiter.data.load(Acquire);
+                let other = slots[random.below(slots.len())].swap(mine, AcqRel);
                 if !other.is_null() {
-                    // SAFETY: seats are never freed.
+                    // SAFETY: waiters are never freed.
                     let other = unsafe { &*other };
                     if shares {
                         let theirs = other.data.swap(mine_data, AcqRel);
-                        seat.data.store(theirs, Release);
+                        waiter.data.store(theirs, Release);
                     }
                     wake!(other.woken);
                 }
-                sleep!(seat.woken);
+                sleep!(waiter.woken);
                 if !batch.count() {
                     return;
                 }

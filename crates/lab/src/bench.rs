@@ -40,7 +40,7 @@ use window::Window;
 
 use crate::busy::Usage;
 use crate::sample::Noise;
-use crate::system::{Speaks, Stand, Start, System, words};
+use crate::system::{ServerProtocol, Start, StartContext, System, words};
 use crate::testbed::{
     Launched, Link, LinkPlan, SERVER, ServerLimits, Side, Testbed, processes, sys,
 };
@@ -53,7 +53,7 @@ const END_PATIENCE: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_millis(50);
 /// Interval between readings of the clocks.
 const READ_EVERY: Duration = Duration::from_millis(20);
-/// And where that takes time from the server: a p99 must not be that of reading.
+/// Interval where reading takes time from the server: a p99 must not be that of reading.
 const READ_SELDOM: Duration = Duration::from_millis(100);
 
 /// Takes samples of servers.
@@ -152,7 +152,7 @@ impl Bench<'_> {
         let scratch = self.testbed.scratch().to_owned();
         let is_root = self.testbed.is_root();
         let log = scratch.join("server.log");
-        let mut argv = server.argv(&Stand {
+        let mut argv = server.argv(&StartContext {
             host,
             port,
             root,
@@ -177,8 +177,8 @@ impl Bench<'_> {
             link,
         };
         let greeting: &[u8] = match server.protocol {
-            Speaks::Web => b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
-            Speaks::Cache => b"version\r\n",
+            ServerProtocol::Web => b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+            ServerProtocol::Cache => b"version\r\n",
         };
         // An answer, for a connection alone says little: nginx listens before it has a worker.
         let deadline = Instant::now() + START_PATIENCE;

@@ -1,4 +1,4 @@
-//! How much of the machine others used meanwhile: figures of a busy machine say little.
+//! Use of the machine by other processes meanwhile: figures of a busy machine say little.
 
 use std::fs;
 use std::time::Duration;

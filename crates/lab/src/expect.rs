@@ -383,7 +383,7 @@ fn show_factor(ratio: Option<Ratio>, [before, behind]: [&str; 2]) -> String {
     })
 }
 
-/// A lead as a word and a factor of at least 1: a cost 0.5 times as good is `more`, 2.
+/// A lead as a word and a factor of at least 1: a lead of 0.5 in a cost is `more`, 2.
 pub(crate) fn in_words(lead: f64, better: Better) -> (&'static str, f64) {
     let [ahead, behind] = match better {
         Better::More => ["more", "less"],

@@ -1,4 +1,4 @@
-//! What an experiment is: configurations, systems, measures, a figure, and what is expected.
+//! An experiment: configurations, systems, measures, a figure, and what is expected.
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectations;

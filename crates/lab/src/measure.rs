@@ -1,11 +1,11 @@
-//! What is measured where: configurations, and the figures of their samples.
+//! Configurations, and measures of the samples taken in them.
 
 use std::collections::BTreeMap;
 
 /// One combination of parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// For tables: `2 processors, many fibers`.
+    /// Label in tables: `2 processors, many fibers`.
     pub label: String,
     /// Program of the system; for servers, the kind of requests.
     pub program: &'static str,
@@ -61,7 +61,7 @@ pub struct Measure {
     pub title: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// Which way it improves.
+    /// Direction in which it improves.
     pub better: Better,
     /// Formula over other values, if it is not one of them.
     pub of: Option<Formula>,
@@ -88,7 +88,7 @@ pub enum Better {
 }
 
 impl Better {
-    /// For titles; empty where it is context.
+    /// Words for titles; empty where it is context.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Better::Less => "; less is better",

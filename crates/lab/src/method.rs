@@ -1,4 +1,4 @@
-//! How samples are taken: by turns, fresh each time, again when something disturbed them.
+//! Taking of samples: by turns, fresh each time, again when something disturbed them.
 //!
 //! A round is every configuration on every system. The systems of a configuration take turns, and
 //! each round begins with another one, so that a slow minute of the machine hits all alike. A
@@ -19,7 +19,9 @@ use crate::card::Card;
 use crate::experiment::{Breadth, Experiment, Work};
 use crate::measure::{Configuration, Measure};
 use crate::sample::{Noise, Output, Sample};
-use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, SystemLine, is_chosen, unix_s};
+use crate::store::{
+    Header, Record, Recorded, RunEnd, Store, SystemLine, TurnResult, is_chosen, unix_s,
+};
 use crate::system::{CUSTOM_PROGRAM, CUSTOM_SERVER, Start, System};
 use crate::testbed::{Testbed, processes, start, sys, usable_cores};
 
@@ -287,12 +289,12 @@ impl Run<'_> {
                         self.skipped += 1;
                         continue;
                     }
-                    let Some(came) =
+                    let Some(result) =
                         self.turn(setting, &mut store, configuration, system, round)?
                     else {
                         return Ok(());
                     };
-                    store.turn(record(configuration, system, round, came))?;
+                    store.turn(record(configuration, system, round, result))?;
                 }
             }
         }
@@ -315,7 +317,7 @@ impl Run<'_> {
         configuration: &Configuration,
         system: &System,
         round: u32,
-    ) -> io::Result<Option<Came>> {
+    ) -> io::Result<Option<TurnResult>> {
         let queues = match self.experiment.work {
             Work::Server(work) => work.queues_by_itself,
             Work::Program => true,
@@ -324,14 +326,14 @@ impl Run<'_> {
         let noise = |sample: &Sample| sample.noise.percent(queues, cores);
         let mut best: Option<Sample> = None;
         for attempt in 1..=ATTEMPTS_MAX {
-            let came = self.take(setting, configuration, system);
+            let result = self.take(setting, configuration, system);
             if setting.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let sample = match came {
-                Came::Sample(sample) => sample,
+            let sample = match result {
+                TurnResult::Sample(sample) => sample,
                 // A sample that there is counts more than a failure after it.
-                other => return Ok(Some(best.map_or(other, Came::Sample))),
+                other => return Ok(Some(best.map_or(other, TurnResult::Sample))),
             };
             let (better, worse) = match best.take() {
                 Some(before) if noise(&before) <= noise(&sample) => (before, Some(sample)),
@@ -339,13 +341,18 @@ impl Run<'_> {
                 None => (sample, None),
             };
             if let Some(worse) = worse {
-                store.turn(record(configuration, system, round, Came::Discarded(worse)))?;
+                store.turn(record(
+                    configuration,
+                    system,
+                    round,
+                    TurnResult::Discarded(worse),
+                ))?;
             }
             let is_noisy = noise(&better) > NOISE_PERCENT_MAX;
             let gives_up = attempt == ATTEMPTS_MAX || self.noise.left == 0;
             if !is_noisy || gives_up {
                 self.noise.kept += u32::from(is_noisy);
-                return Ok(Some(Came::Sample(better)));
+                return Ok(Some(TurnResult::Sample(better)));
             }
             self.noise.left -= 1;
             self.noise.repeated += 1;
@@ -359,8 +366,8 @@ impl Run<'_> {
         setting: &mut Setting<'_>,
         configuration: &Configuration,
         system: &System,
-    ) -> Came {
-        let came = match (&self.experiment.work, &mut setting.testbed) {
+    ) -> TurnResult {
+        let result = match (&self.experiment.work, &mut setting.testbed) {
             (Work::Program, _) => return self.program(setting.stop, configuration, system),
             (Work::Server(work), _) if (work.skips)(configuration, &system.kind) => {
                 Err(Fault::Absent)
@@ -376,19 +383,24 @@ impl Run<'_> {
             }
             (Work::Server(_), None) => Err("there is no testbed".into()),
         };
-        match came {
-            Ok(sample) => Came::Sample(sample),
-            Err(Fault::Failed(why)) => Came::Failed(why),
-            Err(Fault::Absent) => Came::Absent,
-            Err(Fault::Stopped) => Came::Failed("stopped".to_owned()),
+        match result {
+            Ok(sample) => TurnResult::Sample(sample),
+            Err(Fault::Failed(why)) => TurnResult::Failed(why),
+            Err(Fault::Absent) => TurnResult::Absent,
+            Err(Fault::Stopped) => TurnResult::Failed("stopped".to_owned()),
         }
     }
 
-    fn program(&self, stop: &AtomicBool, configuration: &Configuration, system: &System) -> Came {
+    fn program(
+        &self,
+        stop: &AtomicBool,
+        configuration: &Configuration,
+        system: &System,
+    ) -> TurnResult {
         let usage = Usage::now();
         let mut delay_ns = 0;
         let began = Instant::now();
-        let came = program(
+        let result = program(
             stop,
             configuration,
             system,
@@ -397,8 +409,8 @@ impl Run<'_> {
         );
         let mut noise = Noise::since(usage, Duration::ZERO);
         noise.run_delay_percent = delay_ns as f64 / 1e7 / began.elapsed().as_secs_f64();
-        match came.unwrap_or_else(|error| Came::Failed(error.to_string())) {
-            Came::Sample(sample) => Came::Sample(Sample { noise, ..sample }),
+        match result.unwrap_or_else(|error| TurnResult::Failed(error.to_string())) {
+            TurnResult::Sample(sample) => TurnResult::Sample(Sample { noise, ..sample }),
             other => other,
         }
     }
@@ -416,8 +428,8 @@ impl Run<'_> {
         let configuration = Configuration::new("as fast as it goes", "peak", []);
         self.tell(setting, &configuration, system);
         match self.take(setting, &configuration, system) {
-            Came::Sample(sample) => Ok(Measure::RATE.figure(&configuration, &sample.values)),
-            Came::Failed(why) => Err(RunError::Unfit(format!("{}: {why}", system.name))),
+            TurnResult::Sample(sample) => Ok(Measure::RATE.figure(&configuration, &sample.values)),
+            TurnResult::Failed(why) => Err(RunError::Unfit(format!("{}: {why}", system.name))),
             _ => Ok(None),
         }
     }
@@ -504,12 +516,17 @@ impl Run<'_> {
     }
 }
 
-fn record(configuration: &Configuration, system: &System, round: u32, came: Came) -> Record {
+fn record(
+    configuration: &Configuration,
+    system: &System,
+    round: u32,
+    result: TurnResult,
+) -> Record {
     Record {
         configuration: configuration.label.clone(),
         system: system.name.clone(),
         round,
-        came,
+        result,
     }
 }
 
@@ -520,7 +537,7 @@ fn program(
     system: &System,
     seconds: f64,
     delay_ns: &mut u64,
-) -> io::Result<Came> {
+) -> io::Result<TurnResult> {
     let Start::Program {
         program,
         arguments,
@@ -557,7 +574,7 @@ fn program(
             child.kill()?;
             child.wait()?;
             let limit = SAMPLE_TIMEOUT.as_secs();
-            return Ok(Came::Failed(format!("did not end in {limit} s")));
+            return Ok(TurnResult::Failed(format!("did not end in {limit} s")));
         }
         // What threads that have ended waited is not in it any more.
         *delay_ns = processes::run_delay_ns(child.id()).max(*delay_ns);
@@ -571,17 +588,17 @@ fn program(
     stdout.expect("piped").read_to_string(&mut out)?;
     stderr.expect("piped").read_to_string(&mut errors)?;
     if status.code() == Some(EXIT_ABSENT.into()) {
-        return Ok(Came::Absent);
+        return Ok(TurnResult::Absent);
     }
     if !status.success() {
         // A panic begins with an empty line.
         let first = errors.lines().find(|line| !line.trim().is_empty());
         let words = first.map(|line| format!(": {line}")).unwrap_or_default();
-        return Ok(Came::Failed(format!("{status}{words}")));
+        return Ok(TurnResult::Failed(format!("{status}{words}")));
     }
     Ok(match serde_json::from_str::<Output>(out.trim()) {
-        Ok(output) => Came::Sample(output.into()),
-        Err(error) => Came::Failed(format!("printed {:?}: {error}", out.trim())),
+        Ok(output) => TurnResult::Sample(output.into()),
+        Err(error) => TurnResult::Failed(format!("printed {:?}: {error}", out.trim())),
     })
 }
 

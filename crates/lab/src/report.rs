@@ -1,4 +1,4 @@
-//! What came out, for people: a table on the terminal, Markdown for documents, and one HTML file.
+//! Results for people: a table on the terminal, Markdown for documents, and one HTML file.
 
 mod headline;
 mod html;
@@ -14,7 +14,7 @@ use crate::measure::Measure;
 use crate::numbers::{Spread, counted, show};
 use crate::rows::Rows;
 use crate::sample::LASTED_S;
-use crate::store::{Came, Recorded};
+use crate::store::{Recorded, TurnResult};
 use crate::system::{NEW, OLD, name_of};
 
 /// Above this, the machine was not ours.
@@ -301,7 +301,12 @@ impl<'a> Report<'a> {
     fn samples(&self) -> usize {
         let turns = self.recorded.turns.iter();
         turns
-            .filter(|turn| matches!(turn.came, Came::Sample(_) | Came::Discarded(_)))
+            .filter(|turn| {
+                matches!(
+                    turn.result,
+                    TurnResult::Sample(_) | TurnResult::Discarded(_)
+                )
+            })
             .count()
     }
 }

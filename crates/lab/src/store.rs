@@ -81,13 +81,14 @@ pub struct Record {
     /// Number of the round, from 0.
     pub round: u32,
     /// Result.
-    pub came: Came,
+    #[serde(rename = "came")]
+    pub result: TurnResult,
 }
 
 /// Result of a turn.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Came {
+pub enum TurnResult {
     /// A sample.
     Sample(Sample),
     /// A sample that was too noisy and was taken again.
@@ -222,7 +223,7 @@ impl Recorded {
             turn.configuration == configuration
                 && turn.system == system
                 && turn.round == round
-                && !matches!(turn.came, Came::Discarded(_))
+                && !matches!(turn.result, TurnResult::Discarded(_))
         })
     }
 
@@ -245,11 +246,11 @@ impl Recorded {
             let Some(row) = rows.find_mut(&turn.configuration, &turn.system) else {
                 continue;
             };
-            match &turn.came {
-                Came::Sample(sample) => row.samples.push(sample.clone()),
-                Came::Failed(why) => row.failures.push(why.clone()),
-                Came::Absent => row.is_absent = true,
-                Came::Discarded(_) => {}
+            match &turn.result {
+                TurnResult::Sample(sample) => row.samples.push(sample.clone()),
+                TurnResult::Failed(why) => row.failures.push(why.clone()),
+                TurnResult::Absent => row.is_absent = true,
+                TurnResult::Discarded(_) => {}
             }
         }
         rows
@@ -296,12 +297,12 @@ pub(crate) mod tests {
         }
     }
 
-    fn turn(round: u32, came: Came) -> Record {
+    fn turn(round: u32, result: TurnResult) -> Record {
         Record {
             configuration: "1 processor, many".to_owned(),
             system: "weft".to_owned(),
             round,
-            came,
+            result,
         }
     }
 
@@ -312,9 +313,9 @@ pub(crate) mod tests {
         assert_eq!(Recorded::read(&path).unwrap(), None);
         let mut store = Store::open(&path, &header(), false).unwrap();
         let turns = [
-            turn(0, Came::Sample(Sample::default())),
-            turn(1, Came::Discarded(Sample::default())),
-            turn(1, Came::Failed("it died".to_owned())),
+            turn(0, TurnResult::Sample(Sample::default())),
+            turn(1, TurnResult::Discarded(Sample::default())),
+            turn(1, TurnResult::Failed("it died".to_owned())),
         ];
         for record in &turns {
             store.turn(record.clone()).unwrap();
@@ -330,7 +331,7 @@ pub(crate) mod tests {
         assert_eq!([has(0), has(1), has(2)], [true, true, false]);
         drop(store);
         let mut again = Store::open(&path, &header(), true).unwrap();
-        again.turn(turn(2, Came::Absent)).unwrap();
+        again.turn(turn(2, TurnResult::Absent)).unwrap();
         assert_eq!(Recorded::read(&path).unwrap().unwrap().turns.len(), 4);
         let rows = recorded.rows(crate::catalog::find("rt-yield").unwrap());
         let row = rows.find("1 processor, many", "weft").unwrap();
@@ -351,7 +352,7 @@ pub(crate) mod tests {
             file: OpenOptions::new().write(true).open("/dev/full").unwrap(),
             path: PathBuf::from("/dev/full"),
         };
-        let error = full.turn(turn(0, Came::Absent)).unwrap_err();
+        let error = full.turn(turn(0, TurnResult::Absent)).unwrap_err();
         assert!(error.to_string().starts_with("/dev/full: "), "{error}");
     }
 

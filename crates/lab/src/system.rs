@@ -1,4 +1,4 @@
-//! What is measured: programs that print a result, and servers that are asked.
+//! Systems under test: programs that print a result, and servers that answer requests.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,11 +10,11 @@ use std::process::Command;
 /// Something that experiments measure.
 #[derive(Clone, Debug)]
 pub struct System {
-    /// For tables: `weft`, `weft stackless`, `nginx copy`.
+    /// Name in tables: `weft`, `weft stackless`, `nginx copy`.
     pub name: String,
-    /// By which experiments ask for it. `pinned`, `stackless` and `migratable` are weft's fibers;
-    /// other people's go by their names, the user's by `CUSTOM_SERVER` and `CUSTOM_PROGRAM`. Two
-    /// may be of one kind.
+    /// Name by which experiments ask for it. `pinned`, `stackless` and `migratable` are weft's
+    /// fibers; other people's go by their names, the user's by `CUSTOM_SERVER` and
+    /// `CUSTOM_PROGRAM`. Two may be of one kind.
     pub kind: String,
     /// Version that it prints; empty if it was not asked.
     pub version: String,
@@ -23,7 +23,7 @@ pub struct System {
 }
 
 impl System {
-    /// One whose kind is its name.
+    /// Creates a system whose kind is its name.
     pub fn new(name: &str, version: String, start: Start) -> System {
         System {
             name: name.to_owned(),
@@ -70,7 +70,7 @@ pub struct ServerForm {
     /// for a line of h2o's.
     pub config: Option<&'static str>,
     /// Its protocol.
-    pub protocol: Speaks,
+    pub protocol: ServerProtocol,
 }
 
 /// Flags for a netstack on the experiment's link, with addresses that the kernel does not have.
@@ -99,10 +99,10 @@ pub fn generators(weft: &Path) -> Vec<System> {
 /// is `weft-programs`.
 pub fn ceilings(programs: &Path) -> Vec<System> {
     let forms = [
-        ("ceiling ring", "ring web", Speaks::Web),
-        ("ceiling event", "event web", Speaks::Web),
-        ("ceiling cache ring", "ring cache", Speaks::Cache),
-        ("ceiling cache event", "event cache", Speaks::Cache),
+        ("ceiling ring", "ring web", ServerProtocol::Web),
+        ("ceiling event", "event web", ServerProtocol::Web),
+        ("ceiling cache ring", "ring cache", ServerProtocol::Cache),
+        ("ceiling cache event", "event cache", ServerProtocol::Cache),
     ];
     let forms = forms.map(|(name, words, protocol)| {
         let form = ServerForm {
@@ -121,9 +121,9 @@ pub(crate) fn nginx_gzip() -> Option<System> {
     nginx("nginx gzip", NGINX_GZIP).find()
 }
 
-/// Place of a server at its start: address, folders, cores.
+/// Parameters of a server's start: address, folders, cores.
 #[derive(Clone, Copy)]
-pub(crate) struct Stand<'a> {
+pub(crate) struct StartContext<'a> {
     pub(crate) host: Ipv4Addr,
     pub(crate) port: u16,
     pub(crate) root: &'a Path,
@@ -135,9 +135,9 @@ pub(crate) struct Stand<'a> {
     pub(crate) is_root: bool,
 }
 
-/// Protocol of a server.
+/// ServerProtocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speaks {
+pub enum ServerProtocol {
     /// HTTP/1.1 over a folder.
     Web,
     /// memcached's.
@@ -149,17 +149,17 @@ impl ServerForm {
     ///
     /// # Errors
     /// When the configuration file cannot be written.
-    pub(crate) fn argv(&self, stand: &Stand<'_>) -> io::Result<Vec<OsString>> {
-        let config = stand.scratch.join("server.conf");
-        let user = if stand.is_root { H2O_ROOT } else { "" };
+    pub(crate) fn argv(&self, context: &StartContext<'_>) -> io::Result<Vec<OsString>> {
+        let config = context.scratch.join("server.conf");
+        let user = if context.is_root { H2O_ROOT } else { "" };
         let fill = |text: &str| {
-            text.replace("{host}", &stand.host.to_string())
-                .replace("{port}", &stand.port.to_string())
-                .replace("{root}", &stand.root.display().to_string())
-                .replace("{interface}", stand.interface)
+            text.replace("{host}", &context.host.to_string())
+                .replace("{port}", &context.port.to_string())
+                .replace("{root}", &context.root.display().to_string())
+                .replace("{interface}", context.interface)
                 .replace("{user}", user)
-                .replace("{workers}", &stand.workers.to_string())
-                .replace("{scratch}", &stand.scratch.display().to_string())
+                .replace("{workers}", &context.workers.to_string())
+                .replace("{scratch}", &context.scratch.display().to_string())
                 .replace("{config}", &config.display().to_string())
         };
         if let Some(text) = self.config {
@@ -196,7 +196,7 @@ pub struct Known {
     version: &'static str,
     arguments: &'static str,
     config: Option<&'static str>,
-    protocol: Speaks,
+    protocol: ServerProtocol,
 }
 
 /// Other people's servers, each as well tuned as its manual allows, with one worker where nothing
@@ -221,7 +221,7 @@ pub const KNOWN: &[Known] = &[
         "file-server --listen {host}:{port} --root {root}",
     ),
     Known {
-        protocol: Speaks::Cache,
+        protocol: ServerProtocol::Cache,
         ..known("memcached", "--version", MEMCACHED_FLAGS)
     },
 ];
@@ -242,7 +242,7 @@ const fn known(name: &'static str, version: &'static str, arguments: &'static st
         version,
         arguments,
         config: None,
-        protocol: Speaks::Web,
+        protocol: ServerProtocol::Web,
     }
 }
 
@@ -335,33 +335,37 @@ impl Known {
 }
 
 /// weft's forms as servers, by name: what comes after `weft serve ROOT` or `weft cache`.
-pub const WEFT_FORMS: &[(&str, Speaks, &str)] = &[
-    ("weft", Speaks::Web, ""),
-    ("weft epoll", Speaks::Web, "--engine fiber:io=epoll"),
+pub const WEFT_FORMS: &[(&str, ServerProtocol, &str)] = &[
+    ("weft", ServerProtocol::Web, ""),
+    ("weft epoll", ServerProtocol::Web, "--engine fiber:io=epoll"),
     (
         "weft event",
-        Speaks::Web,
+        ServerProtocol::Web,
         "--engine event:accept=own,multi-accept=on",
     ),
     (
         "weft event alone",
-        Speaks::Web,
+        ServerProtocol::Web,
         "--engine event:accept=own,multi-accept=on,file-threads=off",
     ),
-    ("weft thread", Speaks::Web, "--engine thread"),
-    ("weft netstack xdp", Speaks::Web, NETSTACK_XDP),
-    ("weft netstack packet", Speaks::Web, NETSTACK_PACKET),
-    ("weft netstack tap", Speaks::Web, NETSTACK_TAP),
-    ("weft cache", Speaks::Cache, MANY),
+    ("weft thread", ServerProtocol::Web, "--engine thread"),
+    ("weft netstack xdp", ServerProtocol::Web, NETSTACK_XDP),
+    ("weft netstack packet", ServerProtocol::Web, NETSTACK_PACKET),
+    ("weft netstack tap", ServerProtocol::Web, NETSTACK_TAP),
+    ("weft cache", ServerProtocol::Cache, MANY),
     (
         "weft cache epoll",
-        Speaks::Cache,
+        ServerProtocol::Cache,
         "--engine=fiber:io=epoll -c 17000",
     ),
-    ("weft cache event", Speaks::Cache, "--engine=event -c 17000"),
+    (
+        "weft cache event",
+        ServerProtocol::Cache,
+        "--engine=event -c 17000",
+    ),
     (
         "weft cache thread",
-        Speaks::Cache,
+        ServerProtocol::Cache,
         "--engine=thread -c 4000",
     ),
 ];
@@ -444,10 +448,10 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<System> {
     let version = version_of(binary, "--version");
     let form = |name: &str, protocol, words: &str| {
         let fixed = match protocol {
-            Speaks::Web => {
+            ServerProtocol::Web => {
                 "serve {root} --listen {host}:{port} --workers {workers} --access-log off"
             }
-            Speaks::Cache => CACHE,
+            ServerProtocol::Cache => CACHE,
         };
         System {
             name: format!("{prefix}{name}"),
@@ -466,13 +470,13 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<System> {
         .map(|&(name, protocol, words)| form(name, protocol, words));
     let event = |name: &str, dispatcher: &str| {
         let words = format!("--engine event:dispatcher={dispatcher} --max-connections 8000");
-        form(&format!("event {name}"), Speaks::Web, &words)
+        form(&format!("event {name}"), ServerProtocol::Web, &words)
     };
     let dispatchers = DISPATCHERS.iter().map(|name| event(name, name));
     let queues = QUEUES.iter().map(|(name, words)| event(name, words));
     let on_request = System {
         kind: "weft event".to_owned(),
-        ..form(ON_REQUEST, Speaks::Web, "--engine pipeline")
+        ..form(ON_REQUEST, ServerProtocol::Web, "--engine pipeline")
     };
     let forms = forms.chain(dispatchers).chain(queues);
     forms.chain([on_request]).collect()
@@ -511,9 +515,9 @@ pub fn custom(text: &str) -> Result<System, String> {
             arguments: words.collect(),
             config: None,
             protocol: if command.contains("{root}") {
-                Speaks::Web
+                ServerProtocol::Web
             } else {
-                Speaks::Cache
+                ServerProtocol::Cache
             },
         });
         (CUSTOM_SERVER, start)
@@ -591,8 +595,8 @@ mod tests {
         assert_eq!(found("no version here"), "");
     }
 
-    fn stand(scratch: &Path, is_root: bool) -> Stand<'_> {
-        Stand {
+    fn context(scratch: &Path, is_root: bool) -> StartContext<'_> {
+        StartContext {
             host: Ipv4Addr::LOCALHOST,
             port: 2001,
             root: Path::new("/site"),
@@ -609,8 +613,8 @@ mod tests {
         let Start::Server(server) = made.start else {
             panic!("a server");
         };
-        assert_eq!(server.protocol, Speaks::Web);
-        let argv = server.argv(&stand(Path::new("/tmp"), false)).unwrap();
+        assert_eq!(server.protocol, ServerProtocol::Web);
+        let argv = server.argv(&context(Path::new("/tmp"), false)).unwrap();
         assert_eq!(argv[1..], ["-c", "2001", "/site"].map(OsString::from));
         assert_eq!(made.kind, CUSTOM_SERVER);
         assert!(custom("mine=sh -c").unwrap_err().contains("{port}"));
@@ -631,10 +635,10 @@ mod tests {
             program: "h2o".into(),
             arguments: words("-c {config}"),
             config: Some(H2O),
-            protocol: Speaks::Web,
+            protocol: ServerProtocol::Web,
         };
         let told = |is_root| {
-            let argv = server.argv(&stand(scratch.path(), is_root)).unwrap();
+            let argv = server.argv(&context(scratch.path(), is_root)).unwrap();
             fs::read_to_string(&argv[2]).unwrap()
         };
         let as_root = told(true);
@@ -655,13 +659,13 @@ mod tests {
                 program: "nginx".into(),
                 arguments: words("-c {config}"),
                 config: Some(config),
-                protocol: Speaks::Web,
+                protocol: ServerProtocol::Web,
             };
-            let stand = Stand {
+            let context = StartContext {
                 workers: 2,
-                ..stand(scratch.path(), true)
+                ..context(scratch.path(), true)
             };
-            let argv = server.argv(&stand).unwrap();
+            let argv = server.argv(&context).unwrap();
             fs::read_to_string(&argv[2]).unwrap()
         };
         let shared = told(NGINX_SENDFILE);

@@ -1,5 +1,5 @@
-//! Where samples are taken: a core for each side, a network of its own, priority, control groups,
-//! scratch folders. All of it is undone when the laboratory ends, however it ends.
+//! The testbed, in which samples are taken: a core for each side, a network of its own, priority,
+//! control groups, scratch folders. All of it is undone when the laboratory ends, however it ends.
 //!
 //! Without root there are the cores and the scratch folder; [`Testbed::lacks`] says what is
 //! missing.

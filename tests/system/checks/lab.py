@@ -113,8 +113,8 @@ def the_lab_measures_a_netstack_and_the_kernel_on_a_link(world):
 
 
 @check(limit_s=150)
-def gos_seats_are_made_once_and_leave_nothing_to_collect(world):
-    """Seen: rt-locality made a seat for every operation on Go, which no other runtime had to do, and counted the collector."""
+def gos_waiters_are_made_once_and_leave_nothing_to_collect(world):
+    """Seen: rt-locality made a waiter for every operation on Go, which no other runtime had to do, and counted the collector."""
     expect(shutil.which("go"), "there is no Go: apt-get install golang-go")
     peers = world.scratch / "peers"
     words = ["run", "rt-locality", "--quick", "--repeat", "1", "--sample", "50ms", "--peers", "go", "--systems", "go", "--folder", peers]

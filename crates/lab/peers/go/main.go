@@ -195,7 +195,7 @@ func churn() result {
 	return timed(start, &total)
 }
 
-// What a goroutine sits down with: made once, as in the other peers, so that the loop allocates nothing.
+// A goroutine's array and wake-up channel: made once, as in the other peers, so that the loop allocates nothing.
 type locals struct {
 	data  atomic.Pointer[[]uint64]
 	woken chan struct{}
@@ -203,7 +203,7 @@ type locals struct {
 
 func locality() result {
 	var total atomic.Int64
-	spots := make([]atomic.Pointer[locals], max(1, get("threads")-get("processors")))
+	slots := make([]atomic.Pointer[locals], max(1, get("threads")-get("processors")))
 	words, touched, shares := get("words"), get("touched"), get("share") != 0
 	start := time.Now()
 	for i := 0; i < get("threads"); i++ {
@@ -217,7 +217,7 @@ func locality() result {
 				for range touched {
 					(*mine)[random.below(words)]++
 				}
-				if other := spots[random.below(len(spots))].Swap(me); other != nil {
+				if other := slots[random.below(len(slots))].Swap(me); other != nil {
 					if shares {
 						me.data.Store(other.data.Swap(mine))
 					}
@@ -237,9 +237,9 @@ func transfer() result {
 	count, exhaust, wanted := get("threads"), get("exhaust") != 0, int64(get("transfers"))
 	var epoch, leader, done atomic.Int64
 	acks := make([]atomic.Int64, count)
-	seats := make([]chan struct{}, count)
-	for i := range seats {
-		seats[i] = make(chan struct{}, 1)
+	signals := make([]chan struct{}, count)
+	for i := range signals {
+		signals[i] = make(chan struct{}, 1)
 	}
 	random := newRandom(1)
 	finished := make(chan struct{})
@@ -259,10 +259,10 @@ func transfer() result {
 		leader.Store(int64(random.below(count)))
 		epoch.Add(1)
 		if exhaust {
-			for i := range seats {
+			for i := range signals {
 				if i != me {
 					select {
-					case seats[i] <- struct{}{}:
+					case signals[i] <- struct{}{}:
 					default:
 					}
 				}
@@ -278,7 +278,7 @@ func transfer() result {
 				now := epoch.Load()
 				if now == seen {
 					if exhaust {
-						<-seats[i]
+						<-signals[i]
 					} else {
 						runtime.Gosched()
 					}

@@ -415,8 +415,8 @@ fn churn(parameters: &Parameters) -> Result<Output, String> {
     Ok(parameters.time(start, &total))
 }
 
-/// A fiber's slot and its array. Never freed: the process ends.
-struct Seat {
+/// A fiber's wake-up and its array. Never freed: the process ends.
+struct Waiter {
     woken: Semaphore,
     data: AtomicPtr<Vec<AtomicU64>>,
 }
@@ -432,33 +432,33 @@ fn locality(parameters: &Parameters) -> Result<Output, String> {
         parameters.get("share", 0) != 0,
     );
     let count = threads.saturating_sub(processors).max(1);
-    let spots: Arc<Vec<OnceSeat>> = Arc::new((0..count).map(|_| OnceSeat::default()).collect());
+    let slots: Arc<Vec<Slot>> = Arc::new((0..count).map(|_| Slot::default()).collect());
     let start = Instant::now();
     for seed in 0..threads {
-        let spots = Arc::clone(&spots);
+        let slots = Arc::clone(&slots);
         let mut batch = Batch::of(&total);
         parameters.spawn(&runtime, move || {
             let mut random = Random::new(seed);
             let array = (0..words).map(|_| AtomicU64::new(0)).collect();
-            let seat: &'static Seat = Box::leak(Box::new(Seat {
+            let waiter: &'static Waiter = Box::leak(Box::new(Waiter {
                 woken: Semaphore::new(0),
                 data: AtomicPtr::new(Box::leak(Box::new(array))),
             }));
             loop {
-                let mine = seat.data.load(Ordering::Acquire);
+                let mine = waiter.data.load(Ordering::Acquire);
                 for _ in 0..touched {
                     // SAFETY: arrays are never freed.
                     let word = unsafe { &(&*mine)[random.below(words)] };
                     word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 }
-                if let Some(other) = spots[random.below(spots.len())].take_over(seat) {
+                if let Some(other) = slots[random.below(slots.len())].take_over(waiter) {
                     if shares {
                         let theirs = other.data.swap(mine, Ordering::AcqRel);
-                        seat.data.store(theirs, Ordering::Release);
+                        waiter.data.store(theirs, Ordering::Release);
                     }
                     other.woken.release(1);
                 }
-                seat.woken.acquire().forget();
+                waiter.woken.acquire().forget();
                 if !batch.count() {
                     return;
                 }
@@ -468,16 +468,16 @@ fn locality(parameters: &Parameters) -> Result<Output, String> {
     Ok(parameters.time(start, &total))
 }
 
-/// A spot with room for one.
+/// A slot, in which one fiber waits.
 #[derive(Default)]
-struct OnceSeat(AtomicPtr<Seat>);
+struct Slot(AtomicPtr<Waiter>);
 
-impl OnceSeat {
-    /// Sits down, and says which one sat there.
-    fn take_over(&self, seat: &'static Seat) -> Option<&'static Seat> {
-        let seat = std::ptr::from_ref(seat).cast_mut();
-        let other = self.0.swap(seat, Ordering::AcqRel);
-        // SAFETY: only seats that live for ever are put there.
+impl Slot {
+    /// Takes the slot, and returns the fiber that waited there.
+    fn take_over(&self, waiter: &'static Waiter) -> Option<&'static Waiter> {
+        let waiter = std::ptr::from_ref(waiter).cast_mut();
+        let other = self.0.swap(waiter, Ordering::AcqRel);
+        // SAFETY: only waiters that live for ever are put there.
         unsafe { other.as_ref() }
     }
 }

@@ -1,7 +1,7 @@
-//! What TCP/IP costs by itself: two netstacks in one thread, each on an end of a pair of devices in
-//! memory. All that a netstack does with a frame is in it: neighbours, IP, checksums, TCP, timers,
-//! the copies in and out of the pair. No system call is made for a frame, and both ends' work is in
-//! each figure.
+//! The cost of TCP/IP by itself: two netstacks in one thread, each on an end of a pair of devices
+//! in memory. All that a netstack does with a frame is in it: neighbours, IP, checksums, TCP,
+//! timers, the copies in and out of the pair. No system call is made for a frame, and both ends'
+//! work is in each figure.
 //!
 //! ```text
 //!   near: 64 bytes on each of 100 connections ──▶ far: the same 64 bytes back      a turn

@@ -1,4 +1,4 @@
-//! What came of asking a server: the generators' outcomes, what the server used meanwhile, and the
+//! Results of load on a server: the generators' outcomes, what the server used meanwhile, and the
 //! sample that is made of both.
 
 use load::Outcome;

@@ -1,4 +1,4 @@
-//! Why there is no sample, and what the program that is to blame said last.
+//! Reason of a missing sample, and the last words of the program that is to blame.
 
 use std::fmt::Display;
 use std::fs;

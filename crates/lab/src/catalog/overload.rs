@@ -67,14 +67,14 @@ const CONNECTIONS: u32 = 2000;
 const CLOSED: f64 = 0.5;
 const RISE: f64 = 6.0;
 /// Seen: with 6,000 idle connections the p99 of lighttpd's calm was half a second, so that
-/// anything after the overload was as good as before. Cause: the idle ones are open when the
+/// anything after the overload was as before. Cause: the idle ones are open when the
 /// kernel has them, and the server had still to accept them, and to close those of the load
 /// before. Cure: the calm begins when that is done.
 const SETTLE: f64 = 1.0;
 const CALM: f64 = 2.0;
 const OVERLOAD: f64 = 10.0;
 const AFTER: f64 = 6.0;
-/// And all of them.
+/// Length of all phases together.
 const LASTS: f64 = 2.0 * CLOSED + RISE + SETTLE + CALM + OVERLOAD + AFTER;
 /// A sample's time at the least: the calm has four steps then, and what comes after twelve.
 const SECONDS_MIN: f64 = 0.4;

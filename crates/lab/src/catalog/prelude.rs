@@ -1,4 +1,4 @@
-//! What every experiment is written with.
+//! Imports and helpers of experiments.
 
 pub(super) use crate::bench::{Bench, Fault, Running};
 pub(super) use crate::expect::{Expectations, Judge};

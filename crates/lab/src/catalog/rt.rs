@@ -52,7 +52,7 @@ fn label(processors: u64, how_many: &str) -> String {
     }
 }
 
-/// That weft's pinned fibers are ahead of all peers in these configurations.
+/// Expectations that weft's pinned fibers are ahead of all peers in these configurations.
 fn ahead(judge: Judge<'_>, configurations: &[&str]) -> Expectations {
     let configurations = configurations.iter();
     configurations

@@ -24,7 +24,7 @@ use load::random::Random;
 use crate::catalog::prelude::*;
 use crate::testbed::{drop_from_page_cache, filesystem_of};
 
-/// Every server that there is, and the two that show how far one could go.
+/// All servers, and the two ceilings.
 pub(super) const SERVERS: &[&str] = &[
     "weft",
     "weft epoll",

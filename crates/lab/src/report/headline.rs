@@ -1,4 +1,4 @@
-//! What a report opens with: this project's programs beside those that are well known.
+//! Head of a report: this project's programs beside those that are well known.
 
 use super::Report;
 use crate::measure::{Better, Measure};

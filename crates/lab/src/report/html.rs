@@ -372,7 +372,7 @@ mod tests {
     use super::*;
     use crate::sample::Sample;
     use crate::store::tests::header;
-    use crate::store::{Came, Record, Recorded};
+    use crate::store::{Record, Recorded, TurnResult};
 
     #[test]
     fn summary_without_zeros() {
@@ -410,7 +410,7 @@ mod tests {
                 configuration: "1 processor, many".to_owned(),
                 system: system.to_owned(),
                 round: 0,
-                came: Came::Sample(Sample {
+                result: TurnResult::Sample(Sample {
                     values: values.map(|(name, value)| (name.to_owned(), value)).into(),
                     ..Sample::default()
                 }),
@@ -442,7 +442,7 @@ mod tests {
                 configuration: configuration.to_owned(),
                 system: system.to_owned(),
                 round: 0,
-                came: Came::Sample(Sample::of(values)),
+                result: TurnResult::Sample(Sample::of(values)),
             }
         };
         let many = "1 processor, many";

@@ -193,7 +193,7 @@ mod tests {
     use super::summary;
     use crate::sample::{LASTED_S, Sample};
     use crate::store::tests::header;
-    use crate::store::{Came, Record, Recorded, RunEnd};
+    use crate::store::{Record, Recorded, RunEnd, TurnResult};
     use crate::system::OLD;
 
     fn recorded(others_percent: f64) -> Recorded {
@@ -201,15 +201,15 @@ mod tests {
         let mut go = header.systems[0].clone();
         (go.name, go.version) = ("go".to_owned(), String::new());
         header.systems.push(go);
-        let turn = |system: &str, round, came| Record {
+        let turn = |system: &str, round, result| Record {
             configuration: "1 processor, many".to_owned(),
             system: system.to_owned(),
             round,
-            came,
+            result,
         };
         let sample = |seconds| {
             let values = [("ops", 1e9), ("seconds", seconds), ("ms", 1.0)];
-            Came::Sample(Sample {
+            TurnResult::Sample(Sample {
                 values: values.map(|(name, value)| (name.to_owned(), value)).into(),
                 ..Sample::default()
             })
@@ -219,8 +219,8 @@ mod tests {
             turns: vec![
                 turn("weft", 0, sample(20.0)),
                 turn("weft", 1, sample(60.0)),
-                turn("weft", 1, Came::Discarded(Sample::default())),
-                turn("go", 0, Came::Failed("it died".to_owned())),
+                turn("weft", 1, TurnResult::Discarded(Sample::default())),
+                turn("go", 0, TurnResult::Failed("it died".to_owned())),
             ],
             ending: Some(RunEnd {
                 card: crate::Card::default(),
@@ -308,7 +308,7 @@ mod tests {
         let turn = &mut recorded.turns[0];
         turn.configuration = "no idle connections".to_owned();
         let figures = [("goodput_percent", 113.0), ("knee_per_s", 9000.0)];
-        turn.came = Came::Sample(Sample::of(figures));
+        turn.result = TurnResult::Sample(Sample::of(figures));
         let text = Report::new(experiment, &recorded).markdown();
         for (title, figure) in [
             ("the knee", "9,000"),
@@ -340,8 +340,8 @@ mod tests {
         }
         say(&recorded, "");
         for (turn, lasted_s) in recorded.turns.iter_mut().zip([1.2004, 10.01]) {
-            let Came::Sample(sample) = &mut turn.came else {
-                panic!("{:?}", turn.came);
+            let TurnResult::Sample(sample) = &mut turn.result else {
+                panic!("{:?}", turn.result);
             };
             sample.values.insert(LASTED_S.to_owned(), lasted_s);
         }
@@ -376,8 +376,8 @@ mod tests {
             recorded.turns.truncate(1);
             let turn = &mut recorded.turns[0];
             turn.configuration = configuration.to_owned();
-            let Came::Sample(sample) = &mut turn.came else {
-                panic!("{:?}", turn.came);
+            let TurnResult::Sample(sample) = &mut turn.result else {
+                panic!("{:?}", turn.result);
             };
             sample.noise.run_delay_percent = 19.3;
             Report::new(experiment, &recorded).receipt()

@@ -1,5 +1,5 @@
-//! What must not outlive the laboratory is written down before it is used: sessions of processes,
-//! folders, control groups.
+//! Journal of sessions of processes, folders and control groups, which must not outlive the
+//! laboratory. Each is written down before it is used.
 //!
 //! One function, [`sweep`], removes what a journal lists. It has three callers: the laboratory at
 //! its end, a *guard* process as soon as the laboratory is gone however it went, and the next

@@ -1,4 +1,4 @@
-//! What /proc says of processes.
+//! Processes in /proc.
 
 use std::fs;
 

@@ -21,14 +21,14 @@ macro_rules! go { ($body:block) => { go(move || $body) }; }
 macro_rules! give_way { () => { yield_now() }; }
 macro_rules! wait { ($semaphore:expr) => { $semaphore.wait() }; }
 macro_rules! post { ($semaphore:expr) => { $semaphore.post() }; }
-macro_rules! sleep { ($bell:expr) => { $bell.wait() }; }
-macro_rules! wake { ($bell:expr) => { $bell.post() }; }
+macro_rules! sleep { ($notifier:expr) => { $notifier.wait() }; }
+macro_rules! wake { ($notifier:expr) => { $notifier.post() }; }
 macro_rules! lock { ($mutex:expr) => { $mutex.lock().unwrap() }; }
 macro_rules! join { ($handle:expr) => { $handle.join().unwrap() }; }
 
-type Bell = Semaphore;
+type Notifier = Semaphore;
 
-fn bell() -> Bell {
+fn notifier() -> Notifier {
     Semaphore::new(0)
 }
 
@@ -102,7 +102,7 @@ fn spawn_parking_ring(total: &Arc<AtomicU64>) {
 fn transfer() -> Option<String> {
     let round = Round::new(|| Semaphore::new(0));
     let start = Instant::now();
-    for me in 0..round.seats.len() {
+    for me in 0..round.signals.len() {
         let round = Arc::clone(&round);
         go!({
             let mut seen = 0;
@@ -110,7 +110,7 @@ fn transfer() -> Option<String> {
             while !STOP.load(Relaxed) {
                 if !round.is_new(me, &mut seen) {
                     if round.exhausts {
-                        round.seats[me].wait();
+                        round.signals[me].wait();
                     } else {
                         yield_now();
                     }

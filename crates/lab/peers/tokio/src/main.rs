@@ -14,14 +14,14 @@ macro_rules! go { ($body:block) => { tokio::spawn(async move $body) }; }
 macro_rules! give_way { () => { tokio::task::yield_now().await }; }
 macro_rules! wait { ($semaphore:expr) => { $semaphore.acquire().await.unwrap().forget() }; }
 macro_rules! post { ($semaphore:expr) => { $semaphore.add_permits(1) }; }
-macro_rules! sleep { ($bell:expr) => { $bell.notified().await }; }
-macro_rules! wake { ($bell:expr) => { $bell.notify_one() }; }
+macro_rules! sleep { ($notifier:expr) => { $notifier.notified().await }; }
+macro_rules! wake { ($notifier:expr) => { $notifier.notify_one() }; }
 macro_rules! lock { ($mutex:expr) => { $mutex.lock().await }; }
 macro_rules! join { ($handle:expr) => { $handle.await.unwrap() }; }
 
-type Bell = Notify;
+type Notifier = Notify;
 
-fn bell() -> Bell {
+fn notifier() -> Notifier {
     Notify::new()
 }
 
@@ -88,7 +88,7 @@ fn spawn_cycle(total: &Arc<AtomicU64>) {
 
 fn transfer() -> Option<String> {
     let (round, start, blocks) = (Round::new(Notify::new), Instant::now(), get("block", 0) != 0);
-    for me in 0..round.seats.len() {
+    for me in 0..round.signals.len() {
         let round = Arc::clone(&round);
         tokio::spawn(async move {
             let mut seen = 0;
@@ -96,7 +96,7 @@ fn transfer() -> Option<String> {
             while !STOP.load(Relaxed) {
                 if !round.is_new(me, &mut seen) {
                     if round.exhausts {
-                        round.seats[me].notified().await;
+                        round.signals[me].notified().await;
                     } else {
                         tokio::task::yield_now().await;
                     }

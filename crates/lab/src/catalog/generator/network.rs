@@ -11,7 +11,7 @@ pub(in crate::catalog) const NETWORK: Experiment = Experiment {
     measures: &[SESSIONS, super::cpu::GENERATOR_CPU, Measure::RATE],
     configurations: |_| {
         vec![Configuration::new(
-            CELL,
+            CONFIGURATION,
             "http",
             [("connections", 64), ("close", 1)],
         )]
@@ -33,7 +33,7 @@ const SESSIONS: Measure = Measure {
 };
 
 const NETSTACK: &str = "weft load netstack";
-const CELL: &str = "400 B, a connection for every request";
+const CONFIGURATION: &str = "400 B, a connection for every request";
 
 fn take(
     bench: &mut Bench<'_>,
@@ -55,5 +55,5 @@ fn take(
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&SESSIONS);
-    vec![judge.beats(CELL, NETSTACK, &["weft load", "wrk"], 1.0)]
+    vec![judge.beats(CONFIGURATION, NETSTACK, &["weft load", "wrk"], 1.0)]
 }

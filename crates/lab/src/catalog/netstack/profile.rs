@@ -21,7 +21,7 @@ pub(in crate::catalog) const PROFILE: Experiment = Experiment {
         HTTP.measure,
         OTHER.measure,
     ],
-    configurations: |_| vec![Configuration::new(CELL, "http", [])],
+    configurations: |_| vec![Configuration::new(CONFIGURATION, "http", [])],
     systems: &[XDP, TAP, KERNEL],
     work: Work::Server(ServerWork {
         lasts: LASTS,
@@ -42,7 +42,7 @@ pub(in crate::catalog) const PROFILE: Experiment = Experiment {
     expectations,
 };
 
-const CELL: &str = "500 front pages, MTU 1500";
+const CONFIGURATION: &str = "500 front pages, MTU 1500";
 /// In samples' times: for some thousand samples of the program counter.
 const LASTS: f64 = 3.0;
 
@@ -137,7 +137,7 @@ fn shares(report: &str) -> Option<Vec<(String, f64)>> {
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&ALLOCATION.measure);
-    let each = [XDP, TAP].map(|system| judge.at_most(CELL, system, 1.0));
+    let each = [XDP, TAP].map(|system| judge.at_most(CONFIGURATION, system, 1.0));
     each.into()
 }
 

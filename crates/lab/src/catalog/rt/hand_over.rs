@@ -13,7 +13,12 @@ pub(in crate::catalog) const HAND_OVER: Experiment = Experiment {
     systems: &["pinned", "threads"],
     work: Work::Program,
     figures: BARS,
-    expectations: |rows| vec![rows.by(&Measure::NANOS).at_most(CELL, "weft", 1000.0)],
+    expectations: |rows| {
+        vec![
+            rows.by(&Measure::NANOS)
+                .at_most(CONFIGURATION, "weft", 1000.0),
+        ]
+    },
 };
 
 pub(in crate::catalog) const WAKE: Experiment = Experiment {
@@ -31,16 +36,21 @@ pub(in crate::catalog) const WAKE: Experiment = Experiment {
     ],
     work: Work::Program,
     figures: BARS,
-    expectations: |rows| vec![rows.by(&Measure::NANOS).near(CELL, "weft", 1.1, "futex")],
+    expectations: |rows| {
+        vec![
+            rows.by(&Measure::NANOS)
+                .near(CONFIGURATION, "weft", 1.1, "futex"),
+        ]
+    },
 };
 
-const CELL: &str = "2 processors";
+const CONFIGURATION: &str = "2 processors";
 
 fn configuration(awake: u64) -> Configuration {
     // Long enough for the other processor to give up looking around and to fall asleep.
     let keep_us = (1 - awake) * 150;
     Configuration::new(
-        CELL,
+        CONFIGURATION,
         "hand-over",
         [("processors", 2), ("awake", awake), ("keep_us", keep_us)],
     )

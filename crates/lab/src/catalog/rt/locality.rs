@@ -1,13 +1,13 @@
-//! `rt-locality`: each fiber works on an array, sits down in a random single seat, and wakes
-//! the one that sat there; with sharing, the two exchange their arrays. What moving fibers, or
-//! data, between processors costs.
+//! `rt-locality`, the cost of moving fibers or data between processors: each fiber works on an
+//! array, takes a random slot, and wakes the fiber that waited there; with sharing, the two
+//! exchange their arrays.
 
 use super::{BARS, ahead, label};
 use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const LOCALITY: Experiment = Experiment {
     name: "rt-locality",
-    about: "each fiber touches its array and takes another fiber's seat",
+    about: "each fiber touches its array and takes another fiber's slot",
     page: page!("rt-locality"),
     measures: &[Measure::NANOS_PER_OPERATION],
     configurations,

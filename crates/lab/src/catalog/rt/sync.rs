@@ -5,7 +5,7 @@ use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const SYNC: Experiment = Experiment {
     name: "rt-sync",
-    about: "an uncontended lock, and channels of 128 places",
+    about: "an uncontended lock, and channels of capacity 128",
     page: page!("rt-sync"),
     measures: &[Measure::NANOS],
     configurations,

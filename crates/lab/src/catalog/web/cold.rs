@@ -10,7 +10,7 @@ pub(in crate::catalog) const WEB_COLD: Experiment = Experiment {
     about: "a file set three times the memory, and whether requests for hot files wait for the disk",
     page: page!("web-cold"),
     measures: &[HOT_P99, COLD, HOT, HOT_P50, FROM_DISK, Measure::BUSY],
-    configurations: |_| vec![Configuration::new(CELL, "cold", [])],
+    configurations: |_| vec![Configuration::new(CONFIGURATION, "cold", [])],
     systems: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],
     work: Work::Server(ServerWork {
         // A p99 decides.
@@ -23,7 +23,7 @@ pub(in crate::catalog) const WEB_COLD: Experiment = Experiment {
     expectations,
 };
 
-const CELL: &str = "80 MB of memory";
+const CONFIGURATION: &str = "80 MB of memory";
 const COLD_FILES: usize = 4000;
 const COLD_BYTES: usize = 64 * 1024;
 /// Enough to ask for each cold file once.
@@ -92,6 +92,9 @@ fn make(site: &Path) -> io::Result<()> {
 
 fn expectations(rows: &Rows) -> Expectations {
     let reference = &["nginx threads"];
-    let by = |measure, times| rows.by(measure).beats(CELL, "weft", reference, times);
+    let by = |measure, times| {
+        rows.by(measure)
+            .beats(CONFIGURATION, "weft", reference, times)
+    };
     vec![by(&COLD, 1.2), by(&HOT, 8.0), by(&HOT_P99, 5.0)]
 }

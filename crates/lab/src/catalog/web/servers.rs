@@ -18,7 +18,7 @@ pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
             ..Measure::USER
         },
     ],
-    configurations: |_| vec![Configuration::new(CELL, "http", [])],
+    configurations: |_| vec![Configuration::new(CONFIGURATION, "http", [])],
     systems: super::SERVERS,
     work: Work::Server(ServerWork {
         // The kernel looks a hundred times where the CPU time is spent.
@@ -30,7 +30,7 @@ pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
     expectations,
 };
 
-const CELL: &str = "500 front pages";
+const CONFIGURATION: &str = "500 front pages";
 
 fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sample, Fault> {
     let site = super::pages(bench)?;
@@ -43,8 +43,8 @@ fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US);
     let others = ["nginx sendfile", "nginx copy", "lighttpd"];
     vec![
-        judge.beats(CELL, "weft", &others, 1.0),
+        judge.beats(CONFIGURATION, "weft", &others, 1.0),
         // The paper's order.
-        judge.beats(CELL, "ceiling event", &["lighttpd"], 1.0),
+        judge.beats(CONFIGURATION, "ceiling event", &["lighttpd"], 1.0),
     ]
 }

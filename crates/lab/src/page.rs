@@ -104,7 +104,6 @@ mod tests {
 
     use super::*;
     use crate::catalog::CATALOG;
-    use crate::numbers::counted;
 
     const MADE: &str = "<!-- Lists from crates/lab/src/catalog: UPDATE_PAGES=1 cargo test -p \
                         weftwork-lab pages -->\n\n";
@@ -132,8 +131,7 @@ mod tests {
         let head = format!("{MADE}# {name}\n\n{}", paragraph(&format!("{about}.")));
         put(&mut page, "", &head, &format!("\n\n## {QUESTION}\n\n"));
         let how = format!(
-            " is in [lab.md](../lab.md#how-it-is-measured).\n\n\
-             ```console\n$ sudo weft lab run {name}\n```"
+            " is in [lab.md](../lab.md#how-it-is-measured).\n`sudo weft lab run {name}` runs this one."
         );
         let found = format!("\n\n## {FOUND}\n\n");
         put(&mut page, METHOD_OF_ALL, &how, &found);
@@ -142,16 +140,11 @@ mod tests {
             list("Measures", measures),
             list("Configurations", configurations),
         ];
-        let lists = lists.join("\n\n") + "\n";
+        let lists = lists.join("\n") + "\n";
         let begin = "## Systems, measures, configurations\n\n";
         put(&mut page, begin, &lists, CAME_OUT);
-        let figures = counted(experiment.figures.len(), "figure");
-        let figures = paragraph(&format!(
-            "From the samples in [results](../../results/README.md); `weft lab report --out results` \
-             draws {figures} of them and has all measures."
-        ));
         let begin = format!("<!-- begin: lab {name} -->");
-        put(&mut page, CAME_OUT, &format!("\n\n{figures}\n\n"), &begin);
+        put(&mut page, CAME_OUT, "\n\n", &begin);
         let end = format!("<!-- end: lab {name} -->\n");
         assert!(page.ends_with(&end), "{page}");
         page
@@ -169,10 +162,10 @@ mod tests {
         .to_owned()
     }
 
-    /// `Systems: a; b.`, since labels have commas.
+    /// `- Systems: a; b.`, since labels have commas.
     fn list(what: &str, all: impl Iterator<Item = String>) -> String {
         let all: Vec<String> = all.collect();
-        paragraph(&format!("{what}: {}.", all.join("; ")))
+        item(&format!("{what}: {}.", all.join("; ")))
     }
 
     fn capital(text: &str) -> String {

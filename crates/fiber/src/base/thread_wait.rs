@@ -3,14 +3,14 @@
 use std::cell::Cell;
 
 /// Told on the thread itself as a wait begins (`true`) and ends.
-pub(crate) type Listener = fn(bool);
+pub(crate) type WaitListener = fn(bool);
 
 thread_local! {
-    static LISTENER: Cell<Option<Listener>> = const { Cell::new(None) };
+    static LISTENER: Cell<Option<WaitListener>> = const { Cell::new(None) };
 }
 
 /// From now on the calling thread's waits are told of to `listener`.
-pub(crate) fn set_listener(listener: Option<Listener>) {
+pub(crate) fn set_listener(listener: Option<WaitListener>) {
     LISTENER.set(listener);
 }
 

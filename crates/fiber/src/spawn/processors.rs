@@ -9,11 +9,13 @@
 //!  ────────────────      ──────                         ──────────────────────────────
 //!  shut its run queues   ───▶ push elsewhere
 //!  message: Retire  ──────────────────────────────────▶ run queues: carried to the others, each turn
-//!                        run what came from there  ◀─── stackless fibers that wait: their receive is cancelled *and awaited*
-//!                                                       (what had come is delivered), begun anew elsewhere
+//!                        run what came from there  ◀─── stackless fibers that wait: their receive is
+//!                                                       cancelled *and awaited* (what had come is
+//!                                                       delivered), begun anew elsewhere
 //!                                                       accepts in the ring: ended where none waits
 //!                                                       fibers with frames: run on, as long as they like
-//!                                                       nothing in the kernel, no buffer lent, no message: inbox closed
+//!                                                       nothing in the kernel, no buffer lent, no
+//!                                                       message: inbox closed
 //!                        set timers anew           ◀─── timers of fibers that may be anywhere
 //!                                                       ring closed, eventfd closed, thread ends, place free
 //! ```

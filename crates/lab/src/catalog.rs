@@ -66,10 +66,10 @@ pub fn find(name: &str) -> Option<&'static Experiment> {
 /// Figures of the papers that an experiment of another name has as well: the name that they go by,
 /// the experiment, and what of it they are.
 pub const OTHER_NAMES: &[(&str, &str, &str)] = &[
-    ("cache-throughput", "cache-latency", "its first figure"),
-    ("web-errors", "web-throughput", "its second figure"),
-    ("dispatch-time", "dispatch-rate", "its second figure"),
-    ("web-cpu", "web-servers", "its first figure, and a table"),
+    ("cache-throughput", "cache-latency", "figure 1"),
+    ("web-errors", "web-throughput", "figure 2"),
+    ("dispatch-time", "dispatch-rate", "figure 2"),
+    ("web-cpu", "web-servers", "figure 1 and a table"),
 ];
 
 /// The experiments of this name, or of this family: `rt`, `web`, `cache`, `all`.

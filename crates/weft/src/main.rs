@@ -5,7 +5,9 @@
 //!   WEFT_* ───────┼─▶ settings ┤
 //!   TOML file ────┘            └─▶ CacheConfig ─▶ cache ─▶ crates serve, cache, fiber
 //!
-//!   settings: rows, of which serve/table.rs and cache/table.rs are made
+//!   settings: rows, of which command/serve/table.rs and command/cache/table.rs are made
+//!   engine:   --engine and its keys, for both       netstack: its device and addresses
+//!   operate:  admin endpoint, signals, systemd      os: machine, limits, users, files
 //! ```
 
 mod args;

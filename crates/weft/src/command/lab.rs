@@ -59,7 +59,7 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
         write_entry(out, experiment.name, width, &text)?;
     }
     for (name, experiment, what) in OTHER_NAMES {
-        write_entry(out, name, width, &format!("is {experiment}: {what}"))?;
+        write_entry(out, name, width, &format!("alias: {what} of {experiment}"))?;
     }
     Ok(())
 }

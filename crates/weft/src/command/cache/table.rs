@@ -148,7 +148,7 @@ const OPTIONS: Rows = &[
             put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
         )
         .derived("the CPUs that affinity and cgroup quota allow")
-        .help("Kernel threads that run the fibers of connections"),
+        .help("Processors (of fibers), event loops, session threads of a pipeline or shards"),
     opt('R', "max-reqs-per-event")
         .takes("num", |config, _| {
             config.idle.push(format!("-R changes nothing: {YIELDS}"));

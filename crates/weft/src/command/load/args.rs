@@ -193,7 +193,7 @@ fn when() -> Vec<Arg> {
             .help("Open loop with a changing rate: '0..10k:30s,10k:1m,20k:10s'")
             .conflicts_with("sweep"),
         choice("arrivals", &["fixed", "poisson"])
-            .help("Intervals between the requests of an open loop: equal or random"),
+            .help("Intervals between requests of an open loop: fixed is equal, poisson random"),
         text("duration", "TIME")
             .help(
                 "Length of the measurement; with --requests, the maximum [default: 10s, with --requests \
@@ -356,6 +356,7 @@ fn file(name: &'static str) -> Arg {
 fn choice(name: &'static str, choices: &[&'static str]) -> Arg {
     let parser = PossibleValuesParser::new(choices.iter().copied());
     let arg = Arg::new(name).long(name).value_parser(parser);
+    let arg = arg.value_name(name.to_uppercase());
     arg.default_value(choices[0])
 }
 

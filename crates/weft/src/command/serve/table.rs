@@ -449,7 +449,7 @@ const ENGINE: Rows = &[
         )
         .short('w')
         .derived("CPUs allowed by affinity and cgroup quota")
-        .help("Number of processors (of fibers), event loops or shards")
+        .help("Processors (of fibers), event loops, session threads of a pipeline or shards")
         .more("Each is a kernel thread. No effect with --engine thread."),
     Setting::ENGINE,
 ];

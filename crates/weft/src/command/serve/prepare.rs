@@ -53,7 +53,8 @@ pub(crate) fn prepare(
     inherited: Vec<Inherited>,
 ) -> Result<Prepared, Failure> {
     let ids = account(config).map_err(Failure::Usage)?;
-    let (engine, workers) = (&config.common.engine, config.common.workers());
+    let engine = &config.common.engine;
+    let workers = config.common.workers();
     let fixed = engine.check_fixed(workers, &Machine::this());
     fixed.map_err(Failure::Usage)?;
     let nofile = match config.max_connections {

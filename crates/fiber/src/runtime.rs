@@ -252,7 +252,7 @@ impl Runtime {
     /// that gets the same number goes on counting there.
     pub fn counters(&self) -> Vec<ProcessorCounters> {
         self.cluster
-            .open_places()
+            .open_slots()
             .iter()
             .map(|processor| processor.counters.snapshot())
             .collect()

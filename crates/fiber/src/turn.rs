@@ -283,7 +283,7 @@ impl Processor {
         let took = now.saturating_sub(self.turn_began.replace(now));
         self.backlog.note_runs(took);
         let idle = &self.cluster.idle;
-        let is_worth = self.cluster.open_places().len() > 1 && self.shares_work.replace(false);
+        let is_worth = self.cluster.open_slots().len() > 1 && self.shares_work.replace(false);
         if is_worth && idle.begin_spin() && self.spin() {
             return;
         }

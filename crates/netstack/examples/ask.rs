@@ -2,7 +2,7 @@
 //! standard input has a line, and prints how many have opened.
 //!
 //! ```text
-//! ask KIND:INTERFACE ADDRESS/LEN PEER:PORT COUNT      as root, KIND as in weft serve --device
+//! ask KIND:INTERFACE ADDRESS/LEN PEER:PORT COUNT      as root, KIND as in --engine netstack:device=…
 //!
 //! cargo build --example ask
 //! sudo target/debug/examples/ask packet:eth0 10.9.0.2/24 10.9.0.1:22 50

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! ip link add c0 type veth peer name s0; ip link set c0 up; ip link set s0 up      as root
-//! device_cost KIND:INTERFACE                      tap, packet or xdp, as in weft serve --device
+//! device_cost KIND:INTERFACE                      tap, packet or xdp, as in --engine netstack:device=…
 //! ```
 
 mod segment;

@@ -524,8 +524,8 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// A place for those that wait for a connection.
-    pub(crate) fn seat(&mut self, id: FlowId) -> Arc<Waits> {
+    /// Registers the waits of a connection.
+    pub(crate) fn register_waits(&mut self, id: FlowId) -> Arc<Waits> {
         let waits = Arc::new(Waits::default());
         if self.waits.len() <= id.index() {
             self.waits.resize_with(id.index() + 1, || None);

@@ -87,7 +87,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         Some(TcpStream {
             shared: Arc::clone(shared),
             id,
-            waits: state.seat(id),
+            waits: state.register_waits(id),
             local,
             peer,
             is_read_shut: AtomicBool::new(false),

@@ -460,7 +460,7 @@ def raw_link(interface):
 
 
 def mac_of_neighbour():
-    """The station's address of the server, which the kernel has learned."""
+    """The Ethernet address of the server, which the kernel has learned."""
     table = subprocess.run(["ip", "neighbour", "show", SERVER], check=True, capture_output=True, text=True).stdout
     return bytes.fromhex(table.split(" lladdr ")[1].split()[0].replace(":", ""))
 

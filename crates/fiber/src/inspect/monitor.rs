@@ -212,7 +212,7 @@ impl MonitorLoop {
     fn look(&mut self) -> Duration {
         let cluster = Arc::clone(&self.cluster);
         let mut all_asleep = true;
-        for (index, processor) in cluster.open_places().iter().enumerate() {
+        for (index, processor) in cluster.open_slots().iter().enumerate() {
             all_asleep &= processor.is_asleep();
             let fiber = processor.running.load(Ordering::Relaxed);
             let thread = processor.thread.load(Ordering::Acquire);

@@ -28,11 +28,11 @@ pub(crate) struct Cluster {
     /// Process of the processors' threads.
     pub(crate) process: Home,
     pub(crate) backend: BackendKind,
-    /// A place for each processor that there may ever be at a time. See
-    /// [`open_places`](Cluster::open_places).
+    /// A slot for each processor that there may ever be at a time. See
+    /// [`open_slots`](Cluster::open_slots).
     pub(crate) processors: Box<[ProcessorShared]>,
-    /// Places from the first to the last that was ever taken.
-    places_open: AtomicUsize,
+    /// Number of slots from the first to the last that was ever taken.
+    slots_open: AtomicUsize,
     pub(crate) processor_threads: ProcessorThreads,
     /// Processors that run and do not go.
     pub(crate) running: AtomicUsize,
@@ -99,7 +99,7 @@ impl fmt::Debug for Message {
     }
 }
 
-/// Life of a place: free, with a processor, or with one that retires.
+/// State of a slot: free, with a processor, or with one that retires.
 #[derive(Debug, Default)]
 pub(crate) struct SlotState(AtomicU8);
 
@@ -136,7 +136,7 @@ impl Cluster {
             process: Home::here(),
             backend,
             processors,
-            places_open: AtomicUsize::new(0),
+            slots_open: AtomicUsize::new(0),
             processor_threads: ProcessorThreads::new(processors_max),
             running: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
@@ -167,12 +167,12 @@ impl Cluster {
     }
 
     /// The places of processors that there are or were.
-    pub(crate) fn open_places(&self) -> &[ProcessorShared] {
-        &self.processors[..self.places_open.load(Ordering::Acquire)]
+    pub(crate) fn open_slots(&self) -> &[ProcessorShared] {
+        &self.processors[..self.slots_open.load(Ordering::Acquire)]
     }
 
     pub(crate) fn open_place(&self, index: usize) {
-        self.places_open.fetch_max(index + 1, Ordering::AcqRel);
+        self.slots_open.fetch_max(index + 1, Ordering::AcqRel);
     }
 
     /// Counts a new fiber; false if the cluster is closed.
@@ -193,7 +193,7 @@ impl Cluster {
     /// the cluster has stopped.
     pub(crate) fn send_to_running(&self, index: usize, mut message: Message) {
         while !self.is_stopping() {
-            let running = self.open_places().iter().filter(|place| place.is_running());
+            let running = self.open_slots().iter().filter(|place| place.is_running());
             let count = running.clone().count().max(1);
             let Some(place) = running.clone().nth(index % count) else {
                 continue; // It went while we counted.
@@ -217,7 +217,7 @@ impl Cluster {
     /// The number of the processor with this shared half, if it is one of the cluster's and has not
     /// gone.
     pub(crate) fn index_of(&self, shared: *const ProcessorShared) -> Option<usize> {
-        let mut processors = self.open_places().iter();
+        let mut processors = self.open_slots().iter();
         processors.position(|place| std::ptr::eq(place, shared) && !place.is_free())
     }
 

@@ -3,15 +3,15 @@
 //! ```text
 //!              spawn                  first run              suspend
 //!   Unstarted ───────▶ in a run queue ───────────▶ running ◀──────────────▶ waiting
-//!                      (may start                     │         resume      (on its home
-//!                       anywhere)                     ▼                      processor, for ever)
+//!                      (may start                     │         resume      (pinned: on its
+//!                       anywhere)                     ▼                      home processor)
 //!                                                  finished
 //! ```
 //!
-//! A fiber that has started stays on its processor: Rust code may hold pointers into the
+//! A pinned fiber that has started stays on its processor: Rust code may hold pointers into the
 //! thread-local storage of the kernel thread that it runs on (the compiler itself keeps them in
-//! registers across calls), so a fiber that moved would be unsound. What crosses threads is the
-//! closure before it starts, and wake-ups.
+//! registers across calls), so a fiber that moved could be unsound. What crosses threads is the
+//! closure before it starts, and wake-ups. Migratable and stackless fibers may move.
 
 use std::backtrace::Backtrace;
 use std::borrow::Cow;

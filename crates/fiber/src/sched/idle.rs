@@ -256,12 +256,12 @@ mod models {
     use loom::sync::{Arc, Condvar, Mutex as Lock};
     use loom::thread;
 
-    /// Work in the run queues, messages for processor 0, and beds to sleep in.
+    /// Work in the run queues, messages for processor 0, and parkers of both.
     struct World {
         idle: Idle,
         queues: AtomicUsize,
         inbox: AtomicBool,
-        beds: [(Lock<bool>, Condvar); 2],
+        parkers: [(Lock<bool>, Condvar); 2],
     }
 
     impl World {
@@ -270,13 +270,13 @@ mod models {
                 idle: Idle::new(2),
                 queues: AtomicUsize::new(0),
                 inbox: AtomicBool::new(false),
-                beds: [(), ()].map(|()| (Lock::new(false), Condvar::new())),
+                parkers: [(), ()].map(|()| (Lock::new(false), Condvar::new())),
             })
         }
 
         fn wake(&self, index: usize) {
-            *self.beds[index].0.lock().unwrap() = true;
-            self.beds[index].1.notify_one();
+            *self.parkers[index].0.lock().unwrap() = true;
+            self.parkers[index].1.notify_one();
         }
 
         fn notify(&self) {
@@ -333,7 +333,7 @@ mod models {
         }
 
         fn sleep(&self, index: usize) {
-            let (woken, wake_up) = &self.beds[index];
+            let (woken, wake_up) = &self.parkers[index];
             let mut woken = woken.lock().unwrap();
             while !*woken {
                 woken = wake_up.wait(woken).unwrap();
@@ -401,7 +401,7 @@ mod models {
         check_between(push_twice, |world| world.work_one(0));
     }
 
-    /// Mail and work at once: processor 0 waits for both, processor 1 for work.
+    /// Messages and work at once: processor 0 waits for both, processor 1 for work.
     #[test]
     fn messages_and_work_at_once() {
         check_between(push_and_send, |world| {

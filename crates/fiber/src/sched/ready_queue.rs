@@ -5,8 +5,8 @@
 //! processor owns two FIFO *run queues*. It pushes to its own and pops from its own, so that
 //! processors seldom meet; but at every other pop it looks at one run queue of another processor,
 //! and if what waits there is *much older* than what waits at home, it *helps*: takes one from
-//! there although it has work of its own. So a fiber never waits for ever behind a busy processor,
-//! and no run queue is ever stolen whole.
+//! there although it has work of its own. So a fiber never waits for ever behind a busy processor.
+//! Elsewhere this is called *work stealing*; here it takes one item, never a run queue whole.
 //!
 //! ```text
 //!             processor 0        processor 1        ...
@@ -22,9 +22,9 @@
 //! lifts the average, which lifts the next cut-off, which makes the next stall longer, and helping
 //! dies out.
 //!
-//! Processors come and go. Whose processor goes has its run queues *shut*: what lies there is
-//! carried to the others with its age, and a remote push that finds the run queues closed forwards
-//! its own item.
+//! Processors come and go. When one goes, its run queues are *closed*: their items move
+//! to the others with their age, and a remote push that finds the run queues closed forwards its
+//! own item.
 //!
 //! Stamps are handed in, so that this file has no clock and can be model-checked.
 
@@ -121,7 +121,7 @@ impl<T> ReadyQueue<T> {
     }
 
     /// Gives processor `index` its run queues. Helpers and searchers find what lies in them even
-    /// after they were shut.
+    /// after they were closed.
     pub(crate) fn open(&self, index: usize) -> Visitor {
         assert!(
             index * QUEUES < self.queues.len(),
@@ -135,16 +135,16 @@ impl<T> ReadyQueue<T> {
 
     /// From now on nothing is pushed to the run queues of processor `index`, which others must have
     /// by now: one of them must be open at any time. Its owner still may, and empties them in the
-    /// end: see [`carry_on`](ReadyQueue::carry_on).
-    pub(crate) fn shut(&self, index: usize) {
+    /// end: see [`drain_to_others`](ReadyQueue::drain_to_others).
+    pub(crate) fn close(&self, index: usize) {
         self.open[index].store(false, Ordering::SeqCst);
     }
 
-    /// Empties the run queues of processor `index`, which are shut, into those of the others; says
-    /// how many items there were.
-    pub(crate) fn carry_on(&self, index: usize) -> usize {
+    /// Empties the run queues of processor `index`, which are closed, into those of the others;
+    /// returns the number of items.
+    pub(crate) fn drain_to_others(&self, index: usize) -> usize {
         // With the fence of `push_remote`: either the item that is pushed there is seen here, or
-        // that it is shut, there.
+        // that it is closed, there.
         fence(Ordering::SeqCst);
         let own = || index * QUEUES..(index + 1) * QUEUES;
         let mut count = 0;
@@ -197,7 +197,7 @@ impl<T> ReadyQueue<T> {
         self.push_to(index, now as usize, now, item);
         fence(Ordering::SeqCst);
         if !self.is_open(index) {
-            self.carry_on(index);
+            self.drain_to_others(index);
         }
     }
 
@@ -604,8 +604,8 @@ mod tests {
         let queue = ReadyQueue::new(4);
         let mut visitors: Vec<_> = (0..3).map(|index| queue.open(index)).collect();
         (0..10u32).for_each(|n| queue.push(&mut visitors[1], 100 + u64::from(n), n));
-        queue.shut(1);
-        assert_eq!(queue.carry_on(1), 10);
+        queue.close(1);
+        assert_eq!(queue.drain_to_others(1), 10);
         assert_eq!(queue.oldest(1), EMPTY);
         assert_eq!(queue.oldest(0).min(queue.oldest(2)), 100);
         queue.push_remote(1, 200, 10);
@@ -698,14 +698,14 @@ mod models {
             let threads = [
                 thread::spawn(move || pusher.push_remote(1, 2, 2)),
                 thread::spawn(move || {
-                    owner.shut(1);
-                    owner.carry_on(1);
+                    owner.close(1);
+                    owner.drain_to_others(1);
                 }),
             ];
             threads
                 .into_iter()
                 .for_each(|thread| thread.join().unwrap());
-            assert_eq!(queue.oldest(1), EMPTY, "left in a queue that is shut");
+            assert_eq!(queue.oldest(1), EMPTY, "left in a queue that is closed");
             let mut sum = 0;
             while let Some((item, _)) = queue.pop(&mut here, 9, EMPTY) {
                 sum += item;
@@ -725,8 +725,8 @@ mod models {
                 thread::spawn(move || pusher.push_remote(0, 2, 2u32)),
                 thread::spawn(move || {
                     owner.open(1);
-                    owner.shut(0);
-                    owner.carry_on(0);
+                    owner.close(0);
+                    owner.drain_to_others(0);
                 }),
             ];
             threads

@@ -38,7 +38,7 @@ impl Cluster {
     pub(crate) fn spawn(&self, fiber: FiberRef) -> io::Result<()> {
         self.admit(fiber)?;
         let next = self.next.fetch_add(1, Ordering::Relaxed);
-        self.push_movable(fiber, next % self.open_places().len().max(1));
+        self.push_movable(fiber, next % self.open_slots().len().max(1));
         Ok(())
     }
 

@@ -116,7 +116,7 @@ impl Drop for Farewell {
 impl Cluster {
     pub(crate) fn processor_statuses(&self) -> Vec<ProcessorStatus> {
         // One look at each: between two, one that was retiring may have gone, and seem to run.
-        let places = self.open_places().iter();
+        let places = self.open_slots().iter();
         let stages = places.map(|place| (place, place.stage.now()));
         stages
             .filter(|(_, stage)| *stage != FREE)
@@ -228,7 +228,7 @@ impl Cluster {
         let _ = member.gone.send(Box::new(Farewell(Arc::clone(&gone))));
         self.running.fetch_sub(1, Ordering::AcqRel);
         place.stage.enter(RETIRING);
-        self.queue.shut(index);
+        self.queue.close(index);
         place.send(Message::Call(retire_here, [0; 2]));
         Ok(Retirement {
             cluster: Arc::clone(self),

@@ -26,7 +26,7 @@ impl Processor {
     pub(crate) fn wind_down(&self) -> bool {
         self.relocate_some();
         // What that has made ready as well: after the last part there may be no other turn.
-        if self.cluster.queue.carry_on(self.index) > 0 {
+        if self.cluster.queue.drain_to_others(self.index) > 0 {
             self.cluster.notify();
         }
         let pinned = self.pinned();

@@ -1,4 +1,4 @@
-//! Links: the server at one end, the generator at the other, and no other station.
+//! Links: the server at one end, the generator at the other, and no other host.
 //!
 //! ```text
 //!   the laboratory's network                     the server's network

@@ -126,7 +126,7 @@ impl Plan {
             .check()
             .map_err(|error| LoadError::Plan(error.to_string()))?;
         if self.threads > 1 {
-            // The device deals frames to its queues as it likes: a reply would come to another
+            // The device steers frames to its queues as it likes: a reply would come to another
             // thread than the one that asked.
             return wrong(
                 "--network netstack supports one thread; start one generator per device, and merge their \

@@ -48,7 +48,7 @@ pub struct Packet {
 
 impl Packet {
     /// Opens `members` sockets of the interface `name`, one device for each. With several, the
-    /// kernel deals frames by their ports: `steering.rs`.
+    /// kernel steers frames by their ports: `steering.rs`.
     ///
     /// # Errors
     ///

@@ -33,7 +33,7 @@ pub(super) enum Share {
     Whole,
     /// Share by the rule over port numbers.
     ByPorts { own: u32, queues: u32 },
-    /// Something else deals the frames.
+    /// Something else steers the frames.
     Unknown,
 }
 

@@ -168,7 +168,7 @@ fn attach(name: &str, queues: usize, offloads: bool) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The kernel deals frames by the rule of [`steering`] from now on.
+/// The kernel steers frames by the rule of [`steering`] from now on.
 fn steer(tun: BorrowedFd<'_>) -> io::Result<()> {
     let loaded = bpf::load(bpf::PROGRAM_SOCKET_FILTER, &steering::program(), 0)?;
     sys::set_tun_steering(tun, loaded.as_fd())

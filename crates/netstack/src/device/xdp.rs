@@ -159,7 +159,7 @@ impl Xdp {
                 capabilities,
                 interface: name.to_owned(),
                 mtu: capabilities.mtu,
-                // The card deals the frames.
+                // The card steers the frames.
                 share: Share::of(queue as usize, queues, false),
                 program: Arc::clone(&program),
             };

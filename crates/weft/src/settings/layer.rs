@@ -51,7 +51,7 @@ impl SettingText {
 }
 
 impl Mistake {
-    /// About the command line.
+    /// A mistake on the command line.
     pub(crate) fn new(sentence: String) -> Mistake {
         Mistake { sentence, line: 0 }
     }

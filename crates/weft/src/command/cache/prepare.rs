@@ -24,7 +24,7 @@ use crate::os::privileges::{self, Ids};
 /// Sockets and files that were opened.
 pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Bound>,
-    /// In the place of listeners, if it is asked for.
+    /// Netstack in place of sockets.
     pub(crate) netstack: Option<NetstackInterface>,
     pub(crate) datagrams: Vec<UdpSocket>,
     pub(crate) admin: Vec<Bound>,

@@ -135,7 +135,7 @@ impl Drop for Here {
     fn drop(&mut self) {
         if std::thread::panicking() {
             report(format_args!(
-                "a processor panicked, which is a mistake of the runtime's\n"
+                "bug: a processor panicked; please report it\n"
             ));
             std::process::abort();
         }

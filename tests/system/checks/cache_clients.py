@@ -12,7 +12,7 @@ import sys
 
 from checks.cache_differences import memcached
 from memcache import cache
-from world import ALL, COMBINATIONS, FIBERS, VARIANTS, Failure, check, expect, expect_equal
+from world import ALL, FIBERS, VARIANTS, Failure, check, expect, expect_equal
 
 PINNED = [
     "pytest==9.2.0", "pymemcache==4.0.0", "pylibmc==1.6.3", "python-binary-memcached==0.33.0",
@@ -24,7 +24,7 @@ SOURCES = {"pylibmc": "pylibmc-1.6.3", "python-binary-memcached": "python_binary
 GOMEMCACHE = "github.com/bradfitz/gomemcache@v0.0.0-20260422231931-4d751bb6e37c"
 
 
-@check(*ALL)
+@check("uring", "event")
 def memccapable_finds_every_capability(world):
     with cache(world) as server:
         out = memccapable(world, server.port)
@@ -47,7 +47,7 @@ def lacking(out):
     return [line.split("[")[0].strip() for line in out.splitlines() if "[FAIL]" in line]
 
 
-@check(*COMBINATIONS, limit_s=180)
+@check(*ALL, limit_s=180)
 def pymemcache_passes_its_tests(world):
     folder = next(environment(world).glob("lib/python3*/site-packages"))
     # Its benchmarks are no tests. One test, of three kinds of clients, is switched off in its source (its issue 39).

@@ -3,7 +3,7 @@
 import os
 import shutil
 
-from world import ALL, COMBINATIONS, check, expect, expect_equal, read_reply, request
+from world import ALL, check, expect, expect_equal, read_reply, request
 
 WAV = "/data/loom.wav"
 
@@ -158,7 +158,7 @@ def the_error_page_is_the_sites_own(world):
         expect_equal("body", reply.body, (world.site / "404.html").read_bytes())
 
 
-@check(*COMBINATIONS, limit_s=90)
+@check(*ALL, limit_s=90)
 def a_browser_shows_the_page(world):
     with world.server("--access-log", world.scratch / "access.log", "--error-page", "404=404.html") as server:
         dom = browse(world, "--dump-dom", server.url("/")).decode()

@@ -358,9 +358,10 @@ fn comments_fit_into_100_columns() {
             let is_row = ["//! |", "/// |"]
                 .iter()
                 .any(|start| comment.starts_with(start));
-            let columns_max = match is_drawing {
-                true => DRAWING_COLUMNS_MAX,
-                false => COMMENT_COLUMNS_MAX,
+            let columns_max = if is_drawing {
+                DRAWING_COLUMNS_MAX
+            } else {
+                COMMENT_COLUMNS_MAX
             };
             let columns = line.chars().count();
             let has_comment = comment.starts_with("//") || line.contains(" // ");

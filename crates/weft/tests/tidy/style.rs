@@ -1,6 +1,9 @@
 //! Sentences and names: how comments begin, what predicates do, how long names of tests are.
 
-use super::{Findings, rust_files};
+use std::collections::BTreeMap;
+
+use super::words::package_of;
+use super::{Findings, Source, rust_files};
 
 /// Words that begin a clause where a reader expects a thing or a verb.
 const CLAUSE_WORDS: &[&str] = &[
@@ -17,11 +20,17 @@ const TEST_NAME_LEN_MAX: usize = 50;
 fn doc_comments_begin_with_a_noun_or_a_verb() {
     let mut findings = Findings::default();
     let files = rust_files();
-    for name in crates(&files) {
-        let of_crate = files.iter().filter(|file| package_of(&file.name) == name);
+    let mut by_package: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.name.contains("/src/")) {
+        by_package
+            .entry(package_of(&file.name))
+            .or_default()
+            .push(file);
+    }
+    for files in by_package.into_values() {
         let mut count = 0;
         let mut clauses = Vec::new();
-        for file in of_crate.filter(|file| file.name.contains("/src/")) {
+        for file in files {
             for (line_index, words) in doc_comments(&file.text) {
                 count += 1;
                 let first = words.split([' ', ',']).next().unwrap_or_default();
@@ -138,23 +147,4 @@ fn a_pair_of_values_is_told_from_a_pattern() {
     assert!(pairs_two_things("let (a, mut b) = (1, Vec::new());"));
     assert!(!pairs_two_things("let (a, b) = split(1, 2);"));
     assert!(!pairs_two_things("let (a, Some(b)) = (1, c) else {"));
-}
-
-fn crates(files: &[super::Source]) -> Vec<String> {
-    let mut names: Vec<String> = files
-        .iter()
-        .map(|file| package_of(&file.name).to_owned())
-        .collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// `NAME` of `crates/NAME/..`; empty for what is outside of the crates.
-fn package_of(name: &str) -> &str {
-    let mut parts = name.split('/');
-    match parts.next() {
-        Some("crates") => parts.next().unwrap_or_default(),
-        _ => "",
-    }
 }

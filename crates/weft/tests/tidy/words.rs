@@ -183,7 +183,7 @@ fn types(visibilities: &[&str]) -> BTreeMap<String, Vec<String>> {
 }
 
 /// `NAME` of `crates/NAME/src/..`, `lab/programs` of `crates/lab/programs/src/..`.
-fn package_of(place: &str) -> &str {
+pub(super) fn package_of(place: &str) -> &str {
     let place = place.trim_start_matches("crates/");
     place.split("/src/").next().unwrap_or_default()
 }

@@ -105,8 +105,8 @@ mod tests {
             let name = experiment.name;
             assert!(names.insert(name), "two are called {name}");
             assert!(
-                experiment.question().split("\n\n").count() >= 2,
-                "{name}: question, set-up"
+                experiment.question().split("\n\n").count() >= 3,
+                "{name}: question, set-up, reading"
             );
             assert!(!experiment.figures.is_empty(), "{name} has no figure");
             for quick in [false, true] {

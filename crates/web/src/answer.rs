@@ -107,7 +107,7 @@ fn answer_without_file(
     rules: &[u8],
 ) {
     match found {
-        Found::SlashMissing(path) => redirect(replier, asked, &path, query, rules),
+        Found::Moved(path) => redirect(replier, asked, &path, query, rules),
         Found::NotFound => replier.page(Status::NotFound, asked, rules, &[], None),
         Found::NoIndex => replier.no_index(asked, rules),
         Found::Forbidden => replier.page(Status::Forbidden, asked, rules, &[], None),
@@ -219,9 +219,9 @@ fn serve_range(replier: &mut Replier<'_>, asked: RequestFacts<'_>, entry: &Entry
     }
 }
 
-/// Sends the client to the directory's own address, with its slash, keeping the query.
+/// Sends the client to the address of a directory or page, keeping the query.
 ///
-/// `path` is percent-encoded and begins with one slash ([`Found::SlashMissing`]): to a browser
+/// `path` is percent-encoded and begins with one slash ([`Found::Moved`]): to a browser
 /// `//evil.example` or `/\evil.example` would be another host.
 fn redirect(
     replier: &mut Replier<'_>,

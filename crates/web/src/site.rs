@@ -342,7 +342,7 @@ impl Site {
             Miss::Forbidden => Found::Forbidden,
             Miss::Directory => Found::NoIndex,
             Miss::OnlyCompressed => Found::OnlyCompressed,
-            Miss::SlashMissing => Found::SlashMissing(slash_path(path).into()),
+            Miss::Moved(to) => Found::Moved(address(&to).into()),
             Miss::OutOfDescriptors => {
                 let why = "no file descriptor left; raise LimitNOFILE or ulimit -n".to_owned();
                 Found::Failed { status: 503, why }
@@ -401,12 +401,11 @@ impl Site {
     }
 }
 
-/// Redirect target of a directory without its slash. It begins with exactly one `/`, since two
-/// would name another host. RFC 3986 4.2
-fn slash_path(path: &str) -> String {
-    let name = path.trim_matches('/');
-    debug_assert!(!name.is_empty(), "the root has its slash: {path:?}");
-    format!("/{}/", listing::percent_encoded(name))
+/// Redirect target of a path. It begins with exactly one `/`, since two would name another host.
+/// RFC 3986 4.2
+fn address(path: &str) -> String {
+    let path = listing::percent_encoded(path);
+    format!("/{}", path.trim_start_matches('/'))
 }
 
 fn root_error(root: &Path, error: io::Error) -> SiteError {

@@ -116,6 +116,7 @@ const FILES: &[(&str, &str)] = files![
     "methods",
     "path",
     "range",
+    "site",
 ];
 
 /// Makes the site of the transcripts in an empty directory.
@@ -133,6 +134,8 @@ pub fn make_site(root: &Path) -> io::Result<()> {
         ("ten.txt", b"0123456789"),
         ("index.html", b"<!DOCTYPE html><title>home</title>\n"),
         ("dir/index.html", b"<!DOCTYPE html><title>dir</title>\n"),
+        ("about.html", b"about\n"),
+        ("about.html.gz", b"[about.gz]\n"),
         ("bare/file.txt", b"not listed\n"),
         (
             "sp ace/index.html",
@@ -163,6 +166,7 @@ pub fn make_site(root: &Path) -> io::Result<()> {
 pub fn site_config(root: &Path) -> SiteConfig {
     SiteConfig {
         root: root.to_owned(),
+        clean_urls: true,
         error_pages: vec![(404, "404.html".into())],
         ..SiteConfig::default()
     }

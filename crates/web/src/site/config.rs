@@ -18,6 +18,9 @@ pub struct SiteConfig {
     pub hidden: bool,
     /// Follow symbolic links out of the root. Links like `/proc/self/fd/3` are never followed.
     pub follow_links_out: bool,
+    /// Serve `a.html` at `/a`, and send clients there from `/a.html` and, if no index file answers,
+    /// from `/a/`; from `/b/index.html` to `/b/`. A file `a` comes before `a.html`.
+    pub clean_urls: bool,
     /// Fallback for paths that do not exist, for applications that route in the browser: a path
     /// within the root, such as `index.html`.
     pub spa_fallback: Option<String>,
@@ -106,6 +109,7 @@ impl Default for SiteConfig {
             listing: false,
             hidden: false,
             follow_links_out: false,
+            clean_urls: false,
             spa_fallback: None,
             error_pages: Vec::new(),
             headers: Vec::new(),

@@ -73,9 +73,9 @@ pub(crate) enum Body {
 pub(crate) enum Found {
     /// A file (or an index file, a listing, the SPA fallback, made to look like one).
     Entry(Arc<Entry>),
-    /// A directory without its slash: redirect to this path (already percent-encoded, begins with
-    /// exactly one `/`).
-    SlashMissing(Box<str>),
+    /// Redirect to this path: that of a directory with its slash, or the clean one of a page
+    /// (already percent-encoded, begins with exactly one `/`).
+    Moved(Box<str>),
     /// Nothing there, or nothing that may be shown (hidden files and links out of the root look the
     /// same: no oracle).
     NotFound,

@@ -69,7 +69,7 @@ impl Site {
             Miss::OnlyCompressed => 406,
             Miss::OutOfDescriptors => 503,
             Miss::Failed(status, _) => *status,
-            Miss::WouldBlock | Miss::BeingWritten(_) | Miss::SlashMissing => return Ok(()),
+            Miss::WouldBlock | Miss::BeingWritten(_) | Miss::Moved(_) => return Ok(()),
         };
         let is_meant = |page: &&ErrorPage| page.status == status || blocking == Blocking::Allowed;
         let mut pages = self.error_pages.iter().filter(is_meant);

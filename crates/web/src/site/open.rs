@@ -47,8 +47,9 @@ pub(super) enum Miss {
     NotFound,
     /// There, but the server's user may not read it.
     Forbidden,
-    /// A directory, asked for without its slash.
-    SlashMissing,
+    /// At another path, which the client is sent to: a directory without its slash, or with clean
+    /// URLs a page with its ending.
+    Moved(String),
     /// A directory without an index file.
     Directory,
     /// A file that exists in codings only that the client does not take.

@@ -41,8 +41,15 @@ impl Site {
         let Some(fallback) = self.config.spa_fallback.take() else {
             return Ok(());
         };
-        let path = fallback.trim_start_matches('/').to_owned();
-        match self.record_at(self.key(&path), self.moment(now), Blocking::Allowed) {
+        let mut path = fallback.trim_start_matches('/').to_owned();
+        let look = |path: &str| self.record_at(self.key(path), self.moment(now), Blocking::Allowed);
+        let mut looked = look(&path);
+        // With clean URLs its address, so that no route is redirected.
+        if let (Err(Miss::Moved(address)), true) = (&looked, self.config.clean_urls) {
+            path.clone_from(address);
+            looked = look(&path);
+        }
+        match looked {
             Ok(_) => {
                 self.config.spa_fallback = Some(path);
                 Ok(())

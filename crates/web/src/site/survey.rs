@@ -120,8 +120,81 @@ impl Site {
         }
     }
 
-    /// Surveys the disk for a path: one look-up for the file, and one for each variant.
+    /// Surveys the disk for a path: one look-up for the file, and one for each variant. With clean
+    /// URLs, what has a better address is [`Miss::Moved`] there.
     fn survey(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
+        let surveyed = self.survey_at(root, path, blocking);
+        if !self.config.clean_urls {
+            return surveyed;
+        }
+        let address = match &surveyed {
+            Ok(survey) => self.clean_address(root, path, &survey.source, blocking)?,
+            Err(miss) => self.without_slash(root, path, miss, blocking)?,
+        };
+        address.map_or(surveyed, |address| Err(Miss::Moved(address)))
+    }
+
+    /// The clean address of the file that answers for a path, if it is not the path: the directory
+    /// for an index file, `a` for `a.html`, unless another file answers there.
+    fn clean_address(
+        &self,
+        root: &Root,
+        path: &str,
+        source: &str,
+        blocking: Blocking,
+    ) -> Result<Option<String>, Miss> {
+        let Some(stem) = source.strip_suffix(PAGE_SUFFIX) else {
+            return Ok(None);
+        };
+        let name_at = source.rfind('/').map_or(0, |slash| slash + 1);
+        let (directory, name) = source.split_at(name_at);
+        let is_index = self.config.index.iter().any(|index| index == name);
+        for address in is_index.then_some(directory).into_iter().chain([stem]) {
+            if address == path {
+                return Ok(None);
+            }
+            if self.leads_to(root, address, source, blocking)? {
+                return Ok(Some(address.to_owned()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// `a` for `a/`, if nothing answers for `a/` and `a.html` does for `a`.
+    fn without_slash(
+        &self,
+        root: &Root,
+        path: &str,
+        miss: &Miss,
+        blocking: Blocking,
+    ) -> Result<Option<String>, Miss> {
+        let may_move = match miss {
+            Miss::Directory => !self.config.listing,
+            miss => *miss == Miss::NotFound,
+        };
+        let Some(name) = path.strip_suffix('/').filter(|_| may_move) else {
+            return Ok(None);
+        };
+        let is_page = self.leads_to(root, name, &page_of(name), blocking)?;
+        Ok(is_page.then(|| name.to_owned()))
+    }
+
+    /// True if `source` is the file that answers for `path`.
+    fn leads_to(
+        &self,
+        root: &Root,
+        path: &str,
+        source: &str,
+        blocking: Blocking,
+    ) -> Result<bool, Miss> {
+        match self.survey_at(root, path, blocking) {
+            Ok(survey) => Ok(*survey.source == *source),
+            Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn survey_at(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
         let miss = match self.source(root, path, blocking) {
             Ok((source, plain)) => {
                 let variants = self.variants(root, &source, Some(&plain), blocking)?;
@@ -152,14 +225,17 @@ impl Site {
     /// compressed form. Names without an extension (routes of applications, what scanners try) are
     /// not worth the look-ups.
     fn only_compressed(&self, path: &str, miss: &Miss) -> Vec<String> {
-        match miss {
+        let mut sources = match miss {
             Miss::NotFound if mime::extension(path).is_some() => vec![path.to_owned()],
             Miss::Directory => {
                 let index = self.config.index.iter();
                 index.map(|name| format!("{path}{name}")).collect()
             }
             _ => Vec::new(),
-        }
+        };
+        let is_missing = matches!(miss, Miss::NotFound | Miss::Moved(_));
+        sources.extend(self.page(path).filter(|_| is_missing));
+        sources
     }
 
     /// The variants of a file; of `plain` itself, if it is there, those that are not older.
@@ -197,9 +273,19 @@ impl Site {
         blocking: Blocking,
     ) -> Result<(String, FileStamp), Miss> {
         if !(path.is_empty() || path.ends_with('/')) {
-            return match root.stat(path, blocking)? {
-                (Kind::File, stamp) => Ok((path.to_owned(), stamp)),
-                (Kind::Directory, _) => Err(Miss::SlashMissing),
+            let miss = match root.stat(path, blocking) {
+                Ok((Kind::File, stamp)) => return Ok((path.to_owned(), stamp)),
+                Ok((Kind::Directory, _)) => Miss::Moved(format!("{path}/")),
+                Err(miss) => miss,
+            };
+            let is_missing = matches!(miss, Miss::NotFound | Miss::Moved(_));
+            let Some(page) = self.page(path).filter(|_| is_missing) else {
+                return Err(miss);
+            };
+            return match root.stat(&page, blocking) {
+                Ok((Kind::File, stamp)) => Ok((page, stamp)),
+                Ok((Kind::Directory, _)) | Err(Miss::NotFound) => Err(miss),
+                Err(miss) => Err(miss),
             };
         }
         for name in &self.config.index {
@@ -212,6 +298,12 @@ impl Site {
         }
         root.stat(path, blocking)?;
         Err(Miss::Directory)
+    }
+
+    /// With clean URLs, the page that answers for a path at which there is no file.
+    fn page(&self, path: &str) -> Option<String> {
+        let may_be = self.config.clean_urls && !path.ends_with('/') && !path.is_empty();
+        (may_be && !path.ends_with(PAGE_SUFFIX)).then(|| page_of(path))
     }
 
     fn enroll(
@@ -289,6 +381,14 @@ impl Site {
         Arc::clone(&root)
     }
 }
+
+/// Ending that clean URLs leave out.
+const PAGE_SUFFIX: &str = ".html";
+
+fn page_of(path: &str) -> String {
+    format!("{path}{PAGE_SUFFIX}")
+}
+
 /// True if a variant is not older than its original, to the second: compressors copy the time, and
 /// some (`brotli`) cut it to seconds.
 fn is_as_new(variant: &FileStamp, plain: &FileStamp) -> bool {

@@ -1,5 +1,6 @@
 //! A site over a directory, with a clock that the test moves.
 
+mod clean_urls;
 mod error_pages;
 mod etags;
 mod found;

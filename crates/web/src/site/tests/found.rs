@@ -82,7 +82,7 @@ fn directory_serves_its_index() {
 fn slash_redirect_stays_on_the_host() {
     let world = World::new(&[("a b/ü/x", ""), ("evil.com/x", ""), ("\\evil.com/x", "")]);
     let slash = |path| match world.ask(path, &[]) {
-        Found::SlashMissing(path) => path,
+        Found::Moved(path) => path,
         other => panic!("{other:?}"),
     };
     assert_eq!(&*slash("/a b"), "/a%20b/");

@@ -149,7 +149,7 @@ proptest! {
         });
         WORLD.with(|world| match world.ask(&path, &[]) {
             Found::Entry(entry) => assert_eq!(text_of(&entry), "in"),
-            Found::SlashMissing(to) => assert!(to.starts_with('/') && !to.starts_with("//")),
+            Found::Moved(to) => assert!(to.starts_with('/') && !to.starts_with("//")),
             Found::NotFound | Found::NoIndex | Found::Forbidden => {}
             other => panic!("{path:?}: {other:?}"),
         });

@@ -261,6 +261,7 @@ fn site_config(config: &ServeConfig) -> SiteConfig {
         listing: config.listing,
         hidden: config.hidden,
         follow_links_out: config.follow_links,
+        clean_urls: config.clean_urls,
         spa_fallback: config.spa.clone(),
         error_pages: error_pages(config),
         headers: config.headers.clone(),

@@ -32,6 +32,7 @@ pub(crate) struct ServeConfig {
     pub(crate) hidden: bool,
     pub(crate) follow_links: bool,
     pub(crate) index: Vec<String>,
+    pub(crate) clean_urls: bool,
     pub(crate) spa: Option<String>,
     pub(crate) error_pages: Vec<(u16, PathBuf)>,
     pub(crate) precompressed: bool,
@@ -125,6 +126,15 @@ const SITE: Rows = &[
         .reloads()
         .help("List directories that have no index file")
         .more("An HTML page, or JSON for programs that ask for it (Accept: application/json)."),
+    set("clean-urls")
+        .switches(|config, on| config.clean_urls = on)
+        .starts_as("false")
+        .reloads()
+        .help("Serve about.html at /about")
+        .more(
+            "As the exports of Hugo, Astro, Next and Docusaurus expect. /about.html and \
+             /about/index.html are redirected to the one address of the page.",
+        ),
     set("spa")
         .file("FILE", put!(spa = Some as_typed))
         .reloads()

@@ -7,6 +7,7 @@ mod kind;
 mod provider;
 mod validity;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -29,8 +30,8 @@ use validity::Validity;
 /// TLS options of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// Certificates of the server. A client gets the first one for the name that it asks for (SNI,
-    /// RFC 6066 3), or else the first.
+    /// Certificates of the server. A client gets that of the host whose name it asks for (SNI, RFC
+    /// 6066 3), or else the first one that names it, or else the first.
     pub certificates: Vec<Certificate>,
     /// Name of the option for the file of a key, for error messages.
     pub key_option: &'static str,
@@ -59,6 +60,9 @@ pub struct Certificate {
     pub chain: PathBuf,
     /// The private key; `None` if it is in the file of the chain.
     pub key: Option<PathBuf>,
+    /// Names of a host (SNI) that this certificate is for, such as `*.example.org`. Empty: those
+    /// that it names itself.
+    pub names: Vec<String>,
 }
 
 impl Certificate {
@@ -255,12 +259,12 @@ impl Current {
                 builder.with_client_cert_verifier(verifier(file)?.build().map_err(wrong)?)
             }
         };
-        let mut shown = Shown(Vec::new());
+        let mut shown = Shown::default();
         let mut validities = Vec::new();
         let mut faults = Vec::new();
         for certificate in &options.certificates {
             let loaded = Loaded::open(certificate, options, &provider)?;
-            shown.0.push(loaded.pair);
+            shown.add(&certificate.names, loaded.pair);
             validities.push(loaded.validity);
             faults.extend(loaded.fault);
         }
@@ -280,18 +284,57 @@ impl Current {
 }
 
 /// The certificates that clients are shown.
-#[derive(Debug)]
-struct Shown(Vec<Arc<CertifiedKey>>);
+#[derive(Debug, Default)]
+struct Shown {
+    first: Option<Arc<CertifiedKey>>,
+    /// Certificates of hosts, by name.
+    hosts: HashMap<String, Arc<CertifiedKey>>,
+    /// The others, which are for the names in them.
+    others: Vec<Arc<CertifiedKey>>,
+}
+
+impl Shown {
+    fn add(&mut self, names: &[String], pair: Arc<CertifiedKey>) {
+        self.first.get_or_insert_with(|| Arc::clone(&pair));
+        for name in names {
+            let host = self.hosts.entry(name.clone());
+            host.or_insert_with(|| Arc::clone(&pair));
+        }
+        if names.is_empty() {
+            self.others.push(pair);
+        }
+    }
+
+    /// The certificate of the host with this name; of wildcards, the longest.
+    fn of_host(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
+        let name = name.to_ascii_lowercase();
+        let dots = name
+            .match_indices('.')
+            .map(|(at, _)| format!("*{}", &name[at..]));
+        let mut names = [name.clone()].into_iter().chain(dots);
+        names.find_map(|name| self.hosts.get(&name))
+    }
+}
 
 impl ResolvesServerCert for Shown {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let asked = hello.server_name().filter(|_| self.0.len() > 1);
+        if self.hosts.is_empty() && self.others.len() == 1 {
+            return self.first.clone();
+        }
+        let asked = hello.server_name();
+        if let Some(host) = asked.and_then(|name| self.of_host(name)) {
+            return Some(Arc::clone(host));
+        }
         let asked = asked.and_then(|name| ServerName::try_from(name).ok());
         let fits = |shown: &&Arc<CertifiedKey>| {
             let certificate = ParsedCertificate::try_from(&shown.cert[0]);
             let name = asked.as_ref().zip(certificate.ok());
             name.is_some_and(|(name, certificate)| verify_server_name(&certificate, name).is_ok())
         };
-        self.0.iter().find(fits).or(self.0.first()).cloned()
+        self.others
+            .iter()
+            .find(fits)
+            .or(self.first.as_ref())
+            .cloned()
     }
 }

@@ -65,6 +65,7 @@ impl Authority {
         Certificate {
             chain: self.file(&format!("{chain}.pem")),
             key: Some(self.file(&format!("{key}.key"))),
+            names: Vec::new(),
         }
     }
 
@@ -427,6 +428,39 @@ fn sni_picks_the_certificate() {
 }
 
 #[test]
+fn a_host_shows_its_certificate() {
+    let authority = Authority::new();
+    authority.sign_for("server", &["other.org"]);
+    authority.sign_for("one", &["a.org"]);
+    authority.sign_for("any", &["*.a.org", "a.org"]);
+    let of_host = |file: &str, name: &str| Certificate {
+        names: vec![name.to_owned()],
+        ..authority.certificate(file, file)
+    };
+    let options = TlsOptions {
+        certificates: vec![
+            authority.certificate("server", "server"),
+            of_host("any", "*.a.org"),
+            of_host("one", "a.org"),
+        ],
+        ..TlsOptions::default()
+    };
+    let running = start(fibers(BackendChoice::Auto), options, Limits::default());
+    for (name, file) in [
+        ("a.org", "one.pem"),
+        ("A.org", "one.pem"),
+        ("x.a.org", "any.pem"),
+        ("other.org", "server.pem"),
+    ] {
+        let mut client = running.connect_to(name, authority.client(None));
+        assert!(echoes(&mut client, b"x\n"), "{name}");
+        let shown = &client.conn.peer_certificates().unwrap()[0];
+        let expected = CertificateDer::from_pem_file(authority.file(file)).unwrap();
+        assert_eq!(*shown, expected, "{name}");
+    }
+}
+
+#[test]
 fn what_is_wrong_with_the_files_is_said() {
     let authority = Authority::new();
     authority.sign("server");
@@ -457,6 +491,7 @@ fn what_is_wrong_with_the_files_is_said() {
         refusal(shows(Certificate {
             chain: chain.clone(),
             key: Some(key.clone()),
+            names: Vec::new(),
         }))
     };
     let exchanged = holds(&key, &server.chain);
@@ -553,6 +588,7 @@ fn no_message_shows_what_a_file_holds() {
                 certificates: vec![Certificate {
                     chain: broken_chain,
                     key: Some(broken_key),
+                    names: Vec::new(),
                 }],
                 ..authority.options()
             };
@@ -571,6 +607,7 @@ fn no_message_shows_what_a_file_holds() {
         certificates: vec![Certificate {
             chain: wide,
             key: server.key,
+            names: Vec::new(),
         }],
         ..authority.options()
     };

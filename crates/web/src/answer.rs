@@ -3,6 +3,7 @@
 use session::Now;
 
 use crate::conditional::{Validators, Verdict, judge, range_applies};
+use crate::handle::Service;
 use crate::lookup::{ListingFormat, ListingSort, Lookup};
 use crate::negotiate;
 use crate::range::{Selection, select};
@@ -31,6 +32,12 @@ pub(crate) fn answer(
     buffer: &mut Vec<u8>,
 ) -> Answer {
     let asked = asked(head, persists);
+    let Some(host) = replier.service.host(head.host()) else {
+        let why = Some("no host has this name");
+        replier.page_anywhere(Status::Misdirected, asked, why);
+        return Answer::Sent;
+    };
+    replier.host = host;
     let raw = match (head.method, head.target) {
         (Method::Get | Method::Head, Target::Path(raw)) => raw,
         _ => {
@@ -38,7 +45,7 @@ pub(crate) fn answer(
             return Answer::Sent;
         }
     };
-    let site = &replier.service.site;
+    let site = &host.site;
     let was_loaded = found.is_some();
     let now = replier.now;
     let found = match found {
@@ -73,7 +80,7 @@ fn refuse_or_tell(
     asked: RequestFacts<'_>,
     buffer: &mut Vec<u8>,
 ) {
-    let site = &replier.service.site;
+    let site = &replier.host.site;
     let rules = match &head.target {
         Target::Path(raw) => rules_of(site, raw, buffer),
         Target::Server => site.lines_everywhere().into(),
@@ -124,8 +131,14 @@ fn answer_without_file(
     }
 }
 
-/// Asks the site where blocking is allowed. `None` if the request names no path.
-pub(crate) fn load(site: &Site, head: &Head<'_>, now: Now, buffer: &mut Vec<u8>) -> Option<Found> {
+/// Asks the site where blocking is allowed. `None` if the request names no path, or no host.
+pub(crate) fn load(
+    service: &Service,
+    head: &Head<'_>,
+    now: Now,
+    buffer: &mut Vec<u8>,
+) -> Option<Found> {
+    let site = &service.host(head.host())?.site;
     match head.target {
         Target::Path(raw) => {
             look_up(head, &raw, buffer, site, |lookup| site.load(lookup, now)).ok()

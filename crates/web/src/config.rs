@@ -1,5 +1,6 @@
 use std::fmt;
 
+use crate::host::HostName;
 use crate::log::LogFormat;
 
 /// Configuration of the protocol; the site has its own.
@@ -113,6 +114,10 @@ const HEAD_LEN_MOST: usize = 1 << 30;
 pub enum ConfigError {
     /// The server name cannot stand in a header field.
     ServerName(String),
+    /// Two hosts have this name, or one has it twice.
+    HostTwice(HostName),
+    /// There is neither a default host nor one with a name.
+    NoHost,
     /// The limits leave no room for a request.
     HeadLimits {
         /// The configured limit.
@@ -130,6 +135,8 @@ impl fmt::Display for ConfigError {
                 "server name {name:?} cannot stand in a header field: \
                  use visible ASCII characters, or switch it off"
             ),
+            ConfigError::HostTwice(name) => write!(f, "two hosts have the name '{name}'"),
+            ConfigError::NoHost => f.write_str("there is no host"),
             ConfigError::HeadLimits {
                 request_line_len_max,
                 head_len_max,

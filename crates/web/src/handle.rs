@@ -6,6 +6,7 @@ use arc_swap::{ArcSwap, Guard};
 use crate::config::{ConfigError, ServiceConfig};
 use crate::counters::{Counters, Metric};
 use crate::error_page::Page;
+use crate::host::{HostIndex, Hosts, VirtualHost};
 use crate::site::Site;
 use crate::status::Status;
 
@@ -23,30 +24,36 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Serves `site` as `config` says.
+    /// Serves a site, or hosts with a site each, as `config` says.
     ///
     /// # Errors
-    /// If the configuration cannot be used; see [`ServiceConfig::check`].
-    pub fn new(site: Arc<Site>, config: ServiceConfig) -> Result<Handle, ConfigError> {
+    /// If the configuration cannot be used (see [`ServiceConfig::check`]), or two hosts have the
+    /// same name.
+    pub fn new(hosts: impl Into<Hosts>, config: ServiceConfig) -> Result<Handle, ConfigError> {
         Ok(Handle {
-            service: ArcSwap::from_pointee(Service::new(site, config)?),
+            service: ArcSwap::from_pointee(Service::new(hosts.into(), config)?),
             counters: Counters::default(),
             seed: RandomState::new(),
         })
     }
 
-    /// Answers all further requests from `site` as `config` says. Counters keep their values.
+    /// Answers all further requests from `hosts` as `config` says. Counters keep their values.
     ///
     /// # Errors
-    /// If the configuration cannot be used; the old one stays then.
-    pub fn reload(&self, site: Arc<Site>, config: ServiceConfig) -> Result<(), ConfigError> {
-        self.service.store(Arc::new(Service::new(site, config)?));
+    /// Those of [`Handle::new`]; the old hosts and configuration stay then.
+    pub fn reload(
+        &self,
+        hosts: impl Into<Hosts>,
+        config: ServiceConfig,
+    ) -> Result<(), ConfigError> {
+        self.service
+            .store(Arc::new(Service::new(hosts.into(), config)?));
         Ok(())
     }
 
-    /// The current site.
+    /// The current site of the default host, or of the first one.
     pub fn site(&self) -> Arc<Site> {
-        self.service.load().site.clone()
+        Arc::clone(&self.service.load().first().site)
     }
 
     /// Replies by status, bytes, and refused requests by reason, since the start.
@@ -74,10 +81,15 @@ impl Handle {
     }
 }
 
-/// A site, a configuration, and the texts that are made of them once.
+/// Hosts, a configuration, and the texts that are made of them once.
 #[derive(Debug)]
 pub(crate) struct Service {
-    pub(crate) site: Arc<Site>,
+    /// The default host, if there is one, and those with names; one at least.
+    hosts: Vec<VirtualHost>,
+    /// `None`: the default host answers every request.
+    names: Option<HostIndex>,
+    /// True if the first host answers requests for unknown names.
+    has_default: bool,
     pub(crate) config: ServiceConfig,
     /// `Server: weft` and CRLF, or nothing.
     pub(crate) server_line: Vec<u8>,
@@ -88,15 +100,27 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    fn new(site: Arc<Site>, config: ServiceConfig) -> Result<Service, ConfigError> {
+    fn new(hosts: Hosts, config: ServiceConfig) -> Result<Service, ConfigError> {
         config.check()?;
+        let has_default = hosts.default.is_some();
+        let hosts: Vec<_> = hosts.default.into_iter().chain(hosts.named).collect();
+        let mut names = None;
+        for (at, host) in hosts.iter().enumerate().skip(has_default.into()) {
+            let names = names.get_or_insert_with(HostIndex::default);
+            names.add(&host.names, at).map_err(ConfigError::HostTwice)?;
+        }
+        if hosts.is_empty() {
+            return Err(ConfigError::NoHost);
+        }
         let server_line = match &config.server_name {
             Some(name) => format!("Server: {name}\r\n").into_bytes(),
             None => Vec::new(),
         };
         let pages = Status::ALL.into_iter().map(Page::built_in).collect();
         Ok(Service {
-            site,
+            hosts,
+            names,
+            has_default,
             config,
             server_line,
             pages,
@@ -106,5 +130,24 @@ impl Service {
 
     pub(crate) fn page(&self, status: Status) -> &Page {
         &self.pages[status as usize]
+    }
+
+    /// The host whose pages and header lines refused requests get: the default host, or the first.
+    #[inline]
+    pub(crate) fn first(&self) -> &VirtualHost {
+        &self.hosts[0]
+    }
+
+    /// The host that answers requests for `name`, as it stands in a `Host` field. `None`: there is
+    /// none.
+    #[inline]
+    pub(crate) fn host(&self, name: Option<&[u8]>) -> Option<&VirtualHost> {
+        let Some(names) = &self.names else {
+            return Some(self.first());
+        };
+        match name.and_then(|name| names.find(name)) {
+            Some(at) => Some(&self.hosts[at]),
+            None => self.has_default.then(|| self.first()),
+        }
     }
 }

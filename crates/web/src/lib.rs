@@ -18,8 +18,9 @@
 //! | `session` | what comes next: more input, a flush, blocking work, the end | crate `session` |
 //! | `site` | what lies at a path, without ever asking the disk on the fast way | |
 //!
-//! A server makes one [`Handle`] from a [`Site`] and a [`ServiceConfig`], and one [`Session`] for
-//! each connection. [`Handle::reload`] swaps both under running connections.
+//! A server makes one [`Handle`] from a [`Site`], or from [`Hosts`] with a site each, and a
+//! [`ServiceConfig`], and one [`Session`] for each connection. [`Handle::reload`] swaps both under
+//! running connections.
 //!
 //! Costs to keep: a request without a body is parsed where it lies and
 //! allocates nothing; its reply is a handful of copies into the outbox. `examples/request_cost.rs`
@@ -38,6 +39,7 @@ mod counters;
 mod date;
 mod error_page;
 mod handle;
+mod host;
 #[cfg(test)]
 mod html_test;
 mod log;
@@ -58,6 +60,7 @@ pub use self::session::Session;
 pub use config::{ConfigError, RequestLimits, ServiceConfig};
 pub use counters::Metric;
 pub use handle::Handle;
+pub use host::{HostName, Hosts, VirtualHost};
 pub use log::{LogFormat, Peer};
 pub use reply::WANTS_HTTPS;
 pub use site::{CacheRule, EtagKind, HeaderRule, Site, SiteConfig, SiteError};

@@ -13,6 +13,7 @@ use session::{FileRange, Now, Outbox};
 use crate::date;
 use crate::error_page::Page;
 use crate::handle::{Handle, Service};
+use crate::host::VirtualHost;
 use crate::log::{LogLine, Peer};
 use crate::request::target::encoded;
 use crate::request::{Fields, Name, Version};
@@ -47,6 +48,8 @@ pub const WANTS_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 pub(crate) struct Replier<'a> {
     pub(crate) handle: &'a Handle,
     pub(crate) service: &'a Service,
+    /// The host that answers.
+    pub(crate) host: &'a VirtualHost,
     pub(crate) peer: &'a Peer,
     pub(crate) now: Now,
     pub(crate) out: &'a mut Outbox,
@@ -174,7 +177,7 @@ impl Replier<'_> {
         asked: RequestFacts<'_>,
         why: Option<&str>,
     ) {
-        let rules = self.service.site.lines_everywhere();
+        let rules = self.host.site.lines_everywhere();
         self.page(status, asked, rules, &[], why);
     }
 
@@ -209,7 +212,7 @@ impl Replier<'_> {
     ) {
         let lines = &[rules, lines].concat();
         let custom = if status.is_error() {
-            self.service.site.error_page(status.code(), self.now)
+            self.host.site.error_page(status.code(), self.now)
         } else {
             None
         };

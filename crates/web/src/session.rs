@@ -106,6 +106,7 @@ impl session::Session for Session {
             replier: Replier {
                 handle: &self.handle,
                 service: &service,
+                host: service.first(),
                 peer: &self.peer,
                 now,
                 out,
@@ -143,7 +144,7 @@ impl session::Session for Session {
         if let State::Answering(kept) = &mut self.state {
             let service = self.handle.service();
             let head = kept_head(&kept.head);
-            let found = load(&service.site, &head, kept.now, &mut self.path_buffer);
+            let found = load(&service, &head, kept.now, &mut self.path_buffer);
             kept.found = found.map(Box::new);
         }
     }
@@ -158,6 +159,7 @@ impl session::Session for Session {
         let mut replier = Replier {
             handle: &self.handle,
             service: &service,
+            host: service.first(),
             peer: &self.peer,
             now,
             out,
@@ -208,6 +210,7 @@ struct Call<'a> {
 impl Call<'_> {
     #[inline]
     fn step(&mut self, state: &mut State, input: &[u8]) -> Progress {
+        self.replier.host = self.replier.service.first();
         match state {
             State::Between { .. } => self.step_between(state, input),
             State::Body(..) => self.step_body(state, input),

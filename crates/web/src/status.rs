@@ -53,6 +53,7 @@ statuses! {
     UriTooLong 414 "URI Too Long" "The address is longer than the server accepts."
     RangeNotSatisfiable 416 "Range Not Satisfiable" "The file does not contain the requested range."
     ExpectationFailed 417 "Expectation Failed" "The server does not support the Expect header of this request."
+    Misdirected 421 "Misdirected Request" "This server has no site of this name."
     FieldsTooLarge 431 "Request Header Fields Too Large" "The request header is larger than the server accepts."
     InternalServerError 500 "Internal Server Error" "An internal error occurred. The request itself may be valid."
     NotImplemented 501 "Not Implemented" "The server does not support this kind of request."

@@ -373,7 +373,7 @@ mod tests {
     fn every_row_of_the_table_is_a_flag_with_help() {
         let command = command();
         let serve = command.find_subcommand("serve").unwrap();
-        for setting in settings::rows::<ServeConfig>() {
+        for setting in settings::flags::<ServeConfig>() {
             let arg = serve
                 .get_arguments()
                 .find(|arg| arg.get_id() == setting.name)

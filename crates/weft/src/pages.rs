@@ -238,7 +238,7 @@ mod tests {
     use std::fmt::Write;
 
     use crate::command::serve::ServeConfig;
-    use crate::settings::{Config, Default, Kind, Reload, Setting, rows};
+    use crate::settings::{Config, Default, Kind, Reload, Setting, flags};
 
     #[test]
     fn the_manual_page_of_serve_names_every_setting() {
@@ -246,7 +246,7 @@ mod tests {
         assert!(man(Some("serve"), &mut text).unwrap());
         let text = String::from_utf8(text).unwrap().replace("\\-", "-");
         assert!(text.contains(".TH WEFT-SERVE 1"), "{text}");
-        for setting in rows::<ServeConfig>() {
+        for setting in flags::<ServeConfig>() {
             let is_flag = !matches!(setting.kind, Kind::Argument(..));
             let name = setting.name;
             assert!(!is_flag || text.contains(&setting.flag()), "{name}");

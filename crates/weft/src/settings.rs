@@ -29,7 +29,7 @@ pub(crate) trait Config: std::default::Default + 'static {
     /// The rows that are flags, in the order of the help.
     const GROUPS: &'static [Group<Self>];
 
-    /// The rows that only the list behind a flag can set.
+    /// The rows that are no flags: those of the list behind a flag, and those of the file alone.
     const LISTED: &'static [Setting<Self>] = &[];
 
     /// True if a file and the environment can set the rows as well.
@@ -48,6 +48,9 @@ pub(crate) trait Config: std::default::Default + 'static {
 
     /// Called when all rows are set, with the texts that set them.
     fn conclude(&mut self, said: &layer::Layer);
+
+    /// Adds the configuration of a `[[host]]` of the file.
+    fn add_host(&mut self, _host: Self) {}
 }
 
 /// Rows that the help shows under one heading, or under none.
@@ -89,6 +92,8 @@ pub(crate) struct Setting<C: 'static> {
     pub(crate) default: Default,
     /// Effect of `SIGHUP` on a new value.
     pub(crate) reload: Reload,
+    /// Tables of the file that may set it.
+    scope: Scope,
     /// One line, no full stop.
     pub(crate) help: &'static str,
     /// The rest of what is worth knowing, or "".
@@ -137,6 +142,19 @@ pub(crate) enum Default {
     Nothing,
 }
 
+/// Tables of the configuration file that may set a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// The top level alone.
+    Server,
+    /// The top level, and a `[[host]]` for itself; what a host does not set is as at the top level.
+    Inherited,
+    /// The top level, and a `[[host]]` for itself; a host inherits nothing.
+    Own,
+    /// A `[[host]]` alone.
+    Host,
+}
+
 /// Effect of a new value on a running server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
@@ -158,6 +176,7 @@ impl<C> Setting<C> {
             table: None,
             default: Default::Nothing,
             reload: Reload::Restart,
+            scope: Scope::Server,
             help: "",
             more: "",
         }
@@ -229,6 +248,21 @@ impl<C> Setting<C> {
 
     pub(crate) const fn reloads(mut self) -> Setting<C> {
         self.reload = Reload::Applies;
+        self
+    }
+
+    pub(crate) const fn per_host(mut self) -> Setting<C> {
+        self.scope = Scope::Inherited;
+        self
+    }
+
+    pub(crate) const fn own_per_host(mut self) -> Setting<C> {
+        self.scope = Scope::Own;
+        self
+    }
+
+    pub(crate) const fn host_only(mut self) -> Setting<C> {
+        self.scope = Scope::Host;
         self
     }
 
@@ -312,10 +346,15 @@ impl<C> Setting<C> {
         )
     }
 
-    /// True if the configuration file may set it.
+    /// True if the top level of the configuration file may set it.
     fn is_for_file(&self) -> bool {
         // A file that names a file would need an order of reading.
-        self.name != "config"
+        self.name != "config" && self.scope != Scope::Host
+    }
+
+    /// True if a `[[host]]` of the configuration file may set it.
+    fn is_for_host(&self) -> bool {
+        self.scope != Scope::Server
     }
 
     /// Puts one value into `config`.

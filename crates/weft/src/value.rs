@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use web::{CacheRule, HeaderRule};
+use web::{CacheRule, HeaderRule, HostName};
 
 /// Writes a count with its thousands apart: `1,048,576`.
 pub(crate) use ::load::report::count_of as show_count;
@@ -216,6 +216,14 @@ pub(crate) fn header_rule(glob: &str, name: &str, value: &str) -> Result<HeaderR
         name: name.to_owned(),
         value: value.to_owned(),
     })
+}
+
+/// Reads the name of a host.
+///
+/// # Errors
+/// A sentence that says what a name is.
+pub(crate) fn host_name(text: &str) -> Result<HostName, String> {
+    text.parse().map_err(|why| format!("'{text}': {why}"))
 }
 
 /// Reads `GLOB=VALUE`.

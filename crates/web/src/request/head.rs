@@ -55,6 +55,15 @@ pub(crate) enum Version {
 }
 
 impl<'a> Head<'a> {
+    /// The host that the request names: that of an absolute target, or the field's. RFC 9112 3.2.2
+    #[inline]
+    pub(crate) fn host(&self) -> Option<&'a [u8]> {
+        match self.target {
+            Target::Path(raw) if !raw.authority.is_empty() => Some(raw.authority),
+            _ => self.fields.get(Name::Host),
+        }
+    }
+
     /// True if the client wants a persistent connection. RFC 9112 9.3
     #[inline]
     pub(crate) fn is_persistent(&self) -> bool {

@@ -21,6 +21,8 @@ pub(crate) struct RawPath<'a> {
     path: &'a [u8],
     /// Behind the `?`; empty if there is none.
     pub(crate) query: &'a [u8],
+    /// Host and port of absolute form; empty in origin form.
+    pub(crate) authority: &'a [u8],
     /// The path needs no decoding, merging or removing.
     is_plain: bool,
 }
@@ -49,8 +51,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// RFC 9112 3.2.2: a server takes absolute form as well. The authority is not looked at further:
-/// there is one site. Authority form (for `CONNECT`) and everything else is refused.
+/// RFC 9112 3.2.2: a server takes absolute form as well. Authority form (for `CONNECT`) and
+/// everything else is refused.
 fn parse_absolute(target: &[u8]) -> Result<Target<'_>, Refusal> {
     let rest = strip_scheme(target, b"http://").or_else(|| strip_scheme(target, b"https://"));
     let rest = rest.ok_or(Refusal::Target)?;
@@ -68,22 +70,16 @@ fn parse_absolute(target: &[u8]) -> Result<Target<'_>, Refusal> {
     {
         return Err(Refusal::Target);
     }
-    match path {
-        [] => Ok(Target::Path(RawPath {
-            path: b"/",
-            query: b"",
-            is_plain: true,
-        })),
+    let raw = match path {
+        [] => RawPath::parse(b"/")?,
         [b'?', query @ ..] => {
             check_query(query)?;
-            Ok(Target::Path(RawPath {
-                path: b"/",
-                query,
-                is_plain: true,
-            }))
+            let root = RawPath::parse(b"/")?;
+            RawPath { query, ..root }
         }
-        _ => RawPath::parse(path).map(Target::Path),
-    }
+        _ => RawPath::parse(path)?,
+    };
+    Ok(Target::Path(RawPath { authority, ..raw }))
 }
 
 fn strip_scheme<'a>(target: &'a [u8], scheme: &[u8]) -> Option<&'a [u8]> {
@@ -105,6 +101,7 @@ impl<'a> RawPath<'a> {
                     return Ok(RawPath {
                         path: &target[..at],
                         query,
+                        authority: b"",
                         is_plain,
                     });
                 }
@@ -119,6 +116,7 @@ impl<'a> RawPath<'a> {
         Ok(RawPath {
             path: target,
             query: b"",
+            authority: b"",
             is_plain,
         })
     }

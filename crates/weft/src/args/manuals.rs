@@ -231,7 +231,7 @@ fn simple_commands(line: &str) -> Vec<Vec<String>> {
 
 fn mistake(line: &Line) -> Option<String> {
     let why = match read(line.words.iter().map(Into::into)) {
-        Ok(Invocation::Serve(layer)) => resolve::<ServeConfig>(&[&layer], Vec::new()).err()?,
+        Ok(Invocation::Serve(layer)) => resolve::<ServeConfig>(&[&layer], &[], Vec::new()).err()?,
         Ok(Invocation::Cache(layer)) => CacheConfig::read(layer).err()?,
         Ok(_) => return None,
         Err(error) => match error.kind() {

@@ -176,6 +176,9 @@ pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
 }
 
 fn check_root(config: &ServeConfig) -> Result<(), String> {
+    if config.only_named_hosts {
+        return Ok(());
+    }
     let root = config.root.display();
     let meta = fs::metadata(&config.root).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
@@ -224,7 +227,7 @@ fn shows_nothing(config: &ServeConfig) -> bool {
             .iter()
             .any(|name| config.root.join(name).exists())
     };
-    !config.listing && config.spa.is_none() && !has_index()
+    !config.only_named_hosts && !config.listing && config.spa.is_none() && !has_index()
 }
 
 /// True if all requests are answered with root's rights.

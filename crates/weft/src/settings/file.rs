@@ -1,27 +1,39 @@
-//! The configuration file: TOML into a layer of texts, each with its line.
+//! The configuration file: TOML into layers of texts, each with its line.
 
 use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
-use super::layer::{Layer, Mistake, SettingText, nearest};
-use super::{Config, Kind, Setting, rows};
+use super::layer::{HOST, Layer, Mistake, SettingText, nearest};
+use super::{Config, Kind, Scope, Setting, rows};
 use crate::os::files;
 
-/// A configuration is not longer, also with rules for thousands of paths.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+/// A configuration is not longer, also with thousands of rules or hosts.
+const FILE_BYTES_MAX: u64 = 8 << 20;
 
-/// Reads the file into `layer`, with a mistake for each key that is unknown or has a value of a
+/// Most hosts of a file.
+const HOSTS_MAX: usize = 32_768;
+
+/// Layers of a configuration file.
+#[derive(Debug, Default)]
+pub(super) struct FileLayers {
+    /// The top level.
+    pub(super) top: Layer,
+    /// A layer for each `[[host]]`.
+    pub(super) hosts: Vec<Layer>,
+}
+
+/// Reads the file into `layers`, with a mistake for each key that is unknown or has a value of a
 /// wrong shape, and for what is no TOML.
 ///
 /// # Errors
 /// If it cannot be read.
 pub(super) fn read<C: Config>(
     path: &Path,
-    layer: &mut Layer,
+    layers: &mut FileLayers,
     mistakes: &mut Vec<Mistake>,
 ) -> io::Result<()> {
     let bytes = files::read(path, FILE_BYTES_MAX)?;
@@ -41,9 +53,17 @@ pub(super) fn read<C: Config>(
         reader.wrong(at, error.message())
     }));
     if errors.is_empty() {
-        let entries = in_order(document.get_ref()).into_iter();
-        let added = entries.map(|(key, value)| reader.add::<C>(key, value, layer));
-        mistakes.extend(added.filter_map(Result::err));
+        for (key, value) in in_order(document.get_ref()) {
+            match value.get_ref() {
+                DeValue::Array(hosts) if is_hosts::<C>(key, hosts) => {
+                    mistakes.extend(reader.add_hosts::<C>(hosts, &mut layers.hosts));
+                }
+                _ => {
+                    let added = reader.add::<C>(key, value, Place::Top, &mut layers.top);
+                    mistakes.extend(added.err());
+                }
+            }
+        }
     }
     Ok(())
 }
@@ -53,17 +73,69 @@ struct Reader<'a> {
     text: &'a str,
 }
 
+/// Place of a key in the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Top,
+    Host,
+}
+
+impl Place {
+    fn may_set<C>(self, setting: &Setting<C>) -> bool {
+        match self {
+            Place::Top => setting.is_for_file(),
+            Place::Host => setting.is_for_host(),
+        }
+    }
+}
+
+/// True for the `[[host]]` tables of a configuration that has hosts.
+fn is_hosts<C: Config>(key: &Key<'_>, value: &DeArray<'_>) -> bool {
+    let mut items = value.iter();
+    key.get_ref() == HOST
+        && rows::<C>().any(|setting| setting.scope == Scope::Host)
+        && items.all(|item| matches!(item.get_ref(), DeValue::Table(_)))
+}
+
 type Key<'i> = Spanned<Cow<'i, str>>;
 type Value<'i> = Spanned<DeValue<'i>>;
 
 impl Reader<'_> {
+    /// Reads the `[[host]]` tables; returns their mistakes.
+    fn add_hosts<C: Config>(&self, tables: &DeArray<'_>, hosts: &mut Vec<Layer>) -> Vec<Mistake> {
+        let mut mistakes = Vec::new();
+        for table in tables {
+            let DeValue::Table(entries) = table.get_ref() else {
+                continue;
+            };
+            let at = table.span().start;
+            let mut host = Layer::new();
+            for (key, value) in in_order(entries) {
+                let added = self.add::<C>(key, value, Place::Host, &mut host);
+                mistakes.extend(added.err());
+            }
+            if host.get("names").is_none_or(Vec::is_empty) {
+                let why = "this host has no name: names = [\"example.org\", \"*.example.org\"]";
+                mistakes.push(self.wrong(at, why));
+            }
+            if hosts.len() == HOSTS_MAX {
+                let why = format!("this is one host more than {HOSTS_MAX}");
+                mistakes.push(self.wrong(at, &why));
+                break;
+            }
+            hosts.push(host);
+        }
+        mistakes
+    }
+
     fn add<C: Config>(
         &self,
         key: &Key<'_>,
         value: &Value<'_>,
+        place: Place,
         layer: &mut Layer,
     ) -> Result<(), Mistake> {
-        let setting = self.setting::<C>(key, value)?;
+        let setting = self.setting::<C>(key, value, place)?;
         let said = self.said(setting, key, value)?;
         if layer.insert(setting.name, said).is_none() {
             return Ok(());
@@ -83,12 +155,19 @@ impl Reader<'_> {
         &self,
         key: &Key<'_>,
         value: &Value<'_>,
+        place: Place,
     ) -> Result<&'static Setting<C>, Mistake> {
         let name = key.get_ref().as_ref();
         let mut settings = rows::<C>();
         let found = settings.find(|setting| setting.key() == name || setting.table == Some(name));
         let why = match found {
-            Some(setting) if setting.is_for_file() => return Ok(setting),
+            Some(setting) if place.may_set(setting) => return Ok(setting),
+            Some(setting) if setting.scope == Scope::Host => {
+                format!("'{name}' belongs into a [[host]]")
+            }
+            Some(_) if place == Place::Host => {
+                format!("'{name}' is for the whole server: write it above the first [[host]]")
+            }
             Some(_) => format!("'{name}' cannot be set in a file; use the flag --{name}"),
             None => {
                 let typed = self.scalar(name, value).unwrap_or_default();
@@ -96,7 +175,7 @@ impl Reader<'_> {
                     let why = format!("'{name}' is now part of engine: engine = \"{new}\"");
                     return Err(self.wrong(key.span().start, &why));
                 }
-                let near = nearest(name, keys::<C>());
+                let near = nearest(name, keys::<C>(place));
                 let near = near.map(|near| format!("did you mean '{near}'?"));
                 let advice = our_key_for(name).map(str::to_owned).or(near);
                 let advice =
@@ -225,9 +304,9 @@ fn our_key_for(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Every key and table that a file may have.
-fn keys<C: Config>() -> impl Iterator<Item = String> {
-    let settings = rows::<C>().filter(|setting| setting.is_for_file());
+/// Every key and table that may stand in a place.
+fn keys<C: Config>(place: Place) -> impl Iterator<Item = String> {
+    let settings = rows::<C>().filter(move |setting| place.may_set(setting));
     settings.flat_map(|setting| {
         let table = setting.table.map(str::to_owned);
         [setting.key()].into_iter().chain(table)

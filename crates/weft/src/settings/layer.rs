@@ -6,6 +6,10 @@ use std::collections::BTreeMap;
 /// entry for it; a list that it sets to nothing is an entry without texts.
 pub(crate) type Layer = BTreeMap<&'static str, Vec<SettingText>>;
 
+/// The key of the tables of hosts. If there are any, the top level has an entry without texts for
+/// it.
+pub(crate) const HOST: &str = "host";
+
 /// A text and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SettingText {

@@ -2,11 +2,13 @@
 //! each setting turns a text into a value. So a flag, a variable and a key cannot mean different
 //! things.
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::layer::{Layer, Mistake, SettingText, nearest};
-use super::{Config, Default, Kind, Reload, Separator, Setting, file, rows};
+use super::file::{self, FileLayers};
+use super::layer::{HOST, Layer, Mistake, SettingText, nearest};
+use super::{Config, Default, Kind, Reload, Scope, Separator, Setting, rows};
 
 /// A line for each mistake, as they stand in the file.
 fn none_of(mut mistakes: Vec<Mistake>) -> Result<(), String> {
@@ -33,14 +35,15 @@ impl Fixed {
     pub(crate) fn resolve<C: Config>(&self) -> Result<Resolved<C>, String> {
         let mut layers = vec![&self.flags, &self.env];
         let named = layers.iter().find_map(|layer| layer.get("config")?.last());
-        let (mut file, mut mistakes) = (Layer::new(), Vec::new());
+        let mut file = FileLayers::default();
+        let mut mistakes = Vec::new();
         if let Some(said) = named {
             let path = Path::new(&said.text);
             let read = file::read::<C>(path, &mut file, &mut mistakes);
             read.map_err(|error| format!("{}: cannot read '{}': {error}", said.place, said.text))?;
         }
-        layers.push(&file);
-        resolve(&layers, mistakes)
+        layers.push(&file.top);
+        resolve(&layers, &file.hosts, mistakes)
     }
 }
 
@@ -52,29 +55,81 @@ pub(crate) fn check_file<C: Config>(
     path: &Path,
     check: impl Fn(&C) -> Result<(), String>,
 ) -> Result<Resolved<C>, String> {
-    let (mut layer, mut mistakes) = (Layer::new(), Vec::new());
-    file::read::<C>(path, &mut layer, &mut mistakes)
+    let mut file = FileLayers::default();
+    let mut mistakes = Vec::new();
+    file::read::<C>(path, &mut file, &mut mistakes)
         .map_err(|error| format!("{}: {error}", path.display()))?;
-    let resolved = gather(&[&layer], &mut mistakes);
+    let resolved = gather(&[&file.top], &file.hosts, &mut mistakes);
     mistakes.extend(resolved.mistakes(check));
     none_of(mistakes).map(|()| resolved)
 }
 
-/// Takes each setting from the first layer that mentions it, else from its row. `mistakes` are
-/// those found so far.
+/// Takes each setting from the first layer that mentions it, else from its row. A host takes it
+/// from its own layer first. `mistakes` are those found so far.
 ///
 /// # Errors
 /// A line for each mistake.
 pub(crate) fn resolve<C: Config>(
     layers: &[&Layer],
+    hosts: &[Layer],
     mut mistakes: Vec<Mistake>,
 ) -> Result<Resolved<C>, String> {
-    let resolved = gather(layers, &mut mistakes);
+    let resolved = gather(layers, hosts, &mut mistakes);
     none_of(mistakes).map(|()| resolved)
 }
 
 /// Resolves the layers without the texts that are mistakes.
-fn gather<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved<C> {
+fn gather<C: Config>(
+    layers: &[&Layer],
+    hosts: &[Layer],
+    mistakes: &mut Vec<Mistake>,
+) -> Resolved<C> {
+    let mut said = right::<C>(layers, mistakes);
+    let mut inherited = said.clone();
+    for setting in rows::<C>().filter(|setting| setting.scope == Scope::Own) {
+        inherited.remove(setting.name);
+    }
+    if !hosts.is_empty() {
+        // For `conclude`.
+        said.insert(HOST, Vec::new());
+    }
+    let hosts: Vec<_> = hosts
+        .iter()
+        .map(|host| {
+            let mut host_said = inherited.clone();
+            host_said.extend(right::<C>(&[host], mistakes));
+            host_said
+        })
+        .collect();
+    mistakes.extend(names_twice(&hosts));
+    let mut config: C = config_of(&said);
+    for host in &hosts {
+        config.add_host(config_of(host));
+    }
+    Resolved {
+        config,
+        said,
+        hosts,
+    }
+}
+
+/// A mistake for each name that two hosts have.
+fn names_twice(hosts: &[Layer]) -> Vec<Mistake> {
+    let mut lines = HashMap::new();
+    let names = hosts.iter().flat_map(|host| host.get("names")).flatten();
+    let twice = names.filter_map(|said| {
+        let name = said.text.to_ascii_lowercase();
+        let first = lines.insert(name, said.line)?;
+        let name = &said.text;
+        Some(said.wrong(&format!(
+            "'{name}' is also a name of the host in line {first}"
+        )))
+    });
+    twice.collect()
+}
+
+/// The texts that hold, without those that are mistakes.
+fn right<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Layer {
     let mut right = Layer::new();
     for setting in rows::<C>() {
         let Some(said) = layers.iter().find_map(|layer| layer.get(setting.name)) else {
@@ -91,10 +146,7 @@ fn gather<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved
             right.insert(setting.name, kept);
         }
     }
-    Resolved {
-        config: config_of(&right),
-        said: right,
-    }
+    right
 }
 
 /// Configuration of a layer without mistakes.
@@ -120,6 +172,8 @@ fn config_of<C: Config>(layer: &Layer) -> C {
 pub(crate) struct Resolved<C> {
     pub(crate) config: C,
     said: Layer,
+    /// Of each host, with what it inherits.
+    hosts: Vec<Layer>,
 }
 
 impl<C: Config> Resolved<C> {
@@ -128,13 +182,18 @@ impl<C: Config> Resolved<C> {
         let only_restart = rows::<C>().filter(|setting| setting.reload == Reload::Restart);
         let names = only_restart.map(|setting| setting.name);
         names
-            .filter(|name| self.texts(name) != newer.texts(name))
+            .filter(|name| self.texts(name).ne(newer.texts(name)))
             .collect()
     }
 
-    fn texts(&self, name: &str) -> Option<Vec<&str>> {
-        let said = self.said.get(name)?.iter();
-        Some(said.map(|said| said.text.as_str()).collect())
+    fn texts(&self, name: &str) -> impl Iterator<Item = Option<Vec<&str>>> {
+        [&self.said]
+            .into_iter()
+            .chain(&self.hosts)
+            .map(move |layer| {
+                let said = layer.get(name)?.iter();
+                Some(said.map(|said| said.text.as_str()).collect())
+            })
     }
 
     /// Finds mistakes that only all values together show, and names the place of each: the text
@@ -147,37 +206,51 @@ impl<C: Config> Resolved<C> {
     }
 
     fn mistakes(&self, check: impl Fn(&C) -> Result<(), String>) -> Vec<Mistake> {
-        let check = |layer: &Layer| check(&config_of(layer));
-        let mut layer = self.said.clone();
-        let mut mistakes = Vec::new();
-        while let Err(why) = check(&layer) {
-            let Some((name, at)) = places(&layer).find(|(name, at)| {
-                let (rest, _) = without(&layer, name, *at);
-                check(&rest).as_ref() != Err(&why)
-            }) else {
-                mistakes.push(Mistake::new(why));
-                break;
-            };
-            let (mut rest, said) = without(&layer, name, at);
-            mistakes.push(said.wrong(&why));
-            if name == "root" {
-                // Files beneath it cannot be checked.
-                rest.remove("error-page");
-                rest.remove("spa");
-            }
-            let other = match name {
-                "tls-cert" => "tls-key",
-                "tls-key" => "tls-cert",
-                _ => "",
-            };
-            if rest.get(other).is_some_and(|said| at < said.len()) {
-                // One says nothing without the other.
-                rest = without(&rest, other, at).0;
-            }
-            layer = rest;
-        }
+        let mut mistakes = blame(&self.said, &check);
+        let mut known: HashSet<_> = mistakes.iter().map(|it| it.sentence.clone()).collect();
+        let hosts = self.hosts.iter();
+        // What a host inherits is reported once.
+        mistakes.extend(
+            hosts
+                .flat_map(|host| blame(host, &check))
+                .filter(|mistake| known.insert(mistake.sentence.clone())),
+        );
         mistakes
     }
+}
+
+/// The mistakes of one layer that `check` finds, each with the text to blame.
+fn blame<C: Config>(layer: &Layer, check: &impl Fn(&C) -> Result<(), String>) -> Vec<Mistake> {
+    let check = |layer: &Layer| check(&config_of(layer));
+    let mut layer = layer.clone();
+    let mut mistakes = Vec::new();
+    while let Err(why) = check(&layer) {
+        let Some((name, at)) = places(&layer).find(|(name, at)| {
+            let (rest, _) = without(&layer, name, *at);
+            check(&rest).as_ref() != Err(&why)
+        }) else {
+            mistakes.push(Mistake::new(why));
+            break;
+        };
+        let (mut rest, said) = without(&layer, name, at);
+        mistakes.push(said.wrong(&why));
+        if name == "root" {
+            // Files beneath it cannot be checked.
+            rest.remove("error-page");
+            rest.remove("spa");
+        }
+        let other = match name {
+            "tls-cert" => "tls-key",
+            "tls-key" => "tls-cert",
+            _ => "",
+        };
+        if rest.get(other).is_some_and(|said| at < said.len()) {
+            // One says nothing without the other.
+            rest = without(&rest, other, at).0;
+        }
+        layer = rest;
+    }
+    mistakes
 }
 
 /// Other checks depend on these, so they are reported last.
@@ -217,7 +290,8 @@ pub(crate) fn environment<C: Config>(
         let Some(variable) = variable.to_str().filter(|name| name.starts_with("WEFT_")) else {
             continue;
         };
-        let Some(setting) = rows::<C>().find(|setting| setting.env() == variable) else {
+        let settings = || rows::<C>().filter(|setting| setting.scope != Scope::Host);
+        let Some(setting) = settings().find(|setting| setting.env() == variable) else {
             let name = variable["WEFT_".len()..]
                 .to_ascii_lowercase()
                 .replace('_', "-");
@@ -229,7 +303,7 @@ pub(crate) fn environment<C: Config>(
                 }
                 continue;
             }
-            let near = nearest(variable, rows::<C>().map(Setting::env));
+            let near = nearest(variable, settings().map(Setting::env));
             let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
             warnings.push(format!(
                 "{variable} in the environment is not a setting{hint}"
@@ -277,7 +351,7 @@ mod tests {
     }
 
     fn resolve(layers: &[&Layer], mistakes: Vec<Mistake>) -> Result<Resolved<ServeConfig>, String> {
-        super::resolve(layers, mistakes)
+        super::resolve(layers, &[], mistakes)
     }
 
     fn env(variables: &[(&str, &str)]) -> (Layer, Vec<String>) {
@@ -419,6 +493,95 @@ mod tests {
         assert!(wrong(twice).contains("FILE:3: 'headers' sets again what 'header' sets"));
     }
 
+    const HOSTS: &str = "root = 'site'\nlisting = true\ncache = ['*.js=no-store']\n\
+        tls_cert = 'server.pem'\n\
+        [[host]]\nnames = ['a.org', '*.a.org']\nroot = 'a'\ntls_cert = 'a.pem'\n\
+        [host.headers]\nX-Host = 'a'\n\
+        [[host]]\nnames = ['b.org']\nlisting = false\ncache = []\n";
+
+    #[test]
+    fn a_host_inherits_what_it_does_not_set() {
+        let config = toml(HOSTS).unwrap();
+        assert!(config.names.is_empty() && !config.only_named_hosts);
+        let [a, b] = &config.hosts[..] else {
+            panic!("{:?}", config.hosts)
+        };
+        assert_eq!(a.names[1].as_str(), "*.a.org");
+        assert_eq!((&*a.root, &*b.root), (Path::new("a"), Path::new("site")));
+        assert!(a.listing && !b.listing);
+        assert!(a.cache.len() == 1 && b.cache.is_empty());
+        assert_eq!(a.headers[0].name, "X-Host");
+        assert!(config.headers.is_empty() && b.headers.is_empty());
+        assert_eq!(a.tls_cert, [PathBuf::from("a.pem")]);
+        assert!(b.tls_cert.is_empty(), "a certificate is of one host");
+        let without_root = toml("[[host]]\nnames = ['a.org']\n").unwrap();
+        assert!(without_root.only_named_hosts);
+    }
+
+    #[test]
+    fn a_mistake_in_a_host_names_its_line() {
+        let wrong = |text: &str| toml(text).unwrap_err();
+        for (text, why) in [
+            ("[[host]]\nroot = 'a'", "FILE:1: this host has no name"),
+            ("[[host]]\nnames = []", "FILE:1: this host has no name"),
+            ("names = 'a'", "FILE:1: 'names' belongs into a [[host]]"),
+            (
+                "[[host]]\nnames = ['a']\nlisten = ':80'",
+                "FILE:3: 'listen' is for the whole server",
+            ),
+            (
+                "[[host]]\nnames = ['a']\nlistin = true",
+                "FILE:3: 'listin' is not a setting; did you mean 'listing'?",
+            ),
+            (
+                "[[host]]\nnames = ['a', 'b c']",
+                "FILE:2: names: 'b c': a name is letters",
+            ),
+            (
+                "[[host]]\nnames = 'a'\n[[host]]\nnames = ['b',\n'A']",
+                "FILE:5: names: 'A' is also a name of the host in line 2",
+            ),
+            (
+                "host = 'a'",
+                "FILE:1: 'host' is not a setting; address and port are one",
+            ),
+        ] {
+            assert!(wrong(text).starts_with(why), "{text}: {}", wrong(text));
+        }
+        // What the top level says wrong is not said again for each host.
+        let inherited = wrong("listing = 3\n[[host]]\nnames = 'a'\n[[host]]\nnames = 'b'");
+        assert_eq!(inherited.lines().count(), 1, "{inherited}");
+    }
+
+    #[test]
+    fn a_check_of_hosts_blames_their_lines() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(HOSTS.as_bytes()).unwrap();
+        let check = |config: &ServeConfig| match config.root.to_str() {
+            Some("a") => Err("there is no a".to_owned()),
+            _ => Ok(()),
+        };
+        let why = check_file::<ServeConfig>(file.path(), check).unwrap_err();
+        assert!(why.ends_with(":7: root: there is no a"), "{why}");
+        assert_eq!(why.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_certificate_of_a_host_needs_a_restart() {
+        let read = |text: &str| {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            check_file::<ServeConfig>(file.path(), |_| Ok(())).unwrap()
+        };
+        let old = read(HOSTS);
+        let newer = read(
+            &HOSTS
+                .replace("a.pem", "b.pem")
+                .replace("'b.org'", "'c.org'"),
+        );
+        assert_eq!(old.needs_restart(&newer), ["tls-cert"]);
+    }
+
     #[test]
     fn every_mistake_of_a_file_is_told_at_once() {
         // Seen: one mistake was told at a time, and those that only a look at the site finds
@@ -438,6 +601,7 @@ mod tests {
     fn a_mistake_of_the_whole_names_its_place() {
         let resolved = Resolved {
             config: ServeConfig::default(),
+            hosts: Vec::new(),
             said: [("index", "bad one"), ("root", "good"), ("spa", "bad two")]
                 .map(|(name, text)| (name, vec![SettingText::new(text, &format!("--{name}"))]))
                 .into(),

@@ -63,7 +63,7 @@ fn every_key_of_the_file_has_a_name_with_hyphens() {
 /// The libraries know best; the table repeats what they say, so that help can show it.
 #[test]
 fn the_defaults_are_those_of_the_libraries() {
-    let config = layers::resolve::<ServeConfig>(&[], Vec::new());
+    let config = layers::resolve::<ServeConfig>(&[], &[], Vec::new());
     let config = config.unwrap().config;
     let limits = ::serve::limits::Limits::default();
     let timeouts = [

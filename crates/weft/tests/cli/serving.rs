@@ -82,6 +82,40 @@ const ENGINES: [&[&str]; 7] = [
     ],
 ];
 
+/// A reload changes hosts as a whole; one with a mistake changes nothing.
+#[test]
+fn every_engine_serves_hosts() {
+    let site = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        fs::create_dir(site.path().join(name)).unwrap();
+        file(&site.path().join(name), "index.html", name);
+    }
+    let root = |name: &str| site.path().join(name).display().to_string();
+    let host = |name: &str, root: &str| format!("[[host]]\nnames = ['{name}']\nroot = '{root}'\n");
+    for engine in ENGINES {
+        let hosts = [host("a", &root("a")), host("*.b", &root("b"))].concat();
+        let config = file(site.path(), "hosts.toml", &hosts);
+        let mut served = Served::start(&[engine, &["--config", &config]].concat());
+        assert!(served.get("/").ends_with("\r\n\r\na"), "{engine:?}");
+        assert!(served.get("http://x.b/").ends_with("\r\n\r\nb"));
+        assert!(served.get("http://b/").starts_with("HTTP/1.1 421 "));
+
+        fs::write(&config, [&hosts, &*host("A", &root("b"))].concat()).unwrap();
+        served.signal(Signal::HUP);
+        served.expect("hosts.toml:8: names: 'A' is also a name of the host in line 2");
+        fs::write(&config, [&hosts, &*host("c", &root("none"))].concat()).unwrap();
+        served.signal(Signal::HUP);
+        served.expect("hosts.toml:9: root: there is no directory");
+        assert!(served.get("/").ends_with("\r\n\r\na"), "{engine:?}");
+
+        fs::write(&config, host("a", &root("b"))).unwrap();
+        served.signal(Signal::HUP);
+        served.expect("reloaded");
+        assert!(served.get("/").ends_with("\r\n\r\nb"), "{engine:?}");
+        assert!(served.get("http://x.b/").starts_with("HTTP/1.1 421 "));
+    }
+}
+
 #[test]
 fn every_engine_serves_reloads_and_drains() {
     for engine in ENGINES {

@@ -16,6 +16,7 @@ const HOUSES: &[House] = &[
             date lookup status
             error_page log
             site
+            host
             config
             request
             conditional negotiate range

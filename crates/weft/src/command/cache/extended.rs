@@ -15,7 +15,7 @@ impl CacheConfig {
     /// A sentence for each mistake that names the option, what is wrong with it and what to write.
     pub(crate) fn read(mut typed: Layer) -> Result<CacheConfig, String> {
         let (idle, mistakes) = expand(&mut typed);
-        let mut config = resolve::<CacheConfig>(&[&typed], mistakes)?.config;
+        let mut config = resolve::<CacheConfig>(&[&typed], &[], mistakes)?.config;
         config.idle.extend(idle);
         config.check()?;
         Ok(config)

@@ -4,7 +4,8 @@
 use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
 use ::serve::{Server, Settings};
 use session::Opening;
-use web::{Handle, LogFormat, Peer, ServiceConfig, Session, Site, SiteConfig};
+use web::{Handle, Hosts, LogFormat, Peer, ServiceConfig, Session, Site, SiteConfig, VirtualHost};
 
 use super::ServeConfig;
 use super::prepare::Limits;
@@ -48,6 +49,9 @@ pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
     service_config(config)
         .check()
         .map_err(|error| error.to_string())?;
+    if config.only_named_hosts {
+        return Ok(());
+    }
     // The budgets do not matter for a look.
     Site::open(SiteConfig {
         page_cache_budget: Some(0),
@@ -70,9 +74,9 @@ impl Running {
         tls: Option<Arc<Tls>>,
         terminal: Arc<Terminal>,
     ) -> Result<Running, Failure> {
-        let mut site = open_site(config, limits).map_err(Failure::Usage)?;
-        print_warnings(&mut site, config, &terminal).map_err(Failure::Running)?;
-        let handle = Handle::new(Arc::new(site), service_config(config));
+        let warnings = print_warnings(config, &terminal).map_err(Failure::Running)?;
+        let hosts = open_hosts(config, limits, warnings).map_err(Failure::Usage)?;
+        let handle = Handle::new(hosts, service_config(config));
         let handle = Arc::new(handle.map_err(|error| Failure::Usage(error.to_string()))?);
         let log = open_log(config, Arc::clone(&terminal))?.map(Arc::new);
         let server = start_server(config, limits, origins, &handle, log.clone())?;
@@ -109,10 +113,10 @@ impl Running {
     /// # Errors
     /// What is wrong; the old configuration goes on then.
     pub(crate) fn reload(&self, config: &ServeConfig, limits: &Limits) -> Result<(), String> {
-        let mut site = open_site(config, limits)?;
-        print_warnings(&mut site, config, &self.terminal)?;
+        let warnings = print_warnings(config, &self.terminal)?;
+        let hosts = open_hosts(config, limits, warnings)?;
         self.handle
-            .reload(Arc::new(site), service_config(config))
+            .reload(hosts, service_config(config))
             .map_err(|error| error.to_string())
     }
 
@@ -217,30 +221,50 @@ fn remedy_for_log(config: &ServeConfig, kind: io::ErrorKind) -> &'static str {
     }
 }
 
-fn open_site(config: &ServeConfig, limits: &Limits) -> Result<Site, String> {
-    let site = SiteConfig {
-        memory_budget: config
-            .memory_budget_bytes
-            .unwrap_or(limits.memory_budget_bytes),
-        open_files_max: limits.open_files_max,
-        ..site_config(config)
-    };
-    Site::open(site).map_err(|error| error.to_string())
+/// Opens the sites of all hosts.
+fn open_hosts(
+    config: &ServeConfig,
+    limits: &Limits,
+    warnings: Option<SyncSender<String>>,
+) -> Result<Hosts, String> {
+    let count = config.sites().count();
+    let mut hosts = Vec::with_capacity(count);
+    for host in config.sites() {
+        let budget = config.memory_budget_bytes;
+        let opened = Site::open(SiteConfig {
+            memory_budget: budget.unwrap_or(limits.memory_budget_bytes) / count as u64,
+            open_files_max: limits.open_files_max / count,
+            ..site_config(host)
+        });
+        let mut site = opened.map_err(|error| error.to_string())?;
+        if let Some(warnings) = warnings.clone() {
+            // It is full, or the thread has ended with the process.
+            site.on_warning(move |text| _ = warnings.try_send(text.to_owned()));
+        }
+        hosts.push(VirtualHost {
+            names: host.names.clone(),
+            site: Arc::new(site),
+        });
+    }
+    let named = hosts.split_off((!config.only_named_hosts).into());
+    Ok(Hosts {
+        default: hosts.pop(),
+        named,
+    })
 }
 
 /// Warnings of a site that may wait to be printed. Further ones are dropped; the metrics count
 /// them.
 const WARNINGS_MAX: usize = 16;
 
-/// Prints what the site says of lost error pages, as long as it lives. On a thread of its own,
-/// since standard error may block.
+/// Prints what sites say of lost error pages, as long as they live. On a thread of its own, since
+/// standard error may block.
 fn print_warnings(
-    site: &mut Site,
     config: &ServeConfig,
     terminal: &Arc<Terminal>,
-) -> Result<(), String> {
-    if config.error_pages.is_empty() {
-        return Ok(());
+) -> Result<Option<SyncSender<String>>, String> {
+    if config.sites().all(|host| host.error_pages.is_empty()) {
+        return Ok(None);
     }
     let (sender, warnings) = mpsc::sync_channel::<String>(WARNINGS_MAX);
     let terminal = Arc::clone(terminal);
@@ -249,9 +273,7 @@ fn print_warnings(
     thread
         .spawn(print)
         .map_err(|error| why_no_threads("the thread of the site's warnings", &error))?;
-    // It is full, or the thread has ended with the process.
-    site.on_warning(move |text| _ = sender.try_send(text.to_owned()));
-    Ok(())
+    Ok(Some(sender))
 }
 
 fn site_config(config: &ServeConfig) -> SiteConfig {
@@ -300,8 +322,7 @@ const OWN_404_LEN_MAX: u64 = 1 << 20;
 /// Beyond 64 KiB the kernel sends a file from its page cache for less than a copy costs. Under TLS
 /// and the netstack it cannot.
 fn memory_file_max_bytes(config: &ServeConfig) -> u64 {
-    let is_copied =
-        !config.tls_cert.is_empty() || config.common.engine.kind == EngineKind::Netstack;
+    let is_copied = config.has_tls() || config.common.engine.kind == EngineKind::Netstack;
     let default = if is_copied { 256 << 10 } else { 64 << 10 };
     config.memory_file_max_bytes.unwrap_or(default)
 }

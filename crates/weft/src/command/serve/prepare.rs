@@ -8,6 +8,8 @@ use ::serve::limits::raise_nofile;
 use ::serve::listen::{Address, Bound, Inherited};
 use ::serve::tls::{Certificate, Tls, TlsOptions};
 
+use web::HostName;
+
 use super::ServeConfig;
 use crate::failure::Failure;
 use crate::operate::{self, NetstackAddresses, become_user, bind_all};
@@ -171,10 +173,30 @@ const PORT: u16 = 8080;
 /// # Errors
 /// A sentence that names the file and says what is wrong with it.
 pub(super) fn open_tls(config: &ServeConfig) -> Result<Option<Tls>, String> {
+    let mut certificates = Vec::new();
+    for host in [config].into_iter().chain(&config.hosts) {
+        certificates.extend(certificates_of(host)?);
+    }
+    if certificates.is_empty() {
+        return Ok(None);
+    }
+    let options = TlsOptions {
+        certificates,
+        key_option: "--tls-key FILE",
+        resumes: true,
+        protocols: vec![b"http/1.1".to_vec()],
+        in_the_clear: web::WANTS_HTTPS,
+        ..TlsOptions::default()
+    };
+    Tls::open(options).map(Some)
+}
+
+/// The certificates of the server, or of a host, for its names.
+fn certificates_of(config: &ServeConfig) -> Result<Vec<Certificate>, String> {
     let chains = &config.tls_cert;
     let keys = &config.tls_key;
     match (chains.len(), keys.len()) {
-        (0, 0) => return Ok(None),
+        (0, 0) => return Ok(Vec::new()),
         (0, _) => {
             return Err(
                 "--tls-key needs --tls-cert, the certificate that it belongs to".to_owned(),
@@ -191,16 +213,9 @@ pub(super) fn open_tls(config: &ServeConfig) -> Result<Option<Tls>, String> {
     let certificate = |(at, chain): (usize, &PathBuf)| Certificate {
         chain: chain.clone(),
         key: keys.get(at).cloned(),
+        names: config.names.iter().map(HostName::to_string).collect(),
     };
-    let options = TlsOptions {
-        certificates: chains.iter().enumerate().map(certificate).collect(),
-        key_option: "--tls-key FILE",
-        resumes: true,
-        protocols: vec![b"http/1.1".to_vec()],
-        in_the_clear: web::WANTS_HTTPS,
-        ..TlsOptions::default()
-    };
-    Tls::open(options).map(Some)
+    Ok(chains.iter().enumerate().map(certificate).collect())
 }
 
 /// The numbers of the account to become, if one is named.
@@ -224,7 +239,9 @@ const CONNECTIONS_FEW: usize = 100;
 const RAISE_NOFILE: &str = "raise it (ulimit -n 1024 or more, LimitNOFILE= in a systemd unit)";
 
 fn descriptors_for_others(config: &ServeConfig) -> u64 {
-    DESCRIPTORS_RESERVED + config.common.workers() as u64 * DESCRIPTORS_PER_WORKER
+    // Each host holds its root open.
+    let hosts = config.hosts.len() as u64;
+    DESCRIPTORS_RESERVED + config.common.workers() as u64 * DESCRIPTORS_PER_WORKER + hosts
 }
 const MEMORY_BUDGET_MAX_BYTES: u64 = 256 << 20;
 // When the machine does not say how much memory it has.
@@ -246,7 +263,7 @@ impl Limits {
         let carried = config.common.engine.connections_max(workers, machine);
         let for_connections = for_files_and_connections.saturating_sub(2 * OPEN_FILES_MIN);
         let memory_bytes = machine.memory_bytes();
-        let has_tls = !config.tls_cert.is_empty();
+        let has_tls = config.has_tls();
         let of_memory = memory_bytes.map(|bytes| bytes / CONNECTIONS_PART);
         let fitting = (config.common.engine).connections_in(of_memory, has_tls, machine);
         let derived = by_descriptors

@@ -7,12 +7,12 @@ use std::time::Duration;
 use ::serve::access_log::Target;
 use ::serve::listen::Address;
 use clap::ValueHint;
-use web::{CacheRule, EtagKind, HeaderRule, LogFormat};
+use web::{CacheRule, EtagKind, HeaderRule, HostName, LogFormat};
 
 use crate::common::{Common, address, as_typed};
 use crate::engine::{self, EngineChoice, FIBERS_MAX, WORKERS_MAX};
 use crate::paint::Color;
-use crate::settings::layer::Layer;
+use crate::settings::layer::{HOST, Layer};
 use crate::settings::{Config, Group, Setting, put};
 use crate::value;
 
@@ -22,6 +22,12 @@ use crate::value;
 pub(crate) struct ServeConfig {
     pub(crate) common: Common,
     pub(crate) root: PathBuf,
+    /// Names of a host; none at the top level.
+    pub(crate) names: Vec<HostName>,
+    /// Hosts with names, each with all of its settings.
+    pub(crate) hosts: Vec<ServeConfig>,
+    /// True if requests for unknown names are refused: there are hosts, and nothing sets a root.
+    pub(crate) only_named_hosts: bool,
     pub(crate) listen: Vec<Address>,
     /// True if `listen` is only the default, which sockets from systemd replace.
     pub(crate) listen_is_default: bool,
@@ -85,6 +91,7 @@ impl Config for ServeConfig {
         group("Process", PROCESS),
         group("Engine", ENGINE),
     ];
+    const LISTED: Rows = HOSTS;
     const HAS_FILE: bool = true;
 
     fn moved(name: &str, typed: &str) -> Option<String> {
@@ -94,6 +101,26 @@ impl Config for ServeConfig {
     fn conclude(&mut self, said: &Layer) {
         self.listen_is_default = !said.contains_key("listen");
         self.access_log_is_default = !said.contains_key("access-log");
+        self.only_named_hosts = said.contains_key(HOST) && !said.contains_key("root");
+    }
+
+    fn add_host(&mut self, host: ServeConfig) {
+        self.hosts.push(host);
+    }
+}
+
+impl ServeConfig {
+    /// True if there is a certificate, of the server or of a host.
+    pub(crate) fn has_tls(&self) -> bool {
+        let mut hosts = [self].into_iter().chain(&self.hosts);
+        hosts.any(|host| !host.tls_cert.is_empty())
+    }
+
+    /// The configurations that have a site: the default host's, if there is one, and those of named
+    /// hosts.
+    pub(crate) fn sites(&self) -> impl Iterator<Item = &ServeConfig> {
+        let default = (!self.only_named_hosts).then_some(self);
+        default.into_iter().chain(&self.hosts)
     }
 }
 
@@ -107,23 +134,33 @@ const fn set(name: &'static str) -> Setting<ServeConfig> {
     Setting::new(name)
 }
 
+/// Rows of a `[[host]]` that the top level does not have.
+const HOSTS: Rows = &[set("names")
+    .adds("NAME", put!(names += value::host_name))
+    .host_only()
+    .reloads()
+    .help("Names of the host, such as example.org or *.example.org; may be repeated")];
+
 const SITE: Rows = &[
     set("root")
         .argument("DIR", put!(root = as_typed))
         .hinted(ValueHint::DirPath)
         .starts_as(".")
         .reloads()
+        .per_host()
         .help("The directory to serve"),
     set("index")
         .adds("NAME", put!(index += value::file_name))
         .starts_as("index.html")
         .reloads()
+        .per_host()
         .help("Index file of a directory; may be repeated")
         .more("The first that exists is used."),
     set("listing")
         .switches(|config, on| config.listing = on)
         .starts_as("false")
         .reloads()
+        .per_host()
         .help("List directories that have no index file")
         .more("An HTML page, or JSON for programs that ask for it (Accept: application/json)."),
     set("clean-urls")
@@ -138,12 +175,14 @@ const SITE: Rows = &[
     set("spa")
         .file("FILE", put!(spa = Some as_typed))
         .reloads()
+        .per_host()
         .help("Answer unknown paths with this file and status 200")
         .more("For single-page applications. The path is relative to DIR."),
     set("error-page")
         .adds("STATUS=FILE", put!(error_pages += value::error_page))
         .or_table("error_pages")
         .reloads()
+        .per_host()
         .help("Page for a status, such as 404=404.html; may be repeated")
         .more(
             "The path is relative to DIR, unless it begins with a slash. Without one for 404, \
@@ -153,12 +192,14 @@ const SITE: Rows = &[
         .switches(|config, on| config.hidden = on)
         .starts_as("false")
         .reloads()
+        .per_host()
         .help("Serve files whose name begins with a dot")
         .more("Without it, clients get 404 for .git or .env. /.well-known/ is always served."),
     set("follow-links")
         .switches(|config, on| config.follow_links = on)
         .starts_as("false")
         .reloads()
+        .per_host()
         .help("Follow symbolic links that lead out of DIR")
         .more("Links that stay inside are always followed."),
 ];
@@ -189,6 +230,7 @@ const REPLIES: Rows = &[
         .by_line()
         .or_table("headers")
         .reloads()
+        .per_host()
         .help("Header of replies, [GLOB=]NAME: VALUE; may be repeated")
         .more(
             "'X-Frame-Options: DENY' is for every reply, '*.woff2=Access-Control-Allow-Origin: *' \
@@ -201,6 +243,7 @@ const REPLIES: Rows = &[
         .by_line()
         .or_table("cache")
         .reloads()
+        .per_host()
         .help("Cache-Control of files that match a glob; may be repeated")
         .more("Such as '/assets/**=max-age=31536000, immutable'. The last rule that matches wins."),
     set("mime-type")
@@ -208,6 +251,7 @@ const REPLIES: Rows = &[
         .by_line()
         .or_table("mime_types")
         .reloads()
+        .per_host()
         .help("Content-Type, such as webc=text/html; may be repeated")
         .more(
             "By extension, by file name (apple-app-site-association=application/json) or by glob \
@@ -224,6 +268,7 @@ const REPLIES: Rows = &[
         })
         .starts_as("inode")
         .reloads()
+        .per_host()
         .help("Source of ETags, beside the file's length")
         .more(
             "inode is a hash of inode number, change time and modification time: it differs \
@@ -234,6 +279,7 @@ const REPLIES: Rows = &[
         .switches(|config, on| config.precompressed = on)
         .starts_as("true")
         .reloads()
+        .per_host()
         .help("Do not send FILE.br, FILE.zst or FILE.gz in place of FILE")
         .more("In the file and the environment: `precompressed = false`."),
     set("server-name")
@@ -251,6 +297,7 @@ const TLS: Rows = &[
         .adds("FILE", put!(tls_cert += as_typed))
         .hinted(ValueHint::FilePath)
         .by_line()
+        .own_per_host()
         .help("Serve HTTPS with this certificate chain (PEM); may be repeated")
         .more(
             "For every TCP address of --listen; Unix sockets stay plain. With several, the first \
@@ -261,6 +308,7 @@ const TLS: Rows = &[
         .adds("FILE", put!(tls_key += as_typed))
         .hinted(ValueHint::FilePath)
         .by_line()
+        .own_per_host()
         .help("Private key of the certificate (PEM); may be repeated")
         .more(
             "One for each --tls-cert, in the same order. Without any, each key is expected in the \

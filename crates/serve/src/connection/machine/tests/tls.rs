@@ -32,6 +32,7 @@ fn authority() -> Authority {
         certificates: vec![Certificate {
             chain: file,
             key: None,
+            names: Vec::new(),
         }],
         protocols: vec![b"http/1.1".to_vec()],
         in_the_clear: b"speak TLS\n",

@@ -1,0 +1,271 @@
+//! Hosts: the site that answers a request, by the name in its `Host` field.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use foldhash::quality::RandomState;
+
+use crate::site::Site;
+
+/// A site and the names under which it answers.
+#[derive(Clone, Debug)]
+pub struct VirtualHost {
+    /// Names of the host; none for the default host.
+    pub names: Vec<HostName>,
+    /// The files.
+    pub site: Arc<Site>,
+}
+
+/// The hosts of a server.
+#[derive(Clone, Debug)]
+pub struct Hosts {
+    /// The host of requests whose name no other host has, and of those without a name. `None`: they
+    /// are answered with 421.
+    pub default: Option<VirtualHost>,
+    /// Hosts with names.
+    pub named: Vec<VirtualHost>,
+}
+
+impl From<Arc<Site>> for Hosts {
+    fn from(site: Arc<Site>) -> Hosts {
+        let names = Vec::new();
+        Hosts {
+            default: Some(VirtualHost { names, site }),
+            named: Vec::new(),
+        }
+    }
+}
+
+/// Name of a host in the form in which names are compared: lower case, without port and last dot;
+/// an IPv6 address in brackets and in its shortest form. `*.example.org` stands for every name that
+/// ends with `.example.org`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostName(Box<str>);
+
+impl HostName {
+    /// The name in the form in which names are compared.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for HostName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<HostName, &'static str> {
+        let name = text.strip_prefix("*.").unwrap_or(text);
+        if !name.is_ascii() {
+            return Err(
+                "write the name as clients send it, in Punycode: xn--bcher-kva.example for \
+                        bücher.example",
+            );
+        }
+        let is_address = name.starts_with('[') && name.ends_with(']') && name == text;
+        if name.contains(':') && !is_address {
+            return Err("a name is without scheme and port; an IPv6 address stands in brackets");
+        }
+        let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if !is_address && !name.bytes().all(is_name_byte) {
+            return Err(
+                "a name is letters, digits, hyphens and dots, such as example.org or \
+                        *.example.org",
+            );
+        }
+        let mut buffer = [0; NAME_LEN_MAX];
+        match compared(name.as_bytes(), &mut buffer) {
+            Some(name) if name.split('.').all(|label| !label.is_empty()) => {
+                let wildcard = if text.starts_with('*') { "*." } else { "" };
+                Ok(HostName(format!("{wildcard}{name}").into()))
+            }
+            _ => Err("this is not the name of a host, such as example.org, *.example.org or [::1]"),
+        }
+    }
+}
+
+/// Longest name. RFC 1035 3.1
+const NAME_LEN_MAX: usize = 253;
+
+/// Name in a `Host` field in the form in which names are compared; `None` if it is none.
+fn compared<'b>(field: &[u8], buffer: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b str> {
+    if let Some(rest) = field.strip_prefix(b"[") {
+        let (address, port) = rest.split_at(memchr::memchr(b']', rest)?);
+        let address: Ipv6Addr = std::str::from_utf8(address).ok()?.parse().ok()?;
+        if !is_port(&port[1..]) {
+            return None;
+        }
+        let text = format!("[{address}]");
+        buffer[..text.len()].copy_from_slice(text.as_bytes());
+        return std::str::from_utf8(&buffer[..text.len()]).ok();
+    }
+    let name_len = memchr::memchr(b':', field).unwrap_or(field.len());
+    let (name, port) = field.split_at(name_len);
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    if name.is_empty() || name.len() > NAME_LEN_MAX || !is_port(port) {
+        return None;
+    }
+    let lower = &mut buffer[..name.len()];
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    std::str::from_utf8(lower).ok()
+}
+
+/// True for nothing, and for a colon and digits. RFC 3986 3.2.3
+fn is_port(text: &[u8]) -> bool {
+    match text {
+        [] => true,
+        [b':', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+/// Index of hosts by name: a name is found in one step, a name under a wildcard in one more for
+/// each of its labels.
+#[derive(Debug, Default)]
+pub(crate) struct HostIndex {
+    whole: HashMap<Box<str>, usize, RandomState>,
+    /// By what stands behind `*.`.
+    suffixes: HashMap<Box<str>, usize, RandomState>,
+}
+
+impl HostIndex {
+    /// Adds the names of a host.
+    ///
+    /// # Errors
+    /// The first name that another host has.
+    pub(crate) fn add(&mut self, names: &[HostName], host: usize) -> Result<(), HostName> {
+        for name in names {
+            let other = match name.0.strip_prefix("*.") {
+                Some(suffix) => self.suffixes.insert(suffix.into(), host),
+                None => self.whole.insert(name.0.clone(), host),
+            };
+            if other.is_some() {
+                return Err(name.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The host of the name in a `Host` field. Of wildcards, the longest.
+    pub(crate) fn find(&self, field: &[u8]) -> Option<usize> {
+        let mut buffer = [0; NAME_LEN_MAX];
+        let name = compared(field, &mut buffer)?;
+        if let Some(host) = self.whole.get(name) {
+            return Some(*host);
+        }
+        if self.suffixes.is_empty() {
+            return None;
+        }
+        let dots = name.bytes().enumerate().filter(|(_, byte)| *byte == b'.');
+        let mut suffixes = dots.map(|(at, _)| &name[at + 1..]);
+        suffixes.find_map(|suffix| self.suffixes.get(suffix).copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(hosts: &[&[&str]]) -> HostIndex {
+        let mut names = HostIndex::default();
+        for (at, host) in hosts.iter().enumerate() {
+            let host: Vec<_> = host.iter().map(|name| name.parse().unwrap()).collect();
+            names.add(&host, at).unwrap();
+        }
+        names
+    }
+
+    #[test]
+    fn case_port_and_last_dot_do_not_matter() {
+        let names = names(&[&["Example.org", "[2001:DB8:0::1]"], &["10.0.0.1"]]);
+        for (field, host) in [
+            ("example.org", Some(0)),
+            ("EXAMPLE.ORG:8080", Some(0)),
+            ("example.org.", Some(0)),
+            ("example.org.:443", Some(0)),
+            ("example.org:", Some(0)),
+            ("[2001:db8::1]", Some(0)),
+            ("[2001:db8::0:1]:80", Some(0)),
+            ("10.0.0.1:80", Some(1)),
+            ("example.org..", None),
+            ("example.org:80:80", None),
+            ("example.org:http", None),
+            ("www.example.org", None),
+            ("[2001:db8::1", None),
+            ("[2001:db8::1]x", None),
+            ("", None),
+            (":80", None),
+        ] {
+            assert_eq!(names.find(field.as_bytes()), host, "{field}");
+        }
+        let long = "a.".repeat(NAME_LEN_MAX);
+        assert_eq!(names.find(long.as_bytes()), None);
+    }
+
+    #[test]
+    fn the_longest_wildcard_answers() {
+        let names = names(&[
+            &["*.example.org"],
+            &["*.dev.example.org"],
+            &["www.example.org"],
+        ]);
+        for (field, host) in [
+            ("a.example.org", Some(0)),
+            ("a.b.example.org", Some(0)),
+            ("a.DEV.example.org:1", Some(1)),
+            ("dev.example.org", Some(0)),
+            ("www.example.org", Some(2)),
+            ("example.org", None),
+            ("notexample.org", None),
+        ] {
+            assert_eq!(names.find(field.as_bytes()), host, "{field}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for text in [
+            "",
+            ".",
+            "*",
+            "*.",
+            "a..b",
+            ".a",
+            "*a.org",
+            "a.*.org",
+            "http://a.org",
+            "a.org:80",
+            "::1",
+            "[::1]:80",
+            "*.[::1]",
+            "[a]",
+            "a b",
+            "a/b",
+            "bücher.example",
+        ] {
+            assert!(text.parse::<HostName>().is_err(), "{text}");
+        }
+        let unicode = "bücher.example".parse::<HostName>().unwrap_err();
+        assert!(unicode.contains("xn--bcher-kva.example"), "{unicode}");
+        let longest = ["a"; NAME_LEN_MAX / 2 + 1].join(".");
+        assert!(longest.parse::<HostName>().is_ok());
+        assert!(format!("{longest}a").parse::<HostName>().is_err());
+    }
+
+    #[test]
+    fn two_hosts_do_not_share_a_name() {
+        let mut names = names(&[&["a.org", "*.a.org"]]);
+        for name in ["A.org.", "*.a.org"] {
+            let name: HostName = name.parse().unwrap();
+            assert_eq!(names.add(std::slice::from_ref(&name), 1), Err(name));
+        }
+    }
+}

@@ -5,7 +5,7 @@ mod patience;
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream, UnixStream};
@@ -14,13 +14,17 @@ use patience::{PATIENCE, until};
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Runs a test over both back ends. One after the other: some count the descriptors and threads of
-/// the process.
-fn each_backend(processors: usize, test: impl Fn(&Runtime)) {
+/// Keeps the other tests waiting: some count the descriptors and threads of the process.
+fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE
+    ALONE
         .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Runs a test over both back ends, alone.
+fn each_backend(processors: usize, test: impl Fn(&Runtime)) {
+    let _alone = alone();
     for backend in [BackendChoice::Uring, BackendChoice::Epoll] {
         let builder = Runtime::builder().processors(processors).backend(backend);
         let runtime = builder.start().unwrap();
@@ -114,6 +118,7 @@ fn add_and_remove_a_processor() {
 
 #[test]
 fn what_cannot_be_is_refused() {
+    let _alone = alone();
     let builder = Runtime::builder().processors(1).max_processors(2);
     let runtime = builder.start().unwrap();
     let kind = |result: io::Result<fiber::Retirement>| result.unwrap_err().kind();
@@ -420,7 +425,10 @@ fn threads() -> usize {
 
 #[test]
 fn removal_leaks_nothing() {
-    fiber::run(|| fiber::offload(|| ()));
+    {
+        let _alone = alone();
+        fiber::run(|| fiber::offload(|| ()));
+    }
     each_backend(1, |runtime| {
         let echo = |_| {
             let (near, far) = pair();
@@ -608,6 +616,7 @@ fn shutdown_during_removal() {
         drop(runtime.remove_processor(1).unwrap());
         runtime.cancel_all();
     });
+    let _alone = alone();
     for backend in [BackendChoice::Uring, BackendChoice::Epoll] {
         let builder = Runtime::builder().processors(2).backend(backend);
         let runtime = builder.start().unwrap();
@@ -631,6 +640,8 @@ fn failed_add_frees_the_place() {
     if std::env::var_os("CHILD").is_some() {
         return add_after_failures();
     }
+    // The pipes to the child are descriptors as well.
+    let _alone = alone();
     // In a process of its own: the limit is the whole process's.
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
     let child = child.args(["--exact", NAME, "--nocapture"]);

@@ -118,7 +118,8 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// `BrokenPipe` if it will never take more.
     fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked>;
 
-    /// Counts the bytes in the socket's queues; those not sent only if that is asked.
+    /// Counts the bytes in the socket's queues; those not sent only if that is asked, and then our
+    /// side of the stream ends first.
     ///
     /// # Errors
     /// What `ioctl(2)` reports.
@@ -135,7 +136,7 @@ pub(crate) trait Stream: Send + Sync + 'static {
 }
 
 /// Sends the chunks in memory up to the next file. Says how many bytes the peer took, and whether
-/// that is all. The end of the stream leaves with the last byte, if that is the last of all.
+/// that is all. If nothing follows, the last packet waits for the end of the stream.
 #[inline]
 pub(crate) fn send_out<T: Stream>(
     stream: &T,
@@ -147,10 +148,6 @@ pub(crate) fn send_out<T: Stream>(
     gathered.gather(out, is_last);
     let sent = stream.send(gathered.slices(), gathered.more_follows, until);
     let is_all = matches!(sent, Ok(len) if len == gathered.len);
-    if gathered.ends && is_all {
-        // The peer may be gone already; that is nothing new to what comes next.
-        let _ = stream.shutdown(Shutdown::Write);
-    }
     (sent.map(|len| len as u64), is_all)
 }
 

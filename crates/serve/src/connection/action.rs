@@ -23,8 +23,8 @@ pub(crate) enum Action<'a> {
     Send {
         out: &'a Outbox,
         until: Instant,
-        /// Nothing follows `out`. An engine may end its side of the stream together with the last
-        /// byte, which saves a packet.
+        /// Nothing follows `out`. An engine may hold back the last packet until the end of the
+        /// stream, which saves a packet.
         is_last: bool,
     },
     /// Send part of this piece of a file from the page cache, or read it if it is on the disk:
@@ -48,8 +48,8 @@ pub(crate) enum Action<'a> {
     /// Count the bytes in the queues of the socket, which has taken all output:
     /// [`handle_queues`](super::Machine::handle_queues).
     CheckQueues {
-        /// Unsent bytes count too. Not asked after so little output that it has left the socket,
-        /// which saves a system call.
+        /// Unsent bytes count too, once our side of the stream has ended. Not asked after so little
+        /// output that it leaves the socket at once, which saves system calls.
         asks_unsent: bool,
     },
     /// End our side of the stream, `shutdown(2)` for writing:
@@ -73,8 +73,8 @@ pub(crate) struct FilePiece<'a> {
     /// Source of the buffer to read into.
     pub(crate) buffers: &'a Arc<Buffers>,
     pub(crate) until: Instant,
-    /// Nothing follows this piece. An engine may end its side of the stream together with the last
-    /// byte, if it sends all of it at once.
+    /// Nothing follows this piece. An engine may hold back its last packet until the end of the
+    /// stream, if it sends all of the piece at once.
     pub(crate) is_last: bool,
 }
 

@@ -16,8 +16,6 @@ pub(crate) struct Gathered<'a> {
     /// Something follows at once: a file, or the end of the stream. What is sent before it can
     /// leave with it in one packet.
     pub(crate) more_follows: bool,
-    /// The end of the stream follows.
-    pub(crate) ends: bool,
 }
 
 impl<'a> Gathered<'a> {
@@ -27,7 +25,6 @@ impl<'a> Gathered<'a> {
             slices: ArrayVec::new_const(),
             len: 0,
             more_follows: false,
-            ends: false,
         }
     }
 
@@ -35,18 +32,18 @@ impl<'a> Gathered<'a> {
     /// `out`. In place, because a result of this size would be copied.
     #[inline]
     pub(crate) fn gather(&mut self, out: &'a Outbox, is_last: bool) {
-        (self.more_follows, self.ends) = (is_last, is_last);
+        self.more_follows = is_last;
         for chunk in out.chunks() {
             let bytes = match chunk {
                 Chunk::Bytes(bytes) => bytes,
                 Chunk::Shared(bytes) => &bytes[..],
                 Chunk::File(_) => {
-                    (self.more_follows, self.ends) = (true, false);
+                    self.more_follows = true;
                     break;
                 }
             };
             if self.slices.try_push(IoSlice::new(bytes)).is_err() {
-                (self.more_follows, self.ends) = (false, false);
+                self.more_follows = false;
                 break;
             }
             self.len += bytes.len();

@@ -144,10 +144,6 @@ impl Socket {
         gathered.gather(out, is_last);
         let taken = self.send(gathered.slices(), gathered.more_follows, until)?;
         let is_all = matches!(taken, Ok(len) if len == gathered.len);
-        if gathered.ends && is_all {
-            // The peer may be gone already; that is nothing new to what comes next.
-            let _ = self.finish();
-        }
         let taken = taken.map(|len| len as u64);
         Continue(Sent { taken, is_all })
     }

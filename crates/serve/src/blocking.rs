@@ -7,10 +7,10 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Instant;
 
-use session::{Now, Session, TlsFacts};
+use session::{Now, Session};
 
 use crate::clock;
-use crate::connection::{Action, Machine};
+use crate::connection::{Action, Facts, Machine};
 use crate::counters::Closed;
 use crate::registry::Connection;
 use crate::stream::{self, Stream};
@@ -24,7 +24,7 @@ pub(crate) struct Driver<S, T> {
 /// Runs one conversation to its end, which is the error.
 pub(crate) fn converse<S: Session + 'static, T: Stream>(
     driver: &mut Driver<S, T>,
-    open: impl Fn(&T, Option<TlsFacts<'_>>, Now) -> S,
+    open: impl Fn(&T, Facts<'_>, Now) -> S,
 ) -> Result<(), Closed> {
     let Connection { stream, .. } = &*Arc::clone(&driver.connection);
     let mut now = clock::now();
@@ -62,7 +62,7 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
     pub(crate) fn drive(
         &mut self,
         mut now: Now,
-        open: impl Fn(&T, Option<TlsFacts<'_>>, Now) -> S,
+        open: impl Fn(&T, Facts<'_>, Now) -> S,
     ) -> Result<Instant, Closed> {
         let machine = &mut self.machine;
         let stream = &self.connection.stream;
@@ -117,8 +117,8 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                         Err(error) => machine.handle_error(&error, now),
                     }
                 }
-                Action::Open { tls } => {
-                    let session = open(stream, tls, now);
+                Action::Open(facts) => {
+                    let session = open(stream, facts, now);
                     machine.handle_opened(session, now);
                 }
                 Action::CheckQueues { asks_unsent } => {

@@ -43,19 +43,24 @@
 //! safe: early input is buffered, an early timeout is ignored. Between two requests a machine holds
 //! no buffer: a pool of the thread lends one for the time of a reply.
 //!
+//! Before the handshake, a connection of a known proxy is in the state `Proxy`, until its header
+//! has named the client.
+//!
 //! `action` (actions and their results) · `machine` (states and transitions) · `send` (data on its
-//! way out, slow readers) · `linger` (the last wait for a peer) · `tls` (records in and out).
+//! way out, slow readers) · `linger` (the last wait for a peer) ·
+//! `origin` (the client's address) · `tls` (records in and out).
 
 mod action;
 mod linger;
 mod machine;
+mod origin;
 mod send;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(not(feature = "tls"))]
 mod without_tls;
 
-pub(crate) use action::{Action, FilePiece, FileProgress, Queues, Unacked, UnackedCheck};
+pub(crate) use action::{Action, Facts, FilePiece, FileProgress, Queues, Unacked, UnackedCheck};
 pub(crate) use machine::{DRAIN_GRACE, Machine};
 #[cfg(feature = "tls")]
 pub(crate) use tls::{TlsConnection, is_record_whole};

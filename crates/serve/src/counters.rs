@@ -51,6 +51,16 @@ impl Counters {
         class
     }
 
+    /// Counts a PROXY header of this version, or a connection that came without one, which is 0.
+    pub(crate) fn proxied(&self, version: u8) {
+        let cell = match version {
+            0 => Cell::ProxyAbsent,
+            1 => Cell::ProxyV1,
+            _ => Cell::ProxyV2,
+        };
+        self.registry.count(|cells| cells.add(cell, 1));
+    }
+
     /// Counts a pause of accepting: the connection limit is reached, or accept(2) fails.
     pub fn accept_paused(&self) {
         self.registry

@@ -41,10 +41,12 @@
 //! a connection) · `file` (how a file travels) · `buffers` (what it is read into) · `memory`
 //! (what connections hold) · `jobs` (what may block) · `lingering` (how many wait at their end) ·
 //! `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and drain) ·
+//! `proxy` (PROXY headers) · `addresses` (connections of one address) ·
 //! [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`access_log`],
 //! [`messages`], [`metrics`].
 
 pub mod access_log;
+mod addresses;
 mod blocking;
 mod buffers;
 mod clock;
@@ -60,6 +62,7 @@ pub mod listen;
 mod memory;
 pub mod messages;
 pub mod metrics;
+mod proxy;
 mod registry;
 pub mod server;
 mod shared;

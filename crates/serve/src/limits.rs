@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+pub use crate::addresses::AddressLimit;
+pub use crate::proxy::ProxyProtocol;
+
 /// Limits on the resources that a peer may use, and for how long.
 ///
 /// [`Duration::MAX`] is for ever.
@@ -32,6 +35,14 @@ pub struct Limits {
     /// closed. `None`, the default: such connections are not accepted, and wait in the kernel's
     /// queue until another ends.
     pub refusal: Option<&'static str>,
+
+    /// Connections that begin with a PROXY header; `None` is none. The header has the time of the
+    /// first request's head, or of the TLS handshake.
+    pub proxy_protocol: Option<ProxyProtocol>,
+
+    /// Limit on the connections of one address; `None` is none. Peers of Unix sockets have no
+    /// address, and no limit.
+    pub by_address: Option<AddressLimit>,
 
     /// From the accept of a connection to the end of its TLS handshake, however its bytes are
     /// spread: 20 s, which is three round trips and a few lost packets.
@@ -105,6 +116,8 @@ impl Limits {
             file_buffers_max: 16 << 20,
             connection_memory_max: 256 << 20,
             refusal: None,
+            proxy_protocol: None,
+            by_address: None,
             handshake_timeout: Duration::from_secs(20),
             head_timeout: Duration::from_secs(20),
             body_timeout: Duration::from_secs(60),
@@ -115,6 +128,11 @@ impl Limits {
             recheck: Duration::from_secs(60),
             drain_deadline: Duration::from_secs(25),
         }
+    }
+
+    /// True if a connection's address decides what becomes of it.
+    pub(crate) fn asks_for_peers(&self) -> bool {
+        self.proxy_protocol.is_some() || self.by_address.is_some()
     }
 
     /// The same, with durations that can be added to the time.

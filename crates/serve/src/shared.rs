@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 use crate::access_log::AccessLog;
+use crate::addresses::Addresses;
 use crate::buffers::Buffers;
 use crate::counters::Counters;
 use crate::jobs::Jobs;
@@ -26,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) buffers: Arc<Buffers>,
     /// Limit on the memory that connections hold while they wait.
     pub(crate) memory: Arc<Memory>,
+    /// Connections by address, if those of one are limited.
+    pub(crate) addresses: Option<Arc<Addresses>>,
     pub(crate) start: Instant,
 }
 
@@ -36,6 +39,10 @@ impl Shared {
             memory: Arc::new(Memory::new(limits.connection_memory_max)),
             buffers: Arc::new(Buffers::new(limits.file_buffers_max)),
             lingering: Lingering::new(limits.connections_max),
+            addresses: limits
+                .by_address
+                .clone()
+                .map(|limit| Arc::new(Addresses::new(limit))),
             limits: limits.within_reach(),
             counters: Counters::default(),
             log,

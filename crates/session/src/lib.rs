@@ -37,6 +37,7 @@
 mod echo;
 mod file;
 mod log;
+mod network;
 mod outbox;
 pub mod replay;
 mod session;
@@ -45,6 +46,7 @@ mod shards;
 pub use echo::Echo;
 pub use file::{FileRange, FileStamp, SharedFile};
 pub use log::Log;
+pub use network::{IpNetwork, Networks, PrefixLen};
 pub use outbox::{Chunk, Outbox};
 pub use session::{GiveUp, Next, Now, Opening, Phase, Received, Session, TlsFacts};
 pub use shards::Shards;

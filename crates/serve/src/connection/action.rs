@@ -1,5 +1,6 @@
 //! Actions that a machine asks of its engine, and the results that the engine reports.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::counters::Closed;
 /// The next thing to do for a connection. Each variant names the method that takes the result.
 pub(crate) enum Action<'a> {
     /// Create the session: [`handle_opened`](super::Machine::handle_opened).
-    Open { tls: Option<TlsFacts<'a>> },
+    Open(Facts<'a>),
     /// Receive: [`handle_input`](super::Machine::handle_input), with an empty slice at the end of
     /// the stream.
     Receive { until: Instant },
@@ -57,6 +58,14 @@ pub(crate) enum Action<'a> {
     Finish,
     /// Close the socket and count the reason.
     Close(Closed),
+}
+
+/// What a machine knows of a connection whose session is to be created.
+#[derive(Clone, Copy)]
+pub(crate) struct Facts<'a> {
+    pub(crate) tls: Option<TlsFacts<'a>>,
+    /// The client's address, if a setting asked for it before: the socket may be a proxy's.
+    pub(crate) client: Option<SocketAddr>,
 }
 
 /// A piece of a file that is to be sent.

@@ -8,15 +8,17 @@
 mod tests;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use session::{GiveUp, Next, Now, Phase, Received, Session};
 
-use super::action::{Action, FileProgress, Queues, Unacked};
+use super::action::{Action, Facts, FileProgress, Queues, Unacked};
 pub(crate) use super::linger::DRAIN_GRACE;
 use super::linger::Linger;
+use super::origin::Origin;
 use super::send::Outgoing;
 use super::{TlsConnection, is_record_whole};
 use crate::counters::Closed;
@@ -26,16 +28,18 @@ use crate::shared::{DRAINING, SERVING, Shared};
 
 /// One connection. See the [module page](super).
 pub(crate) struct Machine<S> {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// `None` before it is opened, while it is handed out for work, and after the end.
     session: Option<S>,
     /// `None` without TLS, and while records are opened.
     tls: Option<Box<TlsConnection>>,
-    is_tls: bool,
+    pub(super) is_tls: bool,
+    /// `Some` if a setting asks for the client's address.
+    pub(super) origin: Option<Box<Origin>>,
     /// INVARIANT: between two calls it is `Some` only with something to send in it.
     outgoing: Option<Box<Outgoing>>,
     /// Input that the session has not used: the beginning of a request, as a rule nothing.
-    held: Vec<u8>,
+    pub(super) held: Vec<u8>,
     held_charge: Charge,
     /// End of the present wait for input.
     deadline: Instant,
@@ -45,7 +49,7 @@ pub(crate) struct Machine<S> {
     arrived_after_us: u32,
     /// Number of bytes sent in all, as far as can be counted.
     sent_len: u32,
-    state: State,
+    pub(super) state: State,
     phase: Phase,
     drain: Drain,
     /// `Some` from the end of our side of the stream on, while the peer's is waited for.
@@ -59,13 +63,17 @@ pub(crate) struct Machine<S> {
 
 /// The state when nothing is on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
+    /// A PROXY header is to come.
+    Proxy,
     Handshake,
     Open,
     Receive,
     Fill,
     Turn,
-    Work { waits: bool },
+    Work {
+        waits: bool,
+    },
     Working,
     CheckQueues(Closed),
     Finish(Closed),
@@ -116,15 +124,23 @@ const SENT_AT_ONCE_LEN_MAX: u32 = 1024;
 
 impl<S: Session> Machine<S> {
     /// A connection that was accepted just now.
-    pub(crate) fn new(shared: Arc<Shared>, tls: Option<Box<TlsConnection>>, now: Now) -> Self {
+    ///
+    /// `peer` is asked only if a setting wants the address, because it may be a system call.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        tls: Option<Box<TlsConnection>>,
+        peer: impl FnOnce() -> Option<SocketAddr>,
+        now: Now,
+    ) -> Self {
         let (state, patience) = match tls {
             None => (State::Open, shared.limits.head_timeout),
             Some(_) => (State::Handshake, shared.limits.handshake_timeout),
         };
-        Machine {
+        let mut machine = Machine {
             shared,
             session: None,
             is_tls: tls.is_some(),
+            origin: None,
             tls,
             outgoing: None,
             held: Vec::new(),
@@ -139,7 +155,11 @@ impl<S: Session> Machine<S> {
             linger: None,
             is_ended: false,
             is_stream_ended: false,
+        };
+        if machine.shared.limits.asks_for_peers() {
+            machine.identify(peer());
         }
+        machine
     }
 
     /// Returns the next action. Asking changes nothing.
@@ -151,7 +171,9 @@ impl<S: Session> Machine<S> {
         }
         let until = self.deadline;
         match self.state {
-            State::Receive | State::Handshake | State::Discard(_) => Action::Receive { until },
+            State::Receive | State::Proxy | State::Handshake | State::Discard(_) => {
+                Action::Receive { until }
+            }
             State::Fill => {
                 let space = self
                     .session
@@ -163,9 +185,10 @@ impl<S: Session> Machine<S> {
             State::Turn => Action::Turn,
             State::Work { .. } => Action::Work,
             State::Working => Action::Nothing,
-            State::Open => Action::Open {
+            State::Open => Action::Open(Facts {
                 tls: self.tls.as_ref().map(|tls| tls.facts()),
-            },
+                client: self.client(),
+            }),
             State::CheckQueues(_) => Action::CheckQueues {
                 asks_unsent: self.sent_len > SENT_AT_ONCE_LEN_MAX,
             },
@@ -196,7 +219,8 @@ impl<S: Session> Machine<S> {
     /// True if it waits for input, and not for the rest of a request.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.phase == Phase::Idle && matches!(self.state, State::Receive | State::Handshake)
+        let waits = matches!(self.state, State::Receive | State::Proxy | State::Handshake);
+        self.phase == Phase::Idle && waits
     }
 
     /// True if it waits only for its peer to close.
@@ -316,6 +340,10 @@ impl<S: Session> Machine<S> {
             }
             (State::Discard(_), _) => self.discard(input.len(), now),
             (State::Finish(_) | State::Close(_), _) => {}
+            (State::Proxy, _) => {
+                self.shared.counters.received(input.len());
+                self.take_proxy_header(input, now);
+            }
             // It was not left in the socket, where a check would find it.
             (State::CheckQueues(closed), _) => self.state = State::Finish(closed),
             _ => {
@@ -331,8 +359,10 @@ impl<S: Session> Machine<S> {
 
     #[cold]
     fn take_records(&mut self, input: &[u8], now: Now) {
-        if let State::Discard(_) = self.state {
-            return self.take(input, now);
+        match self.state {
+            State::Discard(_) => return self.take(input, now),
+            State::Proxy => return self.take_proxy_header(input, now),
+            _ => {}
         }
         if self.tls.as_ref().is_some_and(|tls| !tls.has_begun()) {
             self.held.extend_from_slice(input);
@@ -343,7 +373,7 @@ impl<S: Session> Machine<S> {
 
     /// Begins the handshake if the peer's first record is whole, and there is memory for it.
     /// Otherwise it waits for that.
-    fn begin_handshake(&mut self, now: Now) {
+    pub(super) fn begin_handshake(&mut self, now: Now) {
         let Some(tls) = &mut self.tls else {
             return;
         };
@@ -609,7 +639,9 @@ impl<S: Session> Machine<S> {
                 self.state = State::Close(Closed::Drained);
             }
             State::Handshake if self.waits_for_memory() => self.begin_handshake(now),
-            State::Handshake => self.state = State::Close(Closed::TimedOut(Phase::Head)),
+            State::Proxy | State::Handshake => {
+                self.state = State::Close(Closed::TimedOut(Phase::Head));
+            }
             State::Receive | State::Fill => {
                 let phase = self.phase;
                 let state = State::CheckQueues(Closed::TimedOut(phase));
@@ -828,7 +860,7 @@ impl<S: Session> Machine<S> {
             _ if self.is_ended && self.drain != Drain::No && self.is_idle() => {
                 State::Close(Closed::Drained)
             }
-            State::Receive | State::Fill | State::Handshake if self.is_ended => {
+            State::Receive | State::Fill | State::Proxy | State::Handshake if self.is_ended => {
                 if self.is_stream_ended {
                     State::Close(Closed::Peer)
                 } else {

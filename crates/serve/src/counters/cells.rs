@@ -14,11 +14,12 @@ macro_rules! cells {
 }
 
 cells! {
-    Accepted, AcceptPauses,
+    Accepted, AcceptPauses, ProxyV1, ProxyV2, ProxyAbsent,
     Receives, BytesReceived, Sends, BytesSent, WorkCalls,
     AcceptDescriptors, AcceptAborted, AcceptMemory, AcceptOther,
     ClosedPeer, ClosedSession, ClosedIdle, ClosedHead, ClosedBody, ClosedTooSlow, ClosedTooLong,
-    ClosedNoMemory, ClosedRefused, ClosedDrained, ClosedError,
+    ClosedNoMemory, ClosedRefused, ClosedAddressLimit, ClosedProxyHeader, ClosedDrained,
+    ClosedError,
     DurationNs,
 }
 

@@ -24,6 +24,10 @@ pub enum Closed {
     NoMemory,
     /// The connection limit was reached.
     Refused,
+    /// The limit of its address was reached.
+    AddressLimit,
+    /// Its PROXY header was malformed, or missing.
+    ProxyHeader,
     /// The server drained: the connection was idle, or cut at the deadline.
     Drained,
     /// The connection failed: reset, or a local error.
@@ -32,7 +36,7 @@ pub enum Closed {
 
 impl Closed {
     /// Every reason.
-    pub const ALL: [Closed; 11] = [
+    pub const ALL: [Closed; 13] = [
         Closed::Peer,
         Closed::Session,
         Closed::TimedOut(Phase::Idle),
@@ -42,6 +46,8 @@ impl Closed {
         Closed::TooLong,
         Closed::NoMemory,
         Closed::Refused,
+        Closed::AddressLimit,
+        Closed::ProxyHeader,
         Closed::Drained,
         Closed::Error,
     ];
@@ -58,6 +64,8 @@ impl Closed {
             Closed::TooLong => "too_long",
             Closed::NoMemory => "no_memory",
             Closed::Refused => "refused",
+            Closed::AddressLimit => "address_limit",
+            Closed::ProxyHeader => "proxy_header",
             Closed::Drained => "drained",
             Closed::Error => "error",
         }
@@ -74,6 +82,8 @@ impl Closed {
             Closed::TooLong => Cell::ClosedTooLong,
             Closed::NoMemory => Cell::ClosedNoMemory,
             Closed::Refused => Cell::ClosedRefused,
+            Closed::AddressLimit => Cell::ClosedAddressLimit,
+            Closed::ProxyHeader => Cell::ClosedProxyHeader,
             Closed::Drained => Cell::ClosedDrained,
             Closed::Error => Cell::ClosedError,
         }

@@ -104,6 +104,15 @@ impl CounterSnapshot {
                 self.accept_errors(class),
             );
         }
+        for (version, cell) in [
+            ("1", Cell::ProxyV1),
+            ("2", Cell::ProxyV2),
+            ("none", Cell::ProxyAbsent),
+        ] {
+            let help = "Connections from proxies, by version of the PROXY header.";
+            let labels = [("version", version)];
+            out.counter("weft_proxy_headers_total", help, &labels, self.value(cell));
+        }
         let plain = [
             (
                 "weft_accept_pauses_total",

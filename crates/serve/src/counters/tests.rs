@@ -28,7 +28,7 @@ fn every_event_is_counted() {
     );
     assert_eq!(
         (seen.accepted(), seen.active(), seen.closed_total()),
-        (12, 1, 11)
+        (14, 1, 13)
     );
     assert_eq!((seen.receives(), seen.bytes_received()), (1, 100));
     assert_eq!((seen.sends(), seen.bytes_sent()), (2, 1024));

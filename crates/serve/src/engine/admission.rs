@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use session::{Now, Opening, Session, TlsFacts};
+use session::{Now, Opening, Session};
 
-use crate::connection::{Machine, TlsConnection};
+use crate::connection::{Facts, Machine, TlsConnection};
 use crate::counters::Closed;
 use crate::listen::Bound;
 use crate::shared::Shared;
@@ -38,7 +38,7 @@ pub(crate) struct Admission<O> {
 impl<O> Admission<O> {
     pub(crate) fn new(shared: Arc<Shared>, names_peers: bool, open: O) -> Admission<O> {
         Admission {
-            names_peers: names_peers || shared.log.is_some(),
+            names_peers: names_peers || shared.log.is_some() || shared.limits.asks_for_peers(),
             shared,
             open,
             admitted: AtomicUsize::new(0),
@@ -89,23 +89,30 @@ impl<O> Admission<O> {
     }
 
     /// The machine of a connection that was admitted.
-    pub(crate) fn machine<S: Session>(&self, tls: Option<&Arc<Tls>>, now: Now) -> Machine<S> {
-        Machine::new(Arc::clone(&self.shared), tls.map(TlsConnection::new), now)
+    pub(crate) fn machine<S: Session>(
+        &self,
+        tls: Option<&Arc<Tls>>,
+        peer: impl FnOnce() -> Option<SocketAddr>,
+        now: Now,
+    ) -> Machine<S> {
+        let tls = tls.map(TlsConnection::new);
+        Machine::new(Arc::clone(&self.shared), tls, peer, now)
     }
 
-    /// Makes the session of a connection. `peer` is asked only if it is wanted, because it is a
-    /// system call.
+    /// Makes the session of a connection. `peer` is asked only if it is wanted and the client's
+    /// address is not known, because it is a system call.
     pub(crate) fn session<S>(
         &self,
         listener: usize,
         peer: impl FnOnce() -> Option<SocketAddr>,
-        tls: Option<TlsFacts<'_>>,
+        facts: Facts<'_>,
         now: Now,
     ) -> S
     where
         O: Fn(Opening<'_>) -> S,
     {
-        let peer = if self.names_peers { peer() } else { None };
+        let Facts { tls, client } = facts;
+        let peer = client.or_else(|| if self.names_peers { peer() } else { None });
         (self.open)(Opening {
             now,
             peer,

@@ -3,11 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use session::{Now, Opening, Session, TlsFacts};
+use session::{Now, Opening, Session};
 
 use super::pool::AcceptPool;
 use crate::blocking::Driver;
 use crate::clock;
+use crate::connection::Facts;
 use crate::counters::Closed;
 use crate::registry::{Connection, IdleSince, Registered};
 use crate::stream::Stream;
@@ -21,7 +22,7 @@ impl<S: Session, T: Stream> Serving<S, T> {
     /// Begins to serve a connection.
     pub(crate) fn begin<L, O>(pool: &AcceptPool<L, O>, point: usize, stream: T) -> Serving<S, T> {
         let (now, point) = (clock::now(), pool.point(point));
-        let machine = pool.admission.machine(point.tls.as_ref(), now);
+        let machine = (pool.admission).machine(point.tls.as_ref(), || stream.peer(), now);
         let connection = Arc::new(Connection {
             stream,
             idle: IdleSince::default(),
@@ -67,13 +68,13 @@ impl<S: Session, T: Stream> Serving<S, T> {
 pub(crate) fn open<'a, S, O, L, T: Stream>(
     pool: &'a AcceptPool<L, O>,
     point: usize,
-) -> impl Fn(&T, Option<TlsFacts<'_>>, Now) -> S + 'a
+) -> impl Fn(&T, Facts<'_>, Now) -> S + 'a
 where
     O: Fn(Opening<'_>) -> S,
 {
-    move |stream, tls, now| {
+    move |stream, facts, now| {
         let listener = pool.point(point).number;
         let peer = || stream.peer();
-        pool.admission.session(listener, peer, tls, now)
+        pool.admission.session(listener, peer, facts, now)
     }
 }

@@ -97,9 +97,9 @@ impl<S: Session> Connection<S> {
             machine, socket, ..
         } = self;
         match machine.next_action() {
-            Action::Open { tls } => {
+            Action::Open(facts) => {
                 let peer = || self.peer;
-                let session = engine.admission.session(self.listener, peer, tls, *now);
+                let session = engine.admission.session(self.listener, peer, facts, *now);
                 machine.handle_opened(session, *now);
             }
             Action::Receive { until } => {

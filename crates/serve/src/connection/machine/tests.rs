@@ -3,6 +3,7 @@
 mod linger;
 mod memory;
 mod model;
+mod origin;
 mod tls;
 mod world;
 

@@ -107,8 +107,8 @@ impl<S: Session + 'static> Connection<S> {
                 }
             }
             Action::Nothing => return Break(Wait::Thread),
-            Action::Open { tls } => {
-                let session = admission.session(self.listener, || self.peer, tls, context.now);
+            Action::Open(facts) => {
+                let session = admission.session(self.listener, || self.peer, facts, context.now);
                 machine.handle_opened(session, context.now);
             }
             Action::Close(closed) => return Break(Wait::End(closed)),

@@ -164,12 +164,9 @@ impl<S: Session + 'static> Connection<S> {
                 }
             }
             Action::Nothing => return Break(Wait::Thread),
-            Action::Open { tls } => {
-                let peer = || {
-                    let tuple = shard.tuple(id)?;
-                    Some(SocketAddr::new(tuple.remote, tuple.remote_port))
-                };
-                let session = admission.session(self.listener, peer, tls, context.now);
+            Action::Open(facts) => {
+                let peer = || peer_of(shard, id);
+                let session = admission.session(self.listener, peer, facts, context.now);
                 machine.handle_opened(session, context.now);
             }
             Action::CheckQueues { .. } => {
@@ -197,6 +194,12 @@ fn has_input_ended(shard: &Shard, id: FlowId) -> bool {
     let has_ended = |it: &netstack::tcp::Connection| it.is_peer_closed() || it.end().is_some();
     let connection = shard.connection(id);
     connection.is_none_or(|it| has_ended(it) && it.readable_len() == 0)
+}
+
+/// The peer's address, if the connection is there.
+pub(super) fn peer_of(shard: &Shard, id: FlowId) -> Option<SocketAddr> {
+    let tuple = shard.tuple(id)?;
+    Some(SocketAddr::new(tuple.remote, tuple.remote_port))
 }
 
 /// Bytes that TCP may have under way.

@@ -26,7 +26,7 @@ use netstack::time::Instant as NetInstant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::{Now, Session};
 
-use super::connection::{Connection, FileReader, LoopContext, Message, cwnd_of};
+use super::connection::{Connection, FileReader, LoopContext, Message, cwnd_of, peer_of};
 use super::figures::Figures;
 use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
 use super::{DeviceMessages, NetstackListener, listener_of};
@@ -575,7 +575,9 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             admission.refused();
             return self.leave(id, LINE_PATIENCE);
         }
-        let mut machine = self.engine.machine(listener, self.context.now);
+        let shard = self.netstack.shard();
+        let peer = || peer_of(shard, id);
+        let mut machine = self.engine.machine(listener, peer, self.context.now);
         machine.handle_server_state(self.server_state, self.context.now);
         connection.machine = Some(machine);
         self.connections.insert(connection);

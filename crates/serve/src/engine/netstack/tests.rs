@@ -16,14 +16,16 @@ use ::netstack::stack::FlowId;
 use ::netstack::tcp::End;
 use ::netstack::time::Instant as NetInstant;
 use ::netstack::wire::ethernet::EthernetAddress;
-use session::{Echo, FileRange, Next, Now, Opening, Outbox, Phase, Received, SharedFile};
+use session::{
+    Echo, FileRange, Networks, Next, Now, Opening, Outbox, Phase, PrefixLen, Received, SharedFile,
+};
 
 use super::*;
 use crate::connection::DRAIN_GRACE;
 use crate::counters::Closed;
 use crate::engine::admission::Admission;
 use crate::engine::reactor::ConnectionLimit;
-use crate::limits::Limits;
+use crate::limits::{AddressLimit, Limits, ProxyProtocol};
 use crate::shared::Shared;
 
 type Open<S> = Box<dyn Fn(Opening<'_>) -> S + Send + Sync>;
@@ -360,6 +362,36 @@ fn a_panic_ends_its_connection_alone() {
     world.write(second, b"x");
     assert_eq!(world.read(second, 10), pattern(10));
     assert_eq!(world.closed(Closed::Error), 1);
+}
+
+#[test]
+fn a_proxy_names_its_client() {
+    let from = Networks {
+        list: vec!["192.0.2.2".parse().unwrap()],
+        has_unix: false,
+    };
+    let limits = Limits {
+        proxy_protocol: Some(ProxyProtocol {
+            from: from.clone(),
+            is_required: true,
+        }),
+        by_address: Some(AddressLimit {
+            connections_max: 1,
+            prefix: PrefixLen::default(),
+            exempt: from,
+        }),
+        ..Limits::default()
+    };
+    let mut world = World::new(limits, || Echo);
+    let [first, second, third] = [(); 3].map(|()| world.connect());
+    world.write(first, b"PROXY TCP4 203.0.113.7 192.0.2.1 5000 80\r\n");
+    world.ask(first, "first\n");
+    world.write(second, b"PROXY TCP4 203.0.113.7 192.0.2.1 5000 80\r\n");
+    world.read_end(second);
+    world.write(third, b"no header\n");
+    world.read_end(third);
+    assert_eq!(world.closed(Closed::AddressLimit), 1);
+    assert_eq!(world.closed(Closed::ProxyHeader), 1);
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl<S: Session> Connection<S> {
             Action::Receive { .. } | Action::Fill { .. } | Action::Nothing | Action::Close(_) => {
                 Stop::Read
             }
-            Action::Open { .. } | Action::Turn => Stop::Turn,
+            Action::Open(_) | Action::Turn => Stop::Turn,
             Action::Work => Stop::Block,
             _ => Stop::Write,
         }

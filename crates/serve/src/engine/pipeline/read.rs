@@ -477,7 +477,7 @@ impl<S: Session> Connection<S> {
                 Action::Fill { space, until } => (socket.receive(space, until), true),
                 // The session is made as soon as there is a connection; but the first request is
                 // often there already.
-                Action::Open { .. } => {
+                Action::Open(_) => {
                     let part = machine.shared().memory.part_of(buffer);
                     match socket.receive(part, machine.deadline()) {
                         Continue(received) => (Continue(received), false),

@@ -174,7 +174,7 @@ impl<S: Session + 'static> Connection<S> {
         }
         for _ in 0..STEPS_MAX {
             match self.machine.next_action() {
-                Action::Open { .. } => self.open(engine, now),
+                Action::Open(_) => self.open(engine, now),
                 Action::Turn => {
                     now = clock::now();
                     self.machine.handle_turn(now);
@@ -187,9 +187,9 @@ impl<S: Session + 'static> Connection<S> {
 
     /// Makes its session, if it is to have one now.
     fn open(&mut self, engine: &EngineContext<impl Opens<S>>, now: Now) {
-        if let Action::Open { tls } = self.machine.next_action() {
+        if let Action::Open(facts) = self.machine.next_action() {
             let peer = || self.peer;
-            let session = engine.admission.session(self.listener, peer, tls, now);
+            let session = engine.admission.session(self.listener, peer, facts, now);
             self.machine.handle_opened(session, now);
         }
     }

@@ -1,6 +1,7 @@
 //! State that all threads of an engine share, and the admission and end of a connection.
 
 use std::io;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -78,8 +79,14 @@ impl<O> EngineContext<O> {
     }
 
     /// Creates the machine of a connection that was admitted.
-    pub(crate) fn machine<S: Session>(&self, listener: usize, now: Now) -> Machine<S> {
-        self.admission.machine(self.tls[listener].as_ref(), now)
+    pub(crate) fn machine<S: Session>(
+        &self,
+        listener: usize,
+        peer: impl FnOnce() -> Option<SocketAddr>,
+        now: Now,
+    ) -> Machine<S> {
+        self.admission
+            .machine(self.tls[listener].as_ref(), peer, now)
     }
 
     /// Admits a connection and creates its machine. `None` if it is one too many: it was sent the
@@ -103,7 +110,7 @@ impl<O> EngineContext<O> {
             admission.refused();
             return None;
         }
-        let machine = self.machine(accepted.listener, now);
+        let machine = self.machine(accepted.listener, || accepted.peer, now);
         Some((accepted, machine))
     }
 

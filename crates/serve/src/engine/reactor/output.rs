@@ -113,7 +113,7 @@ mod tests {
         near.set_nonblocking(true).unwrap();
         let mut now = clock::now();
         let shared = Arc::new(Shared::new(Limits::default(), None));
-        let mut machine = Machine::new(shared, None, now);
+        let mut machine = Machine::new(shared, None, || None, now);
         machine.handle_opened(Answers(len), now);
         machine.handle_input(b"?", now);
         let mut socket = Socket::new(near.into(), true);

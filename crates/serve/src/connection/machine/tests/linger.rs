@@ -207,7 +207,7 @@ fn no_more_connections_linger_than_may() {
     let shared = &full.machine.shared;
     while shared.lingering.enter() {}
     let mut world = World::accepted(None);
-    world.machine = super::super::Machine::new(shared.clone(), None, world.now);
+    world.machine = super::super::Machine::new(shared.clone(), None, || None, world.now);
     world.run();
     assert_eq!(world.say("refuse\nand more"), SESSION);
     assert_eq!(world.take_got(), "refused\n");

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use super::super::{Action, GOODBYE_PATIENCE, TlsConnection};
+use super::super::{Action, Facts, GOODBYE_PATIENCE, TlsConnection};
 use super::world::{Blocked, World};
 use super::*;
 use crate::connection::tls::SEALED_LEN_MAX;
@@ -191,7 +191,10 @@ fn a_session_gets_the_handshake_facts() {
     while pair.world.machine.outgoing.is_some() {
         pair.world.step();
     }
-    let Action::Open { tls: Some(facts) } = pair.world.machine.next_action() else {
+    let Action::Open(Facts {
+        tls: Some(facts), ..
+    }) = pair.world.machine.next_action()
+    else {
         panic!("the handshake is over")
     };
     assert_eq!(facts.alpn, Some(&b"http/1.1"[..]));

@@ -1,6 +1,7 @@
 //! A scripted peer in virtual time: no socket, no sleep, no clock.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -212,6 +213,8 @@ pub(super) struct World {
     pub(super) machine: Machine<Toy>,
     pub(super) now: Now,
     pub(super) life: Arc<Life>,
+    /// Address that the machine gave to the session.
+    pub(super) client: Option<SocketAddr>,
     pub(super) got: Vec<u8>,
     /// How many bytes a send takes at most. 0: the peer's window is closed.
     pub(super) window: usize,
@@ -240,6 +243,12 @@ pub(super) enum OutputAction {
     Unacked(UnackedCheck),
 }
 
+/// The address of the socket, if a setting asks for it.
+pub(super) const PEER: Option<SocketAddr> = Some(SocketAddr::new(
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+    40_000,
+));
+
 impl World {
     /// An open connection.
     pub(super) fn new() -> World {
@@ -256,9 +265,10 @@ impl World {
     /// One of several connections of a server, accepted just now.
     pub(super) fn of(shared: Arc<Shared>, secure: Option<Box<TlsConnection>>) -> World {
         World {
-            machine: Machine::new(shared, secure, test_now()),
+            machine: Machine::new(shared, secure, || PEER, test_now()),
             now: test_now(),
             life: Arc::default(),
+            client: None,
             got: Vec::new(),
             window: usize::MAX,
             is_on_disk: false,
@@ -349,7 +359,8 @@ impl World {
     pub(super) fn step(&mut self) -> Option<Blocked> {
         let now = self.now;
         match self.machine.next_action() {
-            Action::Open { .. } => {
+            Action::Open(facts) => {
+                self.client = facts.client;
                 let toy = Toy {
                     life: Arc::clone(&self.life),
                     ..Toy::new()

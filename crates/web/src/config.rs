@@ -1,7 +1,10 @@
 use std::fmt;
 
+use session::Networks;
+
 use crate::host::HostName;
 use crate::log::LogFormat;
+use crate::rate::RateLimit;
 
 /// Configuration of the protocol; the site has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +15,30 @@ pub struct ServiceConfig {
     pub server_name: Option<String>,
     /// Format of access-log lines.
     pub log_format: LogFormat,
+    /// Proxies that name their clients in a field; `None`: the client is the peer.
+    pub proxies: Option<Proxies>,
+    /// Limit on the requests of an address: 429. `None` is none.
+    pub rate_limit: Option<RateLimit>,
+}
+
+/// Proxies, and the field in which they name their clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxies {
+    /// Peers whose field is believed.
+    pub from: Networks,
+    /// The field. The other one is not read, because a proxy that sets one passes the other on as
+    /// its client has written it.
+    pub field: ForwardedField,
+}
+
+/// A field that names clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForwardedField {
+    /// `X-Forwarded-For: 192.0.2.7, 10.0.0.1`
+    #[default]
+    XForwardedFor,
+    /// `Forwarded: for=192.0.2.7;proto=https, for="[2001:db8::1]:4711"`
+    Forwarded,
 }
 
 impl Default for ServiceConfig {
@@ -20,6 +47,8 @@ impl Default for ServiceConfig {
             limits: RequestLimits::default(),
             server_name: Some("weft".to_owned()),
             log_format: LogFormat::default(),
+            proxies: None,
+            rate_limit: None,
         }
     }
 }

@@ -35,6 +35,7 @@ struct CounterShard {
     request_body_len: AtomicU64,
     refusals: [AtomicU64; Refusal::ALL.len()],
     ranges_ignored: [AtomicU64; Ignored::ALL.len()],
+    rate_evictions: AtomicU64,
 }
 
 impl Counters {
@@ -53,6 +54,14 @@ impl Counters {
     /// Counts a set of ranges to which the whole file was the answer.
     pub(crate) fn ranges_ignored(&self, why: Ignored) {
         self.shards.own().ranges_ignored[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts an address that lost its slot in the table of the rate limit.
+    pub(crate) fn rate_evicted(&self) {
+        self.shards
+            .own()
+            .rate_evictions
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts bytes of a request's body that were discarded.
@@ -95,8 +104,14 @@ impl Counters {
             labels: "",
             value: self.sum(|shard| &shard.request_body_len),
         };
-        let bytes = [reply_bytes, request_bytes];
-        replies.chain(bytes).chain(refusals).chain(ranges)
+        let rate_evictions = Metric {
+            name: "weft_http_rate_evictions_total",
+            help: "Addresses that were forgotten before their rate allowed it, because others took their place.",
+            labels: "",
+            value: self.sum(|shard| &shard.rate_evictions),
+        };
+        let plain = [reply_bytes, request_bytes, rate_evictions];
+        replies.chain(plain).chain(refusals).chain(ranges)
     }
 
     fn sum(&self, of: impl Fn(&CounterShard) -> &AtomicU64) -> u64 {
@@ -113,6 +128,7 @@ impl Default for CounterShard {
             request_body_len: AtomicU64::new(0),
             refusals: std::array::from_fn(|_| AtomicU64::new(0)),
             ranges_ignored: std::array::from_fn(|_| AtomicU64::new(0)),
+            rate_evictions: AtomicU64::new(0),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::config::{ConfigError, ServiceConfig};
 use crate::counters::{Counters, Metric};
 use crate::error_page::Page;
 use crate::host::{HostIndex, Hosts, VirtualHost};
+use crate::rate::Limiter;
 use crate::site::Site;
 use crate::status::Status;
 
@@ -31,7 +32,7 @@ impl Handle {
     /// same name.
     pub fn new(hosts: impl Into<Hosts>, config: ServiceConfig) -> Result<Handle, ConfigError> {
         Ok(Handle {
-            service: ArcSwap::from_pointee(Service::new(hosts.into(), config)?),
+            service: ArcSwap::from_pointee(Service::new(hosts.into(), config, None)?),
             counters: Counters::default(),
             seed: RandomState::new(),
         })
@@ -46,8 +47,9 @@ impl Handle {
         hosts: impl Into<Hosts>,
         config: ServiceConfig,
     ) -> Result<(), ConfigError> {
-        self.service
-            .store(Arc::new(Service::new(hosts.into(), config)?));
+        let old = self.service.load().limiter.clone();
+        let service = Service::new(hosts.into(), config, old)?;
+        self.service.store(Arc::new(service));
         Ok(())
     }
 
@@ -97,10 +99,16 @@ pub(crate) struct Service {
     pages: Vec<Page>,
     /// The built-in 403 of a directory without an index file.
     pub(crate) no_index: Page,
+    /// Debts of addresses, if requests are limited. They survive a reload with the same limit.
+    pub(crate) limiter: Option<Arc<Limiter>>,
 }
 
 impl Service {
-    fn new(hosts: Hosts, config: ServiceConfig) -> Result<Service, ConfigError> {
+    fn new(
+        hosts: Hosts,
+        config: ServiceConfig,
+        old: Option<Arc<Limiter>>,
+    ) -> Result<Service, ConfigError> {
         config.check()?;
         let has_default = hosts.default.is_some();
         let hosts: Vec<_> = hosts.default.into_iter().chain(hosts.named).collect();
@@ -112,6 +120,10 @@ impl Service {
         if hosts.is_empty() {
             return Err(ConfigError::NoHost);
         }
+        let limiter = config.rate_limit.as_ref().map(|limit| {
+            let old = old.filter(|old| old.limit == *limit);
+            old.unwrap_or_else(|| Arc::new(Limiter::new(limit.clone())))
+        });
         let server_line = match &config.server_name {
             Some(name) => format!("Server: {name}\r\n").into_bytes(),
             None => Vec::new(),
@@ -125,7 +137,14 @@ impl Service {
             server_line,
             pages,
             no_index: Page::no_index(),
+            limiter,
         })
+    }
+
+    /// True if requests are told apart by their clients.
+    #[inline]
+    pub(crate) fn asks_for_clients(&self) -> bool {
+        self.limiter.is_some() || self.config.proxies.is_some()
     }
 
     pub(crate) fn page(&self, status: Status) -> &Page {

@@ -14,6 +14,7 @@
 //! | `request` | where a request ends, and whether another reader could see another end | RFC 9112 |
 //! | `answer` | which reply a request gets | RFC 9110 |
 //! | `conditional`, `range`, `negotiate` | 304, 412, 206, 416, `.br` or `.gz` | RFC 9110 13, 14, 12 |
+//! | `client`, `rate` | whose request it is behind proxies; 429 | RFC 7239, 6585 |
 //! | `reply`, `error_page`, `log`, `counters` | how it is written, shown, and told | |
 //! | `session` | what comes next: more input, a flush, blocking work, the end | crate `session` |
 //! | `site` | what lies at a path, without ever asking the disk on the fast way | |
@@ -33,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod client;
 mod conditional;
 mod config;
 mod counters;
@@ -48,6 +50,7 @@ mod negotiate;
 #[doc(hidden)]
 pub mod oracle;
 mod range;
+mod rate;
 mod reply;
 mod request;
 mod session;
@@ -57,10 +60,11 @@ mod status;
 pub mod transcript;
 
 pub use self::session::Session;
-pub use config::{ConfigError, RequestLimits, ServiceConfig};
+pub use config::{ConfigError, ForwardedField, Proxies, RequestLimits, ServiceConfig};
 pub use counters::Metric;
 pub use handle::Handle;
 pub use host::{HostName, Hosts, VirtualHost};
 pub use log::{LogFormat, Peer};
+pub use rate::RateLimit;
 pub use reply::WANTS_HTTPS;
 pub use site::{CacheRule, EtagKind, HeaderRule, Site, SiteConfig, SiteError};

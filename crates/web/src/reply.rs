@@ -50,7 +50,8 @@ pub(crate) struct Replier<'a> {
     pub(crate) service: &'a Service,
     /// The host that answers.
     pub(crate) host: &'a VirtualHost,
-    pub(crate) peer: &'a Peer,
+    /// The client: the peer, or what a trusted proxy says.
+    pub(crate) client: Peer,
     pub(crate) now: Now,
     pub(crate) out: &'a mut Outbox,
 }
@@ -334,7 +335,7 @@ impl Replier<'_> {
             None => Cow::Borrowed(asked.line),
         };
         let line = LogLine {
-            peer: self.peer,
+            peer: &self.client,
             request: &request,
             status: status.code(),
             body_len,

@@ -4,8 +4,9 @@ use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
 use crate::answer::{Answer, answer, asked, load};
 use crate::config::RequestLimits;
-use crate::handle::Handle;
+use crate::handle::{Handle, Service};
 use crate::log::Peer;
+use crate::rate::RateVerdict;
 use crate::reply::{Replier, RequestFacts};
 use crate::request::body::{BodyProgress, Expectation};
 use crate::request::{BodyReader, Framing, Head, Method, Name, Refusal, has_control, parse};
@@ -107,10 +108,11 @@ impl session::Session for Session {
                 handle: &self.handle,
                 service: &service,
                 host: service.first(),
-                peer: &self.peer,
+                client: self.peer,
                 now,
                 out,
             },
+            peer: &self.peer,
             is_draining: self.is_draining,
             path_buffer: &mut self.path_buffer,
         };
@@ -160,7 +162,7 @@ impl session::Session for Session {
             handle: &self.handle,
             service: &service,
             host: service.first(),
-            peer: &self.peer,
+            client: self.peer,
             now,
             out,
         };
@@ -169,7 +171,9 @@ impl session::Session for Session {
                 replier.page_anywhere(status, RequestFacts::unparsed(b""), None);
             }
             State::Body(kept, _) | State::Answering(kept) => {
-                replier.page_anywhere(status, asked(&kept_head(&kept.head), false), None);
+                let head = kept_head(&kept.head);
+                replier.client = client_of(&service, self.peer, &head);
+                replier.page_anywhere(status, asked(&head, false), None);
             }
             State::Closed | State::Refused => {}
         }
@@ -203,6 +207,7 @@ impl Progress {
 /// Context of one call of `receive`; the state is passed beside it.
 struct Call<'a> {
     replier: Replier<'a>,
+    peer: &'a Peer,
     is_draining: bool,
     path_buffer: &'a mut Vec<u8>,
 }
@@ -260,6 +265,11 @@ impl Call<'_> {
     /// Takes a whole head.
     #[inline]
     fn begin(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Progress {
+        if self.replier.service.asks_for_clients()
+            && let Some(refused) = self.begin_for_client(state, head)
+        {
+            return refused;
+        }
         if head.framing != Framing::None || head.fields.has(Name::Expect) {
             return self.begin_with_body(state, head, input);
         }
@@ -281,6 +291,37 @@ impl Call<'_> {
                 }
             }
         }
+    }
+
+    /// Finds the client of a request. Refuses it if its address has sent too many.
+    #[cold]
+    fn begin_for_client(&mut self, state: &mut State, head: &Head<'_>) -> Option<Progress> {
+        let Replier { service, now, .. } = self.replier;
+        self.replier.client = client_of(service, *self.peer, head);
+        let (Some(limiter), Peer::Tcp(client)) = (&service.limiter, self.replier.client) else {
+            return None;
+        };
+        let wait = match limiter.check(client.ip(), now.monotonic) {
+            RateVerdict::Passes { evicts: false } => return None,
+            RateVerdict::Passes { evicts: true } => {
+                self.replier.handle.counts().rate_evicted();
+                return None;
+            }
+            RateVerdict::Refused(wait) => wait,
+        };
+        let persists = self.persists(head) && head.framing == Framing::None;
+        let line = format!("Retry-After: {}\r\n", wait.as_secs_f64().ceil().max(1.0));
+        let rules = self.replier.host.site.lines_everywhere();
+        let status = Status::TooManyRequests;
+        let asked = asked(head, persists);
+        self.replier
+            .page(status, asked, rules, line.as_bytes(), None);
+        *state = match head.framing {
+            Framing::None if persists => State::BETWEEN,
+            Framing::None => State::Closed,
+            _ => State::Refused, // Its body is not read.
+        };
+        Some(Progress::used(head.len))
     }
 
     /// Takes a head with a body behind it, or with an `Expect` field.
@@ -347,7 +388,9 @@ impl Call<'_> {
             }
             Err(refusal) => {
                 let bytes = std::mem::take(&mut kept.head);
-                self.refuse_known(state, refusal, asked(&kept_head(&bytes), false))
+                let head = kept_head(&bytes);
+                self.replier.client = client_of(self.replier.service, *self.peer, &head);
+                self.refuse_known(state, refusal, asked(&head, false))
             }
         }
     }
@@ -357,6 +400,7 @@ impl Call<'_> {
             unreachable!("called in Answering")
         };
         let head = kept_head(&kept.head);
+        self.replier.client = client_of(self.replier.service, *self.peer, &head);
         let persists = self.persists(&head);
         let found = kept.found.take().map(|found| *found);
         match answer(&mut self.replier, &head, persists, found, self.path_buffer) {
@@ -375,6 +419,7 @@ impl Call<'_> {
     /// Refuses what could not be parsed; the connection closes.
     #[cold]
     fn refuse(&mut self, state: &mut State, refusal: Refusal, input: &[u8]) -> Progress {
+        self.replier.client = *self.peer;
         self.refuse_known(state, refusal, RequestFacts::unparsed(first_line(input)))
     }
 
@@ -402,6 +447,15 @@ impl Call<'_> {
             now: self.replier.now,
             found: None,
         })
+    }
+}
+
+/// The client of a request: the peer, unless that is a proxy that names another.
+#[inline]
+fn client_of(service: &Service, peer: Peer, head: &Head<'_>) -> Peer {
+    match &service.config.proxies {
+        Some(proxies) => proxies.client(peer, &head.fields),
+        None => peer,
     }
 }
 

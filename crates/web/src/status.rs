@@ -54,6 +54,7 @@ statuses! {
     RangeNotSatisfiable 416 "Range Not Satisfiable" "The file does not contain the requested range."
     ExpectationFailed 417 "Expectation Failed" "The server does not support the Expect header of this request."
     Misdirected 421 "Misdirected Request" "This server has no site of this name."
+    TooManyRequests 429 "Too Many Requests" "Your address has sent too many requests. Please wait a moment and try again."
     FieldsTooLarge 431 "Request Header Fields Too Large" "The request header is larger than the server accepts."
     InternalServerError 500 "Internal Server Error" "An internal error occurred. The request itself may be valid."
     NotImplemented 501 "Not Implemented" "The server does not support this kind of request."

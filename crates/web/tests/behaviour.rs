@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use session::replay::{Cutting, queued, run, test_now};
-use session::{Chunk, GiveUp, Next, Outbox, Phase, Received, Session as _};
+use session::{Chunk, GiveUp, Networks, Next, Outbox, Phase, PrefixLen, Received, Session as _};
 use web::{
-    CacheRule, Handle, HeaderRule, LogFormat, Peer, ServiceConfig, Session, Site, SiteConfig,
-    transcript,
+    CacheRule, Handle, HeaderRule, LogFormat, Peer, RateLimit, ServiceConfig, Session, Site,
+    SiteConfig, transcript,
 };
 
 /// A site in a directory of its own, which goes when this does.
@@ -613,4 +613,79 @@ fn log_target_is_percent_encoded() {
     // What is no request shows as it came.
     let line = logged(b"\xc3\xa9\r\n\r\n");
     assert!(line.contains("\"\\xc3\\xa9\" 400 "), "{line}");
+}
+
+/// One request in ten seconds.
+fn slowly() -> ServiceConfig {
+    ServiceConfig {
+        rate_limit: Some(RateLimit {
+            requests: 1,
+            per: Duration::from_secs(10),
+            burst: 1,
+            prefix: PrefixLen::default(),
+            exempt: Networks::default(),
+        }),
+        ..ServiceConfig::default()
+    }
+}
+
+#[test]
+fn beyond_the_rate_429_says_when() {
+    let world = World::with(slowly());
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    let input = [GET, GET, b"HEAD /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n"].concat();
+    let received = receive(&mut session, &input, &mut out);
+    assert_eq!(received, waits(input.len(), Phase::Idle));
+    let replies = text(&out);
+    let statuses: Vec<_> = (replies.match_indices("HTTP/1.1 "))
+        .map(|(at, _)| &replies[at + 9..at + 12])
+        .collect();
+    assert_eq!(statuses, ["200", "429", "429"]);
+    assert_eq!(replies.matches("\r\nRetry-After: 10\r\n").count(), 2);
+    assert_eq!(world.count("weft_http_replies_total", "status=\"429\""), 2);
+    // Another connection of the same address, and one of a Unix socket.
+    let again = receive(&mut world.session(), GET, &mut out);
+    assert_eq!(again, waits(GET.len(), Phase::Idle));
+    assert!(text(&out).contains("429 Too Many"));
+    let mut unix = Session::new(world.handle.clone(), Peer::Unix);
+    for _ in 0..3 {
+        let mut out = Outbox::new();
+        receive(&mut unix, GET, &mut out);
+        assert!(text(&out).starts_with("HTTP/1.1 200 "));
+    }
+}
+
+#[test]
+fn a_refused_body_is_not_read() {
+    let world = World::with(slowly());
+    receive(&mut world.session(), GET, &mut Outbox::new());
+    for head in [
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ] {
+        let mut out = Outbox::new();
+        let received = receive(&mut world.session(), head.as_bytes(), &mut out);
+        let (used, next) = (head.len(), Next::Linger);
+        assert_eq!(received, Received { used, next }, "{head}");
+        let reply = text(&out);
+        assert!(reply.starts_with("HTTP/1.1 429 ") && reply.contains("Connection: close"));
+    }
+}
+
+#[test]
+fn a_reload_keeps_debts_of_the_same_rate() {
+    let world = World::with(slowly());
+    let status = || {
+        let mut out = Outbox::new();
+        receive(&mut world.session(), GET, &mut out);
+        text(&out)[9..12].to_owned()
+    };
+    assert_eq!([status(), status()], ["200", "429"]);
+    world.handle.reload(world.handle.site(), slowly()).unwrap();
+    assert_eq!(status(), "429");
+    let none = ServiceConfig::default();
+    world.handle.reload(world.handle.site(), none).unwrap();
+    assert_eq!([status(), status()], ["200", "200"]);
 }

@@ -171,6 +171,17 @@ impl<'a> Fields<'a> {
             }))
     }
 
+    /// Every value of a field that is not a [`Name`], in the order in which they came, found line
+    /// by line. `lower` is its name in small letters.
+    pub(crate) fn search(&self, lower: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        lines(self.block).filter_map(move |line| {
+            let (name, value) = line.split_at_checked(lower.len())?;
+            let value = value.strip_prefix(b":")?;
+            name.eq_ignore_ascii_case(lower.as_bytes())
+                .then(|| trim(value))
+        })
+    }
+
     /// Every member of a list field that has no quoted strings in it, empty ones left out. RFC 9110
     /// 5.6.1
     pub(crate) fn members(&self, name: Name) -> impl Iterator<Item = &'a [u8]> + use<'a> {

@@ -1,0 +1,331 @@
+//! The client of a request that comes through proxies, by `X-Forwarded-For` or `Forwarded`
+//! (RFC 7239).
+//!
+//! Each proxy adds the address that it was called from, so the list is read from its end: over the
+//! addresses of proxies that are trusted, to the first that is not. What stands before that may be
+//! a client's invention. The same holds behind what is no address (`unknown`, `_hidden`, garbage):
+//! then the client is the last proxy that is known.
+
+use std::net::{IpAddr, SocketAddr};
+
+use session::Networks;
+
+use crate::config::{ForwardedField, Proxies};
+use crate::log::Peer;
+use crate::request::Fields;
+use crate::request::fields::trim;
+
+impl Proxies {
+    /// The client of a request from `peer`.
+    pub(crate) fn client(&self, peer: Peer, fields: &Fields<'_>) -> Peer {
+        let address = match peer {
+            Peer::Tcp(address) => Some(address),
+            Peer::Unix => None,
+        };
+        if !self.from.contains(address) {
+            return peer;
+        }
+        let mut walk = Walk {
+            trusted: &self.from,
+            peer,
+            client: peer,
+            is_known: false,
+        };
+        match self.field {
+            ForwardedField::XForwardedFor => {
+                for value in fields.search("x-forwarded-for") {
+                    value.split(|&byte| byte == b',').for_each(|member| {
+                        walk.pass(node(trim(member)));
+                    });
+                }
+            }
+            ForwardedField::Forwarded => {
+                for value in fields.search("forwarded") {
+                    if read_forwarded(value, |node| walk.pass(node)).is_none() {
+                        walk.pass(None);
+                    }
+                }
+            }
+        }
+        walk.client
+    }
+}
+
+/// The walk over a list, from its beginning, which needs no memory of it: it ends with the same
+/// client as one from the end would.
+struct Walk<'a> {
+    trusted: &'a Networks,
+    peer: Peer,
+    client: Peer,
+    /// False until the first address, and behind what is none.
+    is_known: bool,
+}
+
+impl Walk<'_> {
+    fn pass(&mut self, node: Option<SocketAddr>) {
+        match node {
+            None => (self.client, self.is_known) = (self.peer, false),
+            Some(node) if self.is_known && self.trusted.contains_address(node.ip()) => {}
+            Some(node) => (self.client, self.is_known) = (Peer::Tcp(node), true),
+        }
+    }
+}
+
+/// An address, with or without a port and brackets. A port that is hidden or absent is 0.
+fn node(text: &[u8]) -> Option<SocketAddr> {
+    let text = str::from_utf8(text).ok()?;
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(SocketAddr::new(address, 0));
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Some(address);
+    }
+    // `[2001:db8::1]`, and ports such as `_hidden`. RFC 7239 6
+    let (address, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']')?;
+            (IpAddr::V6(address.parse().ok()?), port)
+        }
+        None => {
+            let at = text.find(':')?;
+            (IpAddr::V4(text[..at].parse().ok()?), &text[at..])
+        }
+    };
+    (port.is_empty() || port.starts_with(":_")).then_some(SocketAddr::new(address, 0))
+}
+
+/// Passes the node of each element to `pass`. `None` if the value breaks the grammar: then no
+/// element of it can be told from what a client has put into quotation marks. RFC 7239 4
+fn read_forwarded(value: &[u8], mut pass: impl FnMut(Option<SocketAddr>)) -> Option<()> {
+    let mut rest = trim(value);
+    while !rest.is_empty() {
+        let mut found = None;
+        let mut has_for = false;
+        loop {
+            let equals = rest.iter().position(|byte| b"=,;\"".contains(byte));
+            let equals = equals.filter(|&at| rest[at] == b'=')?;
+            let name = trim(&rest[..equals]);
+            let (value, after) = read_value(&rest[equals + 1..])?;
+            if name.eq_ignore_ascii_case(b"for") {
+                if has_for {
+                    return None;
+                }
+                (found, has_for) = (node(value), true);
+            }
+            rest = trim(after);
+            let Some((&separator, next)) = rest.split_first() else {
+                break;
+            };
+            rest = trim(next);
+            match separator {
+                b';' => {}
+                b',' => break,
+                _ => return None,
+            }
+        }
+        pass(found);
+    }
+    Some(())
+}
+
+/// A token or a quoted string, and what follows it. RFC 9110 5.6.4
+fn read_value(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let Some(quoted) = input.strip_prefix(b"\"") else {
+        let end = input.iter().position(|byte| b",;\" \t".contains(byte));
+        return Some(input.split_at(end.unwrap_or(input.len())));
+    };
+    let mut at = 0;
+    loop {
+        match quoted.get(at)? {
+            b'"' => return Some((&quoted[..at], &quoted[at + 1..])),
+            b'\\' => at += 2, // No address has one.
+            _ => at += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RequestLimits;
+    use crate::request::parse;
+
+    fn proxies(field: ForwardedField) -> Proxies {
+        let list = ["10.0.0.0/8", "2001:db8:aaaa::/48"];
+        let list = list.map(|text| text.parse().unwrap()).to_vec();
+        Proxies {
+            from: Networks {
+                list,
+                has_unix: true,
+            },
+            field,
+        }
+    }
+
+    fn client(field: ForwardedField, peer: Peer, lines: &str) -> String {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+        let limits = RequestLimits::default();
+        let head = parse(head.as_bytes(), &limits).unwrap().unwrap();
+        proxies(field).client(peer, &head.fields).to_string()
+    }
+
+    fn tcp(address: &str) -> Peer {
+        Peer::Tcp(SocketAddr::new(address.parse().unwrap(), 40_000))
+    }
+
+    /// The client of these lines, from the proxy 10.0.0.1; "" is the proxy.
+    fn check(field: ForwardedField, lines: &[&str], expected: &str) {
+        let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+        let expected = if expected.is_empty() {
+            "10.0.0.1"
+        } else {
+            expected
+        };
+        assert_eq!(client(field, tcp("10.0.0.1"), &lines), expected, "{lines}");
+    }
+
+    #[test]
+    fn x_forwarded_for_is_read_from_its_end() {
+        let check = |values: &[&str], expected: &str| {
+            let lines: Vec<_> = (values.iter())
+                .map(|value| format!("X-Forwarded-For: {value}"))
+                .collect();
+            let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+            check(ForwardedField::XForwardedFor, &lines, expected);
+        };
+        check(&[], "");
+        check(&["192.0.2.7"], "192.0.2.7");
+        check(&["6.6.6.6, 192.0.2.7"], "192.0.2.7");
+        check(&["6.6.6.6, 192.0.2.7, 10.0.0.2,10.0.0.3"], "192.0.2.7");
+        check(&["6.6.6.6", "192.0.2.7", "10.0.0.2"], "192.0.2.7");
+        check(&["10.0.0.9, 10.0.0.2"], "10.0.0.9"); // A client inside.
+        // Ports, brackets, IPv6.
+        check(&["192.0.2.7:5000"], "192.0.2.7");
+        check(&["192.0.2.7:_hidden"], "192.0.2.7");
+        check(&["2001:db8::7"], "2001:db8::7");
+        check(&["[2001:db8::7]"], "2001:db8::7");
+        check(&["[2001:db8::7]:5000"], "2001:db8::7");
+        check(&["::ffff:192.0.2.7"], "192.0.2.7");
+        check(&["192.0.2.7, 2001:db8:aaaa::1"], "192.0.2.7");
+        // What is no address hides what stands before it.
+        for garbage in [
+            "unknown",
+            "_hidden",
+            "",
+            "-",
+            "a, b",
+            "1.2.3",
+            "1.2.3.4.5",
+            "192.0.2.7:99999",
+            "192.0.2.7:",
+            "192.0.2.7 10.0.0.2",
+            "[2001:db8::7",
+            "2001:db8::7]",
+            "::1%lo",
+            "é",
+            "\"192.0.2.7\"",
+            "for=192.0.2.7",
+            "0x7f.1",
+            "192.0.2.07",
+        ] {
+            check(&[&format!("6.6.6.6, {garbage}")], "");
+            check(
+                &[&format!("6.6.6.6, {garbage}, 10.0.0.2, 10.0.0.3")],
+                "10.0.0.2",
+            );
+            check(&[&format!("{garbage}, 192.0.2.7")], "192.0.2.7");
+        }
+        let long = "6.6.6.6,".repeat(1_900) + "192.0.2.7";
+        check(&[&long], "192.0.2.7");
+    }
+
+    #[test]
+    fn forwarded_is_read_from_its_end() {
+        let check = |values: &[&str], expected: &str| {
+            let lines: Vec<_> = (values.iter())
+                .map(|value| format!("Forwarded: {value}"))
+                .collect();
+            let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+            check(ForwardedField::Forwarded, &lines, expected);
+        };
+        check(&["for=192.0.2.7"], "192.0.2.7");
+        check(&["For=\"[2001:db8::7]:4711\""], "2001:db8::7");
+        check(
+            &["for=\"[2001:db8::7]\";proto=https;by=10.0.0.1"],
+            "2001:db8::7",
+        );
+        check(&["proto=http; by=_x ;for=192.0.2.7 "], "192.0.2.7");
+        check(
+            &["for=6.6.6.6, for=192.0.2.7;host=\"a,b;c=\\\"\", for=10.0.0.2"],
+            "192.0.2.7",
+        );
+        check(
+            &["for=6.6.6.6", "for=192.0.2.7", "for=\"10.0.0.2:_x\""],
+            "192.0.2.7",
+        );
+        for hidden in [
+            "for=unknown",
+            "for=_gazonk",
+            "for=\"_gazonk:80\"",
+            "proto=https",
+        ] {
+            check(&[&format!("for=6.6.6.6, {hidden}")], "");
+            check(
+                &[&format!("for=6.6.6.6, {hidden}, for=10.0.0.2")],
+                "10.0.0.2",
+            );
+        }
+        // A client's quotation mark does not swallow what the proxy adds to the line.
+        for opened in [
+            "for=6.6.6.6;x=\", for=192.0.2.7",
+            "for=6.6.6.6;x=\", for=\"[2001:db8::7]\"",
+            "for=6.6.6.6, for=\", for=\"192.0.2.7\"",
+            "for=6.6.6.6;x=\"\\\", for=192.0.2.7",
+            "for=6.6.6.6;for=192.0.2.7",
+            "for",
+            "=",
+            "for=6.6.6.6;",
+            "for=6.6.6.6 192.0.2.7",
+        ] {
+            check(&[opened], "");
+            check(&[opened, "for=192.0.2.9"], "192.0.2.9");
+        }
+    }
+
+    #[test]
+    fn only_the_named_field_of_trusted_peers_is_believed() {
+        let both = "X-Forwarded-For: 192.0.2.7\r\nForwarded: for=192.0.2.8\r\n";
+        let x = ForwardedField::XForwardedFor;
+        assert_eq!(client(x, tcp("10.0.0.1"), both), "192.0.2.7");
+        assert_eq!(client(x, tcp("::ffff:10.0.0.1"), both), "192.0.2.7");
+        assert_eq!(client(x, tcp("2001:db8:aaaa::1"), both), "192.0.2.7");
+        assert_eq!(client(x, Peer::Unix, both), "192.0.2.7");
+        assert_eq!(client(x, tcp("192.0.2.1"), both), "192.0.2.1");
+        let forwarded = ForwardedField::Forwarded;
+        assert_eq!(client(forwarded, tcp("10.0.0.1"), both), "192.0.2.8");
+        let near = "X-Forwarded-Fox: 6.6.6.6\r\nX-Real-IP: 6.6.6.6\r\n";
+        assert_eq!(client(x, tcp("10.0.0.1"), near), "10.0.0.1");
+    }
+
+    proptest::proptest! {
+        /// The walk from the beginning ends where one from the end does.
+        #[test]
+        fn walk_from_the_end_finds_the_same(list in proptest::collection::vec(0_usize..6, 0..8)) {
+            let words = ["6.6.6.6", "10.0.0.2", "10.0.0.3:80", "unknown", "192.0.2.7", "::1"];
+            let proxies = proxies(ForwardedField::XForwardedFor);
+            let mut expected = tcp("10.0.0.1").to_string();
+            for &at in list.iter().rev() {
+                let Some(node) = node(words[at].as_bytes()) else { break };
+                expected = Peer::Tcp(node).to_string();
+                if !proxies.from.contains_address(node.ip()) {
+                    break;
+                }
+            }
+            let line = list.iter().map(|&at| words[at]).collect::<Vec<_>>().join(", ");
+            let line = if list.is_empty() { String::new() } else { format!("X-Forwarded-For: {line}") };
+            let lines = [line.as_str()];
+            let lines = if list.is_empty() { &[][..] } else { &lines };
+            check(ForwardedField::XForwardedFor, lines, &expected);
+        }
+    }
+}

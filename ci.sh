@@ -171,6 +171,8 @@ cmd_system() {
     cmd_memcached
     need nginx nginx-light
     need lighttpd lighttpd
+    need haproxy haproxy
+    need caddy caddy
     need memccapable libmemcached-tools
     need nutcracker nutcracker
     need unshare util-linux

@@ -12,6 +12,9 @@ use clap_mangen::roff::{Roff, bold, roman};
 use ::lab::catalog::CATALOG;
 
 use crate::args;
+use crate::command::serve::ServeConfig;
+use crate::settings::Config;
+use crate::value::fold;
 
 /// Writes a shell's completions.
 ///
@@ -184,7 +187,27 @@ fn write_page(page: &Page, pages: &[Page], out: &mut impl Write) -> io::Result<(
     for (title, text) in args::sections(first) {
         section(&title.to_uppercase(), text).to_writer(out)?;
     }
+    if first == "serve" {
+        section("KEYS OF THE FILE THAT ARE NO OPTIONS", &keys_of_the_file()).to_writer(out)?;
+    }
     see_also(page, pages).to_writer(out)
+}
+
+/// Settings that only the configuration file and the environment have.
+fn keys_of_the_file() -> String {
+    let for_file = ServeConfig::LISTED
+        .iter()
+        .filter(|setting| setting.is_for_file());
+    let keys = for_file.map(|setting| {
+        let value = setting.value().unwrap_or_default();
+        let text = fold(&setting.description(), 66).join("\n    ");
+        format!(
+            "{} = {value} [env: {}]\n    {text}\n",
+            setting.key(),
+            setting.env()
+        )
+    });
+    keys.collect()
 }
 
 /// A section whose lines stay as they are.
@@ -237,8 +260,7 @@ mod tests {
     use super::*;
     use std::fmt::Write;
 
-    use crate::command::serve::ServeConfig;
-    use crate::settings::{Config, Default, Kind, Reload, Setting, flags};
+    use crate::settings::{Default, Kind, Reload, Setting, flags, rows};
 
     #[test]
     fn the_manual_page_of_serve_names_every_setting() {
@@ -248,9 +270,14 @@ mod tests {
         assert!(text.contains(".TH WEFT-SERVE 1"), "{text}");
         for setting in flags::<ServeConfig>() {
             let is_flag = !matches!(setting.kind, Kind::Argument(..));
-            let name = setting.name;
-            assert!(!is_flag || text.contains(&setting.flag()), "{name}");
-            assert!(text.contains(&setting.env()), "{name}");
+            assert!(
+                !is_flag || text.contains(&setting.flag()),
+                "{}",
+                setting.name
+            );
+        }
+        for setting in rows::<ServeConfig>().filter(|row| row.is_for_file()) {
+            assert!(text.contains(&setting.env()), "{}", setting.name);
         }
         for title in ["EXAMPLES", "SIGNALS", "EXIT STATUS", "SEE ALSO"] {
             assert!(
@@ -262,30 +289,41 @@ mod tests {
 
     /// The table of `docs/serve.md`.
     fn manual_table() -> String {
+        let groups = ServeConfig::GROUPS.iter();
+        let tables = groups.map(|group| (group.heading, group.rows, "flag"));
+        let listed = (
+            "In the file and the environment only",
+            ServeConfig::LISTED,
+            "key",
+        );
         let mut table = String::new();
-        let mut last = "";
-        for group in ServeConfig::GROUPS {
-            if group.heading != last {
-                last = group.heading;
-                let _ = write!(
-                    table,
-                    "\n### {last}\n\n| flag | default | |\n|---|---|---|\n"
-                );
-            }
-            for setting in group.rows {
-                let _ = writeln!(table, "{}", manual_row(setting));
+        for (heading, rows, what) in tables.chain([listed]) {
+            let _ = write!(
+                table,
+                "\n### {heading}\n| {what} | default | |\n|---|---|---|\n"
+            );
+            for setting in rows
+                .iter()
+                .filter(|row| what == "flag" || row.is_for_file())
+            {
+                let _ = writeln!(table, "{}", manual_row(setting, what == "key"));
             }
         }
         table + "\n"
     }
 
-    fn manual_row(setting: &Setting<ServeConfig>) -> String {
+    fn manual_row(setting: &Setting<ServeConfig>, is_key: bool) -> String {
         let value = match setting.kind {
             Kind::Argument(..) => None,
             _ => setting.value(),
         };
-        let value = value.map_or(String::new(), |value| format!(" {value}"));
-        let flag = format!("{}{value}", setting.flag()).replace('|', "\\|");
+        let (name, sign) = if is_key {
+            (setting.key(), " = ")
+        } else {
+            (setting.flag(), " ")
+        };
+        let value = value.map_or(String::new(), |value| format!("{sign}{value}"));
+        let flag = format!("{name}{value}").replace('|', "\\|");
         let default = match setting.default {
             _ if matches!(setting.kind, Kind::Switch(_)) => String::new(),
             Default::Text(text) => format!("`{text}`"),

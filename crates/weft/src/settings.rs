@@ -347,7 +347,7 @@ impl<C> Setting<C> {
     }
 
     /// True if the top level of the configuration file may set it.
-    fn is_for_file(&self) -> bool {
+    pub(crate) fn is_for_file(&self) -> bool {
         // A file that names a file would need an order of reading.
         self.name != "config" && self.scope != Scope::Host
     }

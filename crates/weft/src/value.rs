@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use session::PrefixLen;
 use web::{CacheRule, HeaderRule, HostName};
 
 /// Writes a count with its thousands apart: `1,048,576`.
@@ -171,6 +172,48 @@ pub(crate) fn count(text: &str, range: std::ops::RangeInclusive<usize>) -> Resul
 pub(crate) fn up_to<const MAX: usize, T: TryFrom<usize>>(text: &str) -> Result<T, String> {
     let number = count(text, 1..=MAX)?;
     T::try_from(number).map_err(|_| format!("'{text}' is too large"))
+}
+
+/// Events per time, and how many may come at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) count: u32,
+    pub(crate) per: Duration,
+    pub(crate) burst: u32,
+}
+
+// A million in a second, and an hour between two.
+const RATE_MAX: usize = 1_000_000;
+
+/// Reads `10/s`, `600/m` or `100/h`, and `burst 20` behind it; the burst is otherwise the number.
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+    let wrong = || format!("'{text}' is no rate; write 10/s, 600/m, 100/h or 10/s burst 20");
+    let (rate, burst) = match text.split_once(" burst ") {
+        Some((rate, burst)) => (rate, Some(burst.trim())),
+        None => (text, None),
+    };
+    let (number, unit) = rate.trim().split_once('/').ok_or_else(wrong)?;
+    let per = Duration::from_secs(match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(wrong()),
+    });
+    let count = up_to::<RATE_MAX, u32>(number)?;
+    let burst = burst.map_or(Ok(count), up_to::<RATE_MAX, u32>)?;
+    Ok(Rate { count, per, burst })
+}
+
+/// Reads the lengths of an IPv4 and an IPv6 prefix: `32,64`.
+pub(crate) fn prefix_len(text: &str) -> Result<PrefixLen, String> {
+    let lens = text.split_once(',').and_then(|(v4, v6)| {
+        let len = |text: &str, max: u8| text.trim().parse().ok().filter(|&len: &u8| len <= max);
+        Some((len(v4, 32)?, len(v6, 128)?))
+    });
+    let (v4, v6) = lens.ok_or_else(|| {
+        format!("'{text}' is no pair of prefixes; write bits of IPv4 and IPv6: 32,64")
+    })?;
+    Ok(PrefixLen { v4, v6 })
 }
 
 /// Reads `true`, `false` and the usual words for them.
@@ -448,6 +491,40 @@ mod tests {
     }
 
     /// Seen: `weft load -d 0.2s` was "not a duration", although 200ms was.
+    #[test]
+    fn a_rate_has_a_unit_and_a_burst() {
+        let check = |text, count, per_s, burst| {
+            let per = Duration::from_secs(per_s);
+            assert_eq!(rate(text), Ok(Rate { count, per, burst }), "{text}");
+        };
+        check("10/s", 10, 1, 10);
+        check("600/m burst 5", 600, 60, 5);
+        check("1/h", 1, 3600, 1);
+        check("1_000_000/s burst 1,000,000", 1_000_000, 1, 1_000_000);
+        for wrong in [
+            "",
+            "10",
+            "10/",
+            "/s",
+            "10/d",
+            "10/s burst",
+            "10/s burst 0",
+            "0/s",
+            "-1/s",
+            "1.5/s",
+            "1000001/s",
+            "10/s burst 1 2",
+            "10/sburst 1",
+        ] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(prefix_len("24, 56"), Ok(PrefixLen { v4: 24, v6: 56 }));
+        assert_eq!(prefix_len("0,128"), Ok(PrefixLen { v4: 0, v6: 128 }));
+        for wrong in ["", "32", "33,64", "32,129", "32,64,1", "-1,64", "a,b"] {
+            assert!(prefix_len(wrong).is_err(), "{wrong}");
+        }
+    }
+
     #[test]
     fn a_duration_may_have_a_fraction() {
         for (text, same) in [

@@ -22,6 +22,7 @@ use crate::settings::layers::{self, Fixed, Resolved};
 use crate::value::show_size;
 use engine::{Origins, Running};
 use prepare::{Limits, Prepared, few_connections, prepare};
+use table::ProxyHeader;
 pub(crate) use table::ServeConfig;
 use terminal::Terminal;
 
@@ -169,10 +170,21 @@ impl Operated for Serving {
 /// A sentence with what is wrong and what to do.
 pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
     check_root(config)?;
+    check_proxies(config)?;
     prepare::account(config)?;
     config.common.engine.check()?;
     prepare::open_tls(config)?;
     engine::check(config)
+}
+
+fn check_proxies(config: &ServeConfig) -> Result<(), String> {
+    if config.proxies.is_empty() && config.proxy_header != ProxyHeader::default() {
+        return Err(
+            "proxy_header needs proxy_from, the networks of proxies: proxy_from = \"10.0.0.5\""
+                .to_owned(),
+        );
+    }
+    Ok(())
 }
 
 fn check_root(config: &ServeConfig) -> Result<(), String> {

@@ -454,6 +454,35 @@ fn a_mistake_in_a_certificate_is_told_once() {
     }
 }
 
+#[test]
+fn mistakes_in_proxies_and_limits_name_their_line() {
+    let folder = tempfile::tempdir().unwrap();
+    for (line, says) in [
+        ("proxy_from = '10.0.0.1/8'", "write 10.0.0.0/8"),
+        (
+            "proxy_from = ['10.0.0.0/8', 'proxy.example']",
+            "'proxy.example' is no network",
+        ),
+        (
+            "proxy_header = 'x-real-ip'",
+            "'x-real-ip' is not one of x-forwarded-for, forwarded",
+        ),
+        (
+            "proxy_header = 'forwarded'",
+            "proxy_header needs proxy_from",
+        ),
+        ("limit_requests = '10'", "write 10/s, 600/m"),
+        ("limit_connections = 0", "'0' is not a whole number from 1"),
+        ("limit_prefix = '24'", "write bits of IPv4 and IPv6: 32,64"),
+    ] {
+        let path = file(folder.path(), "weft.toml", &format!("\n{line}\n"));
+        let ran = run(&mut weft(&["check-config", &path]));
+        assert_eq!((ran.code, ran.err.lines().count()), (2, 1), "{}", ran.err);
+        assert!(ran.err.contains(&format!("{path}:2: ")), "{}", ran.err);
+        assert!(ran.err.contains(says), "{}", ran.err);
+    }
+}
+
 /// Seen: with 64 descriptors the server started, and answered 503 to the second client.
 #[test]
 fn too_few_open_files_are_refused_with_what_to_raise() {

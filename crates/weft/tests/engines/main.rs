@@ -2,6 +2,7 @@
 //! sockets.
 
 mod cache_transcripts;
+mod clients;
 mod last_replies;
 #[macro_use]
 #[path = "../every_engine/mod.rs"]
@@ -25,6 +26,10 @@ use web::transcript::{self, Ending, PROBE, Transcript};
 use web::{Handle, Peer, ServiceConfig, Session};
 
 use cache_transcripts::every_cache_transcript_plays_as_written;
+use clients::{
+    a_distributed_flood_leaves_others_alone, a_malformed_proxy_header_is_closed,
+    clients_of_proxies_are_logged, too_many_connections_of_an_address_are_closed,
+};
 use last_replies::{
     a_drain_loses_no_reply_of_a_client_that_pipelines, a_last_reply_survives_input_behind_it,
     a_long_upload_sees_its_refusal,
@@ -54,6 +59,10 @@ on_every_engine! {
     what_a_slow_reader_has_not_taken_yet_does_not_change
     a_unix_socket_serves_the_same
     every_reply_is_timed_from_the_first_byte_of_its_request
+    clients_of_proxies_are_logged
+    a_malformed_proxy_header_is_closed
+    too_many_connections_of_an_address_are_closed
+    a_distributed_flood_leaves_others_alone
 }
 
 on_every_other_combination! {
@@ -102,21 +111,33 @@ impl World {
         let mut limits = Limits::default();
         change(&mut limits);
         let site = directory.path().to_owned();
-        World::over(engine, &site, directory, limits)
+        World::over(engine, &site, directory, limits, ServiceConfig::default())
     }
 
     /// A world over the site that has settled.
     fn settled(engine: &Engine) -> World {
         let directory = tempfile::tempdir().unwrap();
-        World::over(engine, &SETTLED, directory, Limits::default())
+        World::over(
+            engine,
+            &SETTLED,
+            directory,
+            Limits::default(),
+            ServiceConfig::default(),
+        )
     }
 
-    fn over(engine: &Engine, site: &Path, directory: TempDir, limits: Limits) -> World {
+    fn over(
+        engine: &Engine,
+        site: &Path,
+        directory: TempDir,
+        limits: Limits,
+        config: ServiceConfig,
+    ) -> World {
         let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
         let Address::Tcp(address) = bound[0].address else {
             panic!("not a TCP address")
         };
-        let handle = transcript::open(site, ServiceConfig::default()).unwrap();
+        let handle = transcript::open(site, config).unwrap();
         let log = AccessLog::open(
             Target::File(directory.path().join(LOG)),
             &Options::default(),

@@ -3,7 +3,7 @@ const HOUSES: &[House] = &[
     House {
         name: "session",
         floors: "
-            file log shards
+            file log network shards
             outbox
             session
             echo replay
@@ -16,10 +16,10 @@ const HOUSES: &[House] = &[
             date lookup status
             error_page log
             site
-            host
+            host rate
             config
             request
-            conditional negotiate range
+            client conditional negotiate range
             counters
             handle oracle
             reply transcript
@@ -64,6 +64,7 @@ const HOUSES: &[House] = &[
     House {
         name: "serve",
         floors: "
+            addresses proxy
             clock metrics limits
             lingering messages
             tls without_tls

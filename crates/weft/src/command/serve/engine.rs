@@ -16,10 +16,14 @@ use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
 use ::serve::{Server, Settings};
 use session::Opening;
-use web::{Handle, Hosts, LogFormat, Peer, ServiceConfig, Session, Site, SiteConfig, VirtualHost};
+use web::{
+    ForwardedField, Handle, Hosts, LogFormat, Peer, Proxies, RateLimit, ServiceConfig, Session,
+    Site, SiteConfig, VirtualHost,
+};
 
 use super::ServeConfig;
 use super::prepare::Limits;
+use super::table::ProxyHeader;
 use super::terminal::Terminal;
 use crate::engine::EngineKind;
 use crate::failure::Failure;
@@ -38,6 +42,7 @@ pub(crate) struct Running {
     handle: Arc<Handle>,
     log: Option<Arc<AccessLog>>,
     terminal: Arc<Terminal>,
+    proxies: Option<Proxies>,
     pub(crate) hosted: Hosted,
 }
 
@@ -96,6 +101,7 @@ impl Running {
             handle,
             log,
             terminal,
+            proxies: proxies(config),
         })
     }
 
@@ -115,8 +121,13 @@ impl Running {
     pub(crate) fn reload(&self, config: &ServeConfig, limits: &Limits) -> Result<(), String> {
         let warnings = print_warnings(config, &self.terminal)?;
         let hosts = open_hosts(config, limits, warnings)?;
+        // The driver knows the proxies from the start on.
+        let service = ServiceConfig {
+            proxies: self.proxies.clone(),
+            ..service_config(config)
+        };
         self.handle
-            .reload(hosts, service_config(config))
+            .reload(hosts, service)
             .map_err(|error| error.to_string())
     }
 
@@ -154,7 +165,10 @@ fn start_server(
         limits: limits.connections.clone(),
         fibers: config.common.engine.fibers.map(usize::from),
         log,
-        names_peers: false,
+        // A reload may bring a limit.
+        names_peers: config.limit_requests.is_some()
+            || proxies(config).is_some()
+            || config.config.is_some(),
     };
     let handle = Arc::clone(handle);
     let open = move |opening: Opening<'_>| {
@@ -337,7 +351,26 @@ fn service_config(config: &ServeConfig) -> ServiceConfig {
         limits: config.request_limits,
         server_name: config.server_name.clone(),
         log_format,
+        proxies: proxies(config),
+        rate_limit: config.limit_requests.map(|rate| RateLimit {
+            requests: rate.count,
+            per: rate.per,
+            burst: rate.burst,
+            prefix: config.limit_prefix,
+            exempt: config.without_limits(),
+        }),
     }
+}
+
+/// Proxies whose header fields name their clients.
+fn proxies(config: &ServeConfig) -> Option<Proxies> {
+    let field = match config.proxy_header {
+        ProxyHeader::XForwardedFor => ForwardedField::XForwardedFor,
+        ProxyHeader::Forwarded => ForwardedField::Forwarded,
+        ProxyHeader::Protocol | ProxyHeader::ProtocolIfPresent => return None,
+    };
+    let from = config.proxies.clone();
+    (!from.is_empty()).then_some(Proxies { from, field })
 }
 
 fn write_http_metrics(handle: &Handle, out: &mut MetricsWriter) {

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::serve::engine::netstack::NetstackInterface;
-use ::serve::limits::raise_nofile;
+use ::serve::limits::{AddressLimit, ProxyProtocol, raise_nofile};
 use ::serve::listen::{Address, Bound, Inherited};
 use ::serve::tls::{Certificate, Tls, TlsOptions};
 
 use web::HostName;
 
 use super::ServeConfig;
+use super::table::ProxyHeader;
 use crate::failure::Failure;
 use crate::operate::{self, NetstackAddresses, become_user, bind_all};
 use crate::os::machine::Machine;
@@ -299,10 +300,29 @@ impl Limits {
                 send_timeout: config.send_timeout,
                 send_rate_min: config.send_rate_min_bytes_per_s,
                 drain_deadline: config.common.drain_timeout,
+                proxy_protocol: proxy_protocol(config),
+                by_address: config.limit_connections.map(|max| AddressLimit {
+                    connections_max: max.get(),
+                    prefix: config.limit_prefix,
+                    exempt: config.without_limits(),
+                }),
                 ..by_descriptors
             },
         }
     }
+}
+
+/// Connections that begin with a PROXY header.
+fn proxy_protocol(config: &ServeConfig) -> Option<ProxyProtocol> {
+    let is_required = match config.proxy_header {
+        ProxyHeader::Protocol => true,
+        ProxyHeader::ProtocolIfPresent => false,
+        ProxyHeader::XForwardedFor | ProxyHeader::Forwarded => return None,
+    };
+    Some(ProxyProtocol {
+        from: config.proxies.clone(),
+        is_required,
+    })
 }
 
 // Each open file is an inode in memory as well.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ::serve::access_log::Target;
 use ::serve::listen::Address;
 use clap::ValueHint;
+use session::{Networks, PrefixLen};
 use web::{CacheRule, EtagKind, HeaderRule, HostName, LogFormat};
 
 use crate::common::{Common, address, as_typed};
@@ -14,7 +15,7 @@ use crate::engine::{self, EngineChoice, FIBERS_MAX, WORKERS_MAX};
 use crate::paint::Color;
 use crate::settings::layer::{HOST, Layer};
 use crate::settings::{Config, Group, Setting, put};
-use crate::value;
+use crate::value::{self, Rate};
 
 /// Configuration of `weft serve`. `None` is derived from the machine at start, unless it says
 /// something else.
@@ -31,6 +32,9 @@ pub(crate) struct ServeConfig {
     pub(crate) listen: Vec<Address>,
     /// True if `listen` is only the default, which sockets from systemd replace.
     pub(crate) listen_is_default: bool,
+    /// Peers that name their clients, and how.
+    pub(crate) proxies: Networks,
+    pub(crate) proxy_header: ProxyHeader,
     pub(crate) tls_cert: Vec<PathBuf>,
     /// Keys of the certificates, in the same order; none if they share their files.
     pub(crate) tls_key: Vec<PathBuf>,
@@ -53,6 +57,10 @@ pub(crate) struct ServeConfig {
     pub(crate) memory_file_max_bytes: Option<u64>,
     pub(crate) page_cache_budget_bytes: Option<u64>,
     pub(crate) request_limits: web::RequestLimits,
+    pub(crate) limit_requests: Option<Rate>,
+    pub(crate) limit_connections: Option<NonZeroUsize>,
+    pub(crate) limit_prefix: PrefixLen,
+    pub(crate) limit_exempt: Networks,
     pub(crate) recheck: Duration,
     pub(crate) head_timeout: Duration,
     pub(crate) body_timeout: Duration,
@@ -66,6 +74,16 @@ pub(crate) struct ServeConfig {
     pub(crate) config: Option<PathBuf>,
     pub(crate) quiet: bool,
     pub(crate) color: Color,
+}
+
+/// Header with which proxies name their clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ProxyHeader {
+    #[default]
+    XForwardedFor,
+    Forwarded,
+    Protocol,
+    ProtocolIfPresent,
 }
 
 impl AsMut<Common> for ServeConfig {
@@ -91,7 +109,7 @@ impl Config for ServeConfig {
         group("Process", PROCESS),
         group("Engine", ENGINE),
     ];
-    const LISTED: Rows = HOSTS;
+    const LISTED: Rows = FILE;
     const HAS_FILE: bool = true;
 
     fn moved(name: &str, typed: &str) -> Option<String> {
@@ -122,6 +140,16 @@ impl ServeConfig {
         let default = (!self.only_named_hosts).then_some(self);
         default.into_iter().chain(&self.hosts)
     }
+
+    /// Networks without limits: those that a setting names, and the proxies, each of which has the
+    /// connections of many clients.
+    pub(crate) fn without_limits(&self) -> Networks {
+        let lists = [&self.limit_exempt.list[..], &self.proxies.list];
+        Networks {
+            list: lists.concat(),
+            has_unix: true,
+        }
+    }
 }
 
 type Rows = &'static [Setting<ServeConfig>];
@@ -133,13 +161,6 @@ const fn group(heading: &'static str, rows: Rows) -> Group<ServeConfig> {
 const fn set(name: &'static str) -> Setting<ServeConfig> {
     Setting::new(name)
 }
-
-/// Rows of a `[[host]]` that the top level does not have.
-const HOSTS: Rows = &[set("names")
-    .adds("NAME", put!(names += value::host_name))
-    .host_only()
-    .reloads()
-    .help("Names of the host, such as example.org or *.example.org; may be repeated")];
 
 const SITE: Rows = &[
     set("root")
@@ -222,7 +243,90 @@ const LISTEN: Rows = &[
             "Written as for --listen. /metrics is in the format of Prometheus; /fibers needs \
              --engine fiber. The site is not served there, nor these pages on --listen.",
         ),
+    set("proxy-from")
+        .adds("NETWORK|unix", |config, text| {
+            add_network(&mut config.proxies, text)
+        })
+        .help("Proxies that are asked for the client's address; may be repeated")
+        .more(
+            "10.0.0.0/8, 2001:db8::/32, one address, or unix for Unix sockets. Their \
+             X-Forwarded-For is believed, read from its end up to the first address that is no \
+             proxy's; with proxy_header in the file Forwarded or the PROXY protocol. That client \
+             is the one of the log and of limits.",
+        ),
 ];
+
+/// Rows of the file and the environment that are no flags, and those of a `[[host]]` alone.
+const FILE: Rows = &[
+    set("names")
+        .adds("NAME", put!(names += value::host_name))
+        .host_only()
+        .reloads()
+        .help("Names of the host, such as example.org or *.example.org; may be repeated"),
+    set("proxy-header")
+        .chooses(PROXY_HEADERS, |config, text| {
+            config.proxy_header = match text {
+                "forwarded" => ProxyHeader::Forwarded,
+                "proxy-protocol" => ProxyHeader::Protocol,
+                "proxy-protocol-if-present" => ProxyHeader::ProtocolIfPresent,
+                _ => ProxyHeader::XForwardedFor,
+            };
+            Ok(())
+        })
+        .starts_as("x-forwarded-for")
+        .help("Header with which the proxies of proxy_from name their clients")
+        .more(
+            "forwarded is RFC 7239. proxy-protocol is version 1 or 2, before TLS, of 4,096 bytes at \
+             most: its checksum is verified, other TLVs are skipped, and LOCAL or UNKNOWN mean the \
+             proxy itself. A connection without one, or with a malformed one, is closed. With \
+             proxy-protocol-if-present it may be missing, as in some checks of health: only for \
+             proxies that send one on every connection of a client.",
+        ),
+    set("limit-requests")
+        .takes("N/s [burst N]", put!(limit_requests = Some value::rate))
+        .reloads()
+        .help("Maximum rate of requests of one client address, else 429")
+        .more(
+            "Such as 10/s, 600/m burst 50. After a pause as many as the burst may come at once, \
+             by default those of one unit of time. The debts of 65,536 addresses are known, in \
+             512 KiB; of more, those furthest from their limit are forgotten, so none is refused \
+             wrongly (weft_http_rate_evictions_total).",
+        ),
+    set("limit-connections")
+        .takes(
+            "N",
+            put!(limit_connections = Some value::up_to::<FIBERS_MAX, _>),
+        )
+        .help("Maximum number of open connections of one client address")
+        .more("Further ones are closed. Proxies themselves have no limit."),
+    set("limit-prefix")
+        .takes("BITS,BITS", put!(limit_prefix = value::prefix_len))
+        .starts_as("32,64")
+        .help("Prefixes of IPv4 and IPv6 that count as one address"),
+    set("limit-exempt")
+        .adds("NETWORK", |config, text| {
+            add_network(&mut config.limit_exempt, text)
+        })
+        .help("Networks without these limits; may be repeated"),
+];
+
+const PROXY_HEADERS: crate::settings::Choices = &[
+    ("x-forwarded-for", "what most proxies set"),
+    ("forwarded", "RFC 7239"),
+    ("proxy-protocol", "PROXY protocol, required"),
+    (
+        "proxy-protocol-if-present",
+        "PROXY protocol, or the proxy itself",
+    ),
+];
+
+fn add_network(networks: &mut Networks, text: &str) -> Result<(), String> {
+    match text {
+        "unix" => networks.has_unix = true,
+        _ => networks.list.push(text.parse()?),
+    }
+    Ok(())
+}
 
 const REPLIES: Rows = &[
     set("header")

@@ -27,9 +27,8 @@
 //! allocates nothing; its reply is a handful of copies into the outbox. `examples/request_cost.rs`
 //! measures both.
 //!
-//! Deliberately absent: sockets, clocks, threads, compression on the fly (it hurts the slowest
-//! requests most; put `.br`, `.zst` and `.gz` files beside the plain ones instead), uploads, and
-//! scripts.
+//! Deliberately absent: sockets, clocks, uploads, scripts, compression that a request waits for,
+//! and threads but those that [do it](Site::start_compressing).
 
 #![forbid(unsafe_code)]
 
@@ -65,6 +64,7 @@ pub use counters::Metric;
 pub use handle::Handle;
 pub use host::{HostName, Hosts, VirtualHost};
 pub use log::{LogFormat, Peer};
+pub use lookup::Encoding;
 pub use rate::RateLimit;
 pub use reply::WANTS_HTTPS;
 pub use site::{CacheRule, EtagKind, HeaderRule, Site, SiteConfig, SiteError};

@@ -14,10 +14,10 @@ pub(crate) struct Lookup<'a> {
     pub(crate) sort: ListingSort,
 }
 
-/// A content coding that a file may lie on disk in. RFC 9110 8.4.1, RFC 7932 (br), RFC 8878 (zstd)
+/// A content coding of a file's variant. RFC 9110 8.4.1, RFC 7932 (br), RFC 8878 (zstd)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub(crate) enum Encoding {
+pub enum Encoding {
     /// Brotli, `.br`.
     Br = 1,
     /// Zstandard, `.zst`.
@@ -28,10 +28,10 @@ pub(crate) enum Encoding {
 
 impl Encoding {
     /// All of them, the server's favourite first: at equal `q` the smallest body wins.
-    pub(crate) const ALL: [Encoding; 3] = [Encoding::Br, Encoding::Zstd, Encoding::Gzip];
+    pub const ALL: [Encoding; 3] = [Encoding::Br, Encoding::Zstd, Encoding::Gzip];
 
     /// Its name in `Accept-Encoding` and `Content-Encoding`.
-    pub(crate) fn token(self) -> &'static str {
+    pub fn token(self) -> &'static str {
         match self {
             Encoding::Br => "br",
             Encoding::Zstd => "zstd",

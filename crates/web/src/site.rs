@@ -23,12 +23,16 @@
 //! **Memory.** Small files are held in memory and all files in the page cache, under one budget
 //! each and one admission rule ([`budget`]). A file admitted to neither is read with `O_DIRECT`.
 //!
+//! **Compression.** If configured, a request for a file without a variant that its client takes has
+//! one made ([`compress`]), and is answered with what there is.
+//!
 //! **Floods.** Names that do not exist are not remembered: each costs one lookup in the kernel's
 //! own caches (four with an extension, because it may exist in compressed form only), or on a
 //! worker thread the first time. So random names cannot displace existing ones.
 
 mod available_memory;
 mod budget;
+mod compress;
 mod config;
 mod entries;
 mod entry;
@@ -61,6 +65,7 @@ pub(crate) use entry::{Body, Entry, Found};
 
 use crate::lookup::Lookup;
 use available_memory::AvailableMemory;
+use compress::Compressions;
 use error_pages::ErrorPage;
 use holdings::{Garbage, Holdings};
 use listing::Listings;
@@ -93,6 +98,7 @@ pub struct Site {
     /// Memory that the page-cache budget follows. `None` if the budget is configured.
     available: Option<AvailableMemory>,
     listings: Listings,
+    compressions: Compressions,
     error_pages: Vec<ErrorPage>,
     on_warning: Warnings,
     counts: Counts,
@@ -185,6 +191,7 @@ impl Site {
             holdings: Mutex::new(Holdings::new(&config, page_cache_budget)),
             available,
             listings: Listings::default(),
+            compressions: Compressions::default(),
             error_pages: Vec::new(),
             on_warning: Warnings::default(),
             counts: Counts::default(),
@@ -253,6 +260,7 @@ impl Site {
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<> {
         let counts = &self.counts;
         let holdings = self.holdings();
+        let compressions = &self.compressions;
         let of = |count: &AtomicU64| count.load(Relaxed);
         let rows = rows! {
             "site_paths" "Paths that the table knows." holdings.paths() as u64;
@@ -280,6 +288,12 @@ impl Site {
             "site_page_cache_admitted_total" "Files let into the page cache." holdings.pages.admitted;
             "site_page_cache_refused_total" "Files kept out of the page cache, because others there are asked for more often." holdings.pages.refused;
             "site_page_cache_evicted_total" "Files that left the page cache for others." holdings.pages.evicted;
+            "site_compressed_total" "Variants made by --compress." of(&compressions.made);
+            "site_compressed_source_bytes_total" "Bytes of the files that they were made of." of(&compressions.source_len);
+            "site_compressed_bytes_total" "Bytes of these variants." of(&compressions.made_len);
+            "site_compressions_waiting" "Files in line to be compressed." of(&compressions.waiting);
+            "site_compressions_useless_total" "Files that compression makes less than a tenth shorter, and that are not tried again." of(&compressions.useless);
+            "site_compressions_refused_total" "Compressions put off: too many wait, or the memory has more popular files." of(&compressions.refused);
             "site_files_closed_total" "Files closed to make room for others." holdings.files_closed;
             "site_paths_dropped_total" "Paths forgotten to make room for others." holdings.paths_dropped;
         };

@@ -34,6 +34,7 @@ use session::replay::show;
 
 use crate::config::ServiceConfig;
 use crate::handle::Handle;
+use crate::lookup::Encoding;
 use crate::site::{Site, SiteConfig};
 
 /// One conversation.
@@ -109,6 +110,7 @@ const FILES: &[(&str, &str)] = files![
     "basics",
     "bodies",
     "conditional",
+    "compress",
     "connection",
     "encoding",
     "hygiene",
@@ -151,6 +153,7 @@ pub fn make_site(root: &Path) -> io::Result<()> {
             "404.html",
             b"<!DOCTYPE html><title>no such thread</title>\n",
         ),
+        ("made.css", &b"a { color: red }\n".repeat(100)),
         ("medium.bin", &pattern(20_000)),
         ("big.bin", &pattern(300_000)),
     ];
@@ -168,6 +171,7 @@ pub fn site_config(root: &Path) -> SiteConfig {
         root: root.to_owned(),
         clean_urls: true,
         error_pages: vec![(404, "404.html".into())],
+        compress: Encoding::ALL.to_vec(),
         ..SiteConfig::default()
     }
 }
@@ -177,8 +181,21 @@ pub fn site_config(root: &Path) -> SiteConfig {
 /// # Errors
 /// If the site cannot be opened.
 pub fn open(root: &Path, config: ServiceConfig) -> Result<Arc<Handle>, Box<dyn Error>> {
-    let site = Site::open(site_config(root))?;
-    Ok(Arc::new(Handle::new(Arc::new(site), config)?))
+    let site = Arc::new(Site::open(site_config(root))?);
+    Site::start_compressing([&site].into_iter())?;
+    Ok(Arc::new(Handle::new(site, config)?))
+}
+
+/// True if `made.css` comes in each coding, as the transcripts expect: a request has it made, and
+/// it takes a moment. `exchange` sends a request and returns the reply.
+pub fn has_variants(mut exchange: impl FnMut(&[u8]) -> Vec<u8>) -> bool {
+    let is_made = |coding: &str| {
+        let reply = exchange(&etag_request("/made.css", Some(coding)));
+        let line = format!("\r\nContent-Encoding: {coding}\r\n");
+        memchr::memmem::find(&reply, line.as_bytes()).is_some()
+    };
+    let made = Encoding::ALL.map(Encoding::token).map(is_made);
+    made == [true; 3]
 }
 
 impl Transcript {

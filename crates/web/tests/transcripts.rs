@@ -1,6 +1,8 @@
 //! Plays every transcript against a session: whole, byte by byte, and at random cuts.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use session::replay::{Cutting, Script, replay, run};
 use web::transcript::{self, Ending, Transcript};
@@ -17,7 +19,17 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         transcript::make_site(dir.path()).unwrap();
         let handle = transcript::open(dir.path(), ServiceConfig::default()).unwrap();
-        World { handle, _dir: dir }
+        let world = World { handle, _dir: dir };
+        let exchange = |request: &[u8]| run(world.session(), request, Cutting::Whole).replied;
+        let is_made = |_: &u32| {
+            thread::sleep(Duration::from_millis(2));
+            transcript::has_variants(exchange)
+        };
+        assert!(
+            (0..10_000).find(is_made).is_some(),
+            "made.css never comes compressed"
+        );
+        world
     }
 
     fn session(&self) -> Session {

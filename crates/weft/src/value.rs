@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use session::PrefixLen;
-use web::{CacheRule, HeaderRule, HostName};
+use web::{CacheRule, Encoding, HeaderRule, HostName};
 
 /// Writes a count with its thousands apart: `1,048,576`.
 pub(crate) use ::load::report::count_of as show_count;
@@ -91,6 +91,24 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     number.checked_mul(unit_bytes).ok_or_else(wrong)
+}
+
+/// Reads `off`, or content codings: `zstd,br,gzip`.
+pub(crate) fn codings(text: &str) -> Result<Vec<Encoding>, String> {
+    let coding = |word: &str| {
+        let named = |encoding: &Encoding| encoding.token() == word.trim();
+        Encoding::ALL.into_iter().find(named)
+    };
+    match text {
+        "off" => Ok(Vec::new()),
+        _ => text
+            .split(',')
+            .map(coding)
+            .collect::<Option<_>>()
+            .ok_or_else(|| {
+                format!("'{text}' is not off or a list of br, zstd and gzip, such as zstd,br,gzip")
+            }),
+    }
 }
 
 /// Writes a size in the largest unit that leaves at most one decimal: `256 MiB`, `1.5 GiB`.
@@ -469,6 +487,18 @@ pub(crate) fn account(text: &str) -> Result<Account, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codings_are_a_list_or_off() {
+        assert_eq!(codings("off"), Ok(vec![]));
+        assert_eq!(codings("zstd, br"), Ok(vec![Encoding::Zstd, Encoding::Br]));
+        for wrong in ["", "on", "gzip,", "gzip,off", "deflate", "br zstd"] {
+            assert!(
+                codings(wrong).unwrap_err().contains("such as zstd,br,gzip"),
+                "{wrong}"
+            );
+        }
+    }
 
     #[test]
     fn durations_need_a_unit() {

@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::lookup::Encoding;
+
 /// Configuration of a [`Site`](super::Site).
 #[derive(Clone, Debug)]
 pub struct SiteConfig {
@@ -34,6 +36,9 @@ pub struct SiteConfig {
     /// Send `x.br`, `x.zst` or `x.gz` instead of `x` to clients that accept it, if it is at least
     /// as new as `x`, or `x` does not exist.
     pub precompressed: bool,
+    /// Codings in which variants are made of files that have no precompressed one. A site needs
+    /// [`Site::start_compressing`](super::Site::start_compressing) for it.
+    pub compress: Vec<Encoding>,
     /// Budget in bytes for small files in memory, with 1 KiB of overhead for each.
     pub memory_budget: u64,
     /// Up to which length a file may be held in memory, in bytes. A driver that can have the kernel
@@ -115,6 +120,7 @@ impl Default for SiteConfig {
             headers: Vec::new(),
             cache_rules: Vec::new(),
             precompressed: true,
+            compress: Vec::new(),
             memory_budget: 64 << 20,
             memory_file_len_max: 64 << 10,
             page_cache_budget: None,

@@ -85,7 +85,7 @@ impl Site {
         }
     }
 
-    fn open_representation(
+    pub(super) fn open_representation(
         &self,
         record: &Record,
         id: Id,
@@ -300,7 +300,7 @@ impl Site {
         entry
     }
 
-    fn make_entry(
+    pub(super) fn make_entry(
         &self,
         record: &Record,
         id: Id,
@@ -312,16 +312,26 @@ impl Site {
         let survey = &record.survey;
         let content_type = self.content_type(&survey.source);
         let coding = self.rules.coding(&survey.source);
-        let may_vary = self.config.precompressed && mime::is_compressible(content_type);
+        let may_vary = (self.config.precompressed || record.makeable.is_some())
+            && mime::is_compressible(content_type);
         let varies = survey.has_variants() || (may_vary && coding.is_none());
-        let reading = (is_moving || !record.settled).then(|| self.reading());
+        let reading = match &body {
+            // The next version of a compressor may make other bytes of the same file.
+            Body::Memory(bytes) if survey.is_made(id.encoding) => Some(head::fnv1a(bytes).into()),
+            _ if is_moving || !record.settled => Some(self.reading()),
+            _ => None,
+        };
+        let len = match &body {
+            Body::Memory(bytes) => bytes.len() as u64,
+            Body::File { .. } => stamp.len,
+        };
         let strong_etag = head::etag(self.config.etag, stamp, id.encoding, reading);
         let modified = head::modified(stamp, record.is_date_shared, moment.since_epoch);
         let extra = self.rules.lines(&survey.source);
         let description = Description {
             content_type,
             encoding: id.encoding.or(coding),
-            len: stamp.len,
+            len,
             etag: if is_moving {
                 strong_etag.map(|etag| format!("W/{etag}"))
             } else {
@@ -329,7 +339,8 @@ impl Site {
             },
             modified: Modified {
                 is_told: modified.is_told && !is_moving,
-                is_strong: modified.is_strong && !is_moving,
+                // One date for a file and what is made of it.
+                is_strong: modified.is_strong && !is_moving && record.makeable.is_none(),
                 ..modified
             },
             vary: varies.then_some("Accept-Encoding"),

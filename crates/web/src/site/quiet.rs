@@ -95,8 +95,10 @@ impl Site {
         // Another thread may have looked a little later.
         let seen_for = Duration::from_nanos(moment.ns.saturating_sub(seen_ns));
         let is_unfinished = known.entries().any(|(id, entry)| {
-            let before = known.survey.stamp(id.encoding);
-            let stamps = before.zip(survey.stamp(id.encoding));
+            // What is made of the plain file is of its state.
+            let file = id.encoding.filter(|_| !known.survey.is_made(id.encoding));
+            let before = known.survey.stamp(file);
+            let stamps = before.zip(survey.stamp(file));
             entry.is_in_memory()
                 && stamps.is_some_and(|(before, now)| {
                     before != now

@@ -144,6 +144,15 @@ fn forbids_reuse(value: &str) -> bool {
     forbidding.next().is_some()
 }
 
+/// True if these header lines forbid another coding of the file. RFC 9111 5.2.2.6
+pub(super) fn forbid_transform(lines: &str) -> bool {
+    let value = lines
+        .lines()
+        .find_map(|line| line.strip_prefix("Cache-Control: "));
+    let mut directives = value.unwrap_or_default().split(',').map(str::trim);
+    directives.any(|directive| directive.eq_ignore_ascii_case("no-transform"))
+}
+
 /// The glob of a rule for every path.
 const EVERYWHERE: &str = "**";
 

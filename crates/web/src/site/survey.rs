@@ -28,6 +28,9 @@ impl Site {
         let mut moment = moment;
         for _ in 0..CHANGING_MAX {
             let record = self.record_at(key, moment, blocking)?;
+            if let Some(encoding) = record.wish(accepts) {
+                self.ask_for(&record, encoding, moment);
+            }
             let id = record.best(accepts);
             let has_plain = record.survey.has_plain;
             if id.encoding.is_none() && !has_plain {
@@ -322,14 +325,17 @@ impl Site {
         let check_again_after = unsettled
             .map(|stamp| head::check_again_after(stamp, moment.since_epoch))
             .min();
-        let record = Arc::new(Record::new(
+        let makeable = self.makeable(&survey, check_again_after.is_none());
+        let mut record = Record::new(
             key,
             survey,
             root.generation,
             check_again_after,
             before,
             moment.ns,
-        ));
+        );
+        record.makeable = makeable;
+        let record = Arc::new(record);
         let (record, garbage) = self.holdings().enroll(&self.table, record);
         drop(garbage);
         record

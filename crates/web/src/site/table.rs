@@ -7,6 +7,7 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use session::FileStamp;
 
+use super::compress::Makeable;
 use super::entry::Entry;
 use super::head;
 use super::quiet::{Pending, is_resized};
@@ -102,6 +103,8 @@ pub(super) struct Record {
     claimed_ns: AtomicU64,
     /// Asked for since the clock's hand last came by.
     pub(super) referenced: AtomicBool,
+    /// Variants that can be made; `None` if none can.
+    pub(super) makeable: Option<Arc<Makeable>>,
     entries: [Option<Arc<Entry>>; 4],
 }
 
@@ -135,7 +138,7 @@ impl Table {
         let record = records
             .get(&key.hash)
             .filter(|record| *record.path == *key.path)?;
-        if !is_fresh(record) {
+        if !is_fresh(record) || record.wish(accepts).is_some() {
             return None;
         }
         let id = record.best(accepts);
@@ -230,6 +233,11 @@ impl Survey {
         self.variants.iter().any(Option::is_some)
     }
 
+    /// True if this variant is no file, so that only one made from the plain file can be there.
+    pub(super) fn is_made(&self, encoding: Option<Encoding>) -> bool {
+        self.stamp(encoding).is_none()
+    }
+
     /// All stamps.
     pub(super) fn stamps(&self) -> impl Iterator<Item = FileStamp> {
         std::iter::once(self.plain).chain(self.variants.into_iter().flatten())
@@ -264,6 +272,7 @@ impl Record {
             checked_ns: AtomicU64::new(now_ns),
             claimed_ns: AtomicU64::new(0),
             referenced: AtomicBool::new(false),
+            makeable: None,
             entries: [const { None }; 4],
         }
     }
@@ -271,11 +280,24 @@ impl Record {
     /// The representation that the client prefers among those that exist.
     #[inline]
     pub(super) fn best(&self, accepts: Encodings) -> Id {
-        let there = |encoding: &Encoding| self.survey.variants[*encoding as usize - 1].is_some();
+        let there = |encoding: &Encoding| {
+            self.survey.variants[*encoding as usize - 1].is_some()
+                || self.entry(Some(*encoding)).is_some()
+        };
         Id {
             path: self.hash,
             encoding: accepts.iter().find(there),
         }
+    }
+
+    /// The variant to be made for a client that accepts these codings. A file beside the plain one
+    /// that the client takes is good enough.
+    #[inline]
+    pub(super) fn wish(&self, accepts: Encodings) -> Option<Encoding> {
+        let makeable = self.makeable.as_ref()?;
+        let first = accepts.iter().find(|encoding| makeable.includes(*encoding));
+        let has_file = |encoding| !self.survey.is_made(Some(encoding));
+        first.filter(|first| makeable.is_open(*first) && !accepts.iter().any(has_file))
     }
 
     #[inline]
@@ -306,6 +328,9 @@ impl Record {
     /// The same record with another entry (or none).
     pub(super) fn with(&self, encoding: Option<Encoding>, entry: Option<Arc<Entry>>) -> Record {
         let mut entries = self.entries.clone();
+        if let (None, Some(encoding), Some(makeable)) = (&entry, encoding, &self.makeable) {
+            makeable.open(encoding);
+        }
         entries[slot(encoding)] = entry;
         Record {
             hash: self.hash,
@@ -323,6 +348,7 @@ impl Record {
             checked_ns: AtomicU64::new(self.checked_ns()),
             claimed_ns: AtomicU64::new(self.claimed_ns.load(Relaxed)),
             referenced: AtomicBool::new(self.referenced.load(Relaxed)),
+            makeable: self.makeable.clone(),
             entries,
         }
     }
@@ -414,6 +440,9 @@ impl Record {
 
     pub(super) fn confirm(&self, now_ns: u64) {
         self.checked_ns.fetch_max(now_ns, Relaxed);
+        if let Some(makeable) = &self.makeable {
+            makeable.try_again();
+        }
     }
 
     /// Notes that the record was asked for; a line that others read is only written when it

@@ -49,9 +49,9 @@ const OF_SERVERS: Tips = &[
         "directories without an index file are listed by --listing",
     ),
     (
-        "-g --gzip --brotli --compress --compression",
-        "nothing is compressed while serving: FILE.gz, FILE.br or FILE.zst beside FILE is sent to \
-         clients that take it",
+        "-g --gzip --brotli --compression",
+        "FILE.gz, FILE.br or FILE.zst beside FILE is sent to clients that take it; --compress \
+         makes them in memory",
     ),
     (
         "--cors",

@@ -432,6 +432,7 @@ mod tests {
             (_, "limit-requests") => "10/s",
             (_, "limit-prefix") => "24,64",
             (_, "index") => "home.htm",
+            (_, "compress") => "zstd,br",
             (_, "error-page") => "404=x.html",
             (_, "header") => "*.js=X-A: b=c",
             (_, "cache") => "*.js=max-age=1",

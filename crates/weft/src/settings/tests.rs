@@ -87,6 +87,7 @@ fn the_defaults_are_those_of_the_libraries() {
     assert_eq!(config.recheck, site.recheck_every);
     assert_eq!(config.index, site.index);
     assert!(config.precompressed == site.precompressed && config.listing == site.listing);
+    assert_eq!(config.compress, site.compress);
     assert_eq!(config.request_limits, web::RequestLimits::default());
     assert_eq!(
         config.server_name,

@@ -260,6 +260,8 @@ fn open_hosts(
             site: Arc::new(site),
         });
     }
+    let threads = Site::start_compressing(hosts.iter().map(|host| &host.site));
+    threads.map_err(|error| why_no_threads("the threads that compress", &error))?;
     let named = hosts.split_off((!config.only_named_hosts).into());
     Ok(Hosts {
         default: hosts.pop(),
@@ -303,6 +305,7 @@ fn site_config(config: &ServeConfig) -> SiteConfig {
         headers: config.headers.clone(),
         cache_rules: config.cache.clone(),
         precompressed: config.precompressed,
+        compress: config.compress.clone(),
         memory_file_len_max: memory_file_max_bytes(config),
         page_cache_budget: config.page_cache_budget_bytes,
         recheck_every: config.recheck,

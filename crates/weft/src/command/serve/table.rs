@@ -8,7 +8,7 @@ use ::serve::access_log::Target;
 use ::serve::listen::Address;
 use clap::ValueHint;
 use session::{Networks, PrefixLen};
-use web::{CacheRule, EtagKind, HeaderRule, HostName, LogFormat};
+use web::{CacheRule, Encoding, EtagKind, HeaderRule, HostName, LogFormat};
 
 use crate::common::{Common, address, as_typed};
 use crate::engine::{self, EngineChoice, FIBERS_MAX, WORKERS_MAX};
@@ -46,6 +46,7 @@ pub(crate) struct ServeConfig {
     pub(crate) spa: Option<String>,
     pub(crate) error_pages: Vec<(u16, PathBuf)>,
     pub(crate) precompressed: bool,
+    pub(crate) compress: Vec<Encoding>,
     pub(crate) headers: Vec<HeaderRule>,
     pub(crate) cache: Vec<CacheRule>,
     pub(crate) mime_types: Vec<(String, String)>,
@@ -386,6 +387,16 @@ const REPLIES: Rows = &[
         .per_host()
         .help("Do not send FILE.br, FILE.zst or FILE.gz in place of FILE")
         .more("In the file and the environment: `precompressed = false`."),
+    set("compress")
+        .takes("off|zstd,br,gzip", put!(compress = value::codings))
+        .starts_as("off")
+        .reloads()
+        .per_host()
+        .help("Compress text in memory where there is no compressed FILE")
+        .more(
+            "Once, on a thread of its own: the first client gets what there is. Text, SVG, JSON, \
+             WebAssembly and fonts of 1 KiB to 8 MiB, unless a rule says no-transform.",
+        ),
     set("server-name")
         .takes("NAME|off", |config, text| {
             config.server_name = (text != "off").then(|| text.to_owned());

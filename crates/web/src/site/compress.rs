@@ -1,0 +1,395 @@
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+
+use brotli::enc::BrotliEncoderParams;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::entry::Body;
+use super::open::Blocking;
+use super::read::{Reading, read_whole};
+use super::table::{Id, Record, Survey};
+use super::{Moment, Site, mime, rules};
+use crate::lookup::Encoding;
+
+/// Shorter files fit a packet or two as they are.
+pub(super) const SOURCE_LEN_MIN: u64 = 1 << 10;
+
+/// Longest file that is compressed: some seconds of work. A decoder of zstd need not take a window
+/// of more than 8 MiB (RFC 9659).
+pub(super) const SOURCE_LEN_MAX: u64 = 8 << 20;
+
+/// Number of files in line.
+pub(super) const WAITING_MAX: usize = 1024;
+
+/// Number of files that are compressed at once: one for each four processors, at most this.
+const THREADS_MAX: usize = 4;
+
+/// What a thread that compresses adds to its niceness: beside processors that are busy it gets a
+/// tenth of one. nice(2)
+const NICENESS: i32 = 10;
+
+/// Wishes of requests, and the threads that grant them.
+///
+/// ```text
+///  request ─▶ record.wish() ─▶ queue ─▶ thread ─▶ budget ─▶ record.entries[coding]
+///     │       (bit closed)     (1,024)  (nice)      │ refused: open again at the next recheck
+///     └─▶ answered at once with what there is       └ evicted: open again at once
+/// ```
+#[derive(Debug, Default)]
+pub(super) struct Compressor {
+    /// By the number in a wish.
+    sites: Vec<Weak<Site>>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// A site's part in a compressor.
+#[derive(Debug, Default)]
+pub(super) struct Compressions {
+    /// Not there before the threads are started. A site has its number there.
+    pub(super) by: OnceLock<(Arc<Compressor>, usize)>,
+    pub(super) waiting: AtomicU64,
+    pub(super) made: AtomicU64,
+    pub(super) source_len: AtomicU64,
+    pub(super) made_len: AtomicU64,
+    pub(super) useless: AtomicU64,
+    pub(super) refused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    wishes: VecDeque<Wish>,
+    sites_gone: usize,
+}
+
+/// A variant to be made. It does not keep the record, with its bytes, in memory.
+#[derive(Debug)]
+pub(super) struct Wish {
+    site: usize,
+    path: u64,
+    survey: Arc<Survey>,
+    encoding: Encoding,
+    moment: Moment,
+}
+
+/// Variants of one state of a file that can be made: those that a request may ask for (open), and
+/// those that it may at the next recheck (postponed). One that is in line, made, or not worth it is
+/// neither.
+#[derive(Debug)]
+pub(super) struct Makeable {
+    /// A bit for each coding.
+    codings: u8,
+    open: AtomicU8,
+    postponed: AtomicU8,
+}
+
+fn bit(encoding: Encoding) -> u8 {
+    1 << encoding as u8
+}
+
+impl Makeable {
+    #[inline]
+    pub(super) fn includes(&self, encoding: Encoding) -> bool {
+        self.codings & bit(encoding) != 0
+    }
+
+    #[inline]
+    pub(super) fn is_open(&self, encoding: Encoding) -> bool {
+        self.open.load(Relaxed) & bit(encoding) != 0
+    }
+
+    pub(super) fn open(&self, encoding: Encoding) {
+        self.open.fetch_or(bit(encoding) & self.codings, Relaxed);
+    }
+
+    /// Closes it; true for one of those who try.
+    fn claim(&self, encoding: Encoding) -> bool {
+        self.open.fetch_and(!bit(encoding), Relaxed) & bit(encoding) != 0
+    }
+
+    fn postpone(&self, encoding: Encoding) {
+        self.postponed.fetch_or(bit(encoding), Relaxed);
+    }
+
+    /// Opens what was postponed.
+    pub(super) fn try_again(&self) {
+        if self.postponed.load(Relaxed) != 0 {
+            let postponed = self.postponed.swap(0, Relaxed);
+            self.open.fetch_or(postponed, Relaxed);
+        }
+    }
+}
+
+impl Site {
+    /// Starts the threads that compress for those of the sites whose configuration names a coding.
+    /// They end with the sites. To be called once for a site.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start_compressing<'a>(sites: impl Iterator<Item = &'a Arc<Site>>) -> io::Result<()> {
+        let sites: Vec<_> = sites
+            .filter(|site| !site.config.compress.is_empty())
+            .collect();
+        if sites.is_empty() {
+            return Ok(());
+        }
+        let compressor = Arc::new(Compressor {
+            sites: sites.iter().map(|site| Arc::downgrade(site)).collect(),
+            ..Compressor::default()
+        });
+        for (at, site) in sites.iter().enumerate() {
+            _ = site.compressions.by.set((Arc::clone(&compressor), at));
+        }
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..(processors / 4).clamp(1, THREADS_MAX) {
+            let compressor = Arc::clone(&compressor);
+            let thread = thread::Builder::new().name("compress".to_owned());
+            thread.spawn(move || compressor.run())?;
+        }
+        Ok(())
+    }
+
+    /// The variants that can be made of a surveyed file, once it has settled.
+    pub(super) fn makeable(&self, survey: &Survey, is_settled: bool) -> Option<Arc<Makeable>> {
+        let source = &survey.source;
+        let is_worth = |len| (SOURCE_LEN_MIN..=SOURCE_LEN_MAX).contains(&len);
+        let is_eligible = !self.config.compress.is_empty()
+            && survey.has_plain
+            && is_worth(survey.plain.len)
+            && is_text(self.content_type(source))
+            && self.rules.coding(source).is_none()
+            && !rules::forbid_transform(&self.rules.lines(source));
+        if !is_eligible {
+            return None;
+        }
+        let wanted = self.config.compress.iter();
+        let codings = wanted
+            .filter(|encoding| survey.is_made(Some(**encoding)))
+            .fold(0, |bits, encoding| bits | bit(*encoding));
+        let open = AtomicU8::new(if is_settled { codings } else { 0 });
+        (codings != 0).then(|| {
+            Arc::new(Makeable {
+                codings,
+                open,
+                postponed: AtomicU8::new(0),
+            })
+        })
+    }
+
+    /// Puts a variant in line to be made, unless another request did, too many wait, or the memory
+    /// would not take it.
+    #[cold]
+    pub(super) fn ask_for(&self, record: &Record, encoding: Encoding, moment: Moment) {
+        let Some(makeable) = record.makeable.as_ref() else {
+            return;
+        };
+        if !makeable.claim(encoding) {
+            return;
+        }
+        let compressor = self.compressions.by.get();
+        let wish = Wish {
+            site: compressor.map_or(0, |(_, at)| *at),
+            path: record.hash,
+            survey: Arc::clone(&record.survey),
+            encoding,
+            moment,
+        };
+        // Text becomes a quarter of its length.
+        let len = record.survey.plain.len / 4;
+        let fits = |estimate| {
+            self.holdings()
+                .consider(len, estimate, &self.sketch)
+                .is_some()
+        };
+        self.compressions.waiting.fetch_add(1, Relaxed);
+        let is_in_line = fits(self.estimate_of(&wish))
+            && compressor.is_some_and(|(compressor, _)| compressor.push(wish));
+        if !is_in_line {
+            self.compressions.waiting.fetch_sub(1, Relaxed);
+            self.postpone(makeable, encoding);
+        }
+    }
+
+    fn postpone(&self, makeable: &Makeable, encoding: Encoding) {
+        self.compressions.refused.fetch_add(1, Relaxed);
+        makeable.postpone(encoding);
+    }
+
+    /// Number of recent requests for the file, plain or as this variant.
+    fn estimate_of(&self, wish: &Wish) -> u8 {
+        let of = |encoding| {
+            let path = wish.path;
+            self.sketch.estimate(Id { path, encoding }.hash())
+        };
+        of(None).max(of(Some(wish.encoding))).max(1)
+    }
+
+    /// Makes a variant and puts it into the table, if the file is still what it was.
+    pub(super) fn grant(&self, wish: &Wish) {
+        self.compressions.waiting.fetch_sub(1, Relaxed);
+        let record = self.table.get_hash(wish.path);
+        let Some(record) = record.filter(|record| Arc::ptr_eq(&record.survey, &wish.survey)) else {
+            return;
+        };
+        let Some(makeable) = record.makeable.as_ref() else {
+            return;
+        };
+        let Some(source) = self.source_bytes(&record) else {
+            return self.postpone(makeable, wish.encoding);
+        };
+        let made = catch_unwind(AssertUnwindSafe(|| compress(&source, wish.encoding)));
+        // The panic hook has reported a panic.
+        let made = made
+            .ok()
+            .filter(|made| is_worthwhile(made.len(), source.len()));
+        let Some(made) = made else {
+            self.compressions.useless.fetch_add(1, Relaxed);
+            return;
+        };
+        let made_len = made.len() as u64;
+        if !self.hold_made(&record, wish, made.into()) {
+            return self.postpone(makeable, wish.encoding);
+        }
+        self.compressions.made.fetch_add(1, Relaxed);
+        self.compressions
+            .source_len
+            .fetch_add(source.len() as u64, Relaxed);
+        self.compressions.made_len.fetch_add(made_len, Relaxed);
+    }
+
+    fn source_bytes(&self, record: &Record) -> Option<Bytes> {
+        if let Some(Body::Memory(bytes)) = record.entry(None).map(|entry| &entry.body) {
+            return Some(bytes.clone());
+        }
+        let id = Id {
+            path: record.hash,
+            encoding: None,
+        };
+        let file = self
+            .open_representation(record, id, Blocking::Allowed)
+            .ok()??;
+        match read_whole(&file, Blocking::Allowed) {
+            Ok(Reading::Whole(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Puts a variant into the memory budget. False if it does not get in.
+    fn hold_made(&self, record: &Record, wish: &Wish, made: Bytes) -> bool {
+        let id = Id {
+            path: wish.path,
+            encoding: Some(wish.encoding),
+        };
+        let stamp = record.survey.plain;
+        let estimate = self.estimate_of(wish);
+        let body = Body::Memory(made);
+        let entry = self.make_entry(record, id, stamp, body, false, wish.moment);
+        let mut holdings = self.holdings();
+        let Some(victims) = holdings.consider(entry.len, estimate, &self.sketch) else {
+            return false;
+        };
+        let (_, garbage) = holdings.hold(&self.table, record, id, entry, &victims);
+        let is_held = holdings.memory.contains(id);
+        drop(holdings);
+        drop(garbage);
+        if is_held {
+            // It is as popular as the file that it stands for from now on.
+            (0..estimate).for_each(|_| _ = self.sketch.touch(id.hash(), wish.moment.ns));
+        }
+        is_held
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Some((compressor, _)) = self.compressions.by.get() {
+            compressor.lock().sites_gone += 1;
+            compressor.changed.notify_all();
+        }
+    }
+}
+
+impl Compressor {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, wish: Wish) -> bool {
+        let mut queue = self.lock();
+        if queue.wishes.len() >= WAITING_MAX {
+            return false;
+        }
+        queue.wishes.push_back(wish);
+        drop(queue);
+        self.changed.notify_one();
+        true
+    }
+
+    /// Waits for the oldest wish; `None` when there is none and the sites are gone.
+    pub(super) fn pop(&self) -> Option<Wish> {
+        let is_idle =
+            |queue: &mut Queue| queue.wishes.is_empty() && queue.sites_gone < self.sites.len();
+        let queue = self.changed.wait_while(self.lock(), is_idle);
+        queue
+            .unwrap_or_else(PoisonError::into_inner)
+            .wishes
+            .pop_front()
+    }
+
+    fn run(&self) {
+        // Where it is not allowed, it competes as any other.
+        _ = rustix::process::nice(NICENESS);
+        while let Some(wish) = self.pop() {
+            if let Some(site) = self.sites[wish.site].upgrade() {
+                site.grant(&wish);
+            }
+        }
+    }
+}
+
+/// True if files of this type become shorter. A PDF is compressed inside.
+fn is_text(content_type: &str) -> bool {
+    mime::is_compressible(content_type) && content_type != "application/pdf"
+}
+
+/// True if a variant spares a tenth of the bytes.
+fn is_worthwhile(made_len: usize, source_len: usize) -> bool {
+    made_len <= source_len - source_len / 10
+}
+
+/// Longest file for brotli's level 10: a tenth shorter than 9, at 1 MB/s.
+const THOROUGH_LEN_MAX: usize = 128 << 10;
+
+/// Compresses at a level that costs 0.1 to 1 µs a byte. The same bytes always become the same.
+fn compress(source: &[u8], encoding: Encoding) -> Vec<u8> {
+    let mut made = Vec::with_capacity(source.len() / 3);
+    match encoding {
+        Encoding::Br => {
+            let params = BrotliEncoderParams {
+                quality: if source.len() <= THOROUGH_LEN_MAX {
+                    10
+                } else {
+                    9
+                },
+                size_hint: source.len(),
+                ..BrotliEncoderParams::default()
+            };
+            brotli::BrotliCompress(&mut &source[..], &mut made, &params).expect(INTO_MEMORY);
+        }
+        Encoding::Zstd => made = zstd::bulk::compress(source, 19).expect(INTO_MEMORY),
+        Encoding::Gzip => {
+            let mut encoder = GzEncoder::new(made, Compression::best());
+            encoder.write_all(source).expect(INTO_MEMORY);
+            made = encoder.finish().expect(INTO_MEMORY);
+        }
+    }
+    made
+}
+
+const INTO_MEMORY: &str = "a vector takes everything";

@@ -28,8 +28,8 @@ fn send_last<R>(
 const AT_A_TIME_LEN: u64 = 64 * 1024;
 
 /// Sends pages of a file by `send`, in packets that are full but for the last one; `is_all` says of
-/// its result that it has sent all of the piece. If the piece is the last one, its last packet waits
-/// for the end of the stream.
+/// its result that it has sent all of the piece. If nothing follows the piece, its last packet
+/// waits for the end of the stream.
 ///
 /// The last bytes of what the kernel sends at a time do not fill a packet. They wait for the next
 /// ones, but an acknowledgement that comes meanwhile pushes them out: measured on the loopback, 1

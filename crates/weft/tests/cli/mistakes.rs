@@ -78,7 +78,7 @@ fn a_wrong_file_names_file_line_and_key() {
 /// left, with a backtrace.
 #[test]
 fn an_endless_file_names_the_limit() {
-    const CONFIG: &str = "longer than 1048576 bytes, the most that is read";
+    const CONFIG: &str = "longer than 8388608 bytes, the most that is read";
     refused("check-config /dev/zero", CONFIG);
     refused("serve --config /dev/zero", CONFIG);
     let tls = "the certificate chain /dev/zero: it is longer than 16777216 bytes";

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use session::{Next, Now, Outbox, Phase, Session as _};
-use web::{Handle, Peer, ServiceConfig, Session, transcript};
+use web::{Handle, Peer, ServiceConfig, Session, Site, SiteConfig, transcript};
 
 const ROUNDS: usize = 50;
 const REQUESTS: usize = 20_000;
@@ -32,7 +32,14 @@ fn main() {
     let dir = std::env::temp_dir().join(format!("weft-request-cost-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory for the site");
     transcript::make_site(&dir).expect("the site's files");
-    let handle = transcript::open(&dir, ServiceConfig::default()).expect("the site");
+    // A plain site: the transcripts' one has rules of every kind.
+    let config = SiteConfig {
+        root: dir.clone(),
+        error_pages: vec![(404, "404.html".into())],
+        ..SiteConfig::default()
+    };
+    let site = Arc::new(Site::open(config).expect("the site"));
+    let handle = Arc::new(Handle::new(site, ServiceConfig::default()).expect("a configuration"));
     measure("wrk", &handle, WRK, 1);
     measure("wrk, 16 pipelined", &handle, WRK, 16);
     measure("browser", &handle, BROWSER, 1);

@@ -6,6 +6,7 @@ use crate::conditional::{Validators, Verdict, judge, range_applies};
 use crate::handle::Service;
 use crate::lookup::{ListingFormat, ListingSort, Lookup};
 use crate::negotiate;
+use crate::password::Verification;
 use crate::range::{Selection, select};
 use crate::reply::{ALLOW_LINE, Replier, RequestFacts};
 use crate::request::target::{PathError, RawPath, encoded};
@@ -14,21 +15,35 @@ use crate::site::{Entry, Found, Site};
 use crate::status::Status;
 
 /// Outcome of [`answer`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Answer {
     Sent,
     /// The site must be asked where blocking is allowed: call [`load`], then try again.
     Blocked,
+    /// A password must be verified where that may take long: run it, then try again with the
+    /// result.
+    Verify(Verification),
 }
 
-/// Answers a request whose body has been read. `found` is the result of [`load`], if it was called.
-/// A path that is not plain is decoded into `room`.
+/// Attempts at answering a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    First,
+    /// After work.
+    Again,
+    /// After a [`Verification`] that has found the password wrong.
+    Refused,
+}
+
+/// Answers a request whose body has been read. `found` is the result of [`load`], if it was called;
+/// `attempt` says what was done before. A path that is not plain is decoded into `room`.
 #[inline]
 pub(crate) fn answer(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
     persists: bool,
     found: Option<Found>,
+    attempt: Attempt,
     buffer: &mut Vec<u8>,
 ) -> Answer {
     let asked = asked(head, persists);
@@ -38,6 +53,11 @@ pub(crate) fn answer(
         return Answer::Sent;
     };
     replier.host = host;
+    if host.site.has_areas()
+        && let Some(answer) = guard(replier, head, asked, attempt, buffer)
+    {
+        return answer;
+    }
     let raw = match (head.method, head.target) {
         (Method::Get | Method::Head, Target::Path(raw)) => raw,
         _ => {
@@ -71,6 +91,48 @@ pub(crate) fn answer(
     }
     Answer::Sent
 }
+
+/// Asks for a name and a password where the path needs them. `None`: the request may go on.
+#[inline(never)]
+fn guard(
+    replier: &mut Replier<'_>,
+    head: &Head<'_>,
+    asked: RequestFacts<'_>,
+    attempt: Attempt,
+    buffer: &mut Vec<u8>,
+) -> Option<Answer> {
+    let Target::Path(raw) = head.target else {
+        return None;
+    };
+    let site = &replier.host.site;
+    // A path that names no file is in the areas of the whole site.
+    let area = site.area(raw.normalize(buffer).unwrap_or(NO_FILE))?;
+    // Once a request: when jobs wait for long, the files are due again.
+    if attempt == Attempt::First && site.is_due_for_passwords(area, replier.now) {
+        return Some(Answer::Blocked);
+    }
+    // A repeated field has no meaning. RFC 9110 5.3
+    let mut fields = head.fields.search("authorization");
+    let credentials = fields.next().filter(|_| fields.next().is_none());
+    let (status, line, why) = match (credentials, attempt) {
+        (Some(credentials), _) if area.passwords.knows(credentials) => return None,
+        (Some(credentials), Attempt::First | Attempt::Again) => {
+            let turns = replier.handle.turns();
+            if let Some(verification) = area.passwords.verify(credentials, turns) {
+                return Some(Answer::Verify(verification));
+            }
+            let why = "too many passwords are being verified";
+            (Status::ServiceUnavailable, "Retry-After: 1\r\n", Some(why))
+        }
+        _ => (Status::Unauthorized, &*area.challenge, None),
+    };
+    let rules = rules_of(site, &raw, buffer);
+    replier.page(status, asked, &rules, line.as_bytes(), why);
+    Some(Answer::Sent)
+}
+
+/// Stands for a path that no file can have.
+const NO_FILE: &str = "?";
 
 /// Answers a request for which no file is looked up.
 #[cold]
@@ -131,7 +193,8 @@ fn answer_without_file(
     }
 }
 
-/// Asks the site where blocking is allowed. `None` if the request names no path, or no host.
+/// Asks the site where blocking is allowed. `None` if the request names no path, or no host, or a
+/// password file was due to be read.
 pub(crate) fn load(
     service: &Service,
     head: &Head<'_>,
@@ -139,6 +202,9 @@ pub(crate) fn load(
     buffer: &mut Vec<u8>,
 ) -> Option<Found> {
     let site = &service.host(head.host())?.site;
+    if site.refresh_passwords(now) {
+        return None;
+    }
     match head.target {
         Target::Path(raw) => {
             look_up(head, &raw, buffer, site, |lookup| site.load(lookup, now)).ok()

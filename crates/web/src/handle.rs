@@ -7,6 +7,7 @@ use crate::config::{ConfigError, ServiceConfig};
 use crate::counters::{Counters, Metric};
 use crate::error_page::Page;
 use crate::host::{HostIndex, Hosts, VirtualHost};
+use crate::password::Turns;
 use crate::rate::Limiter;
 use crate::site::Site;
 use crate::status::Status;
@@ -20,6 +21,7 @@ use crate::status::Status;
 pub struct Handle {
     service: ArcSwap<Service>,
     counters: Counters,
+    turns: Arc<Turns>,
     /// Seeds the boundaries of multipart replies, so that no file can contain one on purpose.
     seed: RandomState,
 }
@@ -34,6 +36,7 @@ impl Handle {
         Ok(Handle {
             service: ArcSwap::from_pointee(Service::new(hosts.into(), config, None)?),
             counters: Counters::default(),
+            turns: Arc::new(Turns::new()),
             seed: RandomState::new(),
         })
     }
@@ -60,7 +63,7 @@ impl Handle {
 
     /// Replies by status, bytes, and refused requests by reason, since the start.
     pub fn counters(&self) -> impl Iterator<Item = Metric> + '_ {
-        self.counters.samples()
+        self.counters.samples().chain(self.turns.samples())
     }
 
     /// Held for the length of one call only: what it guards lives on until then. No lock, and no
@@ -72,6 +75,10 @@ impl Handle {
 
     pub(crate) fn counts(&self) -> &Counters {
         &self.counters
+    }
+
+    pub(crate) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
     }
 
     /// 128 bits that no client can foresee, the same for the same `about`.

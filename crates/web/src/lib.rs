@@ -48,6 +48,7 @@ mod lookup;
 mod negotiate;
 #[doc(hidden)]
 pub mod oracle;
+mod password;
 mod range;
 mod rate;
 mod reply;

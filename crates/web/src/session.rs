@@ -2,10 +2,11 @@ use std::sync::Arc;
 
 use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
-use crate::answer::{Answer, answer, asked, load};
+use crate::answer::{Answer, Attempt, answer, asked, load};
 use crate::config::RequestLimits;
 use crate::handle::{Handle, Service};
 use crate::log::Peer;
+use crate::password::Verification;
 use crate::rate::RateVerdict;
 use crate::reply::{Replier, RequestFacts};
 use crate::request::body::{BodyProgress, Expectation};
@@ -75,6 +76,18 @@ struct KeptRequest {
     now: Now,
     /// The result of [`Session::work`](session::Session::work).
     found: Option<Box<Found>>,
+    /// Work that comes first.
+    verification: Option<Verification>,
+    attempt: Attempt,
+}
+
+impl KeptRequest {
+    /// Keeps what an answer wants done.
+    fn want(&mut self, answer: Answer) {
+        if let Answer::Verify(verification) = answer {
+            self.verification = Some(verification);
+        }
+    }
 }
 
 // Ten thousand idle connections should cost little memory.
@@ -144,6 +157,12 @@ impl session::Session for Session {
 
     fn work(&mut self, _: Now) {
         if let State::Answering(kept) = &mut self.state {
+            if let Some(verification) = kept.verification.take() {
+                if !verification.run() {
+                    kept.attempt = Attempt::Refused;
+                }
+                return;
+            }
             let service = self.handle.service();
             let head = kept_head(&kept.head);
             let found = load(&service, &head, kept.now, &mut self.path_buffer);
@@ -274,7 +293,14 @@ impl Call<'_> {
             return self.begin_with_body(state, head, input);
         }
         let persists = self.persists(head);
-        match answer(&mut self.replier, head, persists, None, self.path_buffer) {
+        match answer(
+            &mut self.replier,
+            head,
+            persists,
+            None,
+            Attempt::First,
+            self.path_buffer,
+        ) {
             Answer::Sent => {
                 *state = if persists {
                     State::BETWEEN
@@ -283,8 +309,10 @@ impl Call<'_> {
                 };
                 Progress::used(head.len)
             }
-            Answer::Blocked => {
-                *state = State::Answering(self.keep(head, input));
+            other => {
+                let mut kept = self.keep(head, input);
+                kept.want(other);
+                *state = State::Answering(kept);
                 Progress {
                     used: head.len,
                     next: Some(Next::Work),
@@ -351,7 +379,15 @@ impl Call<'_> {
                 // RFC 9110 10.1.1: the final reply at once. The client may then send its body or
                 // not, so nothing behind it can be understood.
                 Method::Forbidden | Method::Unknown => {
-                    answer(&mut self.replier, head, false, None, self.path_buffer);
+                    let buffer = &mut *self.path_buffer;
+                    answer(
+                        &mut self.replier,
+                        head,
+                        false,
+                        None,
+                        Attempt::Refused,
+                        buffer,
+                    );
                     *state = State::Refused;
                     return Progress::used(head.len);
                 }
@@ -403,7 +439,9 @@ impl Call<'_> {
         self.replier.client = client_of(self.replier.service, *self.peer, &head);
         let persists = self.persists(&head);
         let found = kept.found.take().map(|found| *found);
-        match answer(&mut self.replier, &head, persists, found, self.path_buffer) {
+        let attempt = kept.attempt;
+        let buffer = &mut *self.path_buffer;
+        match answer(&mut self.replier, &head, persists, found, attempt, buffer) {
             Answer::Sent => {
                 *state = if persists {
                     State::BETWEEN
@@ -412,7 +450,10 @@ impl Call<'_> {
                 };
                 Progress::used(0)
             }
-            Answer::Blocked => Progress::wait(Next::Work),
+            other => {
+                kept.want(other);
+                Progress::wait(Next::Work)
+            }
         }
     }
 
@@ -446,6 +487,8 @@ impl Call<'_> {
             head: input[..head.len].into(),
             now: self.replier.now,
             found: None,
+            verification: None,
+            attempt: Attempt::Again,
         })
     }
 }

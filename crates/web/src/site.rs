@@ -30,6 +30,7 @@
 //! own caches (four with an extension, because it may exist in compressed form only), or on a
 //! worker thread the first time. So random names cannot displace existing ones.
 
+mod access;
 mod available_memory;
 mod budget;
 mod compress;
@@ -64,6 +65,7 @@ pub use config::{CacheRule, EtagKind, HeaderRule, SiteConfig, SiteError};
 pub(crate) use entry::{Body, Entry, Found};
 
 use crate::lookup::Lookup;
+use access::Access;
 use available_memory::AvailableMemory;
 use compress::Compressions;
 use error_pages::ErrorPage;
@@ -79,6 +81,8 @@ use table::{Key, Record, Table};
 pub struct Site {
     config: SiteConfig,
     rules: Rules,
+    /// `None` without such rules.
+    access: Option<Access>,
     root: RwLock<Arc<Root>>,
     root_checked_ns: AtomicU64,
     /// Half the promised time: two checks follow each other, of the root and of a file in it.
@@ -174,7 +178,9 @@ impl Site {
             None => config.page_cache_budget.unwrap_or(0),
         };
         let now = Now::read();
+        let has_access = !config.deny.is_empty() || !config.basic_auth.is_empty();
         let mut site = Site {
+            access: has_access.then(|| Access::new(&config, now)).transpose()?,
             rules: Rules::new(&config.headers, &config.cache_rules, &config.mime_types)?,
             root: RwLock::new(Arc::new(root)),
             root_checked_ns: AtomicU64::new(0),
@@ -240,7 +246,7 @@ impl Site {
             _ => self.rules.lines(path),
         };
         lines.truncate(rules::without_file(&lines).len());
-        lines
+        self.private(path, lines)
     }
 
     /// Calls `warn` with a sentence when something of the site cannot be served any more. It is

@@ -43,6 +43,7 @@ statuses! {
     MovedPermanently 301 "Moved Permanently" "This page has moved to another address."
     NotModified 304 "Not Modified" ""
     BadRequest 400 "Bad Request" "The server could not understand this request."
+    Unauthorized 401 "Unauthorized" "This page needs a name and a password."
     Forbidden 403 "Forbidden" "You don't have access to this page."
     NotFound 404 "Not Found" "There is nothing at this address."
     MethodNotAllowed 405 "Method Not Allowed" "Only GET and HEAD are supported here."

@@ -35,7 +35,7 @@ use session::replay::show;
 use crate::config::ServiceConfig;
 use crate::handle::Handle;
 use crate::lookup::Encoding;
-use crate::site::{Site, SiteConfig};
+use crate::site::{CacheRule, Site, SiteConfig};
 
 /// One conversation.
 #[derive(Clone, Debug)]
@@ -121,12 +121,15 @@ const FILES: &[(&str, &str)] = files![
     "site",
 ];
 
+/// Users of the transcripts' site: `ada` has the password `lovelace`, and `bob` `builder`.
+const PASSWORDS: &[u8] = b"ada:$2b$04$pp32LjLD0leoZw86AMsMpeRuhkev3ggLS6Bt2/3s5X9cpL8IuMz.q\nbob:$6$rounds=1000$PeBCVjeEeVr/YYXe$DpZoIhPIWKD/hYyNf2bBd7Ea0upJRVeVlIY/gu3gK6riTcSUI57XL/fC4eKJr.aUFilnjAbNnqCFOciPyvnfM/\n";
+
 /// Makes the site of the transcripts in an empty directory.
 ///
 /// # Errors
 /// If a file cannot be written.
 pub fn make_site(root: &Path) -> io::Result<()> {
-    for dir in ["dir", "bare", "sp ace"] {
+    for dir in ["dir", "bare", "sp ace", "private"] {
         fs::create_dir(root.join(dir))?;
     }
     let pattern = |len: u32| (0..len).map(|at| (at % 251) as u8).collect::<Vec<u8>>();
@@ -149,6 +152,11 @@ pub fn make_site(root: &Path) -> io::Result<()> {
         ("style.css.zst", b"[zstd]\n"),
         ("style.css.gz", b"[gzip]\n"),
         (".hidden", b"secret\n"),
+        (".passwords", PASSWORDS),
+        ("private/index.html", b"private\n"),
+        ("private/data.txt", b"0123456789"),
+        ("dump.sql", b"secret\n"),
+        ("dump.sql.gz", b"secret\n"),
         (
             "404.html",
             b"<!DOCTYPE html><title>no such thread</title>\n",
@@ -170,6 +178,12 @@ pub fn site_config(root: &Path) -> SiteConfig {
     SiteConfig {
         root: root.to_owned(),
         clean_urls: true,
+        deny: vec!["*.sql".into()],
+        basic_auth: vec![("/private/**".into(), root.join(".passwords"))],
+        cache_rules: vec![CacheRule {
+            glob: "/private/data.txt".into(),
+            value: "public, max-age=9".into(),
+        }],
         error_pages: vec![(404, "404.html".into())],
         compress: Encoding::ALL.to_vec(),
         ..SiteConfig::default()

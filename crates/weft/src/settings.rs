@@ -94,6 +94,8 @@ pub(crate) struct Setting<C: 'static> {
     pub(crate) reload: Reload,
     /// Tables of the file that may set it.
     scope: Scope,
+    /// True if `-h` leaves it out.
+    is_rare: bool,
     /// One line, no full stop.
     pub(crate) help: &'static str,
     /// The rest of what is worth knowing, or "".
@@ -177,6 +179,7 @@ impl<C> Setting<C> {
             default: Default::Nothing,
             reload: Reload::Restart,
             scope: Scope::Server,
+            is_rare: false,
             help: "",
             more: "",
         }
@@ -189,6 +192,12 @@ impl<C> Setting<C> {
 
     pub(crate) const fn argument(mut self, value: &'static str, set: Set<C>) -> Setting<C> {
         self.kind = Kind::Argument(value, set);
+        self
+    }
+
+    /// Leaves it out of `-h`: those who need it look it up.
+    pub(crate) const fn rare(mut self) -> Setting<C> {
+        self.is_rare = true;
         self
     }
 

@@ -287,6 +287,21 @@ pub(crate) fn host_name(text: &str) -> Result<HostName, String> {
     text.parse().map_err(|why| format!("'{text}': {why}"))
 }
 
+/// Reads `GLOB=FILE` with a password file.
+pub(crate) fn basic_auth(text: &str) -> Result<(String, PathBuf), String> {
+    let parts = find_rule_sign(text).map(|at| (&text[..at], &text[at + 1..]));
+    match parts {
+        Some((glob, file)) if !file.is_empty() => {
+            check_glob(glob)?;
+            Ok((glob.to_owned(), file.into()))
+        }
+        _ => Err(format!(
+            "'{text}' names no password file; write GLOB=FILE, such as \
+             '/private/**=/etc/weft/passwords'"
+        )),
+    }
+}
+
 /// Reads `GLOB=VALUE`.
 pub(crate) fn cache(text: &str) -> Result<CacheRule, String> {
     let Some(at) = find_rule_sign(text) else {

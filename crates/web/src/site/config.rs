@@ -29,6 +29,12 @@ pub struct SiteConfig {
     /// Bodies for error replies, by status. A relative path begins at the root that is served now.
     /// At most 1 MiB each.
     pub error_pages: Vec<(u16, PathBuf)>,
+    /// Globs of paths that are answered as if nothing were there, as in [`HeaderRule`]; of a
+    /// directory, also what is beneath.
+    pub deny: Vec<String>,
+    /// Globs of paths that need a name and a password, and the file with those that may: lines of
+    /// `NAME:HASH` with bcrypt, SHA-crypt or argon2. Of globs that match, the last one counts.
+    pub basic_auth: Vec<(String, PathBuf)>,
     /// Extra header fields. Of rules that match and have the same name, the last one counts.
     pub headers: Vec<HeaderRule>,
     /// Values of `Cache-Control`. Of rules that match, the last one counts.
@@ -117,6 +123,8 @@ impl Default for SiteConfig {
             clean_urls: false,
             spa_fallback: None,
             error_pages: Vec::new(),
+            deny: Vec::new(),
+            basic_auth: Vec::new(),
             headers: Vec::new(),
             cache_rules: Vec::new(),
             precompressed: true,
@@ -169,6 +177,13 @@ pub enum SiteError {
     IndexName(String),
     /// The fallback is not a file that the site serves.
     Fallback(String),
+    /// A password file cannot be used.
+    PasswordFile {
+        /// Its path.
+        path: PathBuf,
+        /// Description of the mistake.
+        why: String,
+    },
     /// An error page's status is none.
     ErrorPageStatus(u16),
     /// An error page cannot be read.
@@ -222,6 +237,13 @@ impl fmt::Display for SiteError {
                 "the fallback {path:?} is not a file that this site serves; it must be a path \
                  within the root, such as index.html"
             ),
+            SiteError::PasswordFile { path, why } => {
+                write!(
+                    f,
+                    "the password file {} cannot be used: {why}",
+                    path.display()
+                )
+            }
             SiteError::ErrorPageStatus(status) => {
                 write!(
                     f,

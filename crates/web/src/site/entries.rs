@@ -327,7 +327,7 @@ impl Site {
         };
         let strong_etag = head::etag(self.config.etag, stamp, id.encoding, reading);
         let modified = head::modified(stamp, record.is_date_shared, moment.since_epoch);
-        let extra = self.rules.lines(&survey.source);
+        let extra = self.private(record.path(), self.rules.lines(&survey.source));
         let description = Description {
             content_type,
             encoding: id.encoding.or(coding),

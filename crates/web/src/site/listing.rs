@@ -16,7 +16,6 @@ use bytes::Bytes;
 use super::entry::{Body, Entry};
 use super::head::{self, Description, Modified};
 use super::open::{Miss, Root};
-use super::rules::Rules;
 use crate::lookup::{ListingFormat, ListingSort, Lookup};
 use directory::{order, read};
 use page::{html, json};
@@ -149,9 +148,13 @@ fn is_same(a: &Entry, b: &Entry) -> bool {
 }
 
 /// Reads a directory and writes its listing. Blocks.
-pub(super) fn render(root: &Root, lookup: &Lookup<'_>, hidden: bool) -> Result<String, Miss> {
+pub(super) fn render(
+    root: &Root,
+    lookup: &Lookup<'_>,
+    is_shown: impl Fn(&str) -> bool,
+) -> Result<String, Miss> {
     let path = lookup.path.trim_start_matches('/');
-    let mut listing = read(root, path, hidden)?;
+    let mut listing = read(root, path, is_shown)?;
     listing.items.sort_by(|a, b| order(a, b, lookup.sort));
     Ok(match lookup.listing {
         ListingFormat::Html => html(&listing, path, lookup.sort),
@@ -161,12 +164,7 @@ pub(super) fn render(root: &Root, lookup: &Lookup<'_>, hidden: bool) -> Result<S
 
 /// Makes a listing's entry. Its ETag is a hash of the page: the directory's own time does not
 /// change when a file in it grows.
-pub(super) fn entry(
-    page: Bytes,
-    rules: &Rules,
-    lookup: &Lookup<'_>,
-    since_epoch: Duration,
-) -> Entry {
+pub(super) fn entry(page: Bytes, lines: &str, lookup: &Lookup<'_>, since_epoch: Duration) -> Entry {
     let content_type = match lookup.listing {
         ListingFormat::Html => "text/html; charset=utf-8",
         ListingFormat::Json => "application/json",
@@ -183,7 +181,7 @@ pub(super) fn entry(
             is_strong: false,
         },
         vary: Some("Accept"),
-        extra: &rules.lines(lookup.path.trim_start_matches('/')),
+        extra: lines,
     };
     head::entry(&description, Body::Memory(page))
 }

@@ -31,9 +31,16 @@ impl Site {
             return Err(Miss::Failed(503, why));
         }
         let root = self.current_root(moment, blocking)?;
-        let page = self.with_descriptors(|| listing::render(&root, lookup, self.config.hidden))?;
+        let is_shown = |path: &str| {
+            let is_visible =
+                self.config.hidden || !path.rsplit('/').next().unwrap_or(path).starts_with('.');
+            is_visible && !self.denies(path)
+        };
+        let page = self.with_descriptors(|| listing::render(&root, lookup, is_shown))?;
         let page = self.listings.hold(page);
-        let made = listing::entry(page, &self.rules, lookup, moment.since_epoch);
+        let path = lookup.path.trim_start_matches('/');
+        let lines = self.private(path, self.rules.lines(path));
+        let made = listing::entry(page, &lines, lookup, moment.since_epoch);
         Ok(self.listings.put(lookup, Arc::new(made), moment.ns))
     }
 

@@ -154,7 +154,7 @@ pub(super) fn forbid_transform(lines: &str) -> bool {
 }
 
 /// The glob of a rule for every path.
-const EVERYWHERE: &str = "**";
+pub(super) const EVERYWHERE: &str = "**";
 
 fn lines_of(fields: &[(String, String)], matching: &[usize]) -> String {
     let mut lines = String::new();
@@ -168,7 +168,7 @@ fn lines_of(fields: &[(String, String)], matching: &[usize]) -> String {
     lines
 }
 
-fn built(globs: GlobSetBuilder) -> Result<GlobSet, SiteError> {
+pub(super) fn built(globs: GlobSetBuilder) -> Result<GlobSet, SiteError> {
     globs
         .build()
         .map_err(|error| glob_error("all globs together", &error))
@@ -240,7 +240,7 @@ fn never_matches(glob: &str) -> Option<&'static str> {
     })
 }
 
-fn add_glob(globs: &mut GlobSetBuilder, glob: &str) -> Result<(), SiteError> {
+pub(super) fn add_glob(globs: &mut GlobSetBuilder, glob: &str) -> Result<(), SiteError> {
     if let Some(why) = never_matches(glob) {
         return Err(SiteError::Glob {
             glob: glob.to_owned(),

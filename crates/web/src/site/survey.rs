@@ -77,7 +77,7 @@ impl Site {
         moment: Moment,
         blocking: Blocking,
     ) -> Result<Arc<Record>, Miss> {
-        if is_hidden(key.path, self.config.hidden) {
+        if is_hidden(key.path, self.config.hidden) || self.denies(key.path) {
             return Err(Miss::NotFound);
         }
         let root = self.current_root(moment, blocking)?;
@@ -197,7 +197,16 @@ impl Site {
         }
     }
 
+    /// The survey of a path as it is, unless a rule denies the file that answers.
     fn survey_at(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
+        let survey = self.survey_disk(root, path, blocking)?;
+        if self.denies(&survey.source) {
+            return Err(Miss::NotFound);
+        }
+        Ok(survey)
+    }
+
+    fn survey_disk(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
         let miss = match self.source(root, path, blocking) {
             Ok((source, plain)) => {
                 let variants = self.variants(root, &source, Some(&plain), blocking)?;
@@ -391,7 +400,7 @@ impl Site {
 /// Ending that clean URLs leave out.
 const PAGE_SUFFIX: &str = ".html";
 
-fn page_of(path: &str) -> String {
+pub(super) fn page_of(path: &str) -> String {
     format!("{path}{PAGE_SUFFIX}")
 }
 

@@ -363,6 +363,10 @@ impl Record {
         is_known || pairs.any(|(one, other)| head::is_one_date(one, other))
     }
 
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// True if both come from one survey.
     pub(super) fn is_same(&self, other: &Record) -> bool {
         Arc::ptr_eq(&self.survey, &other.survey)

@@ -1,5 +1,6 @@
 //! A site over a directory, with a clock that the test moves.
 
+mod access;
 mod clean_urls;
 mod compress;
 mod error_pages;

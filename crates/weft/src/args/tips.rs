@@ -79,10 +79,12 @@ const OF_SERVERS: Tips = &[
     ),
     ("--silent", "--quiet prints nothing at start"),
     (
-        "--auth --basic-auth --password --upload --upload-files --proxy --reverse-proxy --http2 \
-         --http3",
-        "there are no passwords, uploads, proxying or HTTP/2 here: put a proxy that has them in \
-         front",
+        "--auth --password --htpasswd",
+        "--basic-auth '**=FILE' asks for the passwords in FILE",
+    ),
+    (
+        "--upload --upload-files --proxy --reverse-proxy --http2 --http3",
+        "there are no uploads, proxying or HTTP/2 here: put a proxy that has them in front",
     ),
     (
         "-T --test",

@@ -22,6 +22,7 @@ pub(crate) fn arguments<C: Config>(heading: &'static str, setting: &Setting<C>) 
             .help(short_help(setting))
             .long_help(long_help(setting))
             .value_hint(setting.hint)
+            .hide_short_help(setting.is_rare)
     };
     let flag = |name: String| arg(name.clone()).help_heading(heading).long(name);
     let on = flag(setting.name.to_owned()).short(setting.short);

@@ -437,6 +437,7 @@ mod tests {
             (_, "header") => "*.js=X-A: b=c",
             (_, "cache") => "*.js=max-age=1",
             (_, "mime-type") => "js=text/plain",
+            (_, "basic-auth") => "/a/**=/etc/passwords",
             (_, "user") => "www-data:adm",
             (_, "engine") => "event:dispatcher=lap,accept=distributed",
             (_, "recheck") => "7s",

@@ -48,10 +48,18 @@ fn the_manual_names_variables_split_by_line() {
     let names: Vec<_> = by_line.map(|row| row.name).collect();
     assert_eq!(
         names,
-        ["header", "cache", "mime-type", "tls-cert", "tls-key"]
+        [
+            "deny",
+            "basic-auth",
+            "header",
+            "cache",
+            "mime-type",
+            "tls-cert",
+            "tls-key"
+        ]
     );
     let manual = include_str!("../../../../docs/serve.md").replace('\n', " ");
-    let said = "those of headers, caching, MIME types, certificates and keys stand one per line";
+    let said = "globs, headers, caching, MIME types, certificates and keys stand one per line";
     assert!(manual.contains(said));
 }
 

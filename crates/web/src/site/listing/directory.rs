@@ -33,13 +33,18 @@ pub(super) struct Item {
     pub(super) modified_s: i64,
 }
 
-pub(super) fn read(root: &Root, path: &str, hidden: bool) -> Result<Listing, Miss> {
+pub(super) fn read(
+    root: &Root,
+    path: &str,
+    is_shown: impl Fn(&str) -> bool,
+) -> Result<Listing, Miss> {
     let fd = root.open_directory(path)?;
     let mut listing = Listing::default();
     for entry in Dir::read_from(fd.as_fd()).map_err(miss_of)? {
         let entry = entry.map_err(miss_of)?;
         let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") || (name.starts_with(b".") && !hidden) {
+        let shown = String::from_utf8_lossy(name);
+        if matches!(name, b"." | b"..") || !is_shown(&format!("{path}{shown}")) {
             continue;
         }
         if listing.items.len() == ENTRIES_MAX {

@@ -273,13 +273,15 @@ fn open_hosts(
 /// them.
 const WARNINGS_MAX: usize = 16;
 
-/// Prints what sites say of lost error pages, as long as they live. On a thread of its own, since
-/// standard error may block.
+/// Prints what sites say of lost error pages and wrong password files, as long as they live. On a
+/// thread of its own, since standard error may block.
 fn print_warnings(
     config: &ServeConfig,
     terminal: &Arc<Terminal>,
 ) -> Result<Option<SyncSender<String>>, String> {
-    if config.sites().all(|host| host.error_pages.is_empty()) {
+    let says_nothing =
+        |host: &ServeConfig| host.error_pages.is_empty() && host.basic_auth.is_empty();
+    if config.sites().all(says_nothing) {
         return Ok(None);
     }
     let (sender, warnings) = mpsc::sync_channel::<String>(WARNINGS_MAX);
@@ -302,6 +304,8 @@ fn site_config(config: &ServeConfig) -> SiteConfig {
         clean_urls: config.clean_urls,
         spa_fallback: config.spa.clone(),
         error_pages: error_pages(config),
+        deny: config.deny.clone(),
+        basic_auth: config.basic_auth.clone(),
         headers: config.headers.clone(),
         cache_rules: config.cache.clone(),
         precompressed: config.precompressed,

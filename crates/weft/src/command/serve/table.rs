@@ -45,6 +45,8 @@ pub(crate) struct ServeConfig {
     pub(crate) clean_urls: bool,
     pub(crate) spa: Option<String>,
     pub(crate) error_pages: Vec<(u16, PathBuf)>,
+    pub(crate) deny: Vec<String>,
+    pub(crate) basic_auth: Vec<(String, PathBuf)>,
     pub(crate) precompressed: bool,
     pub(crate) compress: Vec<Encoding>,
     pub(crate) headers: Vec<HeaderRule>,
@@ -189,6 +191,7 @@ const SITE: Rows = &[
         .switches(|config, on| config.clean_urls = on)
         .starts_as("false")
         .reloads()
+        .per_host()
         .help("Serve about.html at /about")
         .more(
             "As the exports of Hugo, Astro, Next and Docusaurus expect. /about.html and \
@@ -217,6 +220,27 @@ const SITE: Rows = &[
         .per_host()
         .help("Serve files whose name begins with a dot")
         .more("Without it, clients get 404 for .git or .env. /.well-known/ is always served."),
+    set("deny")
+        .adds("GLOB", put!(deny += as_typed))
+        .by_line()
+        .reloads()
+        .per_host()
+        .rare()
+        .help("Answer paths that match a glob with 404; may be repeated")
+        .more("Such as '*.sql' or '/drafts/**'; of a directory, also what is in it."),
+    set("basic-auth")
+        .adds("GLOB=FILE", put!(basic_auth += value::basic_auth))
+        .by_line()
+        .or_table("basic_auth")
+        .reloads()
+        .per_host()
+        .rare()
+        .help("Ask for a password from FILE where a glob matches; may be repeated")
+        .more(
+            "Such as '/private/**=/etc/weft/passwords'. FILE has lines of NAME:HASH with bcrypt \
+             (htpasswd -B), SHA-crypt or argon2. It is read again when it changes; after a mistake \
+             the old users stay.",
+        ),
     set("follow-links")
         .switches(|config, on| config.follow_links = on)
         .starts_as("false")

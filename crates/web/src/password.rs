@@ -1,0 +1,653 @@
+//! Password files for basic authentication: lines as `htpasswd` and others make them, verified
+//! where a wait does not matter, and remembered.
+//!
+//! ```text
+//!   Authorization ─▶ verified before? ──yes──▶ admitted          two keyed hashes, one read lock
+//!                        │ no
+//!                        ▼
+//!                     Turns::enter ──too many──▶ 503
+//!                        │ Next::Work: off the processors
+//!                        ▼
+//!                     a turn ─▶ bcrypt, SHA-crypt or argon2 ─▶ admitted, remembered; or 401
+//! ```
+//!
+//! A verification costs some 100 ms on purpose. So few run at a time, and few wait: a flood of wrong
+//! passwords takes half of the processors at most, and a quarter of the threads for jobs.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use argon2::Argon2;
+use argon2::password_hash::PasswordVerifier;
+use argon2::password_hash::phc::PasswordHash;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use session::Now;
+use sha_crypt::ShaCrypt;
+
+use crate::counters::Metric;
+
+/// Longest password file.
+const FILE_LEN_MAX: u64 = 4 << 20;
+
+/// Credentials that one file remembers as verified; beyond it, one of them is forgotten.
+const VERIFIED_MAX: usize = 1024;
+
+/// Longer passwords are wrong: SHA-crypt takes time by their length.
+const PASSWORD_LEN_MAX: usize = 1024;
+
+/// Verifications that run or wait at a time; further requests get a 503.
+const ENTERED_MAX: usize = 8;
+
+/// Time since its last write after which a password file is read.
+const QUIET_PERIOD: Duration = Duration::from_millis(50);
+
+/// A password file, read again when it changes.
+#[derive(Debug)]
+pub(crate) struct Passwords {
+    path: PathBuf,
+    users: ArcSwap<Users>,
+    opened_at: Instant,
+    /// Time of the last look, in nanoseconds since it was opened.
+    checked_ns: AtomicU64,
+    /// State of the file at the last look.
+    seen: Mutex<State>,
+}
+
+/// What changes with a file: modification time, length, inode.
+type State = (Option<Duration>, u64, u64);
+
+/// The users of one state of a file.
+#[derive(Debug)]
+struct Users {
+    /// Index into `hashes` by name.
+    names: HashMap<Vec<u8>, usize>,
+    /// At least one.
+    hashes: Vec<String>,
+    seeds: [RandomState; 2],
+    /// Keyed hashes of credentials that were right.
+    verified: RwLock<HashSet<[u64; 2]>>,
+}
+
+/// Credentials that are verified where that may take long.
+#[derive(Debug)]
+pub(crate) struct Verification {
+    users: Arc<Users>,
+    credentials: Box<[u8]>,
+    entered: Entered,
+}
+
+impl Passwords {
+    /// # Errors
+    /// Why the file cannot be used, with the line.
+    pub(crate) fn open(path: &Path, now: Now) -> Result<Passwords, String> {
+        let (users, seen) = read(path)?;
+        Ok(Passwords {
+            path: path.to_owned(),
+            users: ArcSwap::from_pointee(users),
+            opened_at: now.monotonic,
+            checked_ns: AtomicU64::new(0),
+            seen: Mutex::new(seen),
+        })
+    }
+
+    /// True if these credentials, the value of `Authorization`, were verified before.
+    pub(crate) fn knows(&self, credentials: &[u8]) -> bool {
+        let users = self.users.load();
+        let key = users.key(credentials);
+        let verified = users.verified.read();
+        verified
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&key)
+    }
+
+    /// Begins to verify credentials. `None` if too many are being verified.
+    pub(crate) fn verify(&self, credentials: &[u8], turns: &Arc<Turns>) -> Option<Verification> {
+        Some(Verification {
+            users: self.users.load_full(),
+            credentials: credentials.into(),
+            entered: Turns::enter(turns)?,
+        })
+    }
+
+    /// True if the file is due to be looked at.
+    pub(crate) fn is_due(&self, now: Now, recheck_every: Duration) -> bool {
+        let since_ns = self
+            .since_ns(now)
+            .saturating_sub(self.checked_ns.load(Relaxed));
+        since_ns > recheck_every.as_nanos() as u64 / 2
+    }
+
+    fn since_ns(&self, now: Now) -> u64 {
+        now.monotonic
+            .saturating_duration_since(self.opened_at)
+            .as_nanos() as u64
+    }
+
+    /// Reads the file again if it has changed; blocks.
+    ///
+    /// # Errors
+    /// A sentence, once for each state of the file that cannot be used; the users of before stay.
+    pub(crate) fn refresh(&self, now: Now) -> Result<(), String> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.checked_ns.fetch_max(self.since_ns(now), Relaxed);
+        let state = state(&self.path);
+        let age = state
+            .0
+            .map(|modified| now.since_epoch.saturating_sub(modified));
+        // A file that was written just now may be half of one, or change again unseen.
+        if state == *seen || age.is_some_and(|age| age < QUIET_PERIOD) {
+            return Ok(());
+        }
+        *seen = state;
+        match read(&self.path) {
+            Ok((users, _)) => {
+                self.users.store(Arc::new(users));
+                Ok(())
+            }
+            Err(why) => {
+                let path = self.path.display();
+                Err(format!(
+                    "the password file {path} is not used: {why}; the old one stays"
+                ))
+            }
+        }
+    }
+}
+
+impl Verification {
+    /// True if the credentials are right; blocks for as long as the operator chose when making the
+    /// file.
+    pub(crate) fn run(self) -> bool {
+        let key = self.users.key(&self.credentials);
+        let is_known = || {
+            let verified = self.users.verified.read();
+            verified
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains(&key)
+        };
+        let _turn = self.entered.wait();
+        // Another request with the same ones may have had a turn meanwhile.
+        let is_right = is_known() || self.users.is_right(&self.credentials);
+        if is_right {
+            self.users.remember(key);
+        }
+        self.entered.count(is_right);
+        is_right
+    }
+}
+
+impl Users {
+    fn key(&self, credentials: &[u8]) -> [u64; 2] {
+        [0, 1].map(|at: usize| self.seeds[at].hash_one(credentials))
+    }
+
+    fn remember(&self, key: [u64; 2]) {
+        let mut verified = self
+            .verified
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if verified.len() >= VERIFIED_MAX
+            && let Some(&other) = verified.iter().next()
+        {
+            verified.remove(&other);
+        }
+        verified.insert(key);
+    }
+
+    /// A user who is not in the file costs as much time as one who is.
+    fn is_right(&self, credentials: &[u8]) -> bool {
+        let Some(pair) = decode(credentials) else {
+            return false;
+        };
+        // RFC 7617 2: a name has no colon.
+        let Some(colon) = pair.iter().position(|&byte| byte == b':') else {
+            return false;
+        };
+        let name = &pair[..colon];
+        let password = &pair[colon + 1..];
+        let known = self.names.get(name);
+        let other = || self.seeds[0].hash_one(name) as usize % self.hashes.len();
+        let hash = &self.hashes[known.copied().unwrap_or_else(other)];
+        password.len() <= PASSWORD_LEN_MAX && matches(password, hash) && known.is_some()
+    }
+}
+
+/// Name and password of `Basic BASE64`. RFC 7617 2
+fn decode(credentials: &[u8]) -> Option<Vec<u8>> {
+    let (scheme, token) = credentials.split_at_checked(6)?;
+    let token = token.trim_ascii();
+    scheme
+        .eq_ignore_ascii_case(b"basic ")
+        .then(|| STANDARD.decode(token).ok())?
+}
+
+fn matches(password: &[u8], hash: &str) -> bool {
+    match hash.as_bytes() {
+        [b'$', b'2', ..] => bcrypt::verify(password, hash).unwrap_or(false),
+        [b'$', b'a', ..] => PasswordHash::new(hash)
+            .is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok()),
+        _ => ShaCrypt::default().verify_password(password, hash).is_ok(),
+    }
+}
+
+fn state(path: &Path) -> State {
+    use std::os::unix::fs::MetadataExt;
+    match std::fs::metadata(path) {
+        Ok(meta) => {
+            let modified = Duration::new(meta.mtime().max(0) as u64, meta.mtime_nsec() as u32);
+            (Some(modified), meta.len(), meta.ino())
+        }
+        Err(_) => (None, 0, 0),
+    }
+}
+
+fn read(path: &Path) -> Result<(Users, State), String> {
+    let state = state(path);
+    if state.1 > FILE_LEN_MAX {
+        return Err(format!("{} bytes are more than {FILE_LEN_MAX}", state.1));
+    }
+    let text = std::fs::read(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    Ok((parse(&text)?, state))
+}
+
+/// Reads lines of `NAME:HASH`. Empty ones and those that begin with `#` are skipped.
+///
+/// # Errors
+/// The first line that cannot be used, and why.
+fn parse(text: &[u8]) -> Result<Users, String> {
+    let mut names = HashMap::new();
+    let mut hashes = Vec::new();
+    for (at, line) in text.split(|&byte| byte == b'\n').enumerate() {
+        let line = line.trim_ascii();
+        if line.is_empty() || line[0] == b'#' {
+            continue;
+        }
+        let wrong = |why: &str| format!("line {}: {why}", at + 1);
+        let colon = line.iter().position(|&byte| byte == b':');
+        let colon = colon.filter(|&colon| colon > 0);
+        let colon = colon.ok_or_else(|| wrong("it is not NAME:HASH"))?;
+        let hash = std::str::from_utf8(&line[colon + 1..]).unwrap_or_default();
+        check_hash(hash).map_err(|why| wrong(&why))?;
+        if names.insert(line[..colon].to_vec(), hashes.len()).is_some() {
+            return Err(wrong("the name is in the file twice"));
+        }
+        hashes.push(hash.to_owned());
+    }
+    if hashes.is_empty() {
+        return Err("it has no users; htpasswd -B -c FILE NAME makes one".to_owned());
+    }
+    Ok(Users {
+        names,
+        hashes,
+        seeds: [RandomState::new(), RandomState::new()],
+        verified: RwLock::default(),
+    })
+}
+
+/// Highest costs: about a second on a usual processor, and memory for eight at a time.
+const BCRYPT_COST_MAX: u32 = 14;
+const SHA_ROUNDS_MAX: u32 = 1_000_000;
+const ARGON2_KIB_MAX: u32 = 256 << 10;
+const ARGON2_PASSES_MAX: u32 = 16;
+
+fn check_hash(hash: &str) -> Result<(), String> {
+    let fields: Vec<&str> = hash.split('$').collect();
+    let number = |text: &str, name: &str| -> Option<u32> { text.strip_prefix(name)?.parse().ok() };
+    let limit = |what: &str, is: Option<u32>, most: u32| match is {
+        Some(is) if is > most => Err(format!("{what} {is} is more than {most}")),
+        _ => Ok(()),
+    };
+    match fields[..] {
+        ["", "2a" | "2b" | "2y", cost, rest] if rest.len() == 53 => {
+            let cost = cost
+                .parse()
+                .map_err(|_| "its cost is no number".to_owned())?;
+            limit("the cost", Some(cost), BCRYPT_COST_MAX)
+        }
+        ["", "5", .., digest] if digest.len() != 43 => Err("its length is wrong".to_owned()),
+        ["", "6", .., digest] if digest.len() != 86 => Err("its length is wrong".to_owned()),
+        ["", "5" | "6", _, _] => Ok(()),
+        ["", "5" | "6", rounds, _, _] if rounds.starts_with("rounds=") => limit(
+            "the number of rounds",
+            number(rounds, "rounds="),
+            SHA_ROUNDS_MAX,
+        ),
+        ["", "argon2id" | "argon2i" | "argon2d", ..] => {
+            let parsed = PasswordHash::new(hash).map_err(|error| error.to_string())?;
+            parsed.hash.ok_or("it has no hash")?;
+            let parameters = || fields.iter().flat_map(|field| field.split(','));
+            let of = |name| parameters().find_map(|parameter| number(parameter, name));
+            limit("the memory in KiB", of("m="), ARGON2_KIB_MAX)?;
+            limit("the number of passes", of("t="), ARGON2_PASSES_MAX)
+        }
+        ["", "apr1" | "1", ..] => {
+            Err("MD5 ($apr1$, $1$) is too weak; htpasswd -B makes bcrypt".to_owned())
+        }
+        _ => Err(
+            "the hash is not bcrypt ($2y$), SHA-crypt ($5$, $6$) or argon2 ($argon2id$); \
+             htpasswd -B makes bcrypt"
+                .to_owned(),
+        ),
+    }
+}
+
+/// The verifications of a server: how many run, how many may.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    running_max: usize,
+    running: Mutex<usize>,
+    ended: Condvar,
+    entered: AtomicU64,
+    counts: [AtomicU64; RESULTS.len()],
+}
+
+/// Labels of the counter, in the order of [`Turns::counts`].
+const RESULTS: [&str; 3] = [
+    "result=\"wrong\"",
+    "result=\"right\"",
+    "result=\"too_many\"",
+];
+
+/// A verification that waits or runs.
+#[derive(Debug)]
+struct Entered(Arc<Turns>);
+
+/// A verification that runs.
+struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    pub(crate) fn new() -> Turns {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Turns {
+            running_max: (processors / 2).clamp(1, ENTERED_MAX / 2),
+            running: Mutex::default(),
+            ended: Condvar::new(),
+            entered: AtomicU64::new(0),
+            counts: Default::default(),
+        }
+    }
+
+    fn enter(turns: &Arc<Turns>) -> Option<Entered> {
+        let before = turns.entered.fetch_add(1, Relaxed);
+        let entered = Entered(Arc::clone(turns));
+        if before >= ENTERED_MAX as u64 {
+            turns.counts[2].fetch_add(1, Relaxed);
+            return None;
+        }
+        Some(entered)
+    }
+
+    pub(crate) fn samples(&self) -> impl Iterator<Item = Metric> + '_ {
+        RESULTS
+            .iter()
+            .zip(&self.counts)
+            .map(|(labels, count)| Metric {
+                name: "weft_http_passwords_verified_total",
+                help: "Passwords of basic authentication that were verified, by result.",
+                labels,
+                value: count.load(Relaxed),
+            })
+    }
+}
+
+impl Entered {
+    fn wait(&self) -> Turn<'_> {
+        let turns = &*self.0;
+        let running = turns.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |running: &mut usize| *running >= turns.running_max;
+        let waited = turns.ended.wait_while(running, is_full);
+        *waited.unwrap_or_else(PoisonError::into_inner) += 1;
+        Turn(turns)
+    }
+
+    fn count(&self, is_right: bool) {
+        self.0.counts[usize::from(is_right)].fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.entered.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self
+            .0
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.ended.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BCRYPT: &str = "$2y$05$moVMxgvaU.bsSB4igbN1He92S6hDzMyTpylMLQ7o6kd0ogaYH5.o.";
+    /// A vector of the reference implementation.
+    const ARGON2: &str =
+        "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
+
+    fn credentials(name: &str, password: &str) -> Vec<u8> {
+        format!("Basic {}", STANDARD.encode(format!("{name}:{password}"))).into_bytes()
+    }
+
+    #[test]
+    fn each_kind_of_hash_is_verified() {
+        for (password, hash) in [
+            ("p\u{e4}:ss", BCRYPT),
+            (
+                "lovelace",
+                "$2b$04$pp32LjLD0leoZw86AMsMpeRuhkev3ggLS6Bt2/3s5X9cpL8IuMz.q",
+            ),
+            (
+                "builder",
+                "$6$abcdefgh$8Iq8TGgzC4OgfMQCkbmLOQ7Hr2Ef.PgAqnpCQsiHMnIpldI6EGfVM5qvoHuXvnIqbnz1inKvQS/4oDr68dZL81",
+            ),
+            (
+                "builder",
+                "$5$abcdefgh$Ah.olTBNiu5aUesB36SI0rYGmXIxg2ZsbETU/owy6i8",
+            ),
+            (
+                "builder",
+                "$5$rounds=1000$B6eqfRoX9IZyXCId$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
+            ),
+            ("password", ARGON2),
+        ] {
+            let users = parse(format!("# users\n\nother:{ARGON2}\nann:{hash}\r\n").as_bytes());
+            let users = users.unwrap();
+            assert!(users.is_right(&credentials("ann", password)), "{hash}");
+            for (name, password) in [("ann", "wrong"), ("ann", ""), ("eve", password), ("", "")] {
+                assert!(
+                    !users.is_right(&credentials(name, password)),
+                    "{hash} {name}"
+                );
+            }
+        }
+        assert!(
+            !parse(format!("a:{ARGON2}").as_bytes())
+                .unwrap()
+                .is_right(b"Basic")
+        );
+    }
+
+    #[test]
+    fn wrong_lines_are_refused() {
+        for (text, why) in [
+            ("", "no users"),
+            ("# none\n", "no users"),
+            ("ann", "line 1: it is not NAME:HASH"),
+            (":$2y$", "line 1: it is not NAME:HASH"),
+            (
+                "dave:$apr1$01/T/noA$BMUyROJSM3a32bpDR0qIq0",
+                "too weak; htpasswd -B",
+            ),
+            ("e:{SHA}EfatjsUqKYSrqv18O1FlA3hcIHI=", "is not bcrypt"),
+            ("f:v3sEr2TZMIIX.", "is not bcrypt"),
+            ("g:plain", "is not bcrypt"),
+            ("h:", "is not bcrypt"),
+            ("i:$2y$05$short", "is not bcrypt"),
+            ("j:$argon2id$v=19$m=256", "line 1"),
+            ("k:$5$salt$short", "its length is wrong"),
+            ("k:$6$salt$", "its length is wrong"),
+            (
+                "k:$5$rounds=1000001$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
+                "1000001 is more than 1000000",
+            ),
+        ] {
+            let refused = parse(text.as_bytes()).unwrap_err();
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+        let costly = BCRYPT.replace("$05$", "$15$");
+        let refused = parse(format!("a:{ARGON2}\n\nl:{costly}").as_bytes()).unwrap_err();
+        assert_eq!(refused, "line 3: the cost 15 is more than 14");
+        for (limit, most) in [("m=256", "m=999999"), ("t=2", "t=17")] {
+            let costly = ARGON2.replace(limit, most);
+            assert!(parse(format!("m:{costly}").as_bytes()).is_err(), "{most}");
+        }
+        let twice = format!("a:{ARGON2}\na:{BCRYPT}\n");
+        assert!(
+            parse(twice.as_bytes())
+                .unwrap_err()
+                .contains("line 2: the name")
+        );
+    }
+
+    #[test]
+    fn few_credentials_are_remembered() {
+        let users = parse(format!("a:{ARGON2}").as_bytes()).unwrap();
+        for n in 0..3 * VERIFIED_MAX as u64 {
+            users.remember([n, n]);
+        }
+        assert_eq!(users.verified.read().unwrap().len(), VERIFIED_MAX);
+        let last = 3 * VERIFIED_MAX as u64 - 1;
+        assert!(users.verified.read().unwrap().contains(&[last, last]));
+        assert_ne!(users.key(b"a"), users.key(b"b"));
+        assert_ne!(users.key(b"a")[0], users.key(b"a")[1]);
+    }
+
+    #[test]
+    fn few_verifications_run_and_wait() {
+        let turns = Arc::new(Turns::new());
+        let entered: Vec<_> = (0..3 * ENTERED_MAX).map(|_| Turns::enter(&turns)).collect();
+        assert_eq!(entered.iter().flatten().count(), ENTERED_MAX);
+        let value = |labels: &str| {
+            let mut samples = turns.samples();
+            samples
+                .find(|sample| sample.labels == labels)
+                .unwrap()
+                .value
+        };
+        assert_eq!(value(RESULTS[2]), 2 * ENTERED_MAX as u64);
+        drop(entered);
+
+        let users = Arc::new(parse(format!("ann:{ARGON2}").as_bytes()).unwrap());
+        let run = |password: &str| {
+            let verification = Verification {
+                users: Arc::clone(&users),
+                credentials: credentials("ann", password).into(),
+                entered: Turns::enter(&turns).unwrap(),
+            };
+            verification.run()
+        };
+        std::thread::scope(|scope| {
+            for n in 0..ENTERED_MAX {
+                let password = if n % 2 == 0 { "password" } else { "wrong" };
+                scope.spawn(move || assert_eq!(run(password), n % 2 == 0));
+            }
+        });
+        assert_eq!(
+            [value(RESULTS[0]), value(RESULTS[1])],
+            [ENTERED_MAX as u64 / 2; 2]
+        );
+        assert_eq!(*turns.running.lock().unwrap(), 0);
+        assert_eq!(turns.entered.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn changed_file_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        std::fs::write(&path, format!("ann:{ARGON2}\n")).unwrap();
+        let start = Now::read();
+        let passwords = Passwords::open(&path, start).unwrap();
+        let recheck_every = Duration::from_secs(1);
+        let mut at_s = 10;
+        let mut later = || {
+            at_s += 10;
+            let since = Duration::from_secs(at_s);
+            Now {
+                monotonic: start.monotonic + since,
+                since_epoch: start.since_epoch + since,
+            }
+        };
+        let opens = |passwords: &Passwords, name: &str| {
+            passwords
+                .users
+                .load()
+                .is_right(&credentials(name, "password"))
+        };
+        let now = later();
+        assert!(passwords.is_due(now, recheck_every) && passwords.refresh(now).is_ok());
+        assert!(!passwords.is_due(now, recheck_every) && !passwords.is_due(now, Duration::ZERO));
+        passwords.users.load().remember([1, 1]);
+        passwords.refresh(later()).unwrap();
+        assert!(
+            passwords
+                .users
+                .load()
+                .verified
+                .read()
+                .unwrap()
+                .contains(&[1, 1])
+        );
+
+        std::fs::write(&path, format!("robert:{ARGON2}\n")).unwrap();
+        passwords.refresh(later()).unwrap();
+        assert!(opens(&passwords, "robert") && !opens(&passwords, "ann"));
+        assert!(passwords.users.load().verified.read().unwrap().is_empty());
+
+        std::fs::write(&path, "robert:plain\n").unwrap();
+        let why = passwords.refresh(later()).unwrap_err();
+        assert!(
+            why.contains("line 1") && why.contains("the old one stays"),
+            "{why}"
+        );
+        assert!(passwords.refresh(later()).is_ok(), "said once");
+        assert!(opens(&passwords, "robert"));
+
+        std::fs::remove_file(&path).unwrap();
+        assert!(
+            passwords
+                .refresh(later())
+                .unwrap_err()
+                .contains("cannot be read")
+        );
+        assert!(opens(&passwords, "robert"));
+
+        // Just written, it may be half of a file.
+        std::fs::write(&path, format!("ann:{ARGON2}\n")).unwrap();
+        let (Some(modified), ..) = state(&path) else {
+            panic!("it is there")
+        };
+        let since_epoch = modified + QUIET_PERIOD / 2;
+        passwords
+            .refresh(Now {
+                since_epoch,
+                ..later()
+            })
+            .unwrap();
+        assert!(opens(&passwords, "robert"));
+        passwords.refresh(later()).unwrap();
+        assert!(opens(&passwords, "ann"));
+    }
+}

@@ -1,0 +1,211 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use globset::{GlobSet, GlobSetBuilder};
+use session::Now;
+
+use super::Site;
+use super::config::{SiteConfig, SiteError};
+use super::open::is_hidden;
+use super::rules::{EVERYWHERE, add_glob, built};
+use super::survey::page_of;
+use crate::lookup::Encoding;
+use crate::password::Passwords;
+
+/// Rules by path that hold before anything is looked up: paths that are absent, and areas that ask
+/// for a password. Neither depends on what is on the disk, so their replies do not tell of it.
+#[derive(Debug)]
+pub(super) struct Access {
+    denied: PathGlobs,
+    protected: PathGlobs,
+    /// The area of each glob of `protected`, in the same order.
+    areas: Vec<Arc<Area>>,
+}
+
+/// A part of the site that asks for a password.
+#[derive(Debug)]
+pub(crate) struct Area {
+    /// `WWW-Authenticate` with its CRLF. RFC 7617 2
+    pub(crate) challenge: String,
+    pub(crate) passwords: Passwords,
+}
+
+/// Globs that are matched with every name of a path.
+#[derive(Debug)]
+struct PathGlobs(GlobSet);
+
+impl Access {
+    /// Compiles the rules and reads the password files.
+    ///
+    /// # Errors
+    /// The first rule or file that cannot be used, and why.
+    pub(super) fn new(config: &SiteConfig, now: Now) -> Result<Access, SiteError> {
+        let mut areas: Vec<Arc<Area>> = Vec::new();
+        let mut paths: Vec<&PathBuf> = Vec::new();
+        for (_, path) in &config.basic_auth {
+            let known = paths.iter().position(|known| *known == path);
+            let area = match known {
+                Some(at) => Arc::clone(&areas[at]),
+                None => Arc::new(Area::open(config, path, areas.len(), now)?),
+            };
+            paths.push(path);
+            areas.push(area);
+        }
+        let protected = config.basic_auth.iter().map(|(glob, _)| glob);
+        Ok(Access {
+            denied: PathGlobs::new(config.deny.iter())?,
+            protected: PathGlobs::new(protected)?,
+            areas,
+        })
+    }
+}
+
+impl Area {
+    fn open(config: &SiteConfig, path: &PathBuf, nth: usize, now: Now) -> Result<Area, SiteError> {
+        let wrong = |why| SiteError::PasswordFile {
+            path: path.clone(),
+            why,
+        };
+        let is_served = |file: PathBuf| {
+            let root = config.root.canonicalize().ok()?;
+            let name = file.strip_prefix(root).ok()?.to_str()?;
+            Some(!is_hidden(name, config.hidden))
+        };
+        if path.canonicalize().ok().and_then(is_served) == Some(true) {
+            let why = "it would be served; move it out of the directory";
+            return Err(wrong(why.to_owned()));
+        }
+        let passwords = Passwords::open(path, now).map_err(wrong)?;
+        // Browsers keep a password for each realm.
+        let number = nth + 1;
+        let challenge =
+            format!("WWW-Authenticate: Basic realm=\"Restricted {number}\", charset=\"UTF-8\"\r\n");
+        Ok(Area {
+            challenge,
+            passwords,
+        })
+    }
+}
+
+impl PathGlobs {
+    fn new<'a>(globs: impl Iterator<Item = &'a String>) -> Result<PathGlobs, SiteError> {
+        let mut set = GlobSetBuilder::new();
+        for glob in globs {
+            let is_for_all = matches!(glob.trim_start_matches('/'), "*" | "**" | "**/*");
+            add_glob(&mut set, if is_for_all { EVERYWHERE } else { glob })?;
+        }
+        built(set).map(PathGlobs)
+    }
+
+    /// The last glob that matches one of the names of a path (no slash first): those of
+    /// directories on the way with and without their slash, its own, and that of the original of a
+    /// compressed variant.
+    fn last(&self, path: &str) -> Option<usize> {
+        let mut last = None;
+        let mut see = |name: &str| last = last.max(self.0.matches(name).last().copied());
+        let bare = path.trim_matches('/');
+        let ends = bare.match_indices('/').map(|(at, _)| at);
+        for end in ends.chain([bare.len()]) {
+            see(&bare[..end]);
+            see(&format!("{}/", &bare[..end]));
+        }
+        for encoding in Encoding::ALL {
+            let original = bare.strip_suffix(encoding.suffix());
+            original.into_iter().for_each(&mut see);
+        }
+        last
+    }
+}
+
+impl Access {
+    /// The last rule for a path and for all that may answer for it, whatever is on the disk.
+    fn area(&self, path: &str, config: &SiteConfig) -> Option<&Area> {
+        let rules = &self.protected;
+        let page = config.clean_urls.then(|| page_of(path.trim_matches('/')));
+        let fallback = config.spa_fallback.as_deref();
+        let mut last = rules
+            .last(path)
+            .max(page.and_then(|page| rules.last(&page)));
+        for path in fallback.into_iter().chain([path]) {
+            let is_directory = path.is_empty() || path.ends_with('/');
+            last = last.max(rules.last(path));
+            for index in config.index.iter().filter(|_| is_directory) {
+                last = last.max(rules.last(&format!("{path}{index}")));
+            }
+        }
+        Some(&self.areas[last?])
+    }
+}
+
+impl Site {
+    /// True if a path (no slash first) is absent by a rule.
+    pub(super) fn denies(&self, path: &str) -> bool {
+        let access = self.access.as_ref();
+        access.is_some_and(|access| access.denied.last(path).is_some())
+    }
+
+    /// True if some area asks for a password.
+    #[inline]
+    pub(crate) fn has_areas(&self) -> bool {
+        self.access
+            .as_ref()
+            .is_some_and(|access| !access.areas.is_empty())
+    }
+
+    /// The area of a path, by its last rule that matches.
+    pub(crate) fn area(&self, path: &str) -> Option<&Area> {
+        let access = self
+            .access
+            .as_ref()
+            .filter(|access| !access.areas.is_empty())?;
+        let path = path.trim_start_matches('/');
+        access.area(path, &self.config)
+    }
+
+    /// Looks at the password files that are due, and reads those that have changed; blocks. True if
+    /// one was due.
+    pub(crate) fn refresh_passwords(&self, now: Now) -> bool {
+        let recheck_every = self.config.recheck_every;
+        let areas = self.access.iter().flat_map(|access| &access.areas);
+        let due = areas.filter(|area| area.passwords.is_due(now, recheck_every));
+        let looked = due.map(|area| area.passwords.refresh(now));
+        looked.fold(false, |_, refreshed| {
+            refreshed.err().into_iter().for_each(|why| self.warn(&why));
+            true
+        })
+    }
+
+    /// True if a password file is due to be looked at.
+    pub(crate) fn is_due_for_passwords(&self, area: &Area, now: Now) -> bool {
+        area.passwords.is_due(now, self.config.recheck_every)
+    }
+
+    /// An operator's header lines for a path: in an area, no shared cache may store the reply, also
+    /// if a rule says `public`. RFC 9111 3.5
+    pub(super) fn private(&self, path: &str, lines: String) -> String {
+        if self.area(path).is_none() {
+            return lines;
+        }
+        let is_cache_line = |line: &&str| line.to_ascii_lowercase().starts_with("cache-control:");
+        let value = lines.split_inclusive("\r\n").find(is_cache_line);
+        let value = value.map_or("", |line| line["cache-control:".len()..].trim());
+        let directives = value.split(',').map(str::trim);
+        let is_for_shared = |directive: &str| {
+            let name = directive.split('=').next().unwrap_or_default();
+            ["", "public", "s-maxage", "private"]
+                .iter()
+                .any(|shared| name.trim().eq_ignore_ascii_case(shared))
+        };
+        let kept: Vec<&str> = directives
+            .filter(|directive| !is_for_shared(directive))
+            .collect();
+        let others = lines
+            .split_inclusive("\r\n")
+            .filter(|line| !is_cache_line(line));
+        let mut private: String = others.collect();
+        private.push_str("Cache-Control: ");
+        private.push_str(&[&["private"], &kept[..]].concat().join(", "));
+        private.push_str("\r\n");
+        private
+    }
+}

@@ -1,0 +1,237 @@
+//! Paths that are denied, and areas that ask for a password.
+
+use super::*;
+
+const USERS: &str =
+    "a:$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4\n";
+
+fn denying(globs: &[&str], files: &[(&str, &str)], configure: impl Fn(&mut SiteConfig)) -> World {
+    World::with(files, |config| {
+        config.deny = globs.iter().map(|glob| glob.to_string()).collect();
+        configure(config);
+    })
+}
+
+#[test]
+fn denied_path_is_absent() {
+    let files = [
+        ("a.sql", ""),
+        ("a.sql.gz", ""),
+        ("d/b.sql", ""),
+        ("drafts/x/y.txt", ""),
+        ("drafts/index.html", ""),
+        ("node_modules/x.js", ""),
+        ("a.txt", "shown"),
+        ("d/index.html", "shown"),
+        ("drafts2/x", "shown"),
+    ];
+    let world = denying(&["*.sql", "/drafts/**", "node_modules"], &files, |_| ());
+    for path in [
+        "/a.sql",
+        "/a.sql.gz",
+        "/d/b.sql",
+        "/drafts",
+        "/drafts/",
+        "/drafts/x",
+        "/drafts/x/",
+        "/drafts/x/y.txt",
+        "/node_modules",
+        "/node_modules/",
+        "/node_modules/x.js",
+    ] {
+        assert!(matches!(world.ask(path, &[]), Found::NotFound), "{path}");
+    }
+    for path in ["/a.txt", "/d/", "/drafts2/x"] {
+        assert_eq!(world.text(path), "shown");
+    }
+}
+
+#[test]
+fn denied_file_answers_no_other_path() {
+    let files = [
+        ("page.html", ""),
+        ("d/index.html", ""),
+        ("index.html", "home"),
+        ("x.css", "css"),
+    ];
+    let world = denying(&["page.html", "/d/index.html"], &files, |config| {
+        config.clean_urls = true;
+        config.spa_fallback = Some("index.html".into());
+    });
+    for path in [
+        "/page",
+        "/page.html",
+        "/page/",
+        "/d/",
+        "/d/index.html",
+        "/nope",
+    ] {
+        assert_eq!(world.text(path), "home", "the fallback: {path}");
+    }
+    assert_eq!(world.text("/x.css"), "css");
+    let all = denying(&["*.html"], &files, |config| config.clean_urls = true);
+    assert!(matches!(all.ask("/", &[]), Found::NotFound));
+    assert_eq!(all.text("/x.css"), "css");
+}
+
+#[test]
+fn listing_leaves_out_what_is_denied() {
+    let files = [
+        ("d/a.sql", ""),
+        ("d/b.txt", ""),
+        ("d/drafts/x", ""),
+        ("d/.dot", ""),
+    ];
+    let world = denying(&["*.sql", "/d/drafts/**"], &files, |config| {
+        config.listing = true
+    });
+    let listing = world.text("/d/");
+    assert!(listing.contains("b.txt"));
+    for name in ["a.sql", "drafts", ".dot"] {
+        assert!(!listing.contains(name), "{name}");
+    }
+}
+
+/// The number of the area of each path; `-` if it is open.
+fn areas(globs: &[&str], configure: impl Fn(&mut SiteConfig), paths: &[&str]) -> String {
+    let passwords = TempDir::new().unwrap();
+    let basic_auth = globs.iter().enumerate().map(|(nth, glob)| {
+        let file = format!("{nth}");
+        write(&passwords, &file, USERS);
+        (glob.to_string(), passwords.path().join(file))
+    });
+    let basic_auth = basic_auth.collect();
+    let world = World::with(&[("index.html", ""), ("members.html", "")], |config| {
+        config.basic_auth = basic_auth;
+        configure(config);
+    });
+    let number = |path: &&str| match world.site.area(path) {
+        Some(area) => {
+            area.challenge["WWW-Authenticate: Basic realm=\"Restricted ".len()..][..1].to_owned()
+        }
+        None => "-".to_owned(),
+    };
+    paths.iter().map(number).collect()
+}
+
+#[test]
+fn area_covers_whatever_may_answer() {
+    let none = |_: &mut SiteConfig| ();
+    for glob in ["*", "**", "/**", "/*", "**/*"] {
+        assert_eq!(
+            areas(&[glob], none, &["/", "/a", "/a/b/", "?"])[..3],
+            *"111",
+            "{glob}"
+        );
+    }
+    assert_eq!(areas(&["**"], none, &["?"]), "1");
+    let private = [
+        "/private",
+        "/private/",
+        "/private/a/b",
+        "/privat",
+        "/x/private/",
+        "/",
+    ];
+    assert_eq!(areas(&["/private/**"], none, &private), "111---");
+    assert_eq!(areas(&["private"], none, &private), "111-1-");
+    let pdf = [
+        "/a.pdf",
+        "/x/a.pdf.gz",
+        "/a.pdf.br",
+        "/a.pdf.zst",
+        "/a.txt",
+        "/a.pdf/",
+    ];
+    assert_eq!(areas(&["*.pdf"], none, &pdf), "1111-1");
+    assert_eq!(
+        areas(&["/**", "/admin/**"], none, &["/a", "/admin/x", "/admin"]),
+        "122"
+    );
+    assert_eq!(
+        areas(&["/d/index.html"], none, &["/d/", "/d/index.html", "/"]),
+        "11-"
+    );
+
+    let members = ["/members", "/members.html", "/members/", "/other"];
+    let clean = |config: &mut SiteConfig| config.clean_urls = true;
+    assert_eq!(areas(&["/members.html"], clean, &members), "111-");
+    assert_eq!(areas(&["/members.html"], none, &members), "-1--");
+
+    let spa = |config: &mut SiteConfig| {
+        config.clean_urls = true;
+        config.spa_fallback = Some("index.html".into());
+    };
+    assert_eq!(areas(&["/index.html"], spa, &["/", "/route", "?"]), "111");
+}
+
+#[test]
+fn one_file_is_one_realm() {
+    let passwords = TempDir::new().unwrap();
+    write(&passwords, "users", USERS);
+    let file = passwords.path().join("users");
+    let world = World::with(&[], |config| {
+        config.basic_auth = ["/a/**", "/b/**"]
+            .map(|glob| (glob.into(), file.clone()))
+            .into();
+    });
+    let [a, b] = ["/a/", "/b/"].map(|path| world.site.area(path).unwrap());
+    assert!(std::ptr::eq(a, b));
+}
+
+#[test]
+fn private_replies_are_not_shared() {
+    let passwords = TempDir::new().unwrap();
+    write(&passwords, "users", USERS);
+    let world = World::with(&[], |config| {
+        config.basic_auth = vec![("/p/**".into(), passwords.path().join("users"))];
+    });
+    let private = |lines: &str| world.site.private("p/x", lines.to_owned());
+    for (value, expected) in [
+        ("public, max-age=9", "private, max-age=9"),
+        (
+            "max-age=9, S-MaxAge=99 , immutable",
+            "private, max-age=9, immutable",
+        ),
+        ("no-store", "private, no-store"),
+        ("Private", "private"),
+    ] {
+        let lines = format!("X: y\r\nCache-Control: {value}\r\n");
+        assert_eq!(
+            private(&lines),
+            format!("X: y\r\nCache-Control: {expected}\r\n")
+        );
+    }
+    assert_eq!(private("X: y\r\n"), "X: y\r\nCache-Control: private\r\n");
+    assert_eq!(world.site.private("x", "X: y\r\n".to_owned()), "X: y\r\n");
+}
+
+#[test]
+fn password_file_that_is_served_is_refused() {
+    let dir = TempDir::new().unwrap();
+    write(&dir, "users", USERS);
+    write(&dir, ".users", USERS);
+    let open = |file: &str, hidden| {
+        let config = SiteConfig {
+            root: dir.path().to_owned(),
+            basic_auth: vec![("**".into(), dir.path().join(file))],
+            hidden,
+            ..SiteConfig::default()
+        };
+        Site::open(config)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    };
+    assert!(
+        open("users", false)
+            .unwrap_err()
+            .contains("it would be served")
+    );
+    assert!(
+        open(".users", true)
+            .unwrap_err()
+            .contains("it would be served")
+    );
+    assert_eq!(open(".users", false), Ok(()));
+    assert!(open("none", false).unwrap_err().contains("cannot be read"));
+}

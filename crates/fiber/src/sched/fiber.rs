@@ -18,6 +18,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::fmt;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -316,6 +317,14 @@ impl FiberRef {
             Arc::from_raw(self.control_ptr().as_ptr())
         };
         Fiber { control }
+    }
+
+    /// Handle without a count of its own, for a caller that knows the fiber to stay meanwhile.
+    pub(crate) fn borrow_handle(self) -> ManuallyDrop<Fiber> {
+        // SAFETY: the pointer came from Arc::into_raw, and the count that this would give back is
+        // never given back.
+        let control = unsafe { Arc::from_raw(self.control_ptr().as_ptr()) };
+        ManuallyDrop::new(Fiber { control })
     }
 
     /// Gives the runtime's count back: the fiber is finished.

@@ -30,6 +30,17 @@ impl Fiber {
     }
 }
 
+impl FiberRef {
+    /// True if the fiber, which has frames, is pinned to the calling thread: it does not go on
+    /// before the caller gives the processor away.
+    pub(crate) fn waits_for_caller(self) -> bool {
+        let control = self.control();
+        // SAFETY: as in `make_ready`.
+        let home = unsafe { &*control.home.load(Ordering::Relaxed) };
+        !control.is_migratable() && processor::at(home, |_| {})
+    }
+}
+
 impl Cluster {
     /// Starts a fiber on whichever processor comes first.
     ///

@@ -277,8 +277,10 @@ impl RawSemaphore {
                     seen | WAITERS
                 }
             };
-            let seen = self.state.fetch_update(set, fetch, |seen| Some(next(seen)));
-            if seen.is_ok_and(may) {
+            // Set already, it stays so as long as the lock is held.
+            let is_first = self.state.load(fetch) & WAITERS == 0;
+            let update = || self.state.fetch_update(set, fetch, |seen| Some(next(seen)));
+            if is_first && update().is_ok_and(may) {
                 return false;
             }
             // SAFETY: the node is in the frame of `acquire_slow`, which goes on when the node is
@@ -312,12 +314,11 @@ impl RawSemaphore {
         self.add(granted - made_good).expect(TOO_MANY);
     }
 
-    /// With [`WAITERS`] set and the line's lock held.
-    fn add(&self, count: usize) -> Result<usize, usize> {
-        let set = Ordering::AcqRel;
-        let fetch = Ordering::Relaxed;
-        self.state
-            .fetch_update(set, fetch, |seen| more(seen, count))
+    /// With [`WAITERS`] set and the line's lock held: nothing else changes the state then.
+    fn add(&self, count: usize) -> Option<()> {
+        let sum = more(self.state.load(Ordering::Acquire), count)?;
+        self.state.store(sum, Ordering::Release);
+        Some(())
     }
 
     /// After a time-out. It may have been the one that the others stood behind.
@@ -341,39 +342,47 @@ impl RawSemaphore {
 
     #[cold]
     fn release_slow(&self, count: usize) {
-        let wakes = self
-            .line
-            .with(|line| self.add(count).map(|_| self.serve(line)));
+        let wakes = self.line.with(|line| {
+            if self.state.load(Ordering::Relaxed) & WAITERS != 0 {
+                return self.add(count).map(|()| self.serve(line));
+            }
+            // The last waiter has gone meanwhile.
+            let set = Ordering::Release;
+            let fetch = Ordering::Relaxed;
+            let added = self
+                .state
+                .fetch_update(set, fetch, |seen| more(seen, count));
+            added.ok().map(|_| Wakes::default())
+        });
         wakes.expect(TOO_MANY).wake();
     }
 
     /// Makes good what was taken back, and gives permits to those at the front, as far as they go.
-    /// With [`WAITERS`] set, unless there is nothing to do, and the line's lock held.
+    /// With the line's lock held.
     fn serve(&self, line: &mut Line) -> Wakes {
         let mut wakes = Wakes::default();
-        if line.taken_back > 0 {
-            let made_good = line
-                .taken_back
-                .min(self.state.load(Ordering::Acquire) / ONE);
-            line.taken_back -= made_good;
-            self.state.fetch_sub(made_good * ONE, Ordering::AcqRel);
+        let state = self.state.load(Ordering::Acquire);
+        if state & WAITERS == 0 {
+            return wakes;
         }
+        let made_good = line.taken_back.min(state / ONE);
+        line.taken_back -= made_good;
+        let mut free = state / ONE - made_good;
         while let Some(tag) = line.queue.front_tag() {
-            let free = self.state.load(Ordering::Acquire) / ONE;
             let not_come_for = if blocks_processor(tag) {
                 line.granted - line.taken_back
             } else {
                 0
             };
             if free + not_come_for < count(tag) {
-                return wakes;
+                break;
             }
             // The first may give up just now; then another stands there, which may want more.
             let Some(first) = line.queue.claim_front_if(tag) else {
                 continue;
             };
             let from_free = count(tag).min(free);
-            self.state.fetch_sub(from_free * ONE, Ordering::AcqRel);
+            free -= from_free;
             if blocks_processor(tag) {
                 line.taken_back += count(tag) - from_free;
                 wakes.push(first.grant(IS_OWNED));
@@ -382,9 +391,10 @@ impl RawSemaphore {
                 wakes.push(first.grant(IS_GRANTED));
             }
         }
-        if line.taken_back == 0 {
-            self.state.fetch_and(!WAITERS, Ordering::AcqRel);
-        }
+        let is_over = line.queue.is_empty() && line.taken_back == 0;
+        let waiters = if is_over { 0 } else { WAITERS };
+        // Last: without WAITERS, others change the state from here on.
+        self.state.store(free * ONE | waiters, Ordering::Release);
         wakes
     }
 }

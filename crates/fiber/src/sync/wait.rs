@@ -26,7 +26,7 @@ use std::ptr;
 use std::time::Instant;
 
 use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
-use parker::Who;
+use parker::{Waker, Who};
 
 const WAITING: usize = 0;
 const CLAIMED: usize = 1;
@@ -350,15 +350,17 @@ impl Claimed {
         let wait = unsafe { &*self.node().wait };
         // SAFETY: the claimer alone touches it.
         let who = wait.who.with_mut(|who| unsafe { (*who).take() });
+        // First: from the store on, a waiter on another thread may go on and be gone.
+        let waker = who.expect("a wait is granted once").into_waker();
         wait.state.store(DONE + code, Ordering::Release);
-        Wake(who.expect("a wait is granted once"))
+        Wake(waker)
     }
 }
 
-/// A wake-up to be made when the lock is free again.
+/// A wake-up to be made when the lock is free again, before the caller suspends.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Wake(Who);
+pub(crate) struct Wake(Waker);
 
 impl Wake {
     pub(crate) fn wake(self) {
@@ -383,29 +385,72 @@ impl Wakes {
     }
 
     pub(crate) fn wake(self) {
-        self.first.into_iter().chain(self.rest).for_each(Wake::wake);
+        if let Some(first) = self.first {
+            first.wake();
+        }
+        self.rest.into_iter().for_each(Wake::wake);
     }
 }
 
 /// Parking of fibers and threads.
 #[cfg(not(loom))]
 mod parker {
+    use std::thread::Thread;
     use std::time::{Duration, Instant};
 
     use super::{Caller, Limit};
     use crate::base::thread_wait;
     use crate::io::{cancel, op};
-    pub(super) use crate::sched::unparker::Unparker as Who;
+    use crate::sched::fiber::FiberRef;
+    use crate::sched::unparker::Unparker;
     use crate::sched::{block, processor};
 
+    /// Waiter, in its own frame. A fiber stays as long as that frame: no count is taken.
+    #[derive(Debug)]
+    pub(super) enum Who {
+        Fiber(FiberRef),
+        Thread(Thread),
+    }
+
+    impl Who {
+        pub(super) fn into_waker(self) -> Waker {
+            match self {
+                Who::Fiber(fiber) if fiber.waits_for_caller() => Waker::OfHere(fiber),
+                Who::Fiber(fiber) => Waker::Held(Unparker::Fiber(fiber.handle())),
+                Who::Thread(thread) => Waker::Held(Unparker::Thread(thread)),
+            }
+        }
+    }
+
+    /// Handle to a granted waiter, which may have gone on.
+    #[derive(Debug)]
+    pub(super) enum Waker {
+        /// Pinned to the calling thread: it cannot go on before the caller suspends.
+        OfHere(FiberRef),
+        Held(Unparker),
+    }
+
+    impl Waker {
+        #[inline]
+        pub(super) fn unpark(&self) {
+            match self {
+                Waker::OfHere(fiber) => fiber.borrow_handle().unpark(),
+                Waker::Held(unparker) => unparker.unpark(),
+            }
+        }
+    }
+
     pub(super) fn current() -> (Who, Caller) {
-        let who = Who::current();
-        let caller = match who {
-            Who::Fiber(_) => Caller::Fiber,
-            Who::Thread(_) if processor::is_here() => Caller::BlocksProcessor,
-            Who::Thread(_) => Caller::Thread,
-        };
-        (who, caller)
+        match processor::with_current(|_, fiber| fiber) {
+            Some(fiber) => (Who::Fiber(fiber), Caller::Fiber),
+            None if processor::is_here() => (this_thread(), Caller::BlocksProcessor),
+            None => (this_thread(), Caller::Thread),
+        }
+    }
+
+    #[cold]
+    fn this_thread() -> Who {
+        Who::Thread(std::thread::current())
     }
 
     /// Waits for the wake-up, or less; says whether the wait has ended.
@@ -466,7 +511,13 @@ pub(super) mod parker {
     #[derive(Debug)]
     pub(super) struct Who(loom::thread::Thread);
 
+    pub(super) type Waker = Who;
+
     impl Who {
+        pub(super) fn into_waker(self) -> Waker {
+            self
+        }
+
         pub(super) fn unpark(&self) {
             self.0.unpark();
         }

@@ -53,6 +53,7 @@
 //! Both, and every primitive, are checked over all interleavings (`models`).
 
 mod barrier;
+mod blocks;
 mod channel;
 mod condvar;
 mod endpoints;

@@ -4,21 +4,28 @@
 //! ```text
 //!   senders ──▶ [ m m m m m . . ] ──▶ receivers        capacity 0: from hand to hand, no room between
 //!   waiting       messages            waiting
+//!
+//!   lock of the senders │ lock of the receivers        what waits, what has closed: under both
 //! ```
 //!
-//! INVARIANTS, under the lock: while a receiver waits there is no message; while a sender waits
+//! Each side has a lock and a cache line of its own. As long as nothing waits, a send takes one
+//! lock and a receive the other, and each side looks at the other's count only when, by its copy of
+//! it, there is no room or no message: two processors then exchange lines once for many messages.
+//! All else takes both locks, that of the senders first.
+//!
+//! INVARIANTS, under both locks: while a receiver waits there is no message; while a sender waits
 //! there is no room. So a message goes straight to a waiting receiver, and room that is made goes
 //! straight to a waiting sender, whose message takes its place at the end: order is kept, and none
 //! overtakes.
 //!
-//! No code of the user's (the destructor of a message) runs under the lock.
+//! No code of the user's (the destructor of a message) runs under a lock.
 
-use std::collections::VecDeque;
 use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 
+use super::blocks::{Block, Place};
 use super::short::Short;
 use super::wait::{Claimed, Limit, Node, Queue, Wait, Wake};
-use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
+use crate::base::atomic::{AtomicPtr, AtomicUsize, Ordering, UnsafeCell};
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
 
@@ -31,27 +38,62 @@ pub(super) fn code(tag: usize, outcome: usize) -> usize {
     tag << 1 | outcome
 }
 
-/// At once so much room is made; the rest grows.
-const ROOM_FIRST: usize = 32;
+/// Flags of a channel.
+const SENDERS_WAIT: usize = 1;
+const RECEIVERS_WAIT: usize = 2;
+/// All senders are gone.
+const NO_SENDERS: usize = 4;
+/// All receivers are gone.
+const NO_RECEIVERS: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Channel<T> {
-    state: Short<State<T>>,
+    /// Changed under both locks only, so that either is enough to read them.
+    flags: AtomicUsize,
     /// `None`: as many as the memory holds, which the user has asked for by name.
     capacity: Option<usize>,
     sender_count: AtomicUsize,
     receiver_count: AtomicUsize,
+    sending: SendingSide<T>,
+    receiving: ReceivingSide<T>,
+}
+
+/// In cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct SendingSide<T> {
+    /// Messages sent so far, for receivers.
+    sent: AtomicUsize,
+    own: Short<Sending<T>>,
 }
 
 #[derive(Debug)]
-struct State<T> {
-    messages: VecDeque<T>,
-    senders: Queue,
-    receivers: Queue,
-    /// All senders are gone.
-    no_senders: bool,
-    /// All receivers are gone.
-    no_receivers: bool,
+struct Sending<T> {
+    place: Place<T>,
+    sent: usize,
+    /// What `received` was when there seemed to be no room.
+    received_seen: usize,
+    waiting: Queue,
+}
+
+/// In cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct ReceivingSide<T> {
+    /// Messages received so far, for senders.
+    received: AtomicUsize,
+    /// Block that is being read, for senders.
+    block: AtomicPtr<Block<T>>,
+    own: Short<Receiving<T>>,
+}
+
+#[derive(Debug)]
+struct Receiving<T> {
+    place: Place<T>,
+    received: usize,
+    /// What `sent` was when there seemed to be no message.
+    sent_seen: usize,
+    waiting: Queue,
 }
 
 /// A message on its way, in the frame of the one that waits: touched by the waiter while it stands
@@ -119,43 +161,110 @@ enum Nothing {
     Closed,
 }
 
-impl<T> State<T> {
-    /// Passes the message on, if it can be at once. It stays in the option if not.
+impl<T> SendingSide<T> {
+    /// With the lock held.
     #[inline]
-    fn send(
-        &mut self,
-        capacity: Option<usize>,
-        message: &mut Option<T>,
-    ) -> Result<Option<Wake>, Refused> {
-        if self.no_receivers {
+    fn has_room(&self, own: &mut Sending<T>, channel: &Channel<T>) -> bool {
+        let Some(capacity) = channel.capacity else {
+            return true;
+        };
+        if own.sent.wrapping_sub(own.received_seen) < capacity {
+            return true;
+        }
+        own.received_seen = channel.receiving.received.load(Ordering::Acquire);
+        own.sent.wrapping_sub(own.received_seen) < capacity
+    }
+
+    /// With the lock held, if there is room.
+    #[inline]
+    fn push(&self, own: &mut Sending<T>, message: T, channel: &Channel<T>) {
+        let reading = || channel.receiving.block.load(Ordering::Acquire);
+        // SAFETY: the lock is held. The reader publishes a block when it enters it.
+        unsafe { own.place.write(message, reading) };
+        own.sent = own.sent.wrapping_add(1);
+        self.sent.store(own.sent, Ordering::Release);
+    }
+}
+
+impl<T> ReceivingSide<T> {
+    /// With the lock held.
+    #[inline]
+    fn pop(&self, own: &mut Receiving<T>, sending: &SendingSide<T>) -> Option<T> {
+        if own.received == own.sent_seen {
+            own.sent_seen = sending.sent.load(Ordering::Acquire);
+            if own.received == own.sent_seen {
+                return None;
+            }
+        }
+        let block = own.place.block();
+        // SAFETY: the lock is held, and so many were sent.
+        let message = unsafe { own.place.read() };
+        if own.place.block() != block {
+            self.block.store(own.place.block(), Ordering::Release);
+        }
+        own.received = own.received.wrapping_add(1);
+        self.received.store(own.received, Ordering::Release);
+        Some(message)
+    }
+}
+
+/// A channel with both locks held.
+struct Both<'a, T> {
+    channel: &'a Channel<T>,
+    sending: &'a mut Sending<T>,
+    receiving: &'a mut Receiving<T>,
+    flags: usize,
+}
+
+impl<T> Both<'_, T> {
+    fn has_room(&mut self) -> bool {
+        self.channel.sending.has_room(self.sending, self.channel)
+    }
+
+    fn push(&mut self, message: T) {
+        self.channel
+            .sending
+            .push(self.sending, message, self.channel);
+    }
+
+    fn has_message(&self) -> bool {
+        self.sending.sent != self.receiving.received
+    }
+
+    /// Passes the message on, if it can be at once. It stays in the option if not.
+    fn send(&mut self, message: &mut Option<T>) -> Result<Option<Wake>, Refused> {
+        if self.flags & NO_RECEIVERS != 0 {
             return Err(Refused::Closed);
         }
-        if let Some(receiver) = self.receivers.claim_front() {
+        if let Some(receiver) = self.receiving.waiting.claim_front() {
             // SAFETY: a receiver's slot is of this type, and claimed it is ours until the grant.
             unsafe { receiver.message_slot().with(|slot| *slot = message.take()) };
             let code = code(receiver.tag(), PASSED);
             return Ok(Some(receiver.grant(code)));
         }
-        if capacity.is_some_and(|capacity| self.messages.len() >= capacity) {
+        if !self.has_room() {
             return Err(Refused::Full);
         }
-        self.messages.extend(message.take());
+        message
+            .take()
+            .into_iter()
+            .for_each(|message| self.push(message));
         Ok(None)
     }
 
-    #[inline]
     fn receive(&mut self) -> Result<(T, Option<Wake>), Nothing> {
-        let first = self.messages.pop_front();
+        let channel = self.channel;
+        let first = channel.receiving.pop(self.receiving, &channel.sending);
         let Some((sender, wake)) = self.take_from_sender() else {
             return match first {
                 Some(message) => Ok((message, None)),
-                None if self.no_senders => Err(Nothing::Closed),
+                None if self.flags & NO_SENDERS != 0 => Err(Nothing::Closed),
                 None => Err(Nothing::Empty),
             };
         };
         match first {
             Some(message) => {
-                self.messages.push_back(sender);
+                self.push(sender);
                 Ok((message, Some(wake)))
             }
             None => Ok((sender, Some(wake))),
@@ -163,9 +272,8 @@ impl<T> State<T> {
     }
 
     /// The message of the first sender that waits.
-    #[inline]
     fn take_from_sender(&mut self) -> Option<(T, Wake)> {
-        let sender = self.senders.claim_front()?;
+        let sender = self.sending.waiting.claim_front()?;
         // SAFETY: a sender's slot is of this type, and claimed it is ours until the grant.
         let message = unsafe { sender.message_slot::<T>().take() };
         let code = code(sender.tag(), PASSED);
@@ -176,45 +284,118 @@ impl<T> State<T> {
 
 impl<T> Channel<T> {
     pub(super) fn new(capacity: Option<usize>) -> Channel<T> {
-        let room = capacity.map_or(0, |capacity| capacity.min(ROOM_FIRST));
-        let state = State {
-            messages: VecDeque::with_capacity(room),
-            senders: Queue::new(),
-            receivers: Queue::new(),
-            no_senders: false,
-            no_receivers: false,
-        };
+        let (writer, reader) = Place::pair(capacity);
         Channel {
-            state: Short::new(state),
+            flags: AtomicUsize::new(0),
             capacity,
             sender_count: AtomicUsize::new(1),
             receiver_count: AtomicUsize::new(1),
+            receiving: ReceivingSide {
+                received: AtomicUsize::new(0),
+                block: AtomicPtr::new(reader.block()),
+                own: Short::new(Receiving {
+                    place: reader,
+                    received: 0,
+                    sent_seen: 0,
+                    waiting: Queue::new(),
+                }),
+            },
+            sending: SendingSide {
+                sent: AtomicUsize::new(0),
+                own: Short::new(Sending {
+                    place: writer,
+                    sent: 0,
+                    received_seen: 0,
+                    waiting: Queue::new(),
+                }),
+            },
         }
     }
 
+    fn with_both<R>(&self, f: impl FnOnce(&mut Both<'_, T>) -> R) -> R {
+        self.sending.own.with(|sending| {
+            self.receiving.own.with(|receiving| {
+                let flags = self.flags.load(Ordering::Relaxed);
+                let mut both = Both {
+                    channel: self,
+                    sending,
+                    receiving,
+                    flags,
+                };
+                let result = f(&mut both);
+                let mut now = both.flags & (NO_SENDERS | NO_RECEIVERS);
+                now |= usize::from(!both.sending.waiting.is_empty()) * SENDERS_WAIT;
+                now |= usize::from(!both.receiving.waiting.is_empty()) * RECEIVERS_WAIT;
+                if now != flags {
+                    self.flags.store(now, Ordering::Relaxed);
+                }
+                result
+            })
+        })
+    }
+
     pub(super) fn len(&self) -> usize {
-        self.state.with(|state| state.messages.len())
+        self.with_both(|both| both.sending.sent.wrapping_sub(both.receiving.received))
     }
 
     pub(super) fn capacity(&self) -> Option<usize> {
         self.capacity
     }
 
+    /// Sends if nothing waits; the message stays in the option if it could not be sent. `None`: by
+    /// this side alone it cannot be said.
+    #[inline]
+    fn send_fast(&self, message: &mut Option<T>) -> Option<Result<(), Refused>> {
+        let sending = &self.sending;
+        sending.own.with(|own| {
+            if self.flags.load(Ordering::Relaxed) != 0 {
+                return None;
+            }
+            if !sending.has_room(own, self) {
+                return Some(Err(Refused::Full));
+            }
+            sending.push(own, message.take()?, self);
+            Some(Ok(()))
+        })
+    }
+
+    /// Same as [`send_fast`](Channel::send_fast), for a receiver.
+    #[inline]
+    fn receive_fast(&self) -> Option<Result<T, Nothing>> {
+        let receiving = &self.receiving;
+        receiving.own.with(|own| {
+            let flags = self.flags.load(Ordering::Relaxed);
+            if flags & !NO_SENDERS != 0 {
+                return None;
+            }
+            match receiving.pop(own, &self.sending) {
+                Some(message) => Some(Ok(message)),
+                None if flags == 0 => Some(Err(Nothing::Empty)),
+                None => Some(Err(Nothing::Closed)),
+            }
+        })
+    }
+
     #[inline]
     pub(super) fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut message = Some(message);
-        let sent = self
-            .state
-            .with(|state| state.send(self.capacity, &mut message));
+        let sent = match self.send_fast(&mut message) {
+            Some(sent) => sent,
+            None => self.send_under_both(&mut message),
+        };
         match (sent, message) {
-            (Ok(wake), _) => {
-                wake.into_iter().for_each(Wake::wake);
-                Ok(())
-            }
+            (Ok(()), _) => Ok(()),
             (Err(Refused::Full), Some(message)) => Err(TrySendError::Full(message)),
             (Err(_), Some(message)) => Err(TrySendError::Disconnected(message)),
             (Err(_), None) => unreachable!("a refused message stays"),
         }
+    }
+
+    #[cold]
+    fn send_under_both(&self, message: &mut Option<T>) -> Result<(), Refused> {
+        let wake = self.with_both(|both| both.send(message))?;
+        wake.into_iter().for_each(Wake::wake);
+        Ok(())
     }
 
     /// Sends, or waits until it can. `Full` when the wait has ended.
@@ -251,16 +432,16 @@ impl<T> Channel<T> {
     /// Puts a sender into the line, unless its message can go (or never will): then what came of
     /// it.
     fn enlist_sender(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
-        let (outcome, wake) = self.state.with(|state| {
+        let (outcome, wake) = self.with_both(|both| {
             // SAFETY: the sender is in no line, so nothing else looks at its slot.
-            let sent = unsafe { slot.with(|message| state.send(self.capacity, message)) };
+            let sent = unsafe { slot.with(|message| both.send(message)) };
             match sent {
                 Ok(wake) => (Some(PASSED), wake),
                 Err(Refused::Closed) => (Some(CLOSED), None),
                 Err(Refused::Full) => {
                     // SAFETY: the caller's frame goes on when the node is claimed, and so out of
                     // the queue, or after it has removed it.
-                    unsafe { state.senders.push_back(node) };
+                    unsafe { both.sending.waiting.push_back(node) };
                     (None, None)
                 }
             }
@@ -270,19 +451,26 @@ impl<T> Channel<T> {
     }
 
     pub(super) fn delist_sender(&self, node: &Node) {
-        self.state.with(|state| state.senders.remove(node));
+        self.with_both(|both| both.sending.waiting.remove(node));
     }
 
     #[inline]
     pub(super) fn try_receive(&self) -> Result<T, TryRecvError> {
-        match self.state.with(State::receive) {
-            Ok((message, wake)) => {
-                wake.into_iter().for_each(Wake::wake);
-                Ok(message)
-            }
-            Err(Nothing::Empty) => Err(TryRecvError::Empty),
-            Err(Nothing::Closed) => Err(TryRecvError::Disconnected),
-        }
+        let received = match self.receive_fast() {
+            Some(received) => received,
+            None => self.receive_under_both(),
+        };
+        received.map_err(|nothing| match nothing {
+            Nothing::Empty => TryRecvError::Empty,
+            Nothing::Closed => TryRecvError::Disconnected,
+        })
+    }
+
+    #[cold]
+    fn receive_under_both(&self) -> Result<T, Nothing> {
+        let (message, wake) = self.with_both(|both| both.receive())?;
+        wake.into_iter().for_each(Wake::wake);
+        Ok(message)
     }
 
     /// Receives, or waits until it can. `Timeout` when the wait has ended.
@@ -319,7 +507,7 @@ impl<T> Channel<T> {
 
     /// Same as [`enlist_sender`](Channel::enlist_sender), for a receiver.
     fn enlist_receiver(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
-        let (outcome, wake) = self.state.with(|state| match state.receive() {
+        let (outcome, wake) = self.with_both(|both| match both.receive() {
             Ok((message, wake)) => {
                 // SAFETY: the receiver is in no line, so nothing else looks at its slot.
                 unsafe { slot.put(message) };
@@ -328,7 +516,7 @@ impl<T> Channel<T> {
             Err(Nothing::Closed) => (Some(CLOSED), None),
             Err(Nothing::Empty) => {
                 // SAFETY: as in `enlist_sender`.
-                unsafe { state.receivers.push_back(node) };
+                unsafe { both.receiving.waiting.push_back(node) };
                 (None, None)
             }
         });
@@ -337,21 +525,19 @@ impl<T> Channel<T> {
     }
 
     pub(super) fn delist_receiver(&self, node: &Node) {
-        self.state.with(|state| state.receivers.remove(node));
+        self.with_both(|both| both.receiving.waiting.remove(node));
     }
 
     /// For `select!`: puts an arm into the line of senders, or says (`false`) that it could go at
     /// once.
     pub(super) fn enlist_sending_arm(&self, node: &Node, wait: &Wait) -> bool {
-        self.state.with(|state| {
-            let room = self
-                .capacity
-                .is_none_or(|capacity| state.messages.len() < capacity);
-            if state.no_receivers || room || state.receivers.has_other(wait) {
+        self.with_both(|both| {
+            let is_closed = both.flags & NO_RECEIVERS != 0;
+            if is_closed || both.has_room() || both.receiving.waiting.has_other(wait) {
                 return false;
             }
             // SAFETY: a select takes its arms out of the lines before it returns.
-            unsafe { state.senders.push_back(node) };
+            unsafe { both.sending.waiting.push_back(node) };
             true
         })
     }
@@ -359,12 +545,13 @@ impl<T> Channel<T> {
     /// For `select!`: puts an arm into the line of receivers, or says (`false`) that it could go at
     /// once.
     pub(super) fn enlist_receiving_arm(&self, node: &Node, wait: &Wait) -> bool {
-        self.state.with(|state| {
-            if state.no_senders || !state.messages.is_empty() || state.senders.has_other(wait) {
+        self.with_both(|both| {
+            let is_closed = both.flags & NO_SENDERS != 0;
+            if is_closed || both.has_message() || both.sending.waiting.has_other(wait) {
                 return false;
             }
             // SAFETY: as above.
-            unsafe { state.receivers.push_back(node) };
+            unsafe { both.receiving.waiting.push_back(node) };
             true
         })
     }
@@ -382,9 +569,9 @@ impl<T> Channel<T> {
         if self.sender_count.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        let wakes = self.state.with(|state| {
-            state.no_senders = true;
-            state.receivers.grant_all(|tag| code(tag, CLOSED))
+        let wakes = self.with_both(|both| {
+            both.flags |= NO_SENDERS;
+            both.receiving.waiting.grant_all(|tag| code(tag, CLOSED))
         });
         wakes.wake();
     }
@@ -394,18 +581,31 @@ impl<T> Channel<T> {
         if self.receiver_count.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        let (wakes, messages) = self.state.with(|state| {
-            state.no_receivers = true;
-            let messages = std::mem::take(&mut state.messages);
-            (state.senders.grant_all(|tag| code(tag, CLOSED)), messages)
+        let wakes = self.with_both(|both| {
+            both.flags |= NO_RECEIVERS;
+            both.sending.waiting.grant_all(|tag| code(tag, CLOSED))
         });
         wakes.wake();
-        drop(messages);
+        self.drop_messages();
+    }
+
+    fn drop_messages(&self) {
+        let receiving = &self.receiving;
+        let pop = || receiving.own.with(|own| receiving.pop(own, &self.sending));
+        std::iter::from_fn(pop).for_each(drop);
     }
 
     fn reason(&self) -> WaitReason {
         let address = std::ptr::from_ref(self).addr();
         WaitReason::Channel { address }
+    }
+}
+
+impl<T> Drop for Channel<T> {
+    fn drop(&mut self) {
+        self.drop_messages();
+        // SAFETY: both ends are gone.
+        self.sending.own.with(|own| unsafe { own.place.free() });
     }
 }
 

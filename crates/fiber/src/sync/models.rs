@@ -358,10 +358,12 @@ fn passes_in_order(capacity: Option<usize>) {
         let sender = thread::spawn(move || {
             sender.send(1, None).unwrap();
             sender.send(2, None).unwrap();
+            sender.send(3, None).unwrap();
             sender.drop_sender();
         });
         assert_eq!(channel.receive(None), Ok(1));
         assert_eq!(channel.receive(None), Ok(2));
+        assert_eq!(channel.receive(None), Ok(3));
         assert_eq!(channel.receive(None), Err(RecvTimeoutError::Disconnected));
         sender.join().unwrap();
     });
@@ -370,6 +372,12 @@ fn passes_in_order(capacity: Option<usize>) {
 #[test]
 fn a_channel_with_room_passes_in_order() {
     passes_in_order(Some(1));
+}
+
+/// Two blocks of one message each, both used again.
+#[test]
+fn two_blocks_keep_order() {
+    passes_in_order(Some(2));
 }
 
 #[test]
@@ -405,6 +413,23 @@ fn receiver_drop_ends_waiting_send() {
         let sender = thread::spawn(move || sender.send(7, None));
         channel.drop_receiver();
         assert_eq!(sender.join().unwrap(), Err(TrySendError::Disconnected(7)));
+    });
+}
+
+/// A message, a receiver that goes and one that stays: the message is not left behind.
+#[test]
+fn receiver_gives_up_beside_another() {
+    check(2, || {
+        let channel = Arc::new(Channel::new(Some(1)));
+        let impatient = Arc::clone(&channel);
+        let impatient = thread::spawn(move || impatient.receive(Some(Instant::now())).is_ok());
+        let sender = Arc::clone(&channel);
+        let sender = thread::spawn(move || sender.send(1, None).unwrap());
+        if !impatient.join().unwrap() {
+            assert_eq!(channel.receive(None), Ok(1));
+        }
+        sender.join().unwrap();
+        assert_eq!(channel.len(), 0);
     });
 }
 

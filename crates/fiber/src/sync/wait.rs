@@ -505,11 +505,15 @@ mod parker {
 pub(super) mod parker {
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
+    use std::sync::Arc;
+
+    use loom::sync::Notify;
 
     use super::{Caller, Limit};
 
-    #[derive(Debug)]
-    pub(super) struct Who(loom::thread::Thread);
+    /// Not loom's `unpark`, which lets a thread go on that is blocked by something else meanwhile.
+    #[derive(Clone, Debug)]
+    pub(super) struct Who(Arc<Notify>);
 
     pub(super) type Waker = Who;
 
@@ -519,7 +523,7 @@ pub(super) mod parker {
         }
 
         pub(super) fn unpark(&self) {
-            self.0.unpark();
+            self.0.notify();
         }
     }
 
@@ -535,6 +539,7 @@ pub(super) mod parker {
     }
 
     loom::thread_local! {
+        static THIS_THREAD: Who = Who(Arc::new(Notify::new()));
         static PROCESSOR: RefCell<Option<Processor>> = RefCell::new(None);
         static SUSPENDS: Cell<bool> = Cell::new(true);
     }
@@ -574,7 +579,7 @@ pub(super) mod parker {
             Some(_) if SUSPENDS.with(Cell::get) => Caller::Fiber,
             Some(_) => Caller::BlocksProcessor,
         };
-        (Who(loom::thread::current()), caller)
+        (THIS_THREAD.with(Who::clone), caller)
     }
 
     pub(super) fn park(caller: Caller, limit: Limit) -> bool {
@@ -583,7 +588,7 @@ pub(super) mod parker {
         }
         let processor = here().filter(|_| caller == Caller::Fiber);
         processor.iter().for_each(|processor| processor.give());
-        loom::thread::park();
+        THIS_THREAD.with(Who::clone).0.wait();
         processor.iter().for_each(|processor| processor.take());
         false
     }

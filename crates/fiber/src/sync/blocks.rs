@@ -1,0 +1,182 @@
+//! Memory of the messages in a [channel](super::channel): a circle of blocks. Senders write in one
+//! place, receivers read in another, each under a lock of its own; the memory grows by a block when
+//! the writer would come round to the block that is read, and stays.
+//!
+//! ```text
+//!        ┌──▶ [ . . m m ] ──▶ [ m m m m ] ──▶ [ m . . . ] ──▶ [ . . . . ] ──┐
+//!        │        ▲ reader                        ▲ writer       free       │
+//!        └──────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The writer publishes how many it has written, and the reader reads no further; the reader
+//! publishes the block that it is in, and the writer enters no other that has messages.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use crate::base::atomic::UnsafeCell;
+
+/// Messages of one block, if the channel may hold so many. In the models few, so that blocks change.
+const BLOCK_LEN: usize = if cfg!(loom) { 1 } else { 32 };
+
+#[derive(Debug)]
+pub(super) struct Block<T> {
+    /// Changed by the writer, while it is in this block.
+    next: UnsafeCell<*mut Block<T>>,
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+}
+
+/// Place of the writer, or of the reader.
+#[derive(Debug)]
+pub(super) struct Place<T> {
+    block: *mut Block<T>,
+    /// Slot of the next message; that behind the last if it is in the next block.
+    at: usize,
+}
+
+// SAFETY: it gives access to messages, and is used under a lock.
+unsafe impl<T: Send> Send for Place<T> {}
+
+impl<T> Block<T> {
+    fn allocate(len: usize) -> *mut Block<T> {
+        let slot = |_| UnsafeCell::new(MaybeUninit::uninit());
+        let block = Box::new(Block {
+            next: UnsafeCell::new(ptr::null_mut()),
+            slots: (0..len).map(slot).collect(),
+        });
+        Box::into_raw(block)
+    }
+}
+
+impl<T> Place<T> {
+    /// Places of the writer and the reader of an empty circle.
+    pub(super) fn pair(capacity: Option<usize>) -> (Place<T>, Place<T>) {
+        let len = capacity.map_or(BLOCK_LEN, |capacity| capacity.min(BLOCK_LEN));
+        let block = Block::allocate(len);
+        // SAFETY: just made.
+        unsafe { &*block }
+            .next
+            .with_mut(|next| unsafe { *next = block });
+        (Place { block, at: 0 }, Place { block, at: 0 })
+    }
+
+    pub(super) fn block(&self) -> *mut Block<T> {
+        self.block
+    }
+
+    fn here(&self) -> &Block<T> {
+        // SAFETY: blocks stay until `free`.
+        unsafe { &*self.block }
+    }
+
+    fn next(&self) -> *mut Block<T> {
+        // SAFETY: for the writer, which alone changes it; for the reader, the writer has left this
+        // block.
+        self.here().next.with(|next| unsafe { *next })
+    }
+
+    /// Writes the next message. `reading` is the block that the reader was in.
+    ///
+    /// # Safety
+    /// This is the writer, and nothing else uses it. The reader has left the blocks before
+    /// `reading`, and that happened before this call.
+    #[inline]
+    pub(super) unsafe fn write(&mut self, message: T, reading: impl FnOnce() -> *mut Block<T>) {
+        if self.at == self.here().slots.len() {
+            self.enter_next(reading());
+        }
+        // SAFETY: the slot is free: the reader is in another block, or before it in this one.
+        let write = |slot: *mut MaybeUninit<T>| unsafe { (*slot).write(message) };
+        self.here().slots[self.at].with_mut(|slot| {
+            write(slot);
+        });
+        self.at += 1;
+    }
+
+    #[cold]
+    fn enter_next(&mut self, reading: *mut Block<T>) {
+        let mut next = self.next();
+        if next == reading {
+            let new = Block::allocate(self.here().slots.len());
+            // SAFETY: just made, and `next` of this block is the writer's while it is here.
+            unsafe {
+                (*new).next.with_mut(|after| *after = next);
+                self.here().next.with_mut(|after| *after = new);
+            }
+            next = new;
+        }
+        self.block = next;
+        self.at = 0;
+    }
+
+    /// Reads the next message.
+    ///
+    /// # Safety
+    /// This is the reader, and nothing else uses it. There is a message, which was written before
+    /// this call.
+    #[inline]
+    pub(super) unsafe fn read(&mut self) -> T {
+        if self.at == self.here().slots.len() {
+            self.block = self.next();
+            self.at = 0;
+        }
+        // SAFETY: the caller's promise; no message is read twice.
+        let read = |slot: *mut MaybeUninit<T>| unsafe { (*slot).assume_init_read() };
+        let message = self.here().slots[self.at].with_mut(read);
+        self.at += 1;
+        message
+    }
+
+    /// Frees all blocks. Messages in them are not dropped.
+    ///
+    /// # Safety
+    /// Nothing uses the circle any more.
+    pub(super) unsafe fn free(&mut self) {
+        let mut block = self.block;
+        loop {
+            // SAFETY: each block of the circle is freed once.
+            let freed = unsafe { Box::from_raw(block) };
+            // SAFETY: nothing else uses it.
+            block = freed.next.with(|next| unsafe { *next });
+            if block == self.block {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn blocks<T>(place: &Place<T>) -> usize {
+        let mut count = 1;
+        let mut block = place.next();
+        while block != place.block {
+            count += 1;
+            // SAFETY: the circle is there, and nothing else uses it.
+            block = unsafe { &*block }.next.with(|next| unsafe { *next });
+        }
+        count
+    }
+
+    #[test]
+    fn circle_grows_and_is_reused() {
+        let (mut writer, mut reader) = Place::pair(Some(100));
+        for round in 0..50 {
+            for n in 0..100 {
+                let reading = reader.block();
+                // SAFETY: one thread is both, and 100 are between the two at most.
+                unsafe { writer.write(round * 100 + n, || reading) };
+            }
+            for n in 0..100 {
+                // SAFETY: as above.
+                assert_eq!(unsafe { reader.read() }, round * 100 + n);
+            }
+        }
+        let most = 100 / BLOCK_LEN + 2;
+        assert!(blocks(&writer) <= most, "{} blocks", blocks(&writer));
+        // SAFETY: nothing uses it any more, and all was read.
+        unsafe { writer.free() };
+    }
+}

@@ -63,7 +63,13 @@ impl Handle {
 
     /// Replies by status, bytes, and refused requests by reason, since the start.
     pub fn counters(&self) -> impl Iterator<Item = Metric> + '_ {
-        self.counters.samples().chain(self.turns.samples())
+        let passwords = self.turns.results().map(|(labels, value)| Metric {
+            name: "weft_http_passwords_verified_total",
+            help: "Passwords of basic authentication that were verified, by result.",
+            labels,
+            value,
+        });
+        self.counters.samples().chain(passwords)
     }
 
     /// Held for the length of one call only: what it guards lives on until then. No lock, and no

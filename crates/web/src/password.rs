@@ -11,8 +11,8 @@
 //!                     a turn ─▶ bcrypt, SHA-crypt or argon2 ─▶ admitted, remembered; or 401
 //! ```
 //!
-//! A verification costs some 100 ms on purpose. So few run at a time, and few wait: a flood of wrong
-//! passwords takes half of the processors at most, and a quarter of the threads for jobs.
+//! A verification costs some 100 ms on purpose. So few run at a time, and few wait: a flood of
+//! wrong passwords takes half of the processors at most, and a quarter of the threads for jobs.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -29,8 +29,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use session::Now;
 use sha_crypt::ShaCrypt;
-
-use crate::counters::Metric;
 
 /// Longest password file.
 const FILE_LEN_MAX: u64 = 4 << 20;
@@ -383,16 +381,10 @@ impl Turns {
         Some(entered)
     }
 
-    pub(crate) fn samples(&self) -> impl Iterator<Item = Metric> + '_ {
-        RESULTS
-            .iter()
-            .zip(&self.counts)
-            .map(|(labels, count)| Metric {
-                name: "weft_http_passwords_verified_total",
-                help: "Passwords of basic authentication that were verified, by result.",
-                labels,
-                value: count.load(Relaxed),
-            })
+    /// Passwords that were verified, by the label of the result.
+    pub(crate) fn results(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let values = self.counts.iter().map(|count| count.load(Relaxed));
+        RESULTS.into_iter().zip(values)
     }
 }
 
@@ -540,12 +532,9 @@ mod tests {
         let turns = Arc::new(Turns::new());
         let entered: Vec<_> = (0..3 * ENTERED_MAX).map(|_| Turns::enter(&turns)).collect();
         assert_eq!(entered.iter().flatten().count(), ENTERED_MAX);
-        let value = |labels: &str| {
-            let mut samples = turns.samples();
-            samples
-                .find(|sample| sample.labels == labels)
-                .unwrap()
-                .value
+        let value = |wanted: &str| {
+            let mut results = turns.results();
+            results.find(|(label, _)| *label == wanted).unwrap().1
         };
         assert_eq!(value(RESULTS[2]), 2 * ENTERED_MAX as u64);
         drop(entered);

@@ -14,7 +14,7 @@ const HOUSES: &[House] = &[
         name: "web",
         floors: "
             date lookup status
-            error_page log
+            error_page log password
             site
             host rate
             config

@@ -101,6 +101,8 @@ pub(crate) fn through_channels(dice: &mut Dice, _: &Props) -> io::Result<()> {
     let wanted = if dice.one_in(5) { count } else { 2 * count };
     let received: Vec<u64> = receiver.iter().take(wanted as usize).collect();
     drop(receiver);
+    // One that is cancelled receives no more.
+    fiber::checkpoint()?;
     let sent: usize = senders
         .into_iter()
         .map(|sender| sender.join().expect("a sender"))

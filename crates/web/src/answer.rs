@@ -4,11 +4,13 @@ use session::Now;
 
 use crate::conditional::{Validators, Verdict, judge, range_applies};
 use crate::handle::Service;
+use crate::host::{VirtualHost, name_and_port};
 use crate::lookup::{ListingFormat, ListingSort, Lookup};
 use crate::negotiate;
 use crate::password::Verification;
 use crate::range::{Selection, select};
-use crate::reply::{ALLOW_LINE, Replier, RequestFacts};
+use crate::redirect::Redirected;
+use crate::reply::{ALLOW_LINE, Replier, RequestFacts, Transport};
 use crate::request::target::{PathError, RawPath, encoded};
 use crate::request::{Head, Method, Name, Target};
 use crate::site::{Entry, Found, Site};
@@ -47,18 +49,31 @@ pub(crate) fn answer(
     buffer: &mut Vec<u8>,
 ) -> Answer {
     let asked = asked(head, persists);
-    let Some(host) = replier.service.host(head.host()) else {
+    let Some((host, is_alias)) = replier.service.host(head.host()) else {
         let why = Some("no host has this name");
         replier.page_anywhere(Status::Misdirected, asked, why);
         return Answer::Sent;
     };
     replier.host = host;
+    if (is_alias || matches!(replier.transport, Transport::ToHttps(_)))
+        && send_elsewhere(replier, head, asked, is_alias, buffer)
+    {
+        return Answer::Sent;
+    }
+    let routed = route(host, head, buffer);
+    let rewrite = routed.as_ref().filter(|found| found.status == Status::Ok);
+    // The file that answers is what needs a password, by whatever path it is asked for.
+    let target = rewrite.map_or(head.target, |found| rewritten(head, found));
     if host.site.has_areas()
-        && let Some(answer) = guard(replier, head, asked, attempt, buffer)
+        && let Some(answer) = guard(replier, head, target, asked, attempt, buffer)
     {
         return answer;
     }
-    let raw = match (head.method, head.target) {
+    if let (Some(found), None) = (&routed, rewrite) {
+        redirect_by_rule(replier, head, asked, found, buffer);
+        return Answer::Sent;
+    }
+    let raw = match (head.method, target) {
         (Method::Get | Method::Head, Target::Path(raw)) => raw,
         _ => {
             refuse_or_tell(replier, head, asked, buffer);
@@ -97,11 +112,12 @@ pub(crate) fn answer(
 fn guard(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
+    target: Target<'_>,
     asked: RequestFacts<'_>,
     attempt: Attempt,
     buffer: &mut Vec<u8>,
 ) -> Option<Answer> {
-    let Target::Path(raw) = head.target else {
+    let Target::Path(raw) = target else {
         return None;
     };
     let site = &replier.host.site;
@@ -133,6 +149,100 @@ fn guard(
 
 /// Stands for a path that no file can have.
 const NO_FILE: &str = "?";
+
+/// The rule of the host that the request matches.
+#[inline]
+pub(crate) fn route(
+    host: &VirtualHost,
+    head: &Head<'_>,
+    buffer: &mut Vec<u8>,
+) -> Option<Redirected> {
+    if host.redirects.is_empty() {
+        return None;
+    }
+    match head.target {
+        Target::Path(raw) if head.method != Method::Options => {
+            host.redirects.find(raw.normalize(buffer).ok()?)
+        }
+        _ => None,
+    }
+}
+
+/// The path of the file that a rewrite names, with the query of the request.
+pub(crate) fn rewritten<'a>(head: &Head<'a>, found: &'a Redirected) -> Target<'a> {
+    match (head.target, RawPath::parse(found.address.as_bytes())) {
+        (Target::Path(raw), Ok(to)) => Target::Path(RawPath {
+            query: raw.query,
+            ..to
+        }),
+        (target, _) => target,
+    }
+}
+
+#[cold]
+fn redirect_by_rule(
+    replier: &mut Replier<'_>,
+    head: &Head<'_>,
+    asked: RequestFacts<'_>,
+    found: &Redirected,
+    buffer: &mut Vec<u8>,
+) {
+    let Target::Path(raw) = head.target else {
+        unreachable!("a rule is about a path")
+    };
+    let rules = rules_of(&replier.host.site, &raw, buffer);
+    let line = location_line(&found.location(raw.query));
+    replier.page(found.status, asked, &rules, &line, None);
+}
+
+/// Redirects to the first name of the host, and to HTTPS, as asked for. False: the request is
+/// answered here, because ACME asks for it, or because it is about no path.
+#[cold]
+fn send_elsewhere(
+    replier: &mut Replier<'_>,
+    head: &Head<'_>,
+    asked: RequestFacts<'_>,
+    is_alias: bool,
+    buffer: &mut Vec<u8>,
+) -> bool {
+    let Target::Path(raw) = head.target else {
+        return false;
+    };
+    let path = raw.normalize(buffer);
+    if path.is_ok_and(|path| path.starts_with("/.well-known/acme-challenge/")) {
+        return false;
+    }
+    let Some((name, port)) = head.host().and_then(name_and_port) else {
+        let why = Some("without the name of a host there is no address to redirect to");
+        replier.page_anywhere(Status::BadRequest, asked, why);
+        return true;
+    };
+    let first = replier.host.names.first().filter(|_| is_alias);
+    let name = first.map_or(&*name, |first| first.as_str());
+    let mut location = match replier.transport {
+        Transport::ToHttps(443) => format!("https://{name}").into_bytes(),
+        Transport::ToHttps(port) => format!("https://{name}:{port}").into_bytes(),
+        // The scheme stays, which is not known behind a proxy. RFC 3986 4.2
+        Transport::Plain | Transport::Tls => [b"//", name.as_bytes(), port].concat(),
+    };
+    location.extend_from_slice(&encoded(raw.path));
+    push_query(&mut location, raw.query);
+    let line = location_line(&location);
+    let rules = rules_of(&replier.host.site, &raw, buffer);
+    replier.page(Status::MovedPermanently, asked, &rules, &line, None);
+    true
+}
+
+fn push_query(location: &mut Vec<u8>, query: &[u8]) {
+    if !query.is_empty() {
+        location.push(b'?');
+        location.extend_from_slice(&encoded(query));
+    }
+}
+
+fn location_line(location: &[u8]) -> Vec<u8> {
+    [b"Location: ", location, b"\r\n"].concat()
+}
 
 /// Answers a request for which no file is looked up.
 #[cold]
@@ -201,11 +311,15 @@ pub(crate) fn load(
     now: Now,
     buffer: &mut Vec<u8>,
 ) -> Option<Found> {
-    let site = &service.host(head.host())?.site;
+    let (host, _) = service.host(head.host())?;
+    let site = &host.site;
     if site.refresh_passwords(now) {
         return None;
     }
-    match head.target {
+    let routed = route(host, head, buffer);
+    let rewrite = routed.as_ref().filter(|found| found.status == Status::Ok);
+    let target = rewrite.map_or(head.target, |found| rewritten(head, found));
+    match target {
         Target::Path(raw) => {
             look_up(head, &raw, buffer, site, |lookup| site.load(lookup, now)).ok()
         }
@@ -309,12 +423,9 @@ fn redirect(
     query: &[u8],
     rules: &[u8],
 ) {
-    let mut line = format!("Location: {path}").into_bytes();
-    if !query.is_empty() {
-        line.push(b'?');
-        line.extend_from_slice(&encoded(query));
-    }
-    line.extend_from_slice(b"\r\n");
+    let mut location = path.as_bytes().to_vec();
+    push_query(&mut location, query);
+    let line = location_line(&location);
     replier.page(Status::MovedPermanently, asked, rules, &line, None);
 }
 

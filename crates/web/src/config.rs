@@ -2,7 +2,6 @@ use std::fmt;
 
 use session::Networks;
 
-use crate::host::HostName;
 use crate::log::LogFormat;
 use crate::rate::RateLimit;
 
@@ -144,7 +143,7 @@ pub enum ConfigError {
     /// The server name cannot stand in a header field.
     ServerName(String),
     /// Two hosts have this name, or one has it twice.
-    HostTwice(HostName),
+    HostTwice(String),
     /// There is neither a default host nor one with a name.
     NoHost,
     /// The limits leave no room for a request.

@@ -128,7 +128,10 @@ impl Service {
         let mut names = None;
         for (at, host) in hosts.iter().enumerate().skip(has_default.into()) {
             let names = names.get_or_insert_with(HostIndex::default);
-            names.add(&host.names, at).map_err(ConfigError::HostTwice)?;
+            for (of_host, is_alias) in [(&host.names, false), (&host.aliases, true)] {
+                let added = names.add(of_host, at, is_alias);
+                added.map_err(|name| ConfigError::HostTwice(name.to_string()))?;
+            }
         }
         if hosts.is_empty() {
             return Err(ConfigError::NoHost);
@@ -170,16 +173,16 @@ impl Service {
         &self.hosts[0]
     }
 
-    /// The host that answers requests for `name`, as it stands in a `Host` field. `None`: there is
-    /// none.
+    /// The host that answers requests for `name`, as it stands in a `Host` field, and whether the
+    /// name is one of its aliases. `None`: there is none.
     #[inline]
-    pub(crate) fn host(&self, name: Option<&[u8]>) -> Option<&VirtualHost> {
+    pub(crate) fn host(&self, name: Option<&[u8]>) -> Option<(&VirtualHost, bool)> {
         let Some(names) = &self.names else {
-            return Some(self.first());
+            return Some((self.first(), false));
         };
         match name.and_then(|name| names.find(name)) {
-            Some(at) => Some(&self.hosts[at]),
-            None => self.has_default.then(|| self.first()),
+            Some((at, is_alias)) => Some((&self.hosts[at], is_alias)),
+            None => self.has_default.then(|| (self.first(), false)),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 
+use crate::redirect::Redirects;
 use crate::site::Site;
 
 /// A site and the names under which it answers.
@@ -15,8 +16,26 @@ use crate::site::Site;
 pub struct VirtualHost {
     /// Names of the host; none for the default host.
     pub names: Vec<HostName>,
+    /// Names that are redirected to the first of `names`.
+    pub aliases: Vec<HostName>,
     /// The files.
     pub site: Arc<Site>,
+    /// Rules that hold before the files.
+    pub redirects: Arc<Redirects>,
+    /// Value of `Strict-Transport-Security`, which replies over TLS carry. RFC 6797
+    pub hsts: Option<String>,
+}
+
+impl From<Arc<Site>> for VirtualHost {
+    fn from(site: Arc<Site>) -> VirtualHost {
+        VirtualHost {
+            names: Vec::new(),
+            aliases: Vec::new(),
+            site,
+            redirects: Arc::default(),
+            hsts: None,
+        }
+    }
 }
 
 /// The hosts of a server.
@@ -31,9 +50,8 @@ pub struct Hosts {
 
 impl From<Arc<Site>> for Hosts {
     fn from(site: Arc<Site>) -> Hosts {
-        let names = Vec::new();
         Hosts {
-            default: Some(VirtualHost { names, site }),
+            default: Some(site.into()),
             named: Vec::new(),
         }
     }
@@ -49,6 +67,11 @@ impl HostName {
     /// The name in the form in which names are compared.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// True if it stands for every name below a name.
+    pub fn is_wildcard(&self) -> bool {
+        self.0.starts_with('*')
     }
 }
 
@@ -118,6 +141,20 @@ fn compared<'b>(field: &[u8], buffer: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b 
     std::str::from_utf8(lower).ok()
 }
 
+/// Name and port (with its colon, if there is one) in a `Host` field, for an address; `None` if
+/// there is a character that no name has.
+pub(crate) fn name_and_port(field: &[u8]) -> Option<(String, &[u8])> {
+    let mut buffer = [0; NAME_LEN_MAX];
+    let name = compared(field, &mut buffer)?.to_owned();
+    let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !name.starts_with('[') && !name.bytes().all(is_name_byte) {
+        return None;
+    }
+    let port_at = field.iter().rposition(|byte| !byte.is_ascii_digit());
+    let port = port_at.filter(|at| field[*at] == b':' && at + 1 < field.len());
+    Some((name, port.map_or(b"", |at| &field[at..])))
+}
+
 /// True for nothing, and for a colon and digits. RFC 3986 3.2.3
 fn is_port(text: &[u8]) -> bool {
     match text {
@@ -131,17 +168,23 @@ fn is_port(text: &[u8]) -> bool {
 /// each of its labels.
 #[derive(Debug, Default)]
 pub(crate) struct HostIndex {
-    whole: HashMap<Box<str>, usize, RandomState>,
+    whole: HashMap<Box<str>, (usize, bool), RandomState>,
     /// By what stands behind `*.`.
-    suffixes: HashMap<Box<str>, usize, RandomState>,
+    suffixes: HashMap<Box<str>, (usize, bool), RandomState>,
 }
 
 impl HostIndex {
-    /// Adds the names of a host.
+    /// Adds names of a host, or aliases.
     ///
     /// # Errors
     /// The first name that another host has.
-    pub(crate) fn add(&mut self, names: &[HostName], host: usize) -> Result<(), HostName> {
+    pub(crate) fn add(
+        &mut self,
+        names: &[HostName],
+        host: usize,
+        is_alias: bool,
+    ) -> Result<(), HostName> {
+        let host = (host, is_alias);
         for name in names {
             let other = match name.0.strip_prefix("*.") {
                 Some(suffix) => self.suffixes.insert(suffix.into(), host),
@@ -154,8 +197,9 @@ impl HostIndex {
         Ok(())
     }
 
-    /// The host of the name in a `Host` field. Of wildcards, the longest.
-    pub(crate) fn find(&self, field: &[u8]) -> Option<usize> {
+    /// The host of the name in a `Host` field, and whether the name is an alias. Of wildcards, the
+    /// longest.
+    pub(crate) fn find(&self, field: &[u8]) -> Option<(usize, bool)> {
         let mut buffer = [0; NAME_LEN_MAX];
         let name = compared(field, &mut buffer)?;
         if let Some(host) = self.whole.get(name) {
@@ -178,7 +222,7 @@ mod tests {
         let mut names = HostIndex::default();
         for (at, host) in hosts.iter().enumerate() {
             let host: Vec<_> = host.iter().map(|name| name.parse().unwrap()).collect();
-            names.add(&host, at).unwrap();
+            names.add(&host, at, false).unwrap();
         }
         names
     }
@@ -204,7 +248,8 @@ mod tests {
             ("", None),
             (":80", None),
         ] {
-            assert_eq!(names.find(field.as_bytes()), host, "{field}");
+            let found = names.find(field.as_bytes());
+            assert_eq!(found, host.map(|host| (host, false)), "{field}");
         }
         let long = "a.".repeat(NAME_LEN_MAX);
         assert_eq!(names.find(long.as_bytes()), None);
@@ -226,7 +271,8 @@ mod tests {
             ("example.org", None),
             ("notexample.org", None),
         ] {
-            assert_eq!(names.find(field.as_bytes()), host, "{field}");
+            let found = names.find(field.as_bytes());
+            assert_eq!(found, host.map(|host| (host, false)), "{field}");
         }
     }
 
@@ -265,7 +311,7 @@ mod tests {
         let mut names = names(&[&["a.org", "*.a.org"]]);
         for name in ["A.org.", "*.a.org"] {
             let name: HostName = name.parse().unwrap();
-            assert_eq!(names.add(std::slice::from_ref(&name), 1), Err(name));
+            assert_eq!(names.add(std::slice::from_ref(&name), 1, true), Err(name));
         }
     }
 }

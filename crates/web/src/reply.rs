@@ -48,12 +48,23 @@ pub const WANTS_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 pub(crate) struct Replier<'a> {
     pub(crate) handle: &'a Handle,
     pub(crate) service: &'a Service,
+    pub(crate) transport: Transport,
     /// The host that answers.
     pub(crate) host: &'a VirtualHost,
     /// The client: the peer, or what a trusted proxy says.
     pub(crate) client: Peer,
     pub(crate) now: Now,
     pub(crate) out: &'a mut Outbox,
+}
+
+/// Transport of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Transport {
+    #[default]
+    Plain,
+    Tls,
+    /// Plain, and requests are redirected to this port over TLS.
+    ToHttps(u16),
 }
 
 /// The facts about a request that its reply needs.
@@ -249,6 +260,7 @@ impl Replier<'_> {
     ) {
         let line = status.line();
         let server = &self.service.server_line[..];
+        let hsts = (self.host.hsts.as_ref()).filter(|_| self.transport == Transport::Tls);
         let connection = connection_line(asked);
         date::with(self.now.since_epoch, |dates| {
             self.out.put_with(|bytes| {
@@ -261,6 +273,11 @@ impl Replier<'_> {
                     }
                 }
                 bytes.extend_from_slice(server);
+                if let Some(hsts) = hsts {
+                    bytes.extend_from_slice(b"Strict-Transport-Security: ");
+                    bytes.extend_from_slice(hsts.as_bytes());
+                    bytes.extend_from_slice(b"\r\n");
+                }
                 if !connection.is_empty() {
                     bytes.extend_from_slice(connection);
                 }

@@ -8,7 +8,7 @@ use crate::handle::{Handle, Service};
 use crate::log::Peer;
 use crate::password::Verification;
 use crate::rate::RateVerdict;
-use crate::reply::{Replier, RequestFacts};
+use crate::reply::{Replier, RequestFacts, Transport};
 use crate::request::body::{BodyProgress, Expectation};
 use crate::request::{BodyReader, Framing, Head, Method, Name, Refusal, has_control, parse};
 use crate::site::Found;
@@ -34,6 +34,7 @@ use crate::status::Status;
 pub struct Session {
     handle: Arc<Handle>,
     peer: Peer,
+    transport: Transport,
     state: State,
     is_draining: bool,
     /// Buffer for paths that need decoding.
@@ -106,10 +107,24 @@ impl Session {
         Session {
             handle,
             peer,
+            transport: Transport::default(),
             state: State::BETWEEN,
             is_draining: false,
             path_buffer: Vec::new(),
         }
+    }
+
+    /// The same over TLS: replies carry the host's `Strict-Transport-Security`.
+    pub fn over_tls(mut self) -> Session {
+        self.transport = Transport::Tls;
+        self
+    }
+
+    /// The same for a plain connection whose requests are redirected to HTTPS at `port`, but those
+    /// of ACME (RFC 8555 8.3).
+    pub fn redirecting_to_https(mut self, port: u16) -> Session {
+        self.transport = Transport::ToHttps(port);
+        self
     }
 }
 
@@ -120,6 +135,7 @@ impl session::Session for Session {
             replier: Replier {
                 handle: &self.handle,
                 service: &service,
+                transport: self.transport,
                 host: service.first(),
                 client: self.peer,
                 now,
@@ -180,6 +196,7 @@ impl session::Session for Session {
         let mut replier = Replier {
             handle: &self.handle,
             service: &service,
+            transport: self.transport,
             host: service.first(),
             client: self.peer,
             now,

@@ -54,7 +54,7 @@ mod table;
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -63,6 +63,7 @@ use session::Now;
 
 pub use config::{CacheRule, EtagKind, HeaderRule, SiteConfig, SiteError};
 pub(crate) use entry::{Body, Entry, Found};
+pub(crate) use listing::percent_encoded;
 
 use crate::lookup::Lookup;
 use access::Access;
@@ -223,6 +224,16 @@ impl Site {
     /// Answers, waiting for the disk where it must.
     pub(crate) fn load(&self, lookup: &Lookup<'_>, now: Now) -> Found {
         self.answer(lookup, self.moment(now), Blocking::Allowed)
+    }
+
+    /// The file that answered for a path lately, or in its place the fallback.
+    pub(crate) fn file_at(&self, path: &str) -> Option<PathBuf> {
+        let paths = [Some(path), self.fallback()];
+        let record = paths
+            .into_iter()
+            .flatten()
+            .find_map(|path| self.table.get(self.key(path)))?;
+        Some(self.config.root.join(&*record.survey.source))
     }
 
     /// The path of the file that answers for what does not exist.
@@ -424,7 +435,7 @@ impl Site {
 /// Redirect target of a path. It begins with exactly one `/`, since two would name another host.
 /// RFC 3986 4.2
 fn address(path: &str) -> String {
-    let path = listing::percent_encoded(path);
+    let path = percent_encoded(path);
     format!("/{}", path.trim_start_matches('/'))
 }
 

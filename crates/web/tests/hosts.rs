@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use session::replay::{queued, test_now};
 use session::{Next, Outbox, Session as _};
-use web::{Handle, Hosts, Peer, ServiceConfig, Session, Site, SiteConfig, VirtualHost};
+use web::{
+    Handle, Hosts, Peer, RedirectRule, Redirects, ServiceConfig, Session, Site, SiteConfig,
+    VirtualHost,
+};
 
 /// A host whose index file says its first name.
 fn host(dir: &tempfile::TempDir, names: &[&str]) -> VirtualHost {
@@ -24,7 +27,7 @@ fn host(dir: &tempfile::TempDir, names: &[&str]) -> VirtualHost {
     });
     VirtualHost {
         names: names.iter().map(|name| name.parse().unwrap()).collect(),
-        site: Arc::new(site.unwrap()),
+        ..Arc::new(site.unwrap()).into()
     }
 }
 
@@ -151,7 +154,7 @@ fn ten_thousand_hosts_are_told_apart() {
     let two = [host(&dir, &["even.org"]), host(&dir, &["odd.org"])];
     let named = (0..10_000).map(|nth| VirtualHost {
         names: vec![format!("host-{nth}.example.org").parse().unwrap()],
-        site: Arc::clone(&two[nth % 2].site),
+        ..Arc::clone(&two[nth % 2].site).into()
     });
     let handle = handle(Hosts {
         default: None,
@@ -160,4 +163,210 @@ fn ten_thousand_hosts_are_told_apart() {
     assert_eq!(get(&handle, "host-0.example.org"), "even.org");
     assert_eq!(get(&handle, "Host-9999.Example.org"), "odd.org");
     assert_eq!(get(&handle, "host-10000.example.org"), "421");
+}
+
+/// A host with these rules, each a line of a file.
+fn ruled(dir: &tempfile::TempDir, lines: &str) -> VirtualHost {
+    let rules = lines
+        .lines()
+        .map(|line| RedirectRule::from_line(line).unwrap().unwrap());
+    VirtualHost {
+        redirects: Arc::new(Redirects::new(rules.collect()).unwrap()),
+        ..host(dir, &["a.org", "b.org"])
+    }
+}
+
+fn only(host: VirtualHost) -> Arc<Handle> {
+    handle(Hosts {
+        default: None,
+        named: vec![host],
+    })
+}
+
+/// Status and `Location` of the reply to a request.
+fn moved(session: &mut Session, request: &str) -> String {
+    let reply = reply_of(session, request);
+    let mut lines = reply
+        .lines()
+        .filter_map(|line| line.strip_prefix("Location: "));
+    format!("{} {}", &reply[9..12], lines.next().unwrap_or_default())
+}
+
+fn reply_of(session: &mut Session, request: &str) -> String {
+    let mut out = Outbox::new();
+    let request = format!("{request} HTTP/1.1\r\n");
+    let host = if request.contains("\r\nHost") {
+        ""
+    } else {
+        "Host: a.org\r\n"
+    };
+    let input = format!("{request}{host}\r\n");
+    let mut used = 0;
+    loop {
+        let received = session.receive(&input.as_bytes()[used..], test_now(), &mut out);
+        used += received.used;
+        match received.next {
+            Next::Work => session.work(test_now()),
+            Next::Flush => {}
+            _ => return String::from_utf8(queued(&out)).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn rules_hold_before_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = "/index.html /home 302\n/blog/* /:splat?a=b\n/any/* /index.html 200\n/up/* /x/:splat 200\n/n* /:splat";
+    let handle = only(ruled(&dir, lines));
+    let mut session = Session::new(Arc::clone(&handle), Peer::Unix);
+    for (request, expected) in [
+        ("GET /index.html", "302 /home"),
+        ("HEAD /index.html?x=1", "302 /home?x=1"),
+        ("POST /index.html", "302 /home"),
+        ("GET /%69ndex.html", "302 /home"),
+        (
+            "GET /blog/%0D%0ASet-Cookie:x?c=\u{fc}",
+            "301 /%0D%0ASet-Cookie%3Ax?a=b&c=%C3%BC",
+        ),
+        ("GET /blog//evil.org", "301 /evil.org?a=b"),
+        ("GET /n/evil.org", "301 /evil.org"),
+        ("GET /n/%5cevil.org", "301 /%5Cevil.org"),
+        ("GET /any/thing", "200 "),
+        ("GET /", "200 "),
+        ("GET /up/x../../../etc", "404 "),
+        ("POST /any/thing", "405 "),
+        ("OPTIONS /index.html", "204 "),
+    ] {
+        assert_eq!(moved(&mut session, request), expected, "{request}");
+    }
+    let rewritten = reply_of(&mut session, "GET /any/thing");
+    assert!(rewritten.ends_with("\r\n\r\na.org"), "{rewritten}");
+}
+
+/// Otherwise a rewrite would open what is closed.
+#[test]
+fn a_rewrite_opens_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines =
+        "/open/* /secret/:splat 200\n/free/* /denied/:splat 200\n/secret/moved /open/it 302";
+    let mut host = ruled(&dir, lines);
+    let root = dir.path().join("a.org");
+    for name in ["secret", "denied"] {
+        fs::create_dir(root.join(name)).unwrap();
+        fs::write(root.join(name).join("it"), name).unwrap();
+    }
+    let passwords = dir.path().join("passwords");
+    let hash = "$2b$04$......................w74bL5gU7LSJClZClCa.Pkz14aTv/XO";
+    fs::write(&passwords, format!("a:{hash}\n")).unwrap();
+    let site = Site::open(SiteConfig {
+        root,
+        deny: vec!["/denied/**".to_owned()],
+        basic_auth: vec![("/secret/**".to_owned(), passwords)],
+        ..SiteConfig::default()
+    });
+    host.site = Arc::new(site.unwrap());
+    let mut session = Session::new(only(host), Peer::Unix);
+    for (path, expected) in [
+        ("GET /secret/it", "401 "),
+        ("GET /open/it", "401 "),
+        ("GET /secret/moved", "401 "),
+        ("GET /denied/it", "404 "),
+        ("GET /free/it", "404 "),
+    ] {
+        assert_eq!(moved(&mut session, path), expected, "{path}");
+    }
+}
+
+#[test]
+fn aliases_lead_to_the_first_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let aliases = ["www.a.org", "*.c.org"].map(|name| name.parse().unwrap());
+    let handle = only(VirtualHost {
+        aliases: aliases.into(),
+        ..host(&dir, &["a.org"])
+    });
+    let to = |host: &str, target: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let location = |host: &str, target: &str| {
+        let reply = replies(&handle, &to(host, target));
+        let line = reply
+            .lines()
+            .find_map(|line| line.strip_prefix("Location: "));
+        line.map(str::to_owned)
+    };
+    assert_eq!(location("a.org", "/"), None);
+    assert_eq!(
+        location("WWW.A.org.:8080", "/a%20b?c").unwrap(),
+        "//a.org:8080/a%20b?c"
+    );
+    assert_eq!(location("x.c.org", "/").unwrap(), "//a.org/");
+    assert_eq!(
+        location("www.a.org:", "//evil.org/").unwrap(),
+        "//a.org//evil.org/"
+    );
+    assert_eq!(location("www.a.org", "/.well-known/acme-challenge/x"), None);
+}
+
+#[test]
+fn plain_requests_go_to_https() {
+    let dir = tempfile::tempdir().unwrap();
+    let hsts = Some("max-age=7".to_owned());
+    let challenge = dir.path().join("a.org/.well-known/acme-challenge");
+    fs::create_dir_all(&challenge).unwrap();
+    fs::write(challenge.join("token"), "key").unwrap();
+    let aliases = vec!["www.a.org".parse().unwrap()];
+    let handle = only(VirtualHost {
+        hsts,
+        aliases,
+        ..host(&dir, &["a.org"])
+    });
+    let session = || Session::new(Arc::clone(&handle), Peer::Unix);
+    let mut plain = session().redirecting_to_https(8443);
+    for (request, expected) in [
+        ("GET /a?b", "301 https://a.org:8443/a?b"),
+        ("POST /a", "301 https://a.org:8443/a"),
+        ("OPTIONS /a", "301 https://a.org:8443/a"),
+        ("GET http://a.org:80/", "301 https://a.org:8443/"),
+        (
+            "GET / HTTP/1.1\r\nHost: www.a.org:80\r\nX: ",
+            "301 https://a.org:8443/",
+        ),
+        ("GET / HTTP/1.1\r\nHost: b.org\r\nX: ", "421 "),
+        ("GET /.well-known/acme-challenge/token", "200 "),
+        (
+            "GET /.well-known/acme-challenge/../../a",
+            "301 https://a.org:8443/.well-known/acme-challenge/../../a",
+        ),
+    ] {
+        assert_eq!(moved(&mut plain, request), expected, "{request}");
+    }
+    let mut usual = session().redirecting_to_https(443);
+    assert_eq!(moved(&mut usual, "GET /"), "301 https://a.org/");
+
+    let line = "\r\nStrict-Transport-Security: max-age=7\r\n";
+    for request in ["GET /", "GET /none", "OPTIONS /"] {
+        assert!(
+            reply_of(&mut session().over_tls(), request).contains(line),
+            "{request}"
+        );
+        assert!(
+            !reply_of(&mut session(), request).contains(line),
+            "{request}"
+        );
+        assert!(!reply_of(&mut plain, request).contains(line), "{request}");
+    }
+}
+
+/// A host that is not checked against a list is repeated only if it is a name.
+#[test]
+fn no_address_is_made_of_what_is_no_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = handle(Arc::clone(&host(&dir, &[]).site).into());
+    let mut session = Session::new(Arc::clone(&handle), Peer::Unix).redirecting_to_https(443);
+    for host in ["a%2eorg", "a,b", "(a)", ""] {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nX: ");
+        assert_eq!(moved(&mut session, &request), "400 ", "{host}");
+    }
+    let mut session = Session::new(handle, Peer::Unix).redirecting_to_https(443);
+    let request = "GET / HTTP/1.1\r\nHost: [0::1]:80\r\nX: ";
+    assert_eq!(moved(&mut session, request), "301 https://[::1]/");
 }

@@ -30,7 +30,10 @@ pub(crate) enum Invocation {
     /// Run experiments.
     Lab(lab::LabCommand),
     /// Check a configuration file.
-    CheckConfig { file: PathBuf },
+    CheckConfig {
+        file: PathBuf,
+        explain: Option<String>,
+    },
     /// Print a shell's completions.
     Completions { shell: Shell },
     /// Print man pages: one, or all of them into a directory.
@@ -73,6 +76,7 @@ pub(crate) fn read(
         "lab" => Invocation::Lab(lab::asked(matches)),
         "check-config" => Invocation::CheckConfig {
             file: path("file").expect("clap demands it"),
+            explain: matches.get_one::<String>("explain").cloned(),
         },
         "completions" => Invocation::Completions {
             shell: *matches.get_one::<Shell>("shell").expect("clap demands it"),
@@ -295,6 +299,12 @@ fn check_config() -> Command {
             path_argument("file", "FILE")
                 .required(true)
                 .help("The TOML file"),
+        )
+        .arg(
+            Arg::new("explain")
+                .long("explain")
+                .value_name("URL")
+                .help("Print host, rule, file and header of the reply to a request for URL"),
         )
         .after_long_help(after_help("check-config"))
 }

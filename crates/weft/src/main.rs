@@ -79,7 +79,9 @@ fn run() -> Result<(), Failure> {
         }
         Invocation::Lab(asked) => lab::run(asked, &mut out),
         Invocation::Doctor { json, color } => examine(json, color.as_deref(), &mut out),
-        Invocation::CheckConfig { file } => check_config(&file, &mut out),
+        Invocation::CheckConfig { file, explain } => {
+            check_config(&file, explain.as_deref(), &mut out)
+        }
         Invocation::Completions { shell } => Ok(pages::completions(shell, &mut out)?),
         Invocation::Man { dir: Some(dir), .. } => write_pages(&dir, &mut out),
         Invocation::Man { command, .. } => print_page(&command, &mut out),
@@ -110,8 +112,12 @@ fn examine(json: bool, color: Option<&str>, out: &mut impl Write) -> Result<(), 
     }
 }
 
-fn check_config(file: &Path, out: &mut impl Write) -> Result<(), Failure> {
-    settings::layers::check_file(file, serve::check).map_err(Failure::Usage)?;
+fn check_config(file: &Path, url: Option<&str>, out: &mut impl Write) -> Result<(), Failure> {
+    let checked = settings::layers::check_file(file, serve::check).map_err(Failure::Usage)?;
+    if let Some(url) = url {
+        let text = serve::explain(&checked.config, url).map_err(Failure::Usage)?;
+        return Ok(write!(out, "{text}")?);
+    }
     Ok(writeln!(out, "{}: ok", file.display())?)
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use session::PrefixLen;
-use web::{CacheRule, Encoding, HeaderRule, HostName};
+use web::{CacheRule, Encoding, HeaderRule, HostName, RedirectRule};
 
 /// Writes a count with its thousands apart: `1,048,576`.
 pub(crate) use ::load::report::count_of as show_count;
@@ -277,6 +277,58 @@ pub(crate) fn header_rule(glob: &str, name: &str, value: &str) -> Result<HeaderR
         name: name.to_owned(),
         value: value.to_owned(),
     })
+}
+
+/// A rule, or a file of rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RedirectSource {
+    Rule(RedirectRule),
+    File(PathBuf),
+}
+
+/// Reads a rule for redirects, `FROM=TO [STATUS]`, or the name of a file of them.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub(crate) fn redirect(text: &str) -> Result<RedirectSource, String> {
+    let Some(at) = find_rule_sign(text) else {
+        return match text {
+            "" => Err("the name is empty; write FROM=TO, or a file of rules".to_owned()),
+            _ => Ok(RedirectSource::File(text.into())),
+        };
+    };
+    // The file's tables write it so.
+    let from = text[..at].trim().replace("[=]", "=");
+    let to = text[at + 1..].trim();
+    let (to, status) = match to.split_once(char::is_whitespace) {
+        Some((to, status)) => (to, Some(status.trim())),
+        None => (to, None),
+    };
+    RedirectRule::new(&from, to, status).map(RedirectSource::Rule)
+}
+
+/// Reads a value of `Strict-Transport-Security`. RFC 6797 6.1
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub(crate) fn hsts(text: &str) -> Result<String, String> {
+    let mut has_age = false;
+    for directive in text.split(';').map(str::trim) {
+        let age = directive.strip_prefix("max-age=");
+        has_age |= age.is_some_and(|age| age.parse::<u32>().is_ok());
+        if age.is_none() && !["includeSubDomains", "preload"].contains(&directive) {
+            return Err(format!(
+                "'{directive}' is not max-age=SECONDS, includeSubDomains or preload"
+            ));
+        }
+    }
+    if has_age {
+        Ok(text.trim().to_owned())
+    } else {
+        Err(format!(
+            "'{text}' has no max-age in seconds; a year is max-age=31536000"
+        ))
+    }
 }
 
 /// Reads the name of a host.

@@ -38,6 +38,17 @@ pub enum Address {
     },
 }
 
+impl Address {
+    /// The port, if it has one.
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Address::Tcp(address) => Some(address.port()),
+            Address::Name { port, .. } => Some(*port),
+            Address::Unix { .. } => None,
+        }
+    }
+}
+
 /// Default mode of a Unix socket: every user may connect, as to a TCP port of this machine, and as
 /// with `SocketMode=` of systemd.socket(5).
 const MODE_DEFAULT: u32 = 0o666;

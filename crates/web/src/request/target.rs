@@ -18,13 +18,13 @@ pub(crate) enum Target<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawPath<'a> {
     /// Begins with `/`.
-    path: &'a [u8],
+    pub(crate) path: &'a [u8],
     /// Behind the `?`; empty if there is none.
     pub(crate) query: &'a [u8],
     /// Host and port of absolute form; empty in origin form.
     pub(crate) authority: &'a [u8],
     /// The path needs no decoding, merging or removing.
-    is_plain: bool,
+    pub(crate) is_plain: bool,
 }
 
 /// Reason for which a path cannot name a file. The request itself was understood, so the connection
@@ -90,7 +90,7 @@ fn strip_scheme<'a>(target: &'a [u8], scheme: &[u8]) -> Option<&'a [u8]> {
 impl<'a> RawPath<'a> {
     /// Finds the query and whether the path is plain, in one step per byte.
     #[inline]
-    fn parse(target: &'a [u8]) -> Result<RawPath<'a>, Refusal> {
+    pub(crate) fn parse(target: &'a [u8]) -> Result<RawPath<'a>, Refusal> {
         let mut is_plain = true;
         let mut last = 0;
         for (at, &byte) in target.iter().enumerate() {

@@ -1,7 +1,9 @@
 //! `weft serve`: from the configuration to a running server, and what signals do to it.
 
 mod engine;
+mod explain;
 mod prepare;
+mod redirects;
 mod table;
 mod terminal;
 
@@ -21,6 +23,7 @@ use crate::settings::layer::Layer;
 use crate::settings::layers::{self, Fixed, Resolved};
 use crate::value::show_size;
 use engine::{Origins, Running};
+pub(crate) use explain::explain;
 use prepare::{Limits, Prepared, few_connections, prepare};
 use table::ProxyHeader;
 pub(crate) use table::ServeConfig;
@@ -111,10 +114,10 @@ impl Serving {
     fn reload_configuration(&mut self) -> Result<(), String> {
         let newer = self.fixed.resolve()?;
         // The certificate is read by itself, and the user is who it is.
-        newer.check(check_root)?;
+        newer.check(|config| check_root(config).and_then(|()| check_aliases(config)))?;
         if let Err(why) = self.running.reload(&newer.config, &self.limits) {
             // Found again with its place in the file, which opens the site once more.
-            newer.check(engine::check)?;
+            newer.check(check_rules)?;
             return Err(why);
         }
         for name in self.resolved.needs_restart(&newer) {
@@ -171,9 +174,27 @@ impl Operated for Serving {
 pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
     check_root(config)?;
     check_proxies(config)?;
-    prepare::account(config)?;
-    config.common.engine.check()?;
+    if config.names.is_empty() {
+        prepare::account(config)?;
+        config.common.engine.check()?;
+    }
+    check_aliases(config)?;
     prepare::open_tls(config)?;
+    check_rules(config)
+}
+
+fn check_aliases(config: &ServeConfig) -> Result<(), String> {
+    match config.names.first() {
+        Some(name) if name.is_wildcard() && !config.aliases.is_empty() => Err(format!(
+            "aliases are redirected to the first name, and {name} is not the name of one host"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Finds what is wrong with redirects and with the site.
+fn check_rules(config: &ServeConfig) -> Result<(), String> {
+    redirects::read(&config.redirects)?;
     engine::check(config)
 }
 

@@ -116,7 +116,10 @@ fn gather<C: Config>(
 /// A mistake for each name that two hosts have.
 fn names_twice(hosts: &[Layer]) -> Vec<Mistake> {
     let mut lines = HashMap::new();
-    let names = hosts.iter().flat_map(|host| host.get("names")).flatten();
+    let names = hosts
+        .iter()
+        .flat_map(|host| [host.get("names"), host.get("aliases")]);
+    let names = names.flatten().flatten();
     let twice = names.filter_map(|said| {
         let name = said.text.to_ascii_lowercase();
         let first = lines.insert(name, said.line)?;
@@ -427,10 +430,10 @@ mod tests {
         match (&setting.kind, setting.name) {
             (Kind::Switch(_), _) => ["true", "false"][usize::from(setting.is_on_by_default())],
             (Kind::Choice(choices, _), _) => choices.last().unwrap().0,
-            (_, "listen" | "admin") => "[::1]:9",
             (_, "proxy-from" | "limit-exempt") => "10.0.0.0/8",
             (_, "limit-requests") => "10/s",
             (_, "limit-prefix") => "24,64",
+            (_, "listen" | "admin" | "https-redirect") => "[::1]:9",
             (_, "index") => "home.htm",
             (_, "compress") => "zstd,br",
             (_, "error-page") => "404=x.html",
@@ -438,6 +441,8 @@ mod tests {
             (_, "cache") => "*.js=max-age=1",
             (_, "mime-type") => "js=text/plain",
             (_, "basic-auth") => "/a/**=/etc/passwords",
+            (_, "redirect") => "/a=/b 302",
+            (_, "hsts") => "max-age=7; preload",
             (_, "user") => "www-data:adm",
             (_, "engine") => "event:dispatcher=lap,accept=distributed",
             (_, "recheck") => "7s",

@@ -53,13 +53,15 @@ fn the_manual_names_variables_split_by_line() {
             "basic-auth",
             "header",
             "cache",
+            "redirect",
             "mime-type",
             "tls-cert",
             "tls-key"
         ]
     );
     let manual = include_str!("../../../../docs/serve.md").replace('\n', " ");
-    let said = "globs, headers, caching, MIME types, certificates and keys stand one per line";
+    let said =
+        "globs, headers, caching, redirects, MIME types, certificates and keys stand one per line";
     assert!(manual.contains(said));
 }
 

@@ -16,6 +16,7 @@ struct Served {
     child: Child,
     said: Lines<BufReader<ChildStderr>>,
     addr: String,
+    addrs: Vec<String>,
 }
 
 impl Served {
@@ -27,10 +28,14 @@ impl Served {
             child,
             said,
             addr: String::new(),
+            addrs: Vec::new(),
         };
-        let url = served.expect("url ");
-        served.addr = url.rsplit('/').nth(1).unwrap().to_owned();
-        served.expect("limits");
+        let mut lines = served.said.by_ref().map(Result::unwrap);
+        let before_limits = lines.by_ref().take_while(|line| !line.contains("limits"));
+        let urls = before_limits.filter(|line| line.contains("url "));
+        let addrs = urls.map(|url| url.rsplit('/').nth(1).unwrap().to_owned());
+        served.addrs = addrs.collect();
+        served.addr = served.addrs[0].clone();
         served
     }
 
@@ -232,6 +237,113 @@ fn every_engine_reloads_its_certificate() {
         served.expect("stopping");
         assert_eq!(served.child.wait().unwrap().code(), Some(0), "{engine:?}");
     }
+}
+
+#[test]
+fn every_engine_redirects() {
+    for engine in ENGINES {
+        let site = tempfile::tempdir().unwrap();
+        file(site.path(), "index.html", "hello");
+        let (pem, authority) = certificate();
+        let cert = file(site.path(), ".cert.pem", &pem);
+        let rules = file(
+            site.path(),
+            ".rules",
+            "/old/* /new/:splat 308\n/home / 200\n",
+        );
+        let settings =
+            format!("https_redirect = '127.0.0.1:0'\nhsts = 'max-age=60'\nredirects = '{rules}'\n");
+        let config = file(site.path(), ".weft.toml", &settings);
+        let root = site.path().to_str().unwrap();
+        let words = [root, "--tls-cert", &cert, "--config", &config];
+        let mut served = Served::start(&[engine, &words[..]].concat());
+        let secure = |served: &Served, path: &str| {
+            String::from_utf8(get_secure(served, &authority, path).unwrap()).unwrap()
+        };
+        let moved = secure(&served, "/old/a?b");
+        assert!(
+            moved.starts_with("HTTP/1.1 308 Permanent Redirect\r\n"),
+            "{moved}"
+        );
+        assert!(moved.contains("\r\nLocation: /new/a?b\r\n"), "{moved}");
+        assert!(moved.contains("\r\nStrict-Transport-Security: max-age=60\r\n"));
+        assert!(secure(&served, "/home").ends_with("\r\n\r\nhello"));
+
+        fs::write(&rules, "/a /b\n/old/* /new/:all\n").unwrap();
+        served.signal(Signal::HUP);
+        let why = served.expect("not reloaded");
+        assert!(why.contains(".weft.toml:3: redirects: "), "{why}");
+        assert!(why.contains(".rules:2: '/new/:all': the path before it has no ':all'"));
+        served.expect("reloaded nevertheless: the certificate");
+        assert!(secure(&served, "/old/a?b").contains("\r\nLocation: /new/a?b\r\n"));
+
+        fs::write(&rules, "/old/* /newer/:splat\n").unwrap();
+        served.signal(Signal::HUP);
+        served.expect("reloaded");
+        assert!(secure(&served, "/old/a").contains("\r\nLocation: /newer/a\r\n"));
+
+        let port = served.addr.rsplit(':').next().unwrap().to_owned();
+        served.addr = served.addrs[1].clone();
+        let plain = served.get("/x?y");
+        let location = format!("\r\nLocation: https://a:{port}/x?y\r\n");
+        assert!(
+            plain.starts_with("HTTP/1.1 301 ") && plain.contains(&location),
+            "{plain}"
+        );
+        assert!(!plain.contains("Strict-Transport"), "{engine:?}");
+    }
+}
+
+#[test]
+fn a_url_is_explained() {
+    let site = tempfile::tempdir().unwrap();
+    file(site.path(), "index.html", "hello");
+    let root = site.path().display();
+    let text = format!(
+        "https_redirect = ':80'\nlisten = ':443'\n[[host]]\nnames = ['a.org']\nroot = '{root}'\n\
+         hsts = 'max-age=9'\ncache = ['*.html=no-cache']\nredirect = ['/old/*=/new/*', '/in=/ 200']\n"
+    );
+    let config = file(site.path(), ".weft.toml", &text);
+    let explain = |url: &str| {
+        let ran = weft(&["check-config", &config, "--explain", url])
+            .output()
+            .unwrap();
+        String::from_utf8([ran.stdout, ran.stderr].concat()).unwrap()
+    };
+    let index = format!("file   {root}/index.html\nreply  HTTP/1.1 200 OK\n");
+    for (url, lines) in [
+        (
+            "https://a.org",
+            &[
+                "host   a.org\n",
+                &index,
+                "Cache-Control: no-cache\n",
+                "max-age=9\n",
+            ][..],
+        ),
+        ("https://A.org/in?x", &["rule   /in to / (200)\n", &index]),
+        (
+            "https://a.org/old/b?c",
+            &["rule   /old/* to /new/b (301)\n", " Location: /new/b?c\n"],
+        ),
+        (
+            "http://a.org/b",
+            &["host   a.org\n", " Location: https://a.org/b\n"],
+        ),
+        (
+            "https://b.org/",
+            &["host   none has this name\nreply  HTTP/1.1 421 "],
+        ),
+        ("https://a.org/none", &["reply  HTTP/1.1 404 Not Found\n"]),
+        ("a.org", &["--explain: 'a.org' is not a URL"]),
+        ("https://a b/", &["is not a URL"]),
+    ] {
+        let text = explain(url);
+        for line in lines {
+            assert!(text.contains(line), "{url}: {line}\n{text}");
+        }
+    }
+    assert!(!explain("https://a.org/none").contains("file "));
 }
 
 /// Seen: the key was root's alone and the server another user's, so every SIGHUP failed, and the

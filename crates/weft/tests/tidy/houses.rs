@@ -16,15 +16,17 @@ const HOUSES: &[House] = &[
             date lookup status
             error_page log password
             site
-            host rate
+            rate
             config
             request
-            client conditional negotiate range
+            client conditional negotiate range redirect
+            host
             counters
             handle oracle
             reply transcript
             answer
             session
+            explain
         ",
         upward: &[],
     },
@@ -219,11 +221,11 @@ const HOUSES: &[House] = &[
             common
             operate
             command/doctor
-            command/cache/config command/cache/daemon command/cache/host command/cache/metrics command/cache/restart command/cache/udp command/cache/verbose
+            command/cache/config command/cache/daemon command/cache/host command/cache/metrics command/cache/restart command/cache/udp command/cache/verbose command/serve/redirects
             command/cache/prepare command/cache/table command/serve/table
             command/cache/engine command/cache/extended command/cache/help command/serve/prepare command/serve/terminal
             command/serve/engine
-            command/load/options command/load/progress
+            command/load/options command/serve/explain command/load/progress
             command/load/fileset command/load/output
             command/load/args
             command/load/campaign

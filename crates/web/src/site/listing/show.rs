@@ -109,7 +109,7 @@ fn is_bidi_control(c: char) -> bool {
 }
 
 /// A path for a URL: everything but unreserved characters and slashes as `%XX`. RFC 3986 2.3
-pub(in crate::site) fn percent_encoded(path: &str) -> String {
+pub(crate) fn percent_encoded(path: &str) -> String {
     let mut encoded = String::with_capacity(path.len());
     for byte in path.bytes() {
         match byte {

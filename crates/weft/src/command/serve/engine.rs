@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ::serve::access_log::{AccessLog, Options, Target};
 use ::serve::engine::netstack::NetstackInterface;
-use ::serve::listen::Bound;
+use ::serve::listen::{Address, Bound};
 use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
 use ::serve::{Server, Settings};
@@ -23,6 +23,7 @@ use web::{
 
 use super::ServeConfig;
 use super::prepare::Limits;
+use super::redirects;
 use super::table::ProxyHeader;
 use super::terminal::Terminal;
 use crate::engine::EngineKind;
@@ -158,6 +159,10 @@ fn start_server(
     handle: &Arc<Handle>,
     log: Option<Arc<AccessLog>>,
 ) -> Result<Server, Failure> {
+    let https_port = https_port(config, &origins.listeners);
+    let is_netstack = origins.netstack.is_some();
+    let is_tcp = |bound: &Bound| matches!(bound.address, Address::Tcp(_));
+    let is_tcp: Vec<_> = origins.listeners.iter().map(is_tcp).collect();
     let settings = Settings {
         engine: config.common.engine(),
         listeners: origins.listeners,
@@ -173,10 +178,27 @@ fn start_server(
     let handle = Arc::clone(handle);
     let open = move |opening: Opening<'_>| {
         let peer = opening.peer.map_or(Peer::Unix, Peer::Tcp);
-        Session::new(Arc::clone(&handle), peer)
+        let session = Session::new(Arc::clone(&handle), peer);
+        match (opening.tls, https_port) {
+            (Some(_), _) => session.over_tls(),
+            (None, Some(port)) if is_netstack || is_tcp[opening.listener] => {
+                session.redirecting_to_https(port)
+            }
+            (None, _) => session,
+        }
     };
     Server::start(settings, open)
         .map_err(|error| Failure::Running(config.common.engine.why_not_started(&error)))
+}
+
+/// The port of the first address with TLS, if plain requests are redirected to it.
+fn https_port(config: &ServeConfig, listeners: &[Bound]) -> Option<u16> {
+    if config.https_redirect.is_empty() {
+        return None;
+    }
+    let of_kernel = listeners.iter().filter(|bound| bound.tls.is_some());
+    let mut addresses = of_kernel.map(|bound| &bound.address).chain(&config.listen);
+    addresses.find_map(Address::port)
 }
 
 /// Time for the log to be written out at the end.
@@ -236,16 +258,18 @@ fn remedy_for_log(config: &ServeConfig, kind: io::ErrorKind) -> &'static str {
 }
 
 /// Opens the sites of all hosts.
-fn open_hosts(
+pub(super) fn open_hosts(
     config: &ServeConfig,
     limits: &Limits,
     warnings: Option<SyncSender<String>>,
 ) -> Result<Hosts, String> {
+    let redirects = Arc::new(redirects::read(&config.redirects)?);
     let count = config.sites().count();
     let mut hosts = Vec::with_capacity(count);
     for host in config.sites() {
         let budget = config.memory_budget_bytes;
         let opened = Site::open(SiteConfig {
+            memory_file_len_max: memory_file_max_bytes(config),
             memory_budget: budget.unwrap_or(limits.memory_budget_bytes) / count as u64,
             open_files_max: limits.open_files_max / count,
             ..site_config(host)
@@ -255,9 +279,18 @@ fn open_hosts(
             // It is full, or the thread has ended with the process.
             site.on_warning(move |text| _ = warnings.try_send(text.to_owned()));
         }
+        // What hosts inherit is held once.
+        let redirects = if host.redirects == config.redirects {
+            Arc::clone(&redirects)
+        } else {
+            Arc::new(redirects::read(&host.redirects)?)
+        };
         hosts.push(VirtualHost {
             names: host.names.clone(),
+            aliases: host.aliases.clone(),
             site: Arc::new(site),
+            redirects,
+            hsts: host.hsts.clone(),
         });
     }
     let threads = Site::start_compressing(hosts.iter().map(|host| &host.site));
@@ -348,7 +381,7 @@ fn memory_file_max_bytes(config: &ServeConfig) -> u64 {
     config.memory_file_max_bytes.unwrap_or(default)
 }
 
-fn service_config(config: &ServeConfig) -> ServiceConfig {
+pub(super) fn service_config(config: &ServeConfig) -> ServiceConfig {
     let log_format = if shows_requests(config) {
         LogFormat::Short
     } else {

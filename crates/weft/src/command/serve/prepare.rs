@@ -82,6 +82,12 @@ pub(crate) fn prepare(
         }
     };
     let tls = open_tls(config).map_err(Failure::Usage)?.map(Arc::new);
+    if !config.https_redirect.is_empty() && tls.is_none() {
+        return Err(Failure::Usage(
+            "`https_redirect` needs a certificate (`tls_cert`): there is no HTTPS to redirect to"
+                .to_owned(),
+        ));
+    }
     let (listeners, netstack) = operate::open(
         &config.common,
         inherited,
@@ -118,8 +124,13 @@ fn bind_listeners(
     }
     for bound in &mut listeners {
         let is_tcp = matches!(bound.address, Address::Tcp(_));
-        bound.tls = tls.filter(|_| is_tcp).cloned();
+        // systemd may hold the port of a redirect.
+        let mut redirects = config.https_redirect.iter();
+        let redirects = redirects.any(|address| address.port() == bound.address.port());
+        bound.tls = tls.filter(|_| is_tcp && !redirects).cloned();
     }
+    let plain = bind_all(&config.https_redirect, &listeners)?;
+    listeners.extend(plain);
     Ok(listeners)
 }
 
@@ -162,8 +173,11 @@ fn netstack_addresses(config: &ServeConfig, tls: Option<&Arc<Tls>>) -> NetstackA
     } else {
         &config.listen
     };
-    let netstack_addresses = listen.iter().map(|address| (address.clone(), tls.cloned()));
-    netstack_addresses.collect()
+    let listen = listen.iter().map(|address| (address.clone(), tls.cloned()));
+    let plain = config.https_redirect.iter();
+    listen
+        .chain(plain.map(|address| (address.clone(), None)))
+        .collect()
 }
 
 /// The port if no flag names one.
@@ -257,7 +271,7 @@ const CONNECTION_MEMORY_PART: u64 = 8;
 const CONNECTION_MEMORY_UNKNOWN_BYTES: u64 = 64 << 20;
 
 impl Limits {
-    fn derive(config: &ServeConfig, machine: &Machine, nofile: u64) -> Limits {
+    pub(super) fn derive(config: &ServeConfig, machine: &Machine, nofile: u64) -> Limits {
         let by_descriptors = ::serve::limits::Limits::for_descriptors(nofile);
         let for_files_and_connections = nofile.saturating_sub(descriptors_for_others(config));
         let workers = config.common.workers();

@@ -15,7 +15,7 @@ use crate::engine::{self, EngineChoice, FIBERS_MAX, WORKERS_MAX};
 use crate::paint::Color;
 use crate::settings::layer::{HOST, Layer};
 use crate::settings::{Config, Group, Setting, put};
-use crate::value::{self, Rate};
+use crate::value::{self, Rate, RedirectSource};
 
 /// Configuration of `weft serve`. `None` is derived from the machine at start, unless it says
 /// something else.
@@ -25,6 +25,8 @@ pub(crate) struct ServeConfig {
     pub(crate) root: PathBuf,
     /// Names of a host; none at the top level.
     pub(crate) names: Vec<HostName>,
+    /// Names that are redirected to the first of `names`.
+    pub(crate) aliases: Vec<HostName>,
     /// Hosts with names, each with all of its settings.
     pub(crate) hosts: Vec<ServeConfig>,
     /// True if requests for unknown names are refused: there are hosts, and nothing sets a root.
@@ -35,6 +37,11 @@ pub(crate) struct ServeConfig {
     /// Peers that name their clients, and how.
     pub(crate) proxies: Networks,
     pub(crate) proxy_header: ProxyHeader,
+    /// Addresses whose requests are redirected to HTTPS.
+    pub(crate) https_redirect: Vec<Address>,
+    /// Value of `Strict-Transport-Security`.
+    pub(crate) hsts: Option<String>,
+    pub(crate) redirects: Vec<RedirectSource>,
     pub(crate) tls_cert: Vec<PathBuf>,
     /// Keys of the certificates, in the same order; none if they share their files.
     pub(crate) tls_key: Vec<PathBuf>,
@@ -288,6 +295,19 @@ const FILE: Rows = &[
         .host_only()
         .reloads()
         .help("Names of the host, such as example.org or *.example.org; may be repeated"),
+    set("aliases")
+        .adds("NAME", put!(aliases += value::host_name))
+        .host_only()
+        .reloads()
+        .help("Names that are redirected to the first of `names`; may be repeated"),
+    set("https-redirect")
+        .adds("ADDR", put!(https_redirect += address))
+        .help("Address of plain HTTP that is redirected to HTTPS; may be repeated"),
+    set("hsts")
+        .takes("VALUE", put!(hsts = Some value::hsts))
+        .per_host()
+        .reloads()
+        .help("Strict-Transport-Security of replies over TLS"),
     set("proxy-header")
         .chooses(PROXY_HEADERS, |config, text| {
             config.proxy_header = match text {
@@ -375,6 +395,19 @@ const REPLIES: Rows = &[
         .per_host()
         .help("Cache-Control of files that match a glob; may be repeated")
         .more("Such as '/assets/**=max-age=31536000, immutable'. The last rule that matches wins."),
+    set("redirect")
+        .adds("FROM=TO", put!(redirects += value::redirect))
+        .by_line()
+        .or_table("redirects")
+        .per_host()
+        .reloads()
+        .help("Redirect of a path, such as '/old/*=/new/:splat'; may be repeated")
+        .more(
+            "'FROM=TO STATUS' sets the status: 301 (the default), 302, 303, 307, 308, or 200 for \
+             the file at another path. A value without '=' is a file of lines '/from /to \
+             [STATUS]', as _redirects of Netlify and Cloudflare Pages. The first rule that \
+             matches holds, before the files. The query is kept.",
+        ),
     set("mime-type")
         .adds("GLOB=TYPE", put!(mime_types += value::mime_type))
         .by_line()

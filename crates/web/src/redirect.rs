@@ -1,0 +1,631 @@
+//! Redirects and rewrites: from the path of a request to another address.
+
+use std::collections::HashMap;
+
+use foldhash::quality::RandomState;
+
+use crate::request::target::{RawPath, encoded};
+use crate::site::percent_encoded;
+use crate::status::Status;
+
+/// A rule that answers a path with another address, or with the file at another path.
+///
+/// `from` is a path. `*` in it, at most once, stands for any part of a path, and `:name`, in place
+/// of a segment, for a segment. In `to`, `:splat` or `*` is what the star stood for, and `:name`
+/// the segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedirectRule {
+    from: Pattern,
+    to: Vec<PathPiece>,
+    status: Status,
+}
+
+/// A path with at most one star, which stands between `head` and `tail`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pattern {
+    text: Box<str>,
+    head: Vec<PathPiece>,
+    /// `None`: there is no star.
+    tail: Option<Vec<PathPiece>>,
+}
+
+/// Part of a pattern or target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PathPiece {
+    Text(Box<str>),
+    /// By its index among the captures.
+    Capture(usize),
+}
+
+/// What stars and names stood for, in the order of the pattern's names; the star's is the last.
+type Captures<'p> = [&'p str; CAPTURES_MAX];
+
+/// Most captures of a rule, with the star's.
+const CAPTURES_MAX: usize = 8;
+const SPLAT: usize = CAPTURES_MAX - 1;
+
+impl RedirectRule {
+    /// Reads a rule. Without a status, it is 301.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn new(from: &str, to: &str, status: Option<&str>) -> Result<RedirectRule, String> {
+        let status = status.map_or(Ok(Status::MovedPermanently), status_of)?;
+        if status == Status::Ok && from == "/*" {
+            return Err(
+                "this would hide every file; `spa = \"index.html\"` answers what no file \
+                        does"
+                    .to_owned(),
+            );
+        }
+        let mut names = Vec::new();
+        let from = Pattern::parse(from, &mut names)?;
+        let has_star = from.tail.is_some();
+        let to = target(to, &names, has_star, status == Status::Ok)?;
+        Ok(RedirectRule { from, to, status })
+    }
+
+    /// Reads a line of a file: `/from /to [status]`. `None`: it is empty or a comment.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn from_line(line: &str) -> Result<Option<RedirectRule>, String> {
+        let words = line.split_whitespace();
+        let words: Vec<_> = words.take_while(|word| !word.starts_with('#')).collect();
+        match words[..] {
+            [] => Ok(None),
+            [from, to] => RedirectRule::new(from, to, None).map(Some),
+            [from, to, status] => RedirectRule::new(from, to, Some(status)).map(Some),
+            _ => {
+                Err("write /from /to, or /from /to STATUS; there are no further conditions".into())
+            }
+        }
+    }
+
+    /// The address for these captures: without a line break, and on this host unless the rule names
+    /// another one.
+    fn expand(&self, captures: &Captures<'_>) -> String {
+        let mut address = String::new();
+        for piece in &self.to {
+            match piece {
+                PathPiece::Text(text) => address.push_str(text),
+                PathPiece::Capture(at) => address.push_str(&percent_encoded(captures[*at])),
+            }
+        }
+        // To a browser `//evil.example` is another host. RFC 3986 4.2
+        let second = address.find(|c| c != '/').unwrap_or(address.len());
+        if second > 1 {
+            address.drain(1..second);
+        }
+        address
+    }
+}
+
+/// The rules of a host. Of those that match, the first one holds.
+///
+/// Paths without star and names are found by a hash; other rules by a hash of the directory before
+/// their first star or name, and only those of one directory are tried one by one.
+#[derive(Debug, Default)]
+pub struct Redirects {
+    rules: Vec<RedirectRule>,
+    exact: HashMap<Box<str>, usize, RandomState>,
+    by_directory: HashMap<Box<str>, Vec<usize>, RandomState>,
+    /// Most slashes of a key of `by_directory`.
+    depth_max: usize,
+}
+
+/// A rule that matches, and the address that it leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Redirected {
+    /// Which rule, from 0.
+    pub(crate) rule: usize,
+    pub(crate) status: Status,
+    /// Percent-encoded. For [`Status::Ok`] the path of a file.
+    pub(crate) address: String,
+}
+
+/// Most redirects that a client may have to follow one after another.
+const HOPS_MAX: usize = 10;
+
+impl Redirects {
+    /// Makes an index of the rules.
+    ///
+    /// # Errors
+    /// Rules that lead in a circle: by their number from 0, with a sentence.
+    pub fn new(rules: Vec<RedirectRule>) -> Result<Redirects, Vec<(usize, String)>> {
+        let mut redirects = Redirects::default();
+        for (at, rule) in rules.iter().enumerate() {
+            if let ([PathPiece::Text(path)], None) = (&rule.from.head[..], &rule.from.tail) {
+                redirects.exact.entry(path.clone()).or_insert(at);
+                continue;
+            }
+            let directory = rule.from.directory();
+            let depth = directory.matches('/').count();
+            redirects.depth_max = redirects.depth_max.max(depth);
+            let rules = redirects.by_directory.entry(directory.into());
+            rules.or_default().push(at);
+        }
+        redirects.rules = rules;
+        let circles = (0..redirects.rules.len()).filter(|at| redirects.is_endless(*at));
+        let circles: Vec<_> = circles
+            .map(|at| {
+                let text = &redirects.rules[at].from.text;
+                (
+                    at,
+                    format!("'{text}' leads to more than {HOPS_MAX} redirects, one after another"),
+                )
+            })
+            .collect();
+        if circles.is_empty() {
+            Ok(redirects)
+        } else {
+            Err(circles)
+        }
+    }
+
+    /// Number of rules.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// True if there are no rules.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The first rule that matches a normalized path.
+    pub(crate) fn find(&self, path: &str) -> Option<Redirected> {
+        let mut found = self.exact.get(path).map(|at| (*at, [""; CAPTURES_MAX]));
+        let slashes = path.bytes().enumerate().filter(|(_, byte)| *byte == b'/');
+        for (at, _) in slashes.take(self.depth_max) {
+            let of_directory = self.by_directory.get(&path[..=at]).into_iter().flatten();
+            for rule in of_directory.copied() {
+                if found.is_some_and(|(first, _)| first < rule) {
+                    break;
+                }
+                if let Some(captures) = self.rules[rule].from.matches(path) {
+                    found = Some((rule, captures));
+                    break;
+                }
+            }
+        }
+        let (rule, captures) = found?;
+        Some(Redirected {
+            rule,
+            status: self.rules[rule].status,
+            address: self.rules[rule].expand(&captures),
+        })
+    }
+
+    /// The rule and where it led, for people.
+    pub(crate) fn show(&self, found: &Redirected) -> String {
+        let from = &self.rules[found.rule].from.text;
+        format!("{from} to {} ({})", found.address, found.status.code())
+    }
+
+    /// True if a client that follows this rule, with a sample for each capture, is redirected again
+    /// and again.
+    fn is_endless(&self, rule: usize) -> bool {
+        let rule = &self.rules[rule];
+        let mut next = rule.expand(&["sample"; CAPTURES_MAX]);
+        if rule.status == Status::Ok {
+            return false;
+        }
+        for _ in 0..HOPS_MAX {
+            let mut buffer = Vec::new();
+            let path = next.split(['?', '#']).next().unwrap_or_default();
+            let raw = RawPath::parse(path.as_bytes()).ok();
+            let path = raw.as_ref().and_then(|raw| raw.normalize(&mut buffer).ok());
+            match path
+                .filter(|path| path.starts_with('/'))
+                .and_then(|path| self.find(path))
+            {
+                Some(again) if again.status != Status::Ok => next = again.address,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+impl Redirected {
+    /// The value of `Location`, with the query of the request.
+    pub(crate) fn location(&self, query: &[u8]) -> Vec<u8> {
+        let (address, fragment) = match self.address.split_once('#') {
+            Some((address, fragment)) => (address, Some(fragment)),
+            None => (&self.address[..], None),
+        };
+        let mut location = encoded(address.as_bytes()).into_owned();
+        if !query.is_empty() {
+            location.push(if address.contains('?') { b'&' } else { b'?' });
+            location.extend_from_slice(&encoded(query));
+        }
+        if let Some(fragment) = fragment {
+            location.push(b'#');
+            location.extend_from_slice(&encoded(fragment.as_bytes()));
+        }
+        location
+    }
+}
+
+/// Statuses of rules; a trailing `!` says what holds anyway.
+fn status_of(text: &str) -> Result<Status, String> {
+    match text.strip_suffix('!').unwrap_or(text) {
+        "200" => Ok(Status::Ok),
+        "301" => Ok(Status::MovedPermanently),
+        "302" => Ok(Status::Found),
+        "303" => Ok(Status::SeeOther),
+        "307" => Ok(Status::TemporaryRedirect),
+        "308" => Ok(Status::PermanentRedirect),
+        _ => Err(format!(
+            "'{text}' is not the status of a rule; 301, 302, 303, 307 and 308 redirect, 200 serves \
+             the file at the other path"
+        )),
+    }
+}
+
+impl Pattern {
+    fn parse(text: &str, names: &mut Vec<String>) -> Result<Pattern, String> {
+        if text.contains(['?', '#']) {
+            return Err(format!(
+                "'{text}': a rule is about the path alone, and keeps the query"
+            ));
+        }
+        let wrong = || format!("'{text}' is not a path such as /old/page or /old/*");
+        if !text.starts_with('/') {
+            return Err(wrong());
+        }
+        let raw = RawPath::parse(text.as_bytes()).map_err(|_| wrong())?;
+        let mut buffer = Vec::new();
+        let path = raw.normalize(&mut buffer).map_err(|_| wrong())?;
+        let (head, tail) = match path.split_once('*') {
+            Some((_, tail)) if tail.contains('*') => {
+                return Err(format!(
+                    "'{text}' has more than one star; name segments, as /:year/*"
+                ));
+            }
+            Some((head, tail)) => (head, Some(tail)),
+            None => (path, None),
+        };
+        let is_cut = tail.is_some();
+        Ok(Pattern {
+            text: text.into(),
+            head: pieces(head, is_cut, names)?,
+            tail: tail.map(|tail| pieces(tail, false, names)).transpose()?,
+        })
+    }
+
+    /// The captures, if the pattern matches.
+    fn matches<'p>(&self, path: &'p str) -> Option<Captures<'p>> {
+        let mut captures = [""; CAPTURES_MAX];
+        let mut rest = path;
+        for piece in &self.head {
+            match piece {
+                PathPiece::Text(text) => rest = rest.strip_prefix(&**text)?,
+                PathPiece::Capture(at) => {
+                    let (segment, after) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+                    captures[*at] = Some(segment).filter(|segment| !segment.is_empty())?;
+                    rest = after;
+                }
+            }
+        }
+        let Some(tail) = &self.tail else {
+            return rest.is_empty().then_some(captures);
+        };
+        for piece in tail.iter().rev() {
+            match piece {
+                PathPiece::Text(text) => rest = rest.strip_suffix(&**text)?,
+                PathPiece::Capture(at) => {
+                    let (before, segment) = rest.split_at(rest.rfind('/')? + 1);
+                    captures[*at] = Some(segment).filter(|segment| !segment.is_empty())?;
+                    rest = before;
+                }
+            }
+        }
+        captures[SPLAT] = rest;
+        Some(captures)
+    }
+
+    /// The directory that every matching path lies in, with its last slash.
+    fn directory(&self) -> &str {
+        match self.head.first() {
+            Some(PathPiece::Text(text)) => &text[..=text.rfind('/').unwrap_or(0)],
+            _ => "/",
+        }
+    }
+}
+
+/// The pieces of a part of a pattern. `is_cut`: a star follows.
+fn pieces(part: &str, is_cut: bool, names: &mut Vec<String>) -> Result<Vec<PathPiece>, String> {
+    let mut pieces = Vec::new();
+    let mut text = String::new();
+    let mut segments = part.split('/').enumerate().peekable();
+    while let Some((nth, segment)) = segments.next() {
+        if nth > 0 {
+            text.push('/');
+        }
+        // What stands beside a star is no whole segment.
+        let is_whole = nth > 0 && !(is_cut && segments.peek().is_none());
+        let name = segment.strip_prefix(':').filter(|name| is_name(name));
+        match name.filter(|_| is_whole) {
+            Some(name) if name == "splat" || names.iter().any(|known| known == name) => {
+                return Err(format!("':{name}' stands for something else already"));
+            }
+            Some(_) if names.len() == SPLAT => {
+                return Err(format!("a rule has at most {SPLAT} names"));
+            }
+            Some(name) => {
+                pieces.push(PathPiece::Text(std::mem::take(&mut text).into()));
+                pieces.push(PathPiece::Capture(names.len()));
+                names.push(name.to_owned());
+            }
+            None => text.push_str(segment),
+        }
+    }
+    if !text.is_empty() {
+        pieces.push(PathPiece::Text(text.into()));
+    }
+    Ok(pieces)
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// The pieces of a target.
+fn target(
+    to: &str,
+    names: &[String],
+    has_star: bool,
+    is_path: bool,
+) -> Result<Vec<PathPiece>, String> {
+    let is_local = to.starts_with('/') && !to.starts_with("//") && !to.starts_with("/\\");
+    let authority = ["http://", "https://"].iter().find_map(|scheme| {
+        let (start, rest) = to.split_at_checked(scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then_some(rest)
+    });
+    if !is_local && (is_path || authority.is_none()) {
+        let forms = if is_path {
+            "/page"
+        } else {
+            "/page or https://example.org/page"
+        };
+        return Err(format!("'{to}' is not a target such as {forms}"));
+    }
+    if to
+        .bytes()
+        .any(|byte| byte.is_ascii_control() || b" \\".contains(&byte))
+    {
+        return Err(format!(
+            "'{to}' has a control character, a space or a backslash in it"
+        ));
+    }
+    if is_path && to.contains(['?', '#']) {
+        return Err(format!(
+            "'{to}' is not the path of a file: it has a query or a fragment"
+        ));
+    }
+    // A client must not choose the host.
+    let fixed_len = authority.map_or(0, |authority| {
+        let len = authority.find(['/', '?', '#']).unwrap_or(authority.len());
+        to.len() - authority.len() + len
+    });
+    let mut pieces = Vec::new();
+    let mut text = String::new();
+    let mut rest = to;
+    while let Some(c) = rest.chars().next() {
+        let at = to.len() - rest.len();
+        let (capture, len) = match c {
+            '*' if has_star => (Some(SPLAT), 1),
+            ':' => {
+                let is_name_byte = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                let name = &rest[1..];
+                let name = &name[..name.find(|c| !is_name_byte(c)).unwrap_or(name.len())];
+                let known = match names.iter().position(|known| known == name) {
+                    None if name == "splat" && has_star => Some(SPLAT),
+                    known => known,
+                };
+                if known.is_none() && is_name(name) && to[..at].ends_with('/') {
+                    return Err(format!("'{to}': the path before it has no ':{name}'"));
+                }
+                (known, known.map_or(1, |_| 1 + name.len()))
+            }
+            _ => (None, c.len_utf8()),
+        };
+        match capture {
+            Some(_) if at <= fixed_len => {
+                return Err(format!("'{to}': a request must not choose the host"));
+            }
+            Some(capture) => {
+                pieces.push(PathPiece::Text(std::mem::take(&mut text).into()));
+                pieces.push(PathPiece::Capture(capture));
+            }
+            None => text.push_str(&rest[..len]),
+        }
+        rest = &rest[len..];
+    }
+    pieces.push(PathPiece::Text(text.into()));
+    Ok(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rules(lines: &str) -> Redirects {
+        let rules = lines
+            .lines()
+            .map(|line| RedirectRule::from_line(line).unwrap());
+        Redirects::new(rules.flatten().collect()).unwrap()
+    }
+
+    /// Where a request with a query is sent.
+    fn location(rules: &Redirects, path: &str) -> Option<String> {
+        let found = rules.find(path)?;
+        let location = found.location(b"q=1");
+        Some(format!(
+            "{} {}",
+            found.status.code(),
+            String::from_utf8(location).unwrap()
+        ))
+    }
+
+    fn check(lines: &str, path: &str, expected: Option<&str>) {
+        let found = location(&rules(lines), path);
+        assert_eq!(found.as_deref(), expected, "{lines:?} {path}");
+    }
+
+    #[test]
+    fn star_and_names_are_put_into_the_target() {
+        for (line, path, to) in [
+            ("/a /b", "/a", Some("301 /b?q=1")),
+            ("/a /b 302", "/a", Some("302 /b?q=1")),
+            ("/a /b 308! # moved", "/a", Some("308 /b?q=1")),
+            ("/a /b", "/a/", None),
+            ("/a/ /b/", "/a/", Some("301 /b/?q=1")),
+            ("/caf%C3%A9 /coffee", "/café", Some("301 /coffee?q=1")),
+            ("/old/* /new/:splat", "/old/x/y", Some("301 /new/x/y?q=1")),
+            (
+                "/old/* /new/*",
+                "/old/x y/ü",
+                Some("301 /new/x%20y/%C3%BC?q=1"),
+            ),
+            ("/old/* /new/:splat", "/old/", Some("301 /new/?q=1")),
+            ("/old/* /new/:splat", "/old", None),
+            ("/*.php /:splat", "/a/b.php", Some("301 /a/b?q=1")),
+            (
+                "/blog/*/index.html /blog/:splat/",
+                "/blog/a/b/index.html",
+                Some("301 /blog/a/b/?q=1"),
+            ),
+            (
+                "/b/:year/:month/* /posts/:month-:year/:splat",
+                "/b/2026/11/a",
+                Some("301 /posts/11-2026/a?q=1"),
+            ),
+            ("/u/:id /users/:id", "/u/a/b", None),
+            ("/u/:id /users/:id", "/u/", None),
+            ("/u/*/:id /users/:id", "/u/a/b/7", Some("301 /users/7?q=1")),
+            (
+                "/wiki/Talk:Main /talk",
+                "/wiki/Talk:Main",
+                Some("301 /talk?q=1"),
+            ),
+            (
+                "/a/* https://b.org/:splat",
+                "/a/c",
+                Some("301 https://b.org/c?q=1"),
+            ),
+            (
+                "/a https://b.org:8443",
+                "/a",
+                Some("301 https://b.org:8443?q=1"),
+            ),
+            ("/a /b?x=y", "/a", Some("301 /b?x=y&q=1")),
+            ("/a /b#part", "/a", Some("301 /b?q=1#part")),
+            ("/a /ü", "/a", Some("301 /%C3%BC?q=1")),
+        ] {
+            check(line, path, to);
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_holds() {
+        let lines = "/a/b /one\n/a/* /two\n/a/c /three\n/* /four\n/a/:x /five";
+        let lines = rules(&format!(
+            "/four /done 200\n/one /o 200\n/two /t 200\n{lines}"
+        ));
+        for (path, to) in [
+            ("/a/b", "/one"),
+            ("/a/c", "/two"),
+            ("/b", "/four"),
+            ("/a", "/four"),
+        ] {
+            assert_eq!(lines.find(path).unwrap().address, to, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_rule_says_what_is_wrong() {
+        for (line, why) in [
+            ("/a", "write /from /to"),
+            ("/a /b 301 Country=au", "no further conditions"),
+            ("/a /b 404", "'404' is not the status"),
+            ("a /b", "'a' is not a path"),
+            ("https://x.org/a /b", "is not a path"),
+            ("/a?b=c /d", "keeps the query"),
+            ("/a/../.. /d", "is not a path"),
+            ("/*/* /d", "more than one star"),
+            ("/:a/:a /d", "':a' stands for something else"),
+            ("/:splat /d", "':splat' stands for"),
+            ("/a/:b /c/:d", "has no ':d'"),
+            ("/a /c/:splat", "has no ':splat'"),
+            ("/a b", "'b' is not a target"),
+            ("/a //b.org/", "'//b.org/' is not a target"),
+            ("/a /\\b.org/", "is not a target"),
+            ("/a javascript:x", "is not a target"),
+            ("/a/* https://:splat/", "must not choose the host"),
+            ("/a/* https://b.org:splat", "must not choose the host"),
+            ("/a/* https://b.org*", "must not choose the host"),
+            ("/a https://b.org/c 200", "is not a target such as /page"),
+            ("/a /b?c 200", "has a query"),
+            ("/* /index.html 200", "spa = "),
+            ("/a /b\u{7f}", "a control character"),
+        ] {
+            let error = RedirectRule::from_line(line).unwrap_err();
+            assert!(error.contains(why), "{line}: {error}");
+        }
+        assert_eq!(RedirectRule::from_line("  # /a /b"), Ok(None));
+        assert_eq!(RedirectRule::from_line(""), Ok(None));
+    }
+
+    #[test]
+    fn rules_in_a_circle_are_refused() {
+        let circles = |lines: &str| {
+            let rules = lines
+                .lines()
+                .map(|line| RedirectRule::from_line(line).unwrap().unwrap());
+            let found = Redirects::new(rules.collect()).err().unwrap_or_default();
+            found.into_iter().map(|(at, _)| at).collect::<Vec<_>>()
+        };
+        assert_eq!(circles("/a /a"), [0]);
+        assert_eq!(circles("/x /y\n/a /b\n/b /c?d\n/c /a#e"), [1, 2, 3]);
+        assert_eq!(circles("/* /new/:splat"), [0]);
+        assert_eq!(circles("/* /new/:splat\n/new/* /old/:splat 200"), [0]);
+        assert_eq!(
+            circles("/new/* /old/:splat 200\n/* /new/:splat"),
+            [0_usize; 0]
+        );
+        assert_eq!(
+            circles("/*.php /:splat\n/a /a/ 302\n/b /b 200"),
+            [0_usize; 0]
+        );
+        let chain = |len: usize| {
+            let lines = (0..len).map(|nth| format!("/{nth} /{}", nth + 1));
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(circles(&chain(HOPS_MAX)), [0_usize; 0]);
+        assert_eq!(circles(&chain(HOPS_MAX + 1)), [0]);
+    }
+
+    proptest! {
+        /// Whatever is asked for, the client stays on this host, and no header line begins.
+        #[test]
+        fn no_request_chooses_host_or_header(path in "/[/a.:@\\\\ü\r\n%?#-]{0,12}", at in 0..5_usize) {
+            let rules = rules(["/* /:splat 302\n", "/a* /*\n", "/:a/* /:a:splat\n", "/a*a /*/b\n", "/*a /*//b.org\n"][at].replace("/* /:splat 302\n", "/-* /:splat 302\n").as_str());
+            let mut buffer = Vec::new();
+            let request = percent_encoded(&path);
+            let raw = RawPath::parse(request.as_bytes()).unwrap();
+            let Ok(path) = raw.normalize(&mut buffer) else { return Ok(()) };
+            if let Some(found) = rules.find(path) {
+                let location = found.location(b"");
+                prop_assert!(location[0] == b'/' && !b"/\\".contains(location.get(1).unwrap_or(&b' ')));
+                prop_assert!(location.iter().all(u8::is_ascii_graphic));
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Rules for redirects: single ones, and files of thousands of lines.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use web::{RedirectRule, Redirects};
+
+use crate::os::files;
+use crate::value::RedirectSource;
+
+/// Longest file of rules: some 200,000 of them.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Most mistakes of a file that are reported.
+const MISTAKES_MAX: usize = 20;
+
+/// Reads the files of rules, and makes an index of all rules.
+///
+/// # Errors
+/// A line for each mistake; those in a file begin with its name and the line.
+pub(super) fn read(sources: &[RedirectSource]) -> Result<Redirects, String> {
+    let mut rules = Vec::new();
+    let mut places = Vec::new();
+    for source in sources {
+        match source {
+            RedirectSource::Rule(rule) => {
+                rules.push(rule.clone());
+                places.push(String::new());
+            }
+            RedirectSource::File(path) => {
+                for (rule, line) in read_file(path)? {
+                    rules.push(rule);
+                    places.push(place(path, line));
+                }
+            }
+        }
+    }
+    Redirects::new(rules).map_err(|circles| {
+        let circles = circles.into_iter();
+        told(circles.map(|(at, why)| format!("{}{why}", places[at])))
+    })
+}
+
+/// The rules of a file, each with the number of its line.
+fn read_file(path: &Path) -> Result<Vec<(RedirectRule, usize)>, String> {
+    let name = path.display();
+    let bytes = files::read(path, FILE_BYTES_MAX)
+        .map_err(|error| format!("cannot read the redirects '{name}': {error}"))?;
+    let text = String::from_utf8(bytes).map_err(|_| format!("'{name}' is not UTF-8"))?;
+    let mut rules = Vec::new();
+    let mut mistakes = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        match RedirectRule::from_line(line) {
+            Ok(rule) => rules.extend(rule.map(|rule| (rule, at + 1))),
+            Err(why) => mistakes.push(format!("{}{why}", place(path, at + 1))),
+        }
+    }
+    if mistakes.is_empty() {
+        Ok(rules)
+    } else {
+        Err(told(mistakes.into_iter()))
+    }
+}
+
+fn place(path: &Path, line: usize) -> String {
+    format!("{}:{line}: ", path.display())
+}
+
+/// The first mistakes, a line each, and the number of the others.
+fn told(mut mistakes: impl Iterator<Item = String>) -> String {
+    let first: Vec<_> = mistakes.by_ref().take(MISTAKES_MAX).collect();
+    let mut text = first.join("\n");
+    let others = mistakes.count();
+    if others > 0 {
+        _ = write!(text, "\n{others} more of the kind");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_of_a_file_name_their_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("redirects.txt");
+        let rule = RedirectRule::new("/x", "/y", None).unwrap();
+        let sources = [
+            RedirectSource::Rule(rule),
+            RedirectSource::File(path.clone()),
+        ];
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let count = read(&sources).map(|redirects| redirects.len());
+            count.map_err(|why| why.replace(&path.display().to_string(), "FILE"))
+        };
+        assert_eq!(read("# old site\n\n/a /b\n/c/* /d/:splat 302\n"), Ok(3));
+        let why = read("/a /b\n/c\n/e /f 404\n").unwrap_err();
+        let places: Vec<_> = why.lines().map(|line| &line[..7]).collect();
+        assert_eq!(places, ["FILE:2:", "FILE:3:"], "{why}");
+        let circle = read("# one\n/y /x\n").unwrap_err();
+        assert!(circle.starts_with("'/x' leads to more than 10"), "{circle}");
+        assert!(circle.contains("\nFILE:2: '/y' leads"), "{circle}");
+        let many = read(&"/a\n".repeat(MISTAKES_MAX + 2)).unwrap_err();
+        assert!(many.ends_with("\n2 more of the kind"), "{many}");
+        let rules = (0..100_000).map(|nth| format!("/old/{nth} /new/{nth}\n"));
+        assert_eq!(read(&rules.collect::<String>()), Ok(100_001));
+        std::fs::remove_file(&path).unwrap();
+        let why = super::read(&sources).unwrap_err();
+        assert!(why.starts_with("cannot read the redirects '"), "{why}");
+    }
+}

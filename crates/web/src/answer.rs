@@ -13,7 +13,7 @@ use crate::redirect::Redirected;
 use crate::reply::{ALLOW_LINE, Replier, RequestFacts, Transport};
 use crate::request::target::{PathError, RawPath, encoded};
 use crate::request::{Head, Method, Name, Target};
-use crate::site::{Entry, Found, Site};
+use crate::site::{Area, Entry, Found, Site};
 use crate::status::Status;
 
 /// Outcome of [`answer`].
@@ -88,7 +88,16 @@ pub(crate) fn answer(
         None => look_up(head, &raw, buffer, site, |lookup| site.find(lookup, now)),
     };
     match found {
-        Ok(Found::Entry(entry)) => serve(replier, head, asked, &entry),
+        Ok(found @ (Found::Entry(_) | Found::Fallback(_))) => {
+            if site.has_areas()
+                && let Some(answer) = guard_found(replier, head, asked, &found, attempt, buffer)
+            {
+                return answer;
+            }
+            if let Found::Entry(entry) | Found::Fallback(entry) = &found {
+                serve(replier, head, asked, entry);
+            }
+        }
         Ok(Found::WouldBlock) if !was_loaded => return Answer::Blocked,
         Ok(other) => {
             let rules = rules_of(site, &raw, buffer);
@@ -123,6 +132,37 @@ fn guard(
     let site = &replier.host.site;
     // A path that names no file is in the areas of the whole site.
     let area = site.area(raw.normalize(buffer).unwrap_or(NO_FILE))?;
+    ask(replier, head, asked, area, attempt, buffer)
+}
+
+/// Asks for a name and a password where the file that was found needs others than its path.
+#[inline(never)]
+fn guard_found(
+    replier: &mut Replier<'_>,
+    head: &Head<'_>,
+    asked: RequestFacts<'_>,
+    found: &Found,
+    attempt: Attempt,
+    buffer: &mut Vec<u8>,
+) -> Option<Answer> {
+    let Target::Path(raw) = head.target else {
+        return None;
+    };
+    let site = &replier.host.site;
+    let area = site.area_of(raw.normalize(buffer).unwrap_or(NO_FILE), found)?;
+    ask(replier, head, asked, area, attempt, buffer)
+}
+
+/// Asks for a name and a password of an area. `None`: the request has them.
+fn ask(
+    replier: &mut Replier<'_>,
+    head: &Head<'_>,
+    asked: RequestFacts<'_>,
+    area: &Area,
+    attempt: Attempt,
+    buffer: &mut Vec<u8>,
+) -> Option<Answer> {
+    let site = &replier.host.site;
     // Once a request: when jobs wait for long, the files are due again.
     if attempt == Attempt::First && site.is_due_for_passwords(area, replier.now) {
         return Some(Answer::Blocked);
@@ -142,7 +182,10 @@ fn guard(
         }
         _ => (Status::Unauthorized, &*area.challenge, None),
     };
-    let rules = rules_of(site, &raw, buffer);
+    let rules = match &head.target {
+        Target::Path(raw) => rules_of(site, raw, buffer),
+        Target::Server => site.lines_everywhere().into(),
+    };
     replier.page(status, asked, &rules, line.as_bytes(), why);
     Some(Answer::Sent)
 }
@@ -299,7 +342,7 @@ fn answer_without_file(
             let why = "the site wants to block where it may, and does not";
             fail(replier, asked, rules, 500, why);
         }
-        Found::Entry(_) => unreachable!("it is served"),
+        Found::Entry(_) | Found::Fallback(_) => unreachable!("it is served"),
     }
 }
 

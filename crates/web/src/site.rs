@@ -61,6 +61,7 @@ use std::time::{Duration, Instant};
 
 use session::Now;
 
+pub(crate) use access::Area;
 pub use config::{CacheRule, EtagKind, HeaderRule, SiteConfig, SiteError};
 pub(crate) use entry::{Body, Entry, Found};
 pub(crate) use listing::percent_encoded;
@@ -332,14 +333,16 @@ impl Site {
             self.follow(available, moment);
         }
         let mut answer = self.entry_at(key, lookup.accepts, moment, blocking);
+        let mut found: fn(_) -> _ = Found::Entry;
         if let (Err(Miss::NotFound), Some(fallback)) = (&answer, &self.config.spa_fallback) {
             answer = self.entry_at(self.key(fallback), lookup.accepts, moment, blocking);
+            found = Found::Fallback;
         }
         if let Err(Miss::Directory) = answer {
             answer = self.listing(lookup, moment, blocking);
         }
         match answer {
-            Ok(entry) => Found::Entry(entry),
+            Ok(entry) => found(entry),
             Err(miss) => {
                 // The site's own page for it may be on the disk.
                 let looked = self.look_at_error_pages(&miss, moment, blocking);

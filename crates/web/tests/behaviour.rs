@@ -781,3 +781,91 @@ fn a_reload_keeps_debts_of_the_same_rate() {
     world.handle.reload(world.handle.site(), none).unwrap();
     assert_eq!([status(), status()], ["200", "200"]);
 }
+
+/// Status with which a site of three areas answers a request with these credentials (Base64).
+fn status_in_areas(configure: impl Fn(&mut SiteConfig), target: &str, token: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let users = [
+        (
+            "admins",
+            "root:$6$rounds=1000$5PXbVUpN.NcyqHVP$0t6pRTYyOom47glRkKC6.Fc.WoSwxN6IYEVW7fawvHdO9rCHXyZGQDyBUUVYMYjZA53BEn5/XkQSwLAMXf2bf1",
+        ),
+        (
+            "users",
+            "ada:$6$rounds=1000$hiXj0vyqppGo7OE3$YtVV.s8VzDr.jGwhnthXHynEmzwql0cDsAp3Fo1Y8y0edUejDdcc37NfsR6kAnIMaNODy9P4.1LrdMGUfhkI1/",
+        ),
+    ];
+    let [admins, users] = users.map(|(name, line)| {
+        std::fs::write(dir.path().join(name), line).unwrap();
+        dir.path().join(name)
+    });
+    let root = dir.path().join("site");
+    for (path, text) in [
+        ("admin/plan.pdf", "plan"),
+        ("app/index.html", "app"),
+        ("open.css", "css"),
+    ] {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let mut config = SiteConfig {
+        root,
+        basic_auth: vec![
+            ("/admin/**".into(), admins),
+            ("/app/**".into(), users.clone()),
+            ("*.html".into(), users),
+        ],
+        ..SiteConfig::default()
+    };
+    configure(&mut config);
+    let site = Arc::new(Site::open(config).unwrap());
+    let handle = Arc::new(Handle::new(site, ServiceConfig::default()).unwrap());
+    let peer: std::net::SocketAddr = "192.0.2.7:5000".parse().unwrap();
+    let mut session = Session::new(handle, peer);
+    let request =
+        format!("GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n\r\n");
+    let mut out = Outbox::new();
+    let mut input = request.as_bytes();
+    for _ in 0..8 {
+        let received = session.receive(input, test_now(), &mut out);
+        input = &input[received.used..];
+        match received.next {
+            Next::Work => session.work(test_now()),
+            _ => return text(&out)[9..12].to_owned(),
+        }
+    }
+    panic!("{target} is not answered")
+}
+
+#[test]
+fn password_is_for_its_own_area() {
+    const ADA: &str = "YWRhOnB3"; // Of the users.
+    const ROOT: &str = "cm9vdDp0b29y"; // Of the admins.
+    let spa = |config: &mut SiteConfig| {
+        config.spa_fallback = Some("app/index.html".into());
+    };
+    let clean = |config: &mut SiteConfig| config.clean_urls = true;
+    let listing = |config: &mut SiteConfig| config.listing = true;
+    for (target, token, status) in [
+        ("/admin/plan.pdf", ADA, "401"),
+        ("/admin/plan.pdf", ROOT, "200"),
+        ("/admin/none", ADA, "401"),
+        ("/admin/none", ROOT, "401"),
+        ("/app/route", ADA, "200"),
+        ("/route", ADA, "200"),
+        ("/route", ROOT, "401"),
+        ("/a%2Fb", ROOT, "401"),
+        ("/a%2Fb", ADA, "200"),
+        ("/open.css", "", "200"),
+    ] {
+        assert_eq!(
+            status_in_areas(spa, target, token),
+            status,
+            "{target} {token}"
+        );
+    }
+    // A page or an index file that is not there does not open what is.
+    assert_eq!(status_in_areas(clean, "/admin/plan.pdf", ADA), "401");
+    assert_eq!(status_in_areas(listing, "/admin/", ADA), "401");
+}

@@ -6,6 +6,7 @@ use session::Now;
 
 use super::Site;
 use super::config::{SiteConfig, SiteError};
+use super::entry::Found;
 use super::open::is_hidden;
 use super::rules::{EVERYWHERE, add_glob, built};
 use super::survey::page_of;
@@ -118,22 +119,18 @@ impl PathGlobs {
 }
 
 impl Access {
-    /// The last rule for a path and for all that may answer for it, whatever is on the disk.
-    fn area(&self, path: &str, config: &SiteConfig) -> Option<&Area> {
+    /// The last rule for a path and for all that may answer at it, whatever is on the disk.
+    fn rule(&self, path: &str, config: &SiteConfig) -> Option<usize> {
         let rules = &self.protected;
         let page = config.clean_urls.then(|| page_of(path.trim_matches('/')));
-        let fallback = config.spa_fallback.as_deref();
         let mut last = rules
             .last(path)
             .max(page.and_then(|page| rules.last(&page)));
-        for path in fallback.into_iter().chain([path]) {
-            let is_directory = path.is_empty() || path.ends_with('/');
-            last = last.max(rules.last(path));
-            for index in config.index.iter().filter(|_| is_directory) {
-                last = last.max(rules.last(&format!("{path}{index}")));
-            }
+        let is_directory = path.is_empty() || path.ends_with('/');
+        for index in config.index.iter().filter(|_| is_directory) {
+            last = last.max(rules.last(&format!("{path}{index}")));
         }
-        Some(&self.areas[last?])
+        last
     }
 }
 
@@ -147,19 +144,40 @@ impl Site {
     /// True if some area asks for a password.
     #[inline]
     pub(crate) fn has_areas(&self) -> bool {
-        self.access
-            .as_ref()
-            .is_some_and(|access| !access.areas.is_empty())
+        self.areas().is_some()
+    }
+
+    fn areas(&self) -> Option<&Access> {
+        let access = self.access.as_ref();
+        access.filter(|access| !access.areas.is_empty())
     }
 
     /// The area of a path, by its last rule that matches.
     pub(crate) fn area(&self, path: &str) -> Option<&Area> {
-        let access = self
-            .access
-            .as_ref()
-            .filter(|access| !access.areas.is_empty())?;
+        let access = self.areas()?;
+        let rule = access.rule(path.trim_start_matches('/'), &self.config);
+        Some(&access.areas[rule?])
+    }
+
+    /// The last rule of a file, whatever else may answer at its path.
+    pub(super) fn rule_of_file(&self, path: &str) -> Option<usize> {
+        self.areas()?.protected.last(path)
+    }
+
+    /// The area of what was found for a path: that of the file, beside the path's own. For a page
+    /// or an index file that may be there, the path may have a later rule than the file that is.
+    /// The file for unknown paths has no earlier rule than the path.
+    pub(crate) fn area_of(&self, path: &str, found: &Found) -> Option<&Area> {
+        let access = self.areas()?;
         let path = path.trim_start_matches('/');
-        access.area(path, &self.config)
+        let rule = match found {
+            Found::Entry(entry) => entry.area?,
+            Found::Fallback(entry) => entry
+                .area
+                .filter(|rule| Some(*rule) > access.rule(path, &self.config))?,
+            _ => return None,
+        };
+        Some(&access.areas[rule])
     }
 
     /// Looks at the password files that are due, and reads those that have changed; blocks. True if

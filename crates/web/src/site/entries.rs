@@ -329,6 +329,7 @@ impl Site {
         let modified = head::modified(stamp, record.is_date_shared, moment.since_epoch);
         let extra = self.private(record.path(), self.rules.lines(&survey.source));
         let description = Description {
+            area: self.rule_of_file(&survey.source),
             content_type,
             encoding: id.encoding.or(coding),
             len,

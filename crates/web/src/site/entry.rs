@@ -35,6 +35,8 @@ pub(crate) struct Entry {
     pub(crate) rules: Range<usize>,
     /// Length of the body in bytes.
     pub(crate) len: u64,
+    /// Rule by which the file itself asks for a password; its address may have another.
+    pub(crate) area: Option<usize>,
     /// The bytes.
     pub(crate) body: Body,
 }
@@ -71,8 +73,10 @@ pub(crate) enum Body {
     reason = "`NotFound` is what it is called everywhere"
 )]
 pub(crate) enum Found {
-    /// A file (or an index file, a listing, the SPA fallback, made to look like one).
+    /// A file (or an index file, a listing, made to look like one).
     Entry(Arc<Entry>),
+    /// The file that answers unknown paths.
+    Fallback(Arc<Entry>),
     /// Redirect to this path: that of a directory with its slash, or the clean one of a page
     /// (already percent-encoded, begins with exactly one `/`).
     Moved(Box<str>),

@@ -23,6 +23,7 @@ pub(super) struct Description<'a> {
     pub(super) vary: Option<&'static str>,
     /// Lines by the operator's rules.
     pub(super) extra: &'a str,
+    pub(super) area: Option<usize>,
 }
 
 /// Time after a change in which another change may get the same time stamp. Linux's file systems
@@ -171,6 +172,7 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
         head_304: Bytes::from(shared),
         rules: rules_start..rules_start + rules_len,
         len,
+        area: description.area,
         body,
     }
 }
@@ -188,6 +190,7 @@ pub(super) fn with_body(entry: &Entry, body: Body) -> Entry {
         head_304: entry.head_304.clone(),
         rules: entry.rules.clone(),
         len: entry.len,
+        area: entry.area,
         body,
     }
 }

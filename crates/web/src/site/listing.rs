@@ -164,7 +164,13 @@ pub(super) fn render(
 
 /// Makes a listing's entry. Its ETag is a hash of the page: the directory's own time does not
 /// change when a file in it grows.
-pub(super) fn entry(page: Bytes, lines: &str, lookup: &Lookup<'_>, since_epoch: Duration) -> Entry {
+pub(super) fn entry(
+    page: Bytes,
+    lines: &str,
+    area: Option<usize>,
+    lookup: &Lookup<'_>,
+    since_epoch: Duration,
+) -> Entry {
     let content_type = match lookup.listing {
         ListingFormat::Html => "text/html; charset=utf-8",
         ListingFormat::Json => "application/json",
@@ -182,6 +188,7 @@ pub(super) fn entry(page: Bytes, lines: &str, lookup: &Lookup<'_>, since_epoch: 
         },
         vary: Some("Accept"),
         extra: lines,
+        area,
     };
     head::entry(&description, Body::Memory(page))
 }

@@ -40,7 +40,8 @@ impl Site {
         let page = self.listings.hold(page);
         let path = lookup.path.trim_start_matches('/');
         let lines = self.private(path, self.rules.lines(path));
-        let made = listing::entry(page, &lines, lookup, moment.since_epoch);
+        let area = self.rule_of_file(path);
+        let made = listing::entry(page, &lines, area, lookup, moment.since_epoch);
         Ok(self.listings.put(lookup, Arc::new(made), moment.ns))
     }
 

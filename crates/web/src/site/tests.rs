@@ -144,7 +144,7 @@ fn lookup<'a>(path: &'a str, accepts: &[Encoding]) -> Lookup<'a> {
 
 fn entry_of(found: Found) -> Arc<Entry> {
     match found {
-        Found::Entry(entry) => entry,
+        Found::Entry(entry) | Found::Fallback(entry) => entry,
         other => panic!("no entry: {other:?}"),
     }
 }

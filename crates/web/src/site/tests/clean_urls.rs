@@ -9,7 +9,7 @@ fn clean(files: &[(&str, &str)]) -> World {
 /// The text of the file that answers, the address that the client is sent to, or the failure.
 fn answer(world: &World, path: &str) -> String {
     match world.ask(path, &[]) {
-        Found::Entry(entry) => text_of(&entry),
+        Found::Entry(entry) | Found::Fallback(entry) => text_of(&entry),
         Found::Moved(to) => format!("to {to}"),
         Found::NotFound => "404".to_owned(),
         Found::NoIndex => "403".to_owned(),

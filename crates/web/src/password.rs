@@ -137,8 +137,9 @@ impl Passwords {
         let state = state(&self.path);
         let age = state
             .0
-            .map(|modified| now.since_epoch.saturating_sub(modified));
-        // A file that was written just now may be half of one, or change again unseen.
+            .and_then(|modified| now.since_epoch.checked_sub(modified));
+        // A file that was written just now may be half of one, or change again unseen. One from the
+        // future is not waited for: a user who was taken out of it would stay until then.
         if state == *seen || age.is_some_and(|age| age < QUIET_PERIOD) {
             return Ok(());
         }
@@ -638,5 +639,13 @@ mod tests {
         assert!(opens(&passwords, "robert"));
         passwords.refresh(later()).unwrap();
         assert!(opens(&passwords, "ann"));
+
+        // By a clock that is ahead.
+        std::fs::write(&path, format!("robert:{ARGON2}\n")).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        let ahead = std::time::SystemTime::now() + Duration::from_secs(86_400);
+        file.set_modified(ahead).unwrap();
+        passwords.refresh(later()).unwrap();
+        assert!(opens(&passwords, "robert") && !opens(&passwords, "ann"));
     }
 }

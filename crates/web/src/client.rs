@@ -15,34 +15,52 @@ use crate::log::Peer;
 use crate::request::Fields;
 use crate::request::fields::trim;
 
+/// The client of a request, as trusted proxies name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Client {
+    pub(crate) peer: Peer,
+    /// True if it came by https to the first proxy, as far as that says.
+    pub(crate) is_https: bool,
+}
+
 impl Proxies {
     /// The client of a request from `peer`.
-    pub(crate) fn client(&self, peer: Peer, fields: &Fields<'_>) -> Peer {
+    pub(crate) fn client(&self, peer: Peer, fields: &Fields<'_>) -> Client {
+        let unnamed = Client {
+            peer,
+            is_https: false,
+        };
         let address = match peer {
             Peer::Tcp(address) => Some(address),
             Peer::Unix => None,
         };
         if !self.from.contains(address) {
-            return peer;
+            return unnamed;
         }
         let mut walk = Walk {
             trusted: &self.from,
             peer,
-            client: peer,
+            client: unnamed,
             is_known: false,
         };
         match self.field {
             ForwardedField::XForwardedFor => {
                 for value in fields.search("x-forwarded-for") {
                     value.split(|&byte| byte == b',').for_each(|member| {
-                        walk.pass(node(trim(member)));
+                        walk.pass(node(trim(member)), false);
                     });
                 }
+                // What the nearest proxy says.
+                let schemes = fields.search("x-forwarded-proto");
+                let last = schemes
+                    .last()
+                    .and_then(|value| value.rsplit(|&byte| byte == b',').next());
+                walk.client.is_https = last.is_some_and(|last| is_https(trim(last)));
             }
             ForwardedField::Forwarded => {
                 for value in fields.search("forwarded") {
-                    if read_forwarded(value, |node| walk.pass(node)).is_none() {
-                        walk.pass(None);
+                    if read_forwarded(value, |node, is_https| walk.pass(node, is_https)).is_none() {
+                        walk.pass(None, false);
                     }
                 }
             }
@@ -56,19 +74,26 @@ impl Proxies {
 struct Walk<'a> {
     trusted: &'a Networks,
     peer: Peer,
-    client: Peer,
+    client: Client,
     /// False until the first address, and behind what is none.
     is_known: bool,
 }
 
 impl Walk<'_> {
-    fn pass(&mut self, node: Option<SocketAddr>) {
-        match node {
-            None => (self.client, self.is_known) = (self.peer, false),
-            Some(node) if self.is_known && self.trusted.contains_address(node.ip()) => {}
-            Some(node) => (self.client, self.is_known) = (Peer::Tcp(node), true),
+    fn pass(&mut self, node: Option<SocketAddr>, is_https: bool) {
+        if node.is_some_and(|node| self.is_known && self.trusted.contains_address(node.ip())) {
+            return;
         }
+        self.is_known = node.is_some();
+        self.client = Client {
+            peer: node.map_or(self.peer, Peer::Tcp),
+            is_https: is_https && self.is_known,
+        };
     }
+}
+
+fn is_https(scheme: &[u8]) -> bool {
+    scheme.eq_ignore_ascii_case(b"https")
 }
 
 /// An address, with or without a port and brackets. A port that is hidden or absent is 0.
@@ -94,13 +119,15 @@ fn node(text: &[u8]) -> Option<SocketAddr> {
     (port.is_empty() || port.starts_with(":_")).then_some(SocketAddr::new(address, 0))
 }
 
-/// Passes the node of each element to `pass`. `None` if the value breaks the grammar: then no
-/// element of it can be told from what a client has put into quotation marks. RFC 7239 4
-fn read_forwarded(value: &[u8], mut pass: impl FnMut(Option<SocketAddr>)) -> Option<()> {
+/// Passes the node of each element to `pass`, and whether it came by https. `None` if the value
+/// breaks the grammar: then no element of it can be told from what a client has put into quotation
+/// marks. RFC 7239 4
+fn read_forwarded(value: &[u8], mut pass: impl FnMut(Option<SocketAddr>, bool)) -> Option<()> {
     let mut rest = trim(value);
     while !rest.is_empty() {
         let mut found = None;
         let mut has_for = false;
+        let mut has_https = false;
         loop {
             let equals = rest.iter().position(|byte| b"=,;\"".contains(byte));
             let equals = equals.filter(|&at| rest[at] == b'=')?;
@@ -111,6 +138,8 @@ fn read_forwarded(value: &[u8], mut pass: impl FnMut(Option<SocketAddr>)) -> Opt
                     return None;
                 }
                 (found, has_for) = (node(value), true);
+            } else if name.eq_ignore_ascii_case(b"proto") {
+                has_https = is_https(value);
             }
             rest = trim(after);
             let Some((&separator, next)) = rest.split_first() else {
@@ -123,7 +152,7 @@ fn read_forwarded(value: &[u8], mut pass: impl FnMut(Option<SocketAddr>)) -> Opt
                 _ => return None,
             }
         }
-        pass(found);
+        pass(found, has_https);
     }
     Some(())
 }
@@ -166,7 +195,7 @@ mod tests {
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
         let limits = RequestLimits::default();
         let head = parse(head.as_bytes(), &limits).unwrap().unwrap();
-        proxies(field).client(peer, &head.fields).to_string()
+        proxies(field).client(peer, &head.fields).peer.to_string()
     }
 
     fn tcp(address: &str) -> Peer {
@@ -290,6 +319,46 @@ mod tests {
             check(&[opened], "");
             check(&[opened, "for=192.0.2.9"], "192.0.2.9");
         }
+    }
+
+    #[test]
+    fn the_scheme_is_that_of_the_client() {
+        let check = |field, lines: &str, expected: bool| {
+            let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n");
+            let head = parse(head.as_bytes(), &RequestLimits::default());
+            let head = head.unwrap().unwrap();
+            let client = proxies(field).client(tcp("10.0.0.1"), &head.fields);
+            assert_eq!(client.is_https, expected, "{lines}");
+            let untrusted = proxies(field).client(tcp("192.0.2.1"), &head.fields);
+            assert!(!untrusted.is_https, "{lines}");
+        };
+        let x = ForwardedField::XForwardedFor;
+        check(x, "X-Forwarded-Proto: HTTPS", true);
+        check(x, "X-Forwarded-Proto: http, https", true);
+        check(x, "X-Forwarded-Proto: https, http", false);
+        check(
+            x,
+            "X-Forwarded-Proto: https\r\nX-Forwarded-Proto: http",
+            false,
+        );
+        check(x, "X-Forwarded-For: 192.0.2.7", false);
+        let forwarded = ForwardedField::Forwarded;
+        check(
+            forwarded,
+            "Forwarded: for=192.0.2.7;proto=https, for=10.0.0.2;proto=http",
+            true,
+        );
+        check(
+            forwarded,
+            "Forwarded: for=6.6.6.6;proto=https, for=192.0.2.7;proto=http",
+            false,
+        );
+        check(
+            forwarded,
+            "Forwarded: for=192.0.2.7;proto=https, for=unknown",
+            false,
+        );
+        check(forwarded, "X-Forwarded-Proto: https", false);
     }
 
     #[test]

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
 use crate::answer::{Answer, Attempt, answer, asked, load};
+use crate::client::Client;
 use crate::config::RequestLimits;
 use crate::handle::{Handle, Service};
 use crate::log::Peer;
@@ -142,6 +143,7 @@ impl session::Session for Session {
                 out,
             },
             peer: &self.peer,
+            transport: self.transport,
             is_draining: self.is_draining,
             path_buffer: &mut self.path_buffer,
         };
@@ -208,7 +210,7 @@ impl session::Session for Session {
             }
             State::Body(kept, _) | State::Answering(kept) => {
                 let head = kept_head(&kept.head);
-                replier.client = client_of(&service, self.peer, &head);
+                replier.client = client_of(&service, self.peer, &head).peer;
                 replier.page_anywhere(status, asked(&head, false), None);
             }
             State::Closed | State::Refused => {}
@@ -244,6 +246,7 @@ impl Progress {
 struct Call<'a> {
     replier: Replier<'a>,
     peer: &'a Peer,
+    transport: Transport,
     is_draining: bool,
     path_buffer: &'a mut Vec<u8>,
 }
@@ -338,11 +341,23 @@ impl Call<'_> {
         }
     }
 
+    /// Finds the client of a request. One that came to its proxy by https needs no redirect to that.
+    #[inline]
+    fn identify(&mut self, head: &Head<'_>) {
+        let client = client_of(self.replier.service, *self.peer, head);
+        self.replier.client = client.peer;
+        self.replier.transport = if client.is_https {
+            Transport::Tls
+        } else {
+            self.transport
+        };
+    }
+
     /// Finds the client of a request. Refuses it if its address has sent too many.
     #[cold]
     fn begin_for_client(&mut self, state: &mut State, head: &Head<'_>) -> Option<Progress> {
         let Replier { service, now, .. } = self.replier;
-        self.replier.client = client_of(service, *self.peer, head);
+        self.identify(head);
         let (Some(limiter), Peer::Tcp(client)) = (&service.limiter, self.replier.client) else {
             return None;
         };
@@ -442,7 +457,7 @@ impl Call<'_> {
             Err(refusal) => {
                 let bytes = std::mem::take(&mut kept.head);
                 let head = kept_head(&bytes);
-                self.replier.client = client_of(self.replier.service, *self.peer, &head);
+                self.identify(&head);
                 self.refuse_known(state, refusal, asked(&head, false))
             }
         }
@@ -453,7 +468,7 @@ impl Call<'_> {
             unreachable!("called in Answering")
         };
         let head = kept_head(&kept.head);
-        self.replier.client = client_of(self.replier.service, *self.peer, &head);
+        self.identify(&head);
         let persists = self.persists(&head);
         let found = kept.found.take().map(|found| *found);
         let attempt = kept.attempt;
@@ -478,6 +493,7 @@ impl Call<'_> {
     #[cold]
     fn refuse(&mut self, state: &mut State, refusal: Refusal, input: &[u8]) -> Progress {
         self.replier.client = *self.peer;
+        self.replier.transport = self.transport;
         self.refuse_known(state, refusal, RequestFacts::unparsed(first_line(input)))
     }
 
@@ -512,10 +528,13 @@ impl Call<'_> {
 
 /// The client of a request: the peer, unless that is a proxy that names another.
 #[inline]
-fn client_of(service: &Service, peer: Peer, head: &Head<'_>) -> Peer {
+fn client_of(service: &Service, peer: Peer, head: &Head<'_>) -> Client {
     match &service.config.proxies {
         Some(proxies) => proxies.client(peer, &head.fields),
-        None => peer,
+        None => Client {
+            peer,
+            is_https: false,
+        },
     }
 }
 

@@ -4,10 +4,10 @@ use std::fs;
 use std::sync::Arc;
 
 use session::replay::{queued, test_now};
-use session::{Next, Outbox, Session as _};
+use session::{Networks, Next, Outbox, Session as _};
 use web::{
-    Handle, Hosts, Peer, RedirectRule, Redirects, ServiceConfig, Session, Site, SiteConfig,
-    VirtualHost,
+    ForwardedField, Handle, Hosts, Peer, Proxies, RedirectRule, Redirects, ServiceConfig, Session,
+    Site, SiteConfig, VirtualHost,
 };
 
 /// A host whose index file says its first name.
@@ -354,6 +354,48 @@ fn plain_requests_go_to_https() {
         );
         assert!(!reply_of(&mut plain, request).contains(line), "{request}");
     }
+}
+
+/// Behind a proxy that ends TLS, every request comes in the clear.
+#[test]
+fn a_client_of_a_proxy_by_https_is_not_redirected() {
+    let dir = tempfile::tempdir().unwrap();
+    let only = VirtualHost {
+        hsts: Some("max-age=7".to_owned()),
+        ..host(&dir, &["a.org"])
+    };
+    let config = ServiceConfig {
+        proxies: Some(Proxies {
+            from: Networks {
+                list: Vec::new(),
+                has_unix: true,
+            },
+            field: ForwardedField::default(),
+        }),
+        ..ServiceConfig::default()
+    };
+    let hosts = Hosts {
+        default: Some(only),
+        named: Vec::new(),
+    };
+    let handle = Arc::new(Handle::new(hosts, config).unwrap());
+    let session = |peer: Peer| Session::new(Arc::clone(&handle), peer).redirecting_to_https(443);
+    let mut proxied = session(Peer::Unix);
+    for (field, expected) in [
+        ("X-Forwarded-Proto: https", "200 "),
+        ("X-Forwarded-Proto: http", "301 https://a.org/"),
+        ("X-Forwarded-Proto: https", "200 "),
+        ("X: ", "301 https://a.org/"),
+    ] {
+        let request = format!("GET / HTTP/1.1\r\nHost: a.org\r\n{field}\r\nX: ");
+        assert_eq!(moved(&mut proxied, &request), expected, "{field}");
+    }
+    let request = "GET / HTTP/1.1\r\nHost: a.org\r\nX-Forwarded-Proto: https\r\nX: ";
+    let reply = reply_of(&mut proxied, request);
+    assert!(reply.contains("\r\nStrict-Transport-Security: max-age=7\r\n"));
+    let address: std::net::SocketAddr = "192.0.2.7:5000".parse().unwrap();
+    let mut direct = session(Peer::Tcp(address));
+    assert_eq!(moved(&mut direct, request), "301 https://a.org/");
 }
 
 /// A host that is not checked against a list is repeated only if it is a name.

@@ -283,8 +283,8 @@ const LISTEN: Rows = &[
         .more(
             "10.0.0.0/8, 2001:db8::/32, one address, or unix for Unix sockets. Their \
              X-Forwarded-For is believed, read from its end up to the first address that is no \
-             proxy's; with proxy_header in the file Forwarded or the PROXY protocol. That client \
-             is the one of the log and of limits.",
+             proxy's, and so is X-Forwarded-Proto: https; with proxy_header in the file Forwarded \
+             or the PROXY protocol. That client is the one of the log, of limits and of redirects.",
         ),
 ];
 

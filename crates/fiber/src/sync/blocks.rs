@@ -16,7 +16,8 @@ use std::ptr;
 
 use crate::base::atomic::UnsafeCell;
 
-/// Messages of one block, if the channel may hold so many. In the models few, so that blocks change.
+/// Messages of one block, if the channel may hold so many. In the models one, so that blocks
+/// change.
 const BLOCK_LEN: usize = if cfg!(loom) { 1 } else { 32 };
 
 #[derive(Debug)]
@@ -26,16 +27,16 @@ pub(super) struct Block<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
 }
 
-/// Place of the writer, or of the reader.
+/// Position of the writer, or of the reader.
 #[derive(Debug)]
-pub(super) struct Place<T> {
+pub(super) struct Cursor<T> {
     block: *mut Block<T>,
     /// Slot of the next message; that behind the last if it is in the next block.
     at: usize,
 }
 
 // SAFETY: it gives access to messages, and is used under a lock.
-unsafe impl<T: Send> Send for Place<T> {}
+unsafe impl<T: Send> Send for Cursor<T> {}
 
 impl<T> Block<T> {
     fn allocate(len: usize) -> *mut Block<T> {
@@ -48,16 +49,16 @@ impl<T> Block<T> {
     }
 }
 
-impl<T> Place<T> {
+impl<T> Cursor<T> {
     /// Places of the writer and the reader of an empty circle.
-    pub(super) fn pair(capacity: Option<usize>) -> (Place<T>, Place<T>) {
+    pub(super) fn pair(capacity: Option<usize>) -> (Cursor<T>, Cursor<T>) {
         let len = capacity.map_or(BLOCK_LEN, |capacity| capacity.min(BLOCK_LEN));
         let block = Block::allocate(len);
         // SAFETY: just made.
         unsafe { &*block }
             .next
             .with_mut(|next| unsafe { *next = block });
-        (Place { block, at: 0 }, Place { block, at: 0 })
+        (Cursor { block, at: 0 }, Cursor { block, at: 0 })
     }
 
     pub(super) fn block(&self) -> *mut Block<T> {
@@ -149,7 +150,7 @@ impl<T> Place<T> {
 mod tests {
     use super::*;
 
-    fn blocks<T>(place: &Place<T>) -> usize {
+    fn blocks<T>(place: &Cursor<T>) -> usize {
         let mut count = 1;
         let mut block = place.next();
         while block != place.block {
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn circle_grows_and_is_reused() {
-        let (mut writer, mut reader) = Place::pair(Some(100));
+        let (mut writer, mut reader) = Cursor::pair(Some(100));
         for round in 0..50 {
             for n in 0..100 {
                 let reading = reader.block();

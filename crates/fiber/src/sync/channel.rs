@@ -22,7 +22,7 @@
 
 use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 
-use super::blocks::{Block, Place};
+use super::blocks::{Block, Cursor};
 use super::short::Short;
 use super::wait::{Claimed, Limit, Node, Queue, Wait, Wake};
 use crate::base::atomic::{AtomicPtr, AtomicUsize, Ordering, UnsafeCell};
@@ -64,12 +64,12 @@ pub(super) struct Channel<T> {
 struct SendingSide<T> {
     /// Messages sent so far, for receivers.
     sent: AtomicUsize,
-    own: Short<Sending<T>>,
+    own: Short<SendState<T>>,
 }
 
 #[derive(Debug)]
-struct Sending<T> {
-    place: Place<T>,
+struct SendState<T> {
+    place: Cursor<T>,
     sent: usize,
     /// What `received` was when there seemed to be no room.
     received_seen: usize,
@@ -84,12 +84,12 @@ struct ReceivingSide<T> {
     received: AtomicUsize,
     /// Block that is being read, for senders.
     block: AtomicPtr<Block<T>>,
-    own: Short<Receiving<T>>,
+    own: Short<ReceiveState<T>>,
 }
 
 #[derive(Debug)]
-struct Receiving<T> {
-    place: Place<T>,
+struct ReceiveState<T> {
+    place: Cursor<T>,
     received: usize,
     /// What `sent` was when there seemed to be no message.
     sent_seen: usize,
@@ -164,7 +164,7 @@ enum Nothing {
 impl<T> SendingSide<T> {
     /// With the lock held.
     #[inline]
-    fn has_room(&self, own: &mut Sending<T>, channel: &Channel<T>) -> bool {
+    fn find_room(&self, own: &mut SendState<T>, channel: &Channel<T>) -> bool {
         let Some(capacity) = channel.capacity else {
             return true;
         };
@@ -177,7 +177,7 @@ impl<T> SendingSide<T> {
 
     /// With the lock held, if there is room.
     #[inline]
-    fn push(&self, own: &mut Sending<T>, message: T, channel: &Channel<T>) {
+    fn push(&self, own: &mut SendState<T>, message: T, channel: &Channel<T>) {
         let reading = || channel.receiving.block.load(Ordering::Acquire);
         // SAFETY: the lock is held. The reader publishes a block when it enters it.
         unsafe { own.place.write(message, reading) };
@@ -189,7 +189,7 @@ impl<T> SendingSide<T> {
 impl<T> ReceivingSide<T> {
     /// With the lock held.
     #[inline]
-    fn pop(&self, own: &mut Receiving<T>, sending: &SendingSide<T>) -> Option<T> {
+    fn pop(&self, own: &mut ReceiveState<T>, sending: &SendingSide<T>) -> Option<T> {
         if own.received == own.sent_seen {
             own.sent_seen = sending.sent.load(Ordering::Acquire);
             if own.received == own.sent_seen {
@@ -211,14 +211,14 @@ impl<T> ReceivingSide<T> {
 /// A channel with both locks held.
 struct Both<'a, T> {
     channel: &'a Channel<T>,
-    sending: &'a mut Sending<T>,
-    receiving: &'a mut Receiving<T>,
+    sending: &'a mut SendState<T>,
+    receiving: &'a mut ReceiveState<T>,
     flags: usize,
 }
 
 impl<T> Both<'_, T> {
-    fn has_room(&mut self) -> bool {
-        self.channel.sending.has_room(self.sending, self.channel)
+    fn find_room(&mut self) -> bool {
+        self.channel.sending.find_room(self.sending, self.channel)
     }
 
     fn push(&mut self, message: T) {
@@ -242,7 +242,7 @@ impl<T> Both<'_, T> {
             let code = code(receiver.tag(), PASSED);
             return Ok(Some(receiver.grant(code)));
         }
-        if !self.has_room() {
+        if !self.find_room() {
             return Err(Refused::Full);
         }
         message
@@ -284,7 +284,7 @@ impl<T> Both<'_, T> {
 
 impl<T> Channel<T> {
     pub(super) fn new(capacity: Option<usize>) -> Channel<T> {
-        let (writer, reader) = Place::pair(capacity);
+        let (writer, reader) = Cursor::pair(capacity);
         Channel {
             flags: AtomicUsize::new(0),
             capacity,
@@ -293,7 +293,7 @@ impl<T> Channel<T> {
             receiving: ReceivingSide {
                 received: AtomicUsize::new(0),
                 block: AtomicPtr::new(reader.block()),
-                own: Short::new(Receiving {
+                own: Short::new(ReceiveState {
                     place: reader,
                     received: 0,
                     sent_seen: 0,
@@ -302,7 +302,7 @@ impl<T> Channel<T> {
             },
             sending: SendingSide {
                 sent: AtomicUsize::new(0),
-                own: Short::new(Sending {
+                own: Short::new(SendState {
                     place: writer,
                     sent: 0,
                     received_seen: 0,
@@ -351,7 +351,7 @@ impl<T> Channel<T> {
             if self.flags.load(Ordering::Relaxed) != 0 {
                 return None;
             }
-            if !sending.has_room(own, self) {
+            if !sending.find_room(own, self) {
                 return Some(Err(Refused::Full));
             }
             sending.push(own, message.take()?, self);
@@ -533,7 +533,7 @@ impl<T> Channel<T> {
     pub(super) fn enlist_sending_arm(&self, node: &Node, wait: &Wait) -> bool {
         self.with_both(|both| {
             let is_closed = both.flags & NO_RECEIVERS != 0;
-            if is_closed || both.has_room() || both.receiving.waiting.has_other(wait) {
+            if is_closed || both.find_room() || both.receiving.waiting.has_other(wait) {
                 return false;
             }
             // SAFETY: a select takes its arms out of the lines before it returns.

@@ -26,7 +26,7 @@ use std::ptr;
 use std::time::Instant;
 
 use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
-use parker::{Waker, Who};
+use parker::{GrantedWaiter, Who};
 
 const WAITING: usize = 0;
 const CLAIMED: usize = 1;
@@ -360,7 +360,7 @@ impl Claimed {
 /// A wake-up to be made when the lock is free again, before the caller suspends.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Wake(Waker);
+pub(crate) struct Wake(GrantedWaiter);
 
 impl Wake {
     pub(crate) fn wake(self) {
@@ -413,29 +413,29 @@ mod parker {
     }
 
     impl Who {
-        pub(super) fn into_waker(self) -> Waker {
+        pub(super) fn into_waker(self) -> GrantedWaiter {
             match self {
-                Who::Fiber(fiber) if fiber.waits_for_caller() => Waker::OfHere(fiber),
-                Who::Fiber(fiber) => Waker::Held(Unparker::Fiber(fiber.handle())),
-                Who::Thread(thread) => Waker::Held(Unparker::Thread(thread)),
+                Who::Fiber(fiber) if fiber.waits_for_caller() => GrantedWaiter::OfHere(fiber),
+                Who::Fiber(fiber) => GrantedWaiter::Held(Unparker::Fiber(fiber.handle())),
+                Who::Thread(thread) => GrantedWaiter::Held(Unparker::Thread(thread)),
             }
         }
     }
 
     /// Handle to a granted waiter, which may have gone on.
     #[derive(Debug)]
-    pub(super) enum Waker {
+    pub(super) enum GrantedWaiter {
         /// Pinned to the calling thread: it cannot go on before the caller suspends.
         OfHere(FiberRef),
         Held(Unparker),
     }
 
-    impl Waker {
+    impl GrantedWaiter {
         #[inline]
         pub(super) fn unpark(&self) {
             match self {
-                Waker::OfHere(fiber) => fiber.borrow_handle().unpark(),
-                Waker::Held(unparker) => unparker.unpark(),
+                GrantedWaiter::OfHere(fiber) => fiber.borrow_handle().unpark(),
+                GrantedWaiter::Held(unparker) => unparker.unpark(),
             }
         }
     }
@@ -515,10 +515,10 @@ pub(super) mod parker {
     #[derive(Clone, Debug)]
     pub(super) struct Who(Arc<Notify>);
 
-    pub(super) type Waker = Who;
+    pub(super) type GrantedWaiter = Who;
 
     impl Who {
-        pub(super) fn into_waker(self) -> Waker {
+        pub(super) fn into_waker(self) -> GrantedWaiter {
             self
         }
 

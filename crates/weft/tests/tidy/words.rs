@@ -55,7 +55,7 @@ const SHARED_WITHIN: &[(&str, &str, &str)] = &[
         "a descriptor's row, of signals and of the ring",
     ),
     ("fiber", "Short", "under loom and otherwise"),
-    ("fiber", "State", "behind the one lock of its file"),
+    ("fiber", "Who", "under loom and otherwise"),
     ("lab/programs", "Connection", "a connection of a ceiling"),
     (
         "load",

@@ -90,7 +90,8 @@ pub(crate) fn answer(
     match found {
         Ok(found @ (Found::Entry(_) | Found::Fallback(_))) => {
             if site.has_areas()
-                && let Some(answer) = guard_found(replier, head, asked, &found, attempt, buffer)
+                && let Some(answer) =
+                    guard_found(replier, head, target, asked, &found, attempt, buffer)
             {
                 return answer;
             }
@@ -140,12 +141,13 @@ fn guard(
 fn guard_found(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
+    target: Target<'_>,
     asked: RequestFacts<'_>,
     found: &Found,
     attempt: Attempt,
     buffer: &mut Vec<u8>,
 ) -> Option<Answer> {
-    let Target::Path(raw) = head.target else {
+    let Target::Path(raw) = target else {
         return None;
     };
     let site = &replier.host.site;

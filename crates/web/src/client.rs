@@ -128,7 +128,20 @@ fn read_forwarded(value: &[u8], mut pass: impl FnMut(Option<SocketAddr>, bool)) 
         let mut found = None;
         let mut has_for = false;
         let mut has_https = false;
+        let mut is_empty = true;
         loop {
+            // Elements and pairs may be empty. RFC 9110 5.6.1, RFC 7239 4
+            if let [separator @ (b',' | b';'), next @ ..] = rest {
+                rest = trim(next);
+                match separator {
+                    b',' => break,
+                    _ => continue,
+                }
+            }
+            if rest.is_empty() {
+                break;
+            }
+            is_empty = false;
             let equals = rest.iter().position(|byte| b"=,;\"".contains(byte));
             let equals = equals.filter(|&at| rest[at] == b'=')?;
             let name = trim(&rest[..equals]);
@@ -142,17 +155,13 @@ fn read_forwarded(value: &[u8], mut pass: impl FnMut(Option<SocketAddr>, bool)) 
                 has_https = is_https(value);
             }
             rest = trim(after);
-            let Some((&separator, next)) = rest.split_first() else {
-                break;
-            };
-            rest = trim(next);
-            match separator {
-                b';' => {}
-                b',' => break,
-                _ => return None,
+            if !matches!(rest, [] | [b',' | b';', ..]) {
+                return None;
             }
         }
-        pass(found, has_https);
+        if !is_empty {
+            pass(found, has_https);
+        }
     }
     Some(())
 }
@@ -292,6 +301,16 @@ mod tests {
             &["for=6.6.6.6", "for=192.0.2.7", "for=\"10.0.0.2:_x\""],
             "192.0.2.7",
         );
+        for empty in ["", ",", " ,, ,", ";", ";;,;"] {
+            check(&[empty], "");
+            check(&[&format!("{empty}, for=192.0.2.7{empty}")], "192.0.2.7");
+            check(
+                &[&format!("for=6.6.6.6,{empty}, for=192.0.2.7")],
+                "192.0.2.7",
+            );
+            check(&["for=192.0.2.7", empty], "192.0.2.7");
+        }
+        check(&[";for=192.0.2.7;;proto=http; ;"], "192.0.2.7");
         for hidden in [
             "for=unknown",
             "for=_gazonk",
@@ -313,7 +332,7 @@ mod tests {
             "for=6.6.6.6;for=192.0.2.7",
             "for",
             "=",
-            "for=6.6.6.6;",
+            ",=",
             "for=6.6.6.6 192.0.2.7",
         ] {
             check(&[opened], "");

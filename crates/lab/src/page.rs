@@ -18,7 +18,7 @@ pub(crate) const FOUND: &str = "What the papers found";
 pub(crate) const REASONS: &str = "Why not all of it came out";
 pub(crate) const THREATS: &str = "What may be wrong with it";
 const CAME_OUT: &str = "\n## What came out here";
-const METHOD_OF_ALL: &str = "\n\nWhat goes for every experiment";
+const HOW_TO_RUN: &str = "\n\n`sudo weft lab run ";
 
 impl Experiment {
     /// The page without its results, and with the expectations. In Markdown.
@@ -47,7 +47,7 @@ impl Experiment {
 
     /// The question, and how to read the figure, in paragraphs.
     pub(crate) fn question(&self) -> &'static str {
-        let mut parts = self.section(QUESTION).split(METHOD_OF_ALL);
+        let mut parts = self.section(QUESTION).split(HOW_TO_RUN);
         parts.next().unwrap_or_default()
     }
 
@@ -130,11 +130,9 @@ mod tests {
         let about = capital(experiment.about);
         let head = format!("{MADE}# {name}\n\n{}", paragraph(&format!("{about}.")));
         put(&mut page, "", &head, &format!("\n\n## {QUESTION}\n\n"));
-        let how = format!(
-            " is in [lab.md](../lab.md#how-it-is-measured).\n`sudo weft lab run {name}` runs this one."
-        );
+        let how = format!("{name}` runs it as [lab.md](../lab.md#how-it-is-measured) says.");
         let found = format!("\n\n## {FOUND}\n\n");
-        put(&mut page, METHOD_OF_ALL, &how, &found);
+        put(&mut page, HOW_TO_RUN, &how, &found);
         let lists = [
             list("Systems", systems),
             list("Measures", measures),

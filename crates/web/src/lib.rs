@@ -14,7 +14,9 @@
 //! | `request` | where a request ends, and whether another reader could see another end | RFC 9112 |
 //! | `answer` | which reply a request gets | RFC 9110 |
 //! | `conditional`, `range`, `negotiate` | 304, 412, 206, 416, `.br` or `.gz` | RFC 9110 13, 14, 12 |
+//! | `host`, `redirect` | which site answers; another address, or file, for a path | RFC 9110 7, 15.4 |
 //! | `client`, `rate` | whose request it is behind proxies; 429 | RFC 7239, 6585 |
+//! | `password` | who may see a path; 401 | RFC 7617 |
 //! | `reply`, `error_page`, `log`, `counters` | how it is written, shown, and told | |
 //! | `session` | what comes next: more input, a flush, blocking work, the end | crate `session` |
 //! | `site` | what lies at a path, without ever asking the disk on the fast way | |

@@ -461,6 +461,7 @@ const REPLIES: Rows = &[
         })
         .starts_as("weft")
         .reloads()
+        .rare()
         .help("Value of the Server header"),
 ];
 

@@ -21,15 +21,25 @@ pub(crate) struct Client {
     pub(crate) peer: Peer,
     /// True if it came by https to the first proxy, as far as that says.
     pub(crate) is_https: bool,
+    /// The list ends with what breaks the grammar, as a client may write it to hide.
+    pub(crate) is_hidden: bool,
+}
+
+impl Client {
+    /// A client that no proxy has named.
+    pub(crate) fn unnamed(peer: Peer) -> Client {
+        Client {
+            peer,
+            is_https: false,
+            is_hidden: false,
+        }
+    }
 }
 
 impl Proxies {
     /// The client of a request from `peer`.
     pub(crate) fn client(&self, peer: Peer, fields: &Fields<'_>) -> Client {
-        let unnamed = Client {
-            peer,
-            is_https: false,
-        };
+        let unnamed = Client::unnamed(peer);
         let address = match peer {
             Peer::Tcp(address) => Some(address),
             Peer::Unix => None,
@@ -61,6 +71,7 @@ impl Proxies {
                 for value in fields.search("forwarded") {
                     if read_forwarded(value, |node, is_https| walk.pass(node, is_https)).is_none() {
                         walk.pass(None, false);
+                        walk.client.is_hidden = true;
                     }
                 }
             }
@@ -88,6 +99,7 @@ impl Walk<'_> {
         self.client = Client {
             peer: node.map_or(self.peer, Peer::Tcp),
             is_https: is_https && self.is_known,
+            is_hidden: false,
         };
     }
 }

@@ -98,11 +98,16 @@ impl Limiter {
         }
     }
 
-    /// Counts a request of this address.
+    /// Counts a request of this address, unless it is exempt.
     pub(crate) fn check(&self, address: IpAddr, now: Instant) -> RateVerdict {
         if self.limit.exempt.contains_address(address) {
             return RateVerdict::Passes { evicts: false };
         }
+        self.count(address, now)
+    }
+
+    /// Counts a request of this address, exempt or not.
+    pub(crate) fn count(&self, address: IpAddr, now: Instant) -> RateVerdict {
         let hash = self.seed.hash_one(self.limit.prefix.prefix_of(address));
         self.check_hash(hash, now)
     }

@@ -343,7 +343,7 @@ impl Call<'_> {
 
     /// Finds the client of a request. One that came to its proxy by https needs no redirect to that.
     #[inline]
-    fn identify(&mut self, head: &Head<'_>) {
+    fn identify(&mut self, head: &Head<'_>) -> Client {
         let client = client_of(self.replier.service, *self.peer, head);
         self.replier.client = client.peer;
         self.replier.transport = if client.is_https {
@@ -351,17 +351,24 @@ impl Call<'_> {
         } else {
             self.transport
         };
+        client
     }
 
     /// Finds the client of a request. Refuses it if its address has sent too many.
     #[cold]
     fn begin_for_client(&mut self, state: &mut State, head: &Head<'_>) -> Option<Progress> {
         let Replier { service, now, .. } = self.replier;
-        self.identify(head);
-        let (Some(limiter), Peer::Tcp(client)) = (&service.limiter, self.replier.client) else {
+        let client = self.identify(head);
+        let (Some(limiter), Peer::Tcp(address)) = (&service.limiter, client.peer) else {
             return None;
         };
-        let wait = match limiter.check(client.ip(), now.monotonic) {
+        // Proxies are exempt, and those who hide behind one count as one client.
+        let verdict = if client.is_hidden {
+            limiter.count(address.ip(), now.monotonic)
+        } else {
+            limiter.check(address.ip(), now.monotonic)
+        };
+        let wait = match verdict {
             RateVerdict::Passes { evicts: false } => return None,
             RateVerdict::Passes { evicts: true } => {
                 self.replier.handle.counts().rate_evicted();
@@ -531,10 +538,7 @@ impl Call<'_> {
 fn client_of(service: &Service, peer: Peer, head: &Head<'_>) -> Client {
     match &service.config.proxies {
         Some(proxies) => proxies.client(peer, &head.fields),
-        None => Client {
-            peer,
-            is_https: false,
-        },
+        None => Client::unnamed(peer),
     }
 }
 

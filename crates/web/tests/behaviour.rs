@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use session::replay::{Cutting, queued, run, test_now};
 use session::{Chunk, GiveUp, Networks, Next, Outbox, Phase, PrefixLen, Received, Session as _};
 use web::{
-    CacheRule, Handle, HeaderRule, LogFormat, Peer, RateLimit, ServiceConfig, Session, Site,
-    SiteConfig, transcript,
+    CacheRule, ForwardedField, Handle, HeaderRule, LogFormat, Peer, Proxies, RateLimit,
+    ServiceConfig, Session, Site, SiteConfig, transcript,
 };
 
 /// A site in a directory of its own, which goes when this does.
@@ -746,6 +746,37 @@ fn beyond_the_rate_429_says_when() {
         receive(&mut unix, GET, &mut out);
         assert!(text(&out).starts_with("HTTP/1.1 200 "));
     }
+}
+
+/// Seen: a client that opened a quotation mark in `Forwarded` had no limit. Cause: a list that
+/// cannot be read stands for the proxy, which is exempt.
+#[test]
+fn a_broken_forwarded_escapes_no_limit() {
+    let network = || "192.0.2.0/24".parse().unwrap();
+    let mut config = slowly();
+    let limit = config.rate_limit.as_mut().unwrap();
+    limit.exempt.list.push(network());
+    config.proxies = Some(Proxies {
+        from: Networks {
+            list: vec![network()],
+            has_unix: false,
+        },
+        field: ForwardedField::Forwarded,
+    });
+    let world = World::with(config);
+    let statuses = |line: &str| {
+        let head = format!("GET /hello.txt HTTP/1.1\r\nHost: x\r\n{line}\r\n");
+        let ask = |_| {
+            let mut out = Outbox::new();
+            receive(&mut world.session(), head.as_bytes(), &mut out);
+            text(&out)[9..12].to_owned()
+        };
+        [(); 3].map(ask)
+    };
+    assert_eq!(statuses(""), ["200"; 3], "the proxy itself");
+    let broken = "Forwarded: for=6.6.6.6;x=\", for=203.0.113.7\r\n";
+    assert_eq!(statuses(broken), ["200", "429", "429"]);
+    assert_eq!(statuses(""), ["200"; 3], "the proxy itself, as before");
 }
 
 #[test]

@@ -341,7 +341,7 @@ impl Call<'_> {
         }
     }
 
-    /// Finds the client of a request. One that came to its proxy by https needs no redirect to that.
+    /// Finds the client of a request. One that came to its proxy by https needs no redirect there.
     #[inline]
     fn identify(&mut self, head: &Head<'_>) -> Client {
         let client = client_of(self.replier.service, *self.peer, head);

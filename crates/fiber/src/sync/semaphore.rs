@@ -394,7 +394,7 @@ impl RawSemaphore {
         let is_over = line.queue.is_empty() && line.taken_back == 0;
         let waiters = if is_over { 0 } else { WAITERS };
         // Last: without WAITERS, others change the state from here on.
-        self.state.store(free * ONE | waiters, Ordering::Release);
+        self.state.store((free * ONE) | waiters, Ordering::Release);
         wakes
     }
 }

@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use globset::{GlobSet, GlobSetBuilder};
@@ -62,9 +62,9 @@ impl Access {
 }
 
 impl Area {
-    fn open(config: &SiteConfig, path: &PathBuf, nth: usize, now: Now) -> Result<Area, SiteError> {
+    fn open(config: &SiteConfig, path: &Path, nth: usize, now: Now) -> Result<Area, SiteError> {
         let wrong = |why| SiteError::PasswordFile {
-            path: path.clone(),
+            path: path.to_owned(),
             why,
         };
         let is_served = |file: PathBuf| {

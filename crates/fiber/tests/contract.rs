@@ -630,7 +630,9 @@ fn receive_and_send_file_together() {
     }
     ticker.cancel();
     near.shutdown(Shutdown::Both).unwrap();
-    peer.shutdown(Shutdown::Both).unwrap();
+    // Bytes of the talker that come behind that reset the connection: then its end is known.
+    let ended = peer.shutdown(Shutdown::Both);
+    assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == ErrorKind::NotConnected));
     talk.join().unwrap();
     for fiber in [receiver, sender, ticker] {
         fiber.join().unwrap();

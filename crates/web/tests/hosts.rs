@@ -37,7 +37,10 @@ fn handle(hosts: Hosts) -> Arc<Handle> {
 
 /// The replies to these bytes on one connection.
 fn replies(handle: &Arc<Handle>, input: &str) -> String {
-    let mut session = Session::new(Arc::clone(handle), Peer::Unix);
+    replies_of(&mut Session::new(Arc::clone(handle), Peer::Unix), input)
+}
+
+fn replies_of(session: &mut Session, input: &str) -> String {
     let mut out = Outbox::new();
     let mut used = 0;
     loop {
@@ -193,24 +196,13 @@ fn moved(session: &mut Session, request: &str) -> String {
 }
 
 fn reply_of(session: &mut Session, request: &str) -> String {
-    let mut out = Outbox::new();
     let request = format!("{request} HTTP/1.1\r\n");
     let host = if request.contains("\r\nHost") {
         ""
     } else {
         "Host: a.org\r\n"
     };
-    let input = format!("{request}{host}\r\n");
-    let mut used = 0;
-    loop {
-        let received = session.receive(&input.as_bytes()[used..], test_now(), &mut out);
-        used += received.used;
-        match received.next {
-            Next::Work => session.work(test_now()),
-            Next::Flush => {}
-            _ => return String::from_utf8(queued(&out)).unwrap(),
-        }
-    }
+    replies_of(session, &format!("{request}{host}\r\n"))
 }
 
 #[test]

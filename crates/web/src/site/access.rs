@@ -47,7 +47,7 @@ impl Access {
             let known = paths.iter().position(|known| *known == path);
             let area = match known {
                 Some(at) => Arc::clone(&areas[at]),
-                None => Arc::new(Area::open(config, path, areas.len(), now)?),
+                None => Arc::new(Area::open(path, areas.len(), now)?),
             };
             paths.push(path);
             areas.push(area);
@@ -62,20 +62,11 @@ impl Access {
 }
 
 impl Area {
-    fn open(config: &SiteConfig, path: &Path, nth: usize, now: Now) -> Result<Area, SiteError> {
+    fn open(path: &Path, nth: usize, now: Now) -> Result<Area, SiteError> {
         let wrong = |why| SiteError::PasswordFile {
             path: path.to_owned(),
             why,
         };
-        let is_served = |file: PathBuf| {
-            let root = config.root.canonicalize().ok()?;
-            let name = file.strip_prefix(root).ok()?.to_str()?;
-            Some(!is_hidden(name, config.hidden))
-        };
-        if path.canonicalize().ok().and_then(is_served) == Some(true) {
-            let why = "it would be served; move it out of the directory";
-            return Err(wrong(why.to_owned()));
-        }
         let passwords = Passwords::open(path, now).map_err(wrong)?;
         // Browsers keep a password for each realm.
         let number = nth + 1;
@@ -85,6 +76,15 @@ impl Area {
             challenge,
             passwords,
         })
+    }
+}
+
+impl SiteConfig {
+    /// True if a file of this name beneath the root may be asked for: it is neither hidden nor
+    /// denied.
+    pub fn shows(&self, name: &str) -> bool {
+        let denied = PathGlobs::new(self.deny.iter());
+        !is_hidden(name, self.hidden) && denied.is_ok_and(|globs| globs.last(name).is_none())
     }
 }
 

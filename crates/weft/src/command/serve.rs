@@ -3,6 +3,7 @@
 mod engine;
 mod explain;
 mod prepare;
+mod published;
 mod redirects;
 mod table;
 mod terminal;
@@ -25,6 +26,7 @@ use crate::value::show_size;
 use engine::{Origins, Running};
 pub(crate) use explain::explain;
 use prepare::{Limits, Prepared, few_connections, prepare};
+use published::Published;
 use table::ProxyHeader;
 pub(crate) use table::ServeConfig;
 use terminal::Terminal;
@@ -39,7 +41,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     let fixed = Fixed { flags, env };
     let resolved: Resolved<ServeConfig> = fixed.resolve().map_err(Failure::Usage)?;
     let config = &resolved.config;
-    resolved.check(check).map_err(Failure::Usage)?;
+    resolved.check(check(config)).map_err(Failure::Usage)?;
     let terminal = Arc::new(Terminal::new(config.color, config.quiet));
     for warning in warnings
         .iter()
@@ -59,6 +61,9 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         limits,
         pid_file: _pid_file,
     } = prepared;
+    for warning in Published::by(config).warnings(config) {
+        terminal.warn(&warning);
+    }
     if let Some(warning) = few_connections(config, &limits, &Machine::this()) {
         terminal.warn(&warning);
     }
@@ -114,7 +119,12 @@ impl Serving {
     fn reload_configuration(&mut self) -> Result<(), String> {
         let newer = self.fixed.resolve()?;
         // The certificate is read by itself, and the user is who it is.
-        newer.check(|config| check_root(config).and_then(|()| check_aliases(config)))?;
+        let published = Published::by(&newer.config);
+        newer.check(|config| {
+            check_root(config)?;
+            check_aliases(config)?;
+            published.check(config)
+        })?;
         if let Err(why) = self.running.reload(&newer.config, &self.limits) {
             // Found again with its place in the file, which opens the site once more.
             newer.check(check_rules)?;
@@ -122,6 +132,9 @@ impl Serving {
         }
         for name in self.resolved.needs_restart(&newer) {
             let warning = format!("`{name}` has changed: restart to apply it");
+            self.terminal.warn(&warning);
+        }
+        for warning in published.warnings(&newer.config) {
             self.terminal.warn(&warning);
         }
         self.resolved = newer;
@@ -166,21 +179,23 @@ impl Operated for Serving {
     }
 }
 
-/// Finds the first thing that is wrong with a configuration and can be known without starting: the
-/// root, the user, the rules, the files that it names.
-///
-/// # Errors
-/// A sentence with what is wrong and what to do.
-pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
-    check_root(config)?;
-    check_proxies(config)?;
-    if config.names.is_empty() {
-        prepare::account(config)?;
-        config.common.engine.check()?;
+/// A check of the top level, or of a host, of the configuration `whole`. It finds the first thing
+/// that is wrong and can be known without starting: the root, the user, the rules, the files that
+/// it names. Its errors are sentences with what is wrong and what to do.
+pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), String> + use<> {
+    let published = Published::by(whole);
+    move |config| {
+        check_root(config)?;
+        check_proxies(config)?;
+        if config.names.is_empty() {
+            prepare::account(config)?;
+            config.common.engine.check()?;
+        }
+        check_aliases(config)?;
+        published.check(config)?;
+        prepare::open_tls(config)?;
+        check_rules(config)
     }
-    check_aliases(config)?;
-    prepare::open_tls(config)?;
-    check_rules(config)
 }
 
 fn check_aliases(config: &ServeConfig) -> Result<(), String> {

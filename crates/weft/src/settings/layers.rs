@@ -47,20 +47,21 @@ impl Fixed {
     }
 }
 
-/// Reads one file, without flags and environment, and has `check` look at what is meant.
+/// Reads one file, without flags and environment, and has the check that `check` makes of the whole
+/// look at what is meant.
 ///
 /// # Errors
 /// A line for each mistake, with the place and what to do.
-pub(crate) fn check_file<C: Config>(
+pub(crate) fn check_file<C: Config, F: Fn(&C) -> Result<(), String>>(
     path: &Path,
-    check: impl Fn(&C) -> Result<(), String>,
+    check: impl FnOnce(&C) -> F,
 ) -> Result<Resolved<C>, String> {
     let mut file = FileLayers::default();
     let mut mistakes = Vec::new();
     file::read::<C>(path, &mut file, &mut mistakes)
         .map_err(|error| format!("{}: {error}", path.display()))?;
     let resolved = gather(&[&file.top], &file.hosts, &mut mistakes);
-    mistakes.extend(resolved.mistakes(check));
+    mistakes.extend(resolved.mistakes(check(&resolved.config)));
     none_of(mistakes).map(|()| resolved)
 }
 
@@ -369,7 +370,7 @@ mod tests {
     fn toml(text: &str) -> Result<ServeConfig, String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
-        let found = check_file::<ServeConfig>(file.path(), |_| Ok(()));
+        let found = check_file(file.path(), |_: &ServeConfig| |_: &ServeConfig| Ok(()));
         let path = file.path().display().to_string();
         found
             .map(|found| found.config)
@@ -571,7 +572,7 @@ mod tests {
             Some("a") => Err("there is no a".to_owned()),
             _ => Ok(()),
         };
-        let why = check_file::<ServeConfig>(file.path(), check).unwrap_err();
+        let why = check_file(file.path(), |_: &ServeConfig| check).unwrap_err();
         assert!(why.ends_with(":7: root: there is no a"), "{why}");
         assert_eq!(why.lines().count(), 1);
     }
@@ -581,7 +582,7 @@ mod tests {
         let read = |text: &str| {
             let mut file = tempfile::NamedTempFile::new().unwrap();
             file.write_all(text.as_bytes()).unwrap();
-            check_file::<ServeConfig>(file.path(), |_| Ok(())).unwrap()
+            check_file(file.path(), |_: &ServeConfig| |_: &ServeConfig| Ok(())).unwrap()
         };
         let old = read(HOSTS);
         let newer = read(

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -484,6 +485,78 @@ fn mistakes_in_proxies_and_limits_name_their_line() {
 }
 
 /// Seen: with 64 descriptors the server started, and answered 503 to the second client.
+/// Seen: a password file beneath the root of another host, which asks for no password, was served
+/// there. Cause: only the own root was looked at.
+#[test]
+fn a_secret_that_would_be_served_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for site in ["a", "b", "b/.well-known", "b/.dot", "links"] {
+        fs::create_dir(path(site)).unwrap();
+    }
+    const HASH: &str = "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$\
+                        nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
+    let pem = certificate().0;
+    for name in ["b/users", "b/.dot/users", "b/.well-known/users", "users"] {
+        fs::write(path(name), format!("ann:{HASH}\n")).unwrap();
+    }
+    for name in ["b/key.pem", "key.pem"] {
+        fs::write(path(name), &pem).unwrap();
+    }
+    symlink(path("b/users"), path("to-users")).unwrap();
+    symlink(path("users"), path("links/users")).unwrap();
+    symlink(path("b"), path("to-b")).unwrap();
+    let check = |of_a: &str, of_b: &str| {
+        let (a, b, links) = (path("a"), path("to-b"), path("links"));
+        let text = format!(
+            "[[host]]\nnames = 'a'\nroot = '{a}'\n{of_a}\n\
+             [[host]]\nnames = 'b'\nroot = '{b}'\n{of_b}\n\
+             [[host]]\nnames = 'links'\nroot = '{links}'\nfollow_links = true\n"
+        );
+        let file = file(folder.path(), "weft.toml", &text);
+        run(&mut weft(&["check-config", &file])).err
+    };
+    let users = |name: &str| format!("basic_auth = ['**={}']", path(name));
+    let key = |name: &str| format!("tls_cert = '{0}'\ntls_key = '{0}'", path(name));
+    for of_a in [
+        users("b/users"),
+        users("to-users"),
+        users("links/users"),
+        users("b/.well-known/users"),
+        key("b/key.pem"),
+        format!("tls_cert = '{}'", path("b/key.pem")),
+    ] {
+        let why = check(&of_a, "");
+        let line = 3 + of_a.lines().count();
+        assert!(
+            why.contains(&format!("weft.toml:{line}: ")),
+            "{of_a}: {why}"
+        );
+        assert!(why.contains(" would be served: move it out of "), "{why}");
+        assert_eq!(why.lines().count(), 1, "{why}");
+    }
+    let page = format!("error_page = '404={}'", path("users"));
+    assert!(check(&users("users"), &page).contains("it is an error page"));
+    assert!(check("", &users("b/users")).contains("weft.toml:8: basic_auth: the password file "));
+    for (of_a, of_b) in [
+        (users("users"), ""),
+        (users("b/.dot/users"), ""),
+        (users("b/users"), "deny = '/users'"),
+        (key("b/key.pem"), "deny = '*.pem'"),
+        (
+            format!(
+                "tls_cert = '{}'\ntls_key = '{}'",
+                path("b/key.pem"),
+                path("key.pem")
+            ),
+            "",
+        ),
+    ] {
+        assert_eq!(check(&of_a, of_b), "", "{of_a}");
+    }
+    assert!(check(&users("b/.dot/users"), "hidden = true").contains("would be served"));
+}
+
 #[test]
 fn too_few_open_files_are_refused_with_what_to_raise() {
     let program = env!("CARGO_BIN_EXE_weft");

@@ -207,31 +207,21 @@ fn private_replies_are_not_shared() {
 }
 
 #[test]
-fn password_file_that_is_served_is_refused() {
-    let dir = TempDir::new().unwrap();
-    write(&dir, "users", USERS);
-    write(&dir, ".users", USERS);
-    let open = |file: &str, hidden| {
-        let config = SiteConfig {
-            root: dir.path().to_owned(),
-            basic_auth: vec![("**".into(), dir.path().join(file))],
-            hidden,
-            ..SiteConfig::default()
-        };
-        Site::open(config)
-            .map(drop)
-            .map_err(|error| error.to_string())
+fn hidden_and_denied_names_are_not_shown() {
+    let mut config = SiteConfig {
+        deny: vec!["*.pem".to_owned(), "keys".to_owned()],
+        ..SiteConfig::default()
     };
-    assert!(
-        open("users", false)
-            .unwrap_err()
-            .contains("it would be served")
-    );
-    assert!(
-        open(".users", true)
-            .unwrap_err()
-            .contains("it would be served")
-    );
-    assert_eq!(open(".users", false), Ok(()));
-    assert!(open("none", false).unwrap_err().contains("cannot be read"));
+    for (name, hidden, is_shown) in [
+        ("users", false, true),
+        (".users", false, false),
+        (".users", true, true),
+        ("a/.git/users", false, false),
+        ("a/key.pem", true, false),
+        ("keys/a", true, false),
+        ("a.pem2", false, true),
+    ] {
+        config.hidden = hidden;
+        assert_eq!(config.shows(name), is_shown, "{name}");
+    }
 }

@@ -327,7 +327,7 @@ fn print_warnings(
     Ok(Some(sender))
 }
 
-fn site_config(config: &ServeConfig) -> SiteConfig {
+pub(super) fn site_config(config: &ServeConfig) -> SiteConfig {
     SiteConfig {
         root: config.root.clone(),
         index: config.index.clone(),

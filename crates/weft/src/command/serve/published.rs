@@ -1,0 +1,135 @@
+//! Files that requests can reach, to find among them those that nobody should: keys, passwords,
+//! settings. Every host counts: its root may lie above the files of another one.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use ::serve::access_log::Target;
+use web::SiteConfig;
+
+use super::ServeConfig;
+use super::engine::site_config;
+use crate::value::RedirectSource;
+
+/// Files that requests can reach.
+pub(super) struct Published {
+    /// By where their roots lead.
+    sites: HashMap<PathBuf, Vec<SiteConfig>>,
+    error_pages: HashSet<PathBuf>,
+}
+
+impl Published {
+    /// The files of all hosts of a server.
+    pub(super) fn by(whole: &ServeConfig) -> Published {
+        let mut published = Published {
+            sites: HashMap::new(),
+            error_pages: HashSet::new(),
+        };
+        for site in whole.sites().map(site_config) {
+            let pages = site.error_pages.iter();
+            let pages = pages.filter_map(|(_, page)| site.root.join(page).canonicalize().ok());
+            published.error_pages.extend(pages);
+            if let Ok(root) = site.root.canonicalize() {
+                published.sites.entry(root).or_default().push(site);
+            }
+        }
+        published
+    }
+
+    /// Finds a private key or a password file of a host that a request would reach.
+    ///
+    /// # Errors
+    /// A sentence that names it.
+    pub(super) fn check(&self, config: &ServeConfig) -> Result<(), String> {
+        let (what, keys) = match &config.tls_key[..] {
+            [] => ("certificate with its key", &config.tls_cert),
+            _ => ("private key", &config.tls_key),
+        };
+        let keys = keys.iter().map(|path| (what, path));
+        let passwords = config.basic_auth.iter();
+        let passwords = passwords.map(|(_, path)| ("password file", path));
+        let found = keys.chain(passwords).find_map(|(what, path)| {
+            let site = self.reach(path)?;
+            Some(format!(
+                "the {what} {} would be served{site}",
+                path.display()
+            ))
+        });
+        found.map_or(Ok(()), Err)
+    }
+
+    /// A sentence for each other file of the configuration that requests reach.
+    pub(super) fn warnings(&self, whole: &ServeConfig) -> Vec<String> {
+        let log = match &whole.access_log {
+            Some(Target::File(path)) => Some(("access log", path)),
+            _ => None,
+        };
+        let settings = whole.config.as_ref().map(|path| ("settings file", path));
+        let sources = whole.sites().flat_map(|site| &site.redirects);
+        let redirects = sources.filter_map(|source| match source {
+            RedirectSource::File(path) => Some(("file of redirects", path)),
+            RedirectSource::Rule(_) => None,
+        });
+        let mut known = HashSet::new();
+        let files = log.into_iter().chain(settings).chain(redirects);
+        let files = files.filter(|(_, path)| known.insert(*path));
+        let warnings = files.filter_map(|(what, path)| {
+            let site = self.reach(path)?;
+            Some(format!("the {what} {} is served{site}", path.display()))
+        });
+        warnings.collect()
+    }
+
+    /// Words for how a request reaches a file, and for what to do; `None` if none does.
+    fn reach(&self, file: &Path) -> Option<String> {
+        let target = file.canonicalize().ok()?;
+        if self.error_pages.contains(&target) {
+            return Some(": it is an error page".to_owned());
+        }
+        // A link beneath a root may lead out of it.
+        let absolute = std::path::absolute(file).ok()?;
+        let link = absolute.parent()?.canonicalize().ok()?;
+        let link = link.join(absolute.file_name()?);
+        let places = [(&target, false), (&link, true)];
+        places.into_iter().find_map(|(place, is_link)| {
+            place.ancestors().find_map(|root| {
+                let name = place.strip_prefix(root).ok()?.to_str()?;
+                let sites = self.sites.get(root)?;
+                let shows =
+                    |site: &&SiteConfig| (site.follow_links_out || !is_link) && site.shows(name);
+                sites.iter().find(shows)?;
+                let root = root.display();
+                Some(format!(
+                    ": move it out of {root}, or deny = \"/{name}\" there"
+                ))
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_and_log_that_are_served_are_told() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| {
+            let path = root.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            path
+        };
+        let mut config = ServeConfig {
+            root: root.path().to_owned(),
+            config: Some(path("weft.toml")),
+            access_log: Some(Target::File(path("access.log"))),
+            redirects: vec![RedirectSource::File(path("_redirects"))],
+            ..ServeConfig::default()
+        };
+        let warnings = Published::by(&config).warnings(&config);
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        assert!(warnings[1].starts_with("the settings file /") && warnings[1].contains("deny"));
+        config.deny = vec!["_*".to_owned(), "/weft.toml".to_owned()];
+        assert_eq!(Published::by(&config).warnings(&config).len(), 1);
+    }
+}

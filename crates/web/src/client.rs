@@ -21,7 +21,7 @@ pub(crate) struct Client {
     pub(crate) peer: Peer,
     /// True if it came by https to the first proxy, as far as that says.
     pub(crate) is_https: bool,
-    /// The list ends with what breaks the grammar, as a client may write it to hide.
+    /// A proxy's address stands behind what breaks the grammar, as a client may write it to hide.
     pub(crate) is_hidden: bool,
 }
 
@@ -92,14 +92,15 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn pass(&mut self, node: Option<SocketAddr>, is_https: bool) {
-        if node.is_some_and(|node| self.is_known && self.trusted.contains_address(node.ip())) {
+        let is_proxy = node.is_none_or(|node| self.trusted.contains_address(node.ip()));
+        if is_proxy && node.is_some() && self.is_known {
             return;
         }
         self.is_known = node.is_some();
         self.client = Client {
             peer: node.map_or(self.peer, Peer::Tcp),
             is_https: is_https && self.is_known,
-            is_hidden: false,
+            is_hidden: self.client.is_hidden && is_proxy,
         };
     }
 }

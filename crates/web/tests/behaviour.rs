@@ -776,6 +776,14 @@ fn a_broken_forwarded_escapes_no_limit() {
     assert_eq!(statuses(""), ["200"; 3], "the proxy itself");
     let broken = "Forwarded: for=6.6.6.6;x=\", for=203.0.113.7\r\n";
     assert_eq!(statuses(broken), ["200", "429", "429"]);
+    for behind in ["for=192.0.2.9", "for=192.0.2.9, for=unknown, for=192.0.2.8"] {
+        let chain = format!("{broken}Forwarded: {behind}\r\n");
+        assert_eq!(statuses(&chain), ["200", "429", "429"], "{behind}");
+    }
+    let known = format!("{broken}Forwarded: for=192.0.2.9, for=198.51.100.7\r\n");
+    assert_eq!(statuses(&known), ["200", "429", "429"]);
+    let inside = "Forwarded: for=192.0.2.9\r\n";
+    assert_eq!(statuses(inside), ["200"; 3], "a client among the proxies");
     assert_eq!(statuses(""), ["200"; 3], "the proxy itself, as before");
 }
 

@@ -39,6 +39,9 @@ const VERIFIED_MAX: usize = 1024;
 /// Longer passwords are wrong: SHA-crypt takes time by their length.
 const PASSWORD_LEN_MAX: usize = 1024;
 
+/// Memory of a verification from which on one runs at a time.
+const ARGON2_KIB_SHARED_MAX: u32 = 16 << 10;
+
 /// Verifications that run or wait at a time; further requests get a 503.
 const ENTERED_MAX: usize = 8;
 
@@ -57,7 +60,7 @@ pub(crate) struct Passwords {
     seen: Mutex<State>,
 }
 
-/// What changes with a file: modification time, length, inode.
+/// What changes with a file: change time (a modification time can be kept), length, inode.
 type State = (Option<Duration>, u64, u64);
 
 /// The users of one state of a file.
@@ -137,7 +140,7 @@ impl Passwords {
         let state = state(&self.path);
         let age = state
             .0
-            .and_then(|modified| now.since_epoch.checked_sub(modified));
+            .and_then(|changed| now.since_epoch.checked_sub(changed));
         // A file that was written just now may be half of one, or change again unseen. One from the
         // future is not waited for: a user who was taken out of it would stay until then.
         if state == *seen || age.is_some_and(|age| age < QUIET_PERIOD) {
@@ -172,7 +175,10 @@ impl Verification {
         };
         let _turn = self.entered.wait();
         // Another request with the same ones may have had a turn meanwhile.
-        let is_right = is_known() || self.users.is_right(&self.credentials);
+        let is_right = is_known()
+            || self
+                .users
+                .is_right(&self.credentials, &self.entered.0.memory);
         if is_right {
             self.users.remember(key);
         }
@@ -200,7 +206,7 @@ impl Users {
     }
 
     /// A user who is not in the file costs as much time as one who is.
-    fn is_right(&self, credentials: &[u8]) -> bool {
+    fn is_right(&self, credentials: &[u8], memory: &Mutex<()>) -> bool {
         let Some(pair) = decode(credentials) else {
             return false;
         };
@@ -213,7 +219,7 @@ impl Users {
         let known = self.names.get(name);
         let other = || self.seeds[0].hash_one(name) as usize % self.hashes.len();
         let hash = &self.hashes[known.copied().unwrap_or_else(other)];
-        password.len() <= PASSWORD_LEN_MAX && matches(password, hash) && known.is_some()
+        password.len() <= PASSWORD_LEN_MAX && matches(password, hash, memory) && known.is_some()
     }
 }
 
@@ -226,11 +232,15 @@ fn decode(credentials: &[u8]) -> Option<Vec<u8>> {
         .then(|| STANDARD.decode(token).ok())?
 }
 
-fn matches(password: &[u8], hash: &str) -> bool {
+fn matches(password: &[u8], hash: &str, memory: &Mutex<()>) -> bool {
     match hash.as_bytes() {
         [b'$', b'2', ..] => bcrypt::verify(password, hash).unwrap_or(false),
-        [b'$', b'a', ..] => PasswordHash::new(hash)
-            .is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok()),
+        [b'$', b'a', ..] => PasswordHash::new(hash).is_ok_and(|hash| {
+            let params = argon2::Params::try_from(&hash.params);
+            let is_large = params.is_ok_and(|params| params.m_cost() > ARGON2_KIB_SHARED_MAX);
+            let _alone = is_large.then(|| memory.lock());
+            Argon2::default().verify_password(password, &hash).is_ok()
+        }),
         _ => ShaCrypt::default().verify_password(password, hash).is_ok(),
     }
 }
@@ -239,8 +249,8 @@ fn state(path: &Path) -> State {
     use std::os::unix::fs::MetadataExt;
     match std::fs::metadata(path) {
         Ok(meta) => {
-            let modified = Duration::new(meta.mtime().max(0) as u64, meta.mtime_nsec() as u32);
-            (Some(modified), meta.len(), meta.ino())
+            let changed = Duration::new(meta.ctime().max(0) as u64, meta.ctime_nsec() as u32);
+            (Some(changed), meta.len(), meta.ino())
         }
         Err(_) => (None, 0, 0),
     }
@@ -289,41 +299,59 @@ fn parse(text: &[u8]) -> Result<Users, String> {
     })
 }
 
-/// Highest costs: about a second on a usual processor, and memory for eight at a time.
+/// Highest costs: about a second on a usual processor, and the memory of RFC 9106 4 for small
+/// machines.
 const BCRYPT_COST_MAX: u32 = 14;
 const SHA_ROUNDS_MAX: u32 = 1_000_000;
-const ARGON2_KIB_MAX: u32 = 256 << 10;
+const ARGON2_KIB_MAX: u32 = 64 << 10;
 const ARGON2_PASSES_MAX: u32 = 16;
+
+/// Longest salt of SHA-crypt.
+const SHA_SALT_LEN_MAX: usize = 16;
 
 fn check_hash(hash: &str) -> Result<(), String> {
     let fields: Vec<&str> = hash.split('$').collect();
-    let number = |text: &str, name: &str| -> Option<u32> { text.strip_prefix(name)?.parse().ok() };
-    let limit = |what: &str, is: Option<u32>, most: u32| match is {
-        Some(is) if is > most => Err(format!("{what} {is} is more than {most}")),
-        _ => Ok(()),
+    let limit = |what: &str, is: u32, most: u32| {
+        if is > most {
+            return Err(format!("{what} {is} is more than {most}"));
+        }
+        Ok(())
     };
     match fields[..] {
         ["", "2a" | "2b" | "2y", cost, rest] if rest.len() == 53 => {
-            let cost = cost
-                .parse()
-                .map_err(|_| "its cost is no number".to_owned())?;
-            limit("the cost", Some(cost), BCRYPT_COST_MAX)
+            let parts = hash.parse::<bcrypt::HashParts>();
+            let parts = parts.map_err(|error| error.to_string())?;
+            if !cost.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Err("its cost is no number".to_owned());
+            }
+            limit("the cost", parts.get_cost(), BCRYPT_COST_MAX)
         }
-        ["", "5", .., digest] if digest.len() != 43 => Err("its length is wrong".to_owned()),
-        ["", "6", .., digest] if digest.len() != 86 => Err("its length is wrong".to_owned()),
-        ["", "5" | "6", _, _] => Ok(()),
-        ["", "5" | "6", rounds, _, _] if rounds.starts_with("rounds=") => limit(
-            "the number of rounds",
-            number(rounds, "rounds="),
-            SHA_ROUNDS_MAX,
-        ),
+        ["", kind @ ("5" | "6"), ref options @ .., salt, digest] if options.len() < 2 => {
+            check_sha_digest(kind, digest)?;
+            let is_salt = (1..=SHA_SALT_LEN_MAX).contains(&salt.len());
+            if !is_salt || !salt.bytes().all(|byte| SHA_LETTERS.contains(&byte)) {
+                return Err("its salt is not 1 to 16 letters, digits, dots and slashes".to_owned());
+            }
+            let Some(rounds) = options.first() else {
+                return Ok(());
+            };
+            let wrong = || "its rounds are no number from 1000 on".to_owned();
+            let digits = rounds.strip_prefix("rounds=").ok_or_else(wrong)?;
+            if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Err(wrong());
+            }
+            let rounds = digits.parse().map_err(|_| wrong())?;
+            sha_crypt::Params::new(rounds).map_err(|_| wrong())?;
+            limit("the number of rounds", rounds, SHA_ROUNDS_MAX)
+        }
         ["", "argon2id" | "argon2i" | "argon2d", ..] => {
             let parsed = PasswordHash::new(hash).map_err(|error| error.to_string())?;
+            parsed.salt.ok_or("it has no salt")?;
             parsed.hash.ok_or("it has no hash")?;
-            let parameters = || fields.iter().flat_map(|field| field.split(','));
-            let of = |name| parameters().find_map(|parameter| number(parameter, name));
-            limit("the memory in KiB", of("m="), ARGON2_KIB_MAX)?;
-            limit("the number of passes", of("t="), ARGON2_PASSES_MAX)
+            let params = argon2::Params::try_from(&parsed.params);
+            let params = params.map_err(|error| error.to_string())?;
+            limit("the memory in KiB", params.m_cost(), ARGON2_KIB_MAX)?;
+            limit("the number of passes", params.t_cost(), ARGON2_PASSES_MAX)
         }
         ["", "apr1" | "1", ..] => {
             Err("MD5 ($apr1$, $1$) is too weak; htpasswd -B makes bcrypt".to_owned())
@@ -336,12 +364,31 @@ fn check_hash(hash: &str) -> Result<(), String> {
     }
 }
 
+/// In the order of their values. crypt(5)
+const SHA_LETTERS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+fn check_sha_digest(kind: &str, digest: &str) -> Result<(), String> {
+    // The last letter has the bits that remain of 256 or 512.
+    let (len, last_count) = if kind == "5" { (43, 16) } else { (86, 4) };
+    if digest.len() != len {
+        return Err("its length is wrong".to_owned());
+    }
+    let (last, others) = digest.as_bytes().split_last().expect("it has a length");
+    let is_right = others.iter().all(|byte| SHA_LETTERS.contains(byte))
+        && SHA_LETTERS[..last_count].contains(last);
+    is_right
+        .then_some(())
+        .ok_or_else(|| "its letters are none of SHA-crypt".to_owned())
+}
+
 /// The verifications of a server: how many run, how many may.
 #[derive(Debug)]
 pub(crate) struct Turns {
     running_max: usize,
     running: Mutex<usize>,
     ended: Condvar,
+    /// Held by the verification that takes much memory.
+    memory: Mutex<()>,
     entered: AtomicU64,
     counts: [AtomicU64; RESULTS.len()],
 }
@@ -367,6 +414,7 @@ impl Turns {
             running_max: (processors / 2).clamp(1, ENTERED_MAX / 2),
             running: Mutex::default(),
             ended: Condvar::new(),
+            memory: Mutex::default(),
             entered: AtomicU64::new(0),
             counts: Default::default(),
         }
@@ -458,10 +506,13 @@ mod tests {
         ] {
             let users = parse(format!("# users\n\nother:{ARGON2}\nann:{hash}\r\n").as_bytes());
             let users = users.unwrap();
-            assert!(users.is_right(&credentials("ann", password)), "{hash}");
+            assert!(
+                users.is_right(&credentials("ann", password), &Mutex::default()),
+                "{hash}"
+            );
             for (name, password) in [("ann", "wrong"), ("ann", ""), ("eve", password), ("", "")] {
                 assert!(
-                    !users.is_right(&credentials(name, password)),
+                    !users.is_right(&credentials(name, password), &Mutex::default()),
                     "{hash} {name}"
                 );
             }
@@ -469,7 +520,7 @@ mod tests {
         assert!(
             !parse(format!("a:{ARGON2}").as_bytes())
                 .unwrap()
-                .is_right(b"Basic")
+                .is_right(b"Basic", &Mutex::default())
         );
     }
 
@@ -492,6 +543,54 @@ mod tests {
             ("j:$argon2id$v=19$m=256", "line 1"),
             ("k:$5$salt$short", "its length is wrong"),
             ("k:$6$salt$", "its length is wrong"),
+            (
+                "k:$5$rounds=abc$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
+                "its rounds",
+            ),
+            (
+                "k:$5$rounds=+5000$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
+                "its rounds",
+            ),
+            (
+                "k:$5$rounds=999$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
+                "its rounds",
+            ),
+            (
+                "k:$5$round=5000$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
+                "its rounds",
+            ),
+            (
+                "k:$5$rounds=5000$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
+                "its salt",
+            ),
+            (
+                "k:$5$$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
+                "its salt",
+            ),
+            (
+                "k:$5$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvTz",
+                "its letters",
+            ),
+            (
+                "k:$5$salt$s5Xf-xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
+                "its letters",
+            ),
+            (
+                "l:$2y$+5$moVMxgvaU.bsSB4igbN1He92S6hDzMyTpylMLQ7o6kd0ogaYH5.o.",
+                "no number",
+            ),
+            (
+                "l:$2y$05$moVMxgvaU!bsSB4igbN1He92S6hDzMyTpylMLQ7o6kd0ogaYH5.o.",
+                "nvalid",
+            ),
+            (
+                "m:$argon2id$v=19$m=4294967296,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
+                "line 1",
+            ),
+            (
+                "m:$argon2id$v=19$m=65537,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
+                "65537 is more than 65536",
+            ),
             (
                 "k:$5$rounds=1000001$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
                 "1000001 is more than 1000000",
@@ -584,7 +683,7 @@ mod tests {
             passwords
                 .users
                 .load()
-                .is_right(&credentials(name, "password"))
+                .is_right(&credentials(name, "password"), &Mutex::default())
         };
         let now = later();
         assert!(passwords.is_due(now, recheck_every) && passwords.refresh(now).is_ok());
@@ -626,10 +725,10 @@ mod tests {
 
         // Just written, it may be half of a file.
         std::fs::write(&path, format!("ann:{ARGON2}\n")).unwrap();
-        let (Some(modified), ..) = state(&path) else {
+        let (Some(changed), ..) = state(&path) else {
             panic!("it is there")
         };
-        let since_epoch = modified + QUIET_PERIOD / 2;
+        let since_epoch = changed + QUIET_PERIOD / 2;
         passwords
             .refresh(Now {
                 since_epoch,
@@ -647,5 +746,14 @@ mod tests {
         file.set_modified(ahead).unwrap();
         passwords.refresh(later()).unwrap();
         assert!(opens(&passwords, "robert") && !opens(&passwords, "ann"));
+
+        // In place, as long as before, with the time of before: rsync --inplace --times.
+        let (_, len, inode) = state(&path);
+        let modified = file.metadata().unwrap().modified().unwrap();
+        std::fs::write(&path, format!("ronald:{ARGON2}\n")).unwrap();
+        file.set_modified(modified).unwrap();
+        assert_eq!((state(&path).1, state(&path).2), (len, inode));
+        passwords.refresh(later()).unwrap();
+        assert!(opens(&passwords, "ronald") && !opens(&passwords, "robert"));
     }
 }

@@ -843,6 +843,7 @@ fn status_in_areas(configure: impl Fn(&mut SiteConfig), target: &str, token: &st
         ("admin/plan.pdf", "plan"),
         ("app/index.html", "app"),
         ("open.css", "css"),
+        ("v1.2.html", "page"),
     ] {
         let path = root.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -907,4 +908,14 @@ fn password_is_for_its_own_area() {
     // A page or an index file that is not there does not open what is.
     assert_eq!(status_in_areas(clean, "/admin/plan.pdf", ADA), "401");
     assert_eq!(status_in_areas(listing, "/admin/", ADA), "401");
+    // A page whose name has a dot asks, and style sheets beside it do not.
+    for (target, token, status) in [
+        ("/v1.2", "", "401"),
+        ("/v1.2", ADA, "200"),
+        ("/v1.2.html", "", "401"),
+        ("/open.css", "", "200"),
+        ("/none", "", "401"),
+    ] {
+        assert_eq!(status_in_areas(clean, target, token), status, "{target}");
+    }
 }

@@ -119,10 +119,17 @@ impl PathGlobs {
 }
 
 impl Access {
-    /// The last rule for a path and for all that may answer at it, whatever is on the disk.
+    /// The last rule for a path and for all that may usually answer at it, whatever is on the disk.
     fn rule(&self, path: &str, config: &SiteConfig) -> Option<usize> {
         let rules = &self.protected;
-        let page = config.clean_urls.then(|| page_of(path.trim_matches('/')));
+        // A name with a dot has an ending already: a page with one more asks when it is found.
+        let name = path.trim_matches('/');
+        let has_dot = name
+            .rsplit('/')
+            .next()
+            .is_some_and(|name| name.contains('.'));
+        let may_be_page = config.clean_urls && !has_dot;
+        let page = may_be_page.then(|| page_of(name));
         let mut last = rules
             .last(path)
             .max(page.and_then(|page| rules.last(&page)));

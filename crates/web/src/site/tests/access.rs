@@ -157,6 +157,8 @@ fn area_covers_whatever_may_answer() {
     let clean = |config: &mut SiteConfig| config.clean_urls = true;
     assert_eq!(areas(&["/members.html"], clean, &members), "111-");
     assert_eq!(areas(&["/members.html"], none, &members), "-1--");
+    let page = ["/a", "/a/", "/d.x/a", "/a.css", "/d/a.css/", "/a.html"];
+    assert_eq!(areas(&["*.html"], clean, &page), "111-11");
 
     let spa = |config: &mut SiteConfig| {
         config.clean_urls = true;

@@ -1,4 +1,4 @@
-//! Files that requests can reach, to find among them those that nobody should: keys, passwords,
+//! Files that requests can reach, to find among them those that none should: keys, passwords,
 //! settings. Every host counts: its root may lie above the files of another one.
 
 use std::collections::{HashMap, HashSet};

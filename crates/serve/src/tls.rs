@@ -4,6 +4,7 @@
 mod files;
 mod held;
 mod kind;
+mod managed;
 mod provider;
 mod validity;
 
@@ -24,6 +25,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::metrics::MetricsWriter;
 use files::Loaded;
+pub use managed::Managed;
 use provider::provider;
 use validity::Validity;
 
@@ -33,6 +35,8 @@ pub struct TlsOptions {
     /// Certificates of the server. A client gets that of the host whose name it asks for (SNI, RFC
     /// 6066 3), or else the first one that names it, or else the first.
     pub certificates: Vec<Certificate>,
+    /// Certificates that come while the server runs.
+    pub managed: Option<Arc<Managed>>,
     /// Name of the option for the file of a key, for error messages.
     pub key_option: &'static str,
     /// The keys are in DER, not in PEM.
@@ -259,7 +263,10 @@ impl Current {
                 builder.with_client_cert_verifier(verifier(file)?.build().map_err(wrong)?)
             }
         };
-        let mut shown = Shown::default();
+        let mut shown = Shown {
+            managed: options.managed.clone(),
+            ..Shown::default()
+        };
         let mut validities = Vec::new();
         let mut faults = Vec::new();
         for certificate in &options.certificates {
@@ -270,6 +277,10 @@ impl Current {
         }
         let mut config = builder.with_cert_resolver(Arc::new(shown));
         config.alpn_protocols.clone_from(&options.protocols);
+        if options.managed.is_some() {
+            let proof = managed::PROOF_PROTOCOL.to_vec();
+            config.alpn_protocols.push(proof);
+        }
         config.session_storage = sessions;
         if !options.resumes {
             config.send_tls13_tickets = 0;
@@ -286,6 +297,7 @@ impl Current {
 /// The certificates that clients are shown.
 #[derive(Debug, Default)]
 struct Shown {
+    managed: Option<Arc<Managed>>,
     first: Option<Arc<CertifiedKey>>,
     /// Certificates of hosts, by name.
     hosts: HashMap<String, Arc<CertifiedKey>>,
@@ -318,6 +330,10 @@ impl Shown {
 
 impl ResolvesServerCert for Shown {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let managed = self.managed.as_ref();
+        if let Some(decided) = managed.and_then(|managed| managed.find(&hello)) {
+            return decided;
+        }
         if self.hosts.is_empty() && self.others.len() == 1 {
             return self.first.clone();
         }

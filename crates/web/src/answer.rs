@@ -2,6 +2,7 @@
 
 use session::Now;
 
+use crate::challenge;
 use crate::conditional::{Validators, Verdict, judge, range_applies};
 use crate::handle::Service;
 use crate::host::{VirtualHost, name_and_port};
@@ -55,6 +56,10 @@ pub(crate) fn answer(
         return Answer::Sent;
     };
     replier.host = host;
+    if let Some(reply) = replier.handle.challenges().find(head) {
+        replier.challenge(asked, reply.as_bytes());
+        return Answer::Sent;
+    }
     if (is_alias || matches!(replier.transport, Transport::ToHttps(_)))
         && send_elsewhere(replier, head, asked, is_alias, buffer)
     {
@@ -254,7 +259,7 @@ fn send_elsewhere(
         return false;
     };
     let path = raw.normalize(buffer);
-    if path.is_ok_and(|path| path.starts_with("/.well-known/acme-challenge/")) {
+    if path.is_ok_and(|path| path.starts_with(challenge::DIRECTORY)) {
         return false;
     }
     let Some((name, port)) = head.host().and_then(name_and_port) else {

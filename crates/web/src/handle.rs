@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 
+use crate::challenge::Challenges;
 use crate::config::{ConfigError, ServiceConfig};
 use crate::counters::{Counters, Metric};
 use crate::error_page::Page;
@@ -22,6 +23,7 @@ pub struct Handle {
     service: ArcSwap<Service>,
     counters: Counters,
     turns: Arc<Turns>,
+    challenges: Challenges,
     /// Seeds the boundaries of multipart replies, so that no file can contain one on purpose.
     seed: RandomState,
 }
@@ -37,6 +39,7 @@ impl Handle {
             service: ArcSwap::from_pointee(Service::new(hosts.into(), config, None)?),
             counters: Counters::default(),
             turns: Arc::new(Turns::new()),
+            challenges: Challenges::default(),
             seed: RandomState::new(),
         })
     }
@@ -59,6 +62,11 @@ impl Handle {
     /// The current site of the default host, or of the first one.
     pub fn site(&self) -> Arc<Site> {
         Arc::clone(&self.service.load().first().site)
+    }
+
+    /// Replies to the authority of certificates.
+    pub fn challenges(&self) -> &Challenges {
+        &self.challenges
     }
 
     /// Replies by status, bytes, and refused requests by reason, since the start.

@@ -16,7 +16,7 @@
 //! | `conditional`, `range`, `negotiate` | 304, 412, 206, 416, `.br` or `.gz` | RFC 9110 13, 14, 12 |
 //! | `host`, `redirect` | which site answers; another address, or file, for a path | RFC 9110 7, 15.4 |
 //! | `client`, `rate` | whose request it is behind proxies; 429 | RFC 7239, 6585 |
-//! | `password` | who may see a path; 401 | RFC 7617 |
+//! | `password`, `challenge` | who may see a path; 401; a name is proved | RFC 7617, 8555 |
 //! | `reply`, `error_page`, `log`, `counters` | how it is written, shown, and told | |
 //! | `session` | what comes next: more input, a flush, blocking work, the end | crate `session` |
 //! | `site` | what lies at a path, without ever asking the disk on the fast way | |
@@ -35,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod challenge;
 mod client;
 mod conditional;
 mod config;
@@ -64,6 +65,7 @@ mod status;
 pub mod transcript;
 
 pub use self::session::Session;
+pub use challenge::Challenges;
 pub use config::{ConfigError, ForwardedField, Proxies, RequestLimits, ServiceConfig};
 pub use counters::Metric;
 pub use explain::Explanation;

@@ -169,6 +169,16 @@ impl Replier<'_> {
         self.done(Status::PartialContent, asked, len, Some(entry), None);
     }
 
+    /// 200 with the reply to a challenge of ACME.
+    #[cold]
+    pub(crate) fn challenge(&mut self, asked: RequestFacts<'_>, reply: &[u8]) {
+        let len = reply.len();
+        let lines = format!("Content-Type: application/octet-stream\r\nContent-Length: {len}\r\n");
+        let body = if asked.wants_body { reply } else { &[] };
+        self.put_head(Status::Ok, asked, lines.as_bytes(), &[], body);
+        self.done(Status::Ok, asked, len as u64, None, None);
+    }
+
     /// 304: the client's copy is good.
     pub(crate) fn not_modified(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
         self.put_head(Status::NotModified, asked, &entry.head_304, &[], &[]);

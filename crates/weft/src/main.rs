@@ -10,6 +10,7 @@
 //!   operate:  admin endpoint, signals, systemd      os: machine, limits, users, files
 //! ```
 
+mod acme;
 mod args;
 mod command;
 mod common;

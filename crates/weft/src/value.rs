@@ -339,6 +339,35 @@ pub(crate) fn host_name(text: &str) -> Result<HostName, String> {
     text.parse().map_err(|why| format!("'{text}': {why}"))
 }
 
+/// Reads the mail address of an account of ACME, or `off`.
+pub(crate) fn acme(text: &str) -> Result<Option<String>, String> {
+    let is_plain = |char: char| char.is_ascii_graphic() && !"?&,:<>".contains(char);
+    let parts = text.split_once('@');
+    if text == "off" {
+        Ok(None)
+    } else if parts.is_some_and(|(user, host)| !user.is_empty() && host.contains('.'))
+        && text.chars().all(is_plain)
+    {
+        Ok(Some(text.to_owned()))
+    } else {
+        Err(format!(
+            "'{text}' is not a mail address, such as mail@example.org; or write off"
+        ))
+    }
+}
+
+/// Reads the address of an authority, or its name.
+pub(crate) fn acme_directory(text: &str) -> Result<String, String> {
+    match text {
+        "letsencrypt" => Ok("https://acme-v02.api.letsencrypt.org/directory".to_owned()),
+        "staging" => Ok("https://acme-staging-v02.api.letsencrypt.org/directory".to_owned()),
+        _ if text.starts_with("https://") => Ok(text.to_owned()),
+        _ => Err(format!(
+            "'{text}' is not letsencrypt, staging or the address of an authority (https://…)"
+        )),
+    }
+}
+
 /// Reads `GLOB=FILE` with a password file.
 pub(crate) fn basic_auth(text: &str) -> Result<(String, PathBuf), String> {
     let parts = find_rule_sign(text).map(|at| (&text[..at], &text[at + 1..]));

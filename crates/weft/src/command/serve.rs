@@ -1,5 +1,6 @@
 //! `weft serve`: from the configuration to a running server, and what signals do to it.
 
+mod certificates;
 mod engine;
 mod explain;
 mod prepare;
@@ -58,6 +59,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         netstack,
         admin,
         tls,
+        acme,
         limits,
         pid_file: _pid_file,
     } = prepared;
@@ -70,7 +72,10 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     if let Some(warning) = config.common.engine.warning() {
         terminal.warn(&warning);
     }
-    let urls = urls(&listeners, netstack.as_ref(), &admin);
+    let mut urls = urls(&listeners, netstack.as_ref(), &admin);
+    if let Some((settings, _)) = &acme {
+        urls.push(("acme", settings.describe()));
+    }
     let running = Running::start(
         config,
         &limits,
@@ -79,7 +84,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
             netstack,
         },
         admin,
-        tls,
+        (tls, acme),
         Arc::clone(&terminal),
     )?;
     let hosted = &running.hosted;
@@ -123,12 +128,19 @@ impl Serving {
         newer.check(|config| {
             check_root(config)?;
             check_aliases(config)?;
-            published.check(config)
+            published.check(config)?;
+            certificates::settings(config).map(drop)
         })?;
         if let Err(why) = self.running.reload(&newer.config, &self.limits) {
             // Found again with its place in the file, which opens the site once more.
             newer.check(check_rules)?;
             return Err(why);
+        }
+        if let Some(warning) = self
+            .running
+            .reload_acme(certificates::settings(&newer.config)?)
+        {
+            self.terminal.warn(warning);
         }
         for name in self.resolved.needs_restart(&newer) {
             let warning = format!("`{name}` has changed: restart to apply it");
@@ -193,7 +205,8 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
         }
         check_aliases(config)?;
         published.check(config)?;
-        prepare::open_tls(config)?;
+        certificates::settings(config)?;
+        prepare::open_tls(config, None)?;
         check_rules(config)
     }
 }

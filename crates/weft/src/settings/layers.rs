@@ -432,6 +432,8 @@ mod tests {
             (Kind::Switch(_), _) => ["true", "false"][usize::from(setting.is_on_by_default())],
             (Kind::Choice(choices, _), _) => choices.last().unwrap().0,
             (_, "proxy-from" | "limit-exempt") => "10.0.0.0/8",
+            (_, "acme") => "me@example.org",
+            (_, "acme-directory") => "staging",
             (_, "limit-requests") => "10/s",
             (_, "limit-prefix") => "24,64",
             (_, "listen" | "admin" | "https-redirect") => "[::1]:9",

@@ -19,7 +19,7 @@ const HOUSES: &[House] = &[
             rate
             config
             request
-            client conditional negotiate range redirect
+            challenge client conditional negotiate range redirect
             host
             counters
             handle oracle
@@ -218,11 +218,12 @@ const HOUSES: &[House] = &[
             settings/arguments settings/layers
             netstack paint
             engine
-            common
+            common acme
             operate
             command/doctor
             command/cache/config command/cache/daemon command/cache/host command/cache/metrics command/cache/restart command/cache/udp command/cache/verbose command/serve/redirects
             command/cache/prepare command/cache/table command/serve/table
+            command/serve/certificates
             command/cache/engine command/cache/extended command/cache/help command/serve/prepare command/serve/terminal
             command/serve/engine
             command/load/options command/serve/explain command/load/progress

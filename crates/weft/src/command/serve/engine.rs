@@ -26,6 +26,7 @@ use super::prepare::Limits;
 use super::redirects;
 use super::table::ProxyHeader;
 use super::terminal::Terminal;
+use crate::acme::{self, Acme};
 use crate::engine::EngineKind;
 use crate::failure::Failure;
 use crate::operate::{Hosted, Part};
@@ -41,6 +42,7 @@ pub(crate) struct Origins {
 /// A running server.
 pub(crate) struct Running {
     handle: Arc<Handle>,
+    acme: Option<Arc<Acme>>,
     log: Option<Arc<AccessLog>>,
     terminal: Arc<Terminal>,
     proxies: Option<Proxies>,
@@ -77,7 +79,7 @@ impl Running {
         limits: &Limits,
         origins: Origins,
         admin: Vec<Bound>,
-        tls: Option<Arc<Tls>>,
+        (tls, acme): (Option<Arc<Tls>>, Option<acme::Kept>),
         terminal: Arc<Terminal>,
     ) -> Result<Running, Failure> {
         let warnings = print_warnings(config, &terminal).map_err(Failure::Running)?;
@@ -87,6 +89,15 @@ impl Running {
         let log = open_log(config, Arc::clone(&terminal))?.map(Arc::new);
         let server = start_server(config, limits, origins, &handle, log.clone())?;
         let server = Arc::new(server);
+        let acme = acme.map(|(settings, managed)| {
+            let (say, warn) = (Arc::clone(&terminal), Arc::clone(&terminal));
+            let say = move |text: &str| say.say(text);
+            let warn = move |text: &str| warn.warn(text);
+            Acme::start(settings, managed, Arc::clone(&handle), say, warn).map(Arc::new)
+        });
+        let acme = acme.transpose();
+        let acme = acme.map_err(|error| Failure::Running(why_no_threads("ACME", &error)))?;
+        let its_acme = acme.clone();
         let (site, its_log) = (Arc::clone(&handle), log.clone());
         let write_more = move |server: &Server, out: &mut MetricsWriter| {
             let help = "From the first byte of a request to the last of its reply.";
@@ -96,10 +107,14 @@ impl Running {
             if let Some(log) = &its_log {
                 log.write_metrics(out);
             }
+            if let Some(acme) = &its_acme {
+                acme.write_metrics(out);
+            }
         };
         Ok(Running {
             hosted: Hosted::new(server, tls, admin, write_more)?,
             handle,
+            acme,
             log,
             terminal,
             proxies: proxies(config),
@@ -130,6 +145,16 @@ impl Running {
         self.handle
             .reload(hosts, service)
             .map_err(|error| error.to_string())
+    }
+
+    /// Goes on with other settings of ACME. Returns a warning if that needs a restart.
+    pub(crate) fn reload_acme(&self, settings: Option<acme::Settings>) -> Option<&'static str> {
+        match (&self.acme, settings) {
+            (Some(acme), Some(settings)) => acme.reload(settings),
+            (None, None) => {}
+            _ => return Some("`acme` has changed: restart to apply it"),
+        }
+        None
     }
 
     /// Takes no more connections, lets the open ones finish within the drain time-out, and writes

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use ::serve::engine::netstack::NetstackInterface;
 use ::serve::limits::{AddressLimit, ProxyProtocol, raise_nofile};
 use ::serve::listen::{Address, Bound, Inherited};
-use ::serve::tls::{Certificate, Tls, TlsOptions};
+use ::serve::tls::{Certificate, Managed, Tls, TlsOptions};
 
 use web::HostName;
 
 use super::ServeConfig;
+use super::certificates;
 use super::table::ProxyHeader;
+use crate::acme;
 use crate::failure::Failure;
 use crate::operate::{self, NetstackAddresses, become_user, bind_all};
 use crate::os::machine::Machine;
@@ -28,6 +30,7 @@ pub(crate) struct Prepared {
     pub(crate) admin: Vec<Bound>,
     /// For HTTPS.
     pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) acme: Option<acme::Kept>,
     pub(crate) limits: Limits,
     /// Taken away when the server ends.
     pub(crate) pid_file: Option<PidFile>,
@@ -81,7 +84,16 @@ pub(crate) fn prepare(
             nofile
         }
     };
-    let tls = open_tls(config).map_err(Failure::Usage)?.map(Arc::new);
+    let acme = certificates::settings(config).map_err(Failure::Usage)?;
+    let acme = acme.map(|settings| (settings, Arc::new(Managed::default())));
+    if let Some((settings, managed)) = &acme {
+        let made = settings.state.make(ids.as_ref());
+        made.map_err(Failure::Usage)?;
+        settings.load(managed);
+    }
+    let managed = acme.as_ref().map(|(_, managed)| managed);
+    let tls = open_tls(config, managed).map_err(Failure::Usage)?;
+    let tls = tls.map(Arc::new);
     if !config.https_redirect.is_empty() && tls.is_none() {
         return Err(Failure::Usage(
             "`https_redirect` needs a certificate (`tls_cert`): there is no HTTPS to redirect to"
@@ -105,6 +117,7 @@ pub(crate) fn prepare(
         netstack,
         admin,
         tls,
+        acme,
         limits,
         pid_file,
     })
@@ -187,16 +200,20 @@ const PORT: u16 = 8080;
 ///
 /// # Errors
 /// A sentence that names the file and says what is wrong with it.
-pub(super) fn open_tls(config: &ServeConfig) -> Result<Option<Tls>, String> {
+pub(super) fn open_tls(
+    config: &ServeConfig,
+    managed: Option<&Arc<Managed>>,
+) -> Result<Option<Tls>, String> {
     let mut certificates = Vec::new();
     for host in [config].into_iter().chain(&config.hosts) {
         certificates.extend(certificates_of(host)?);
     }
-    if certificates.is_empty() {
+    if certificates.is_empty() && managed.is_none() {
         return Ok(None);
     }
     let options = TlsOptions {
         certificates,
+        managed: managed.cloned(),
         key_option: "--tls-key FILE",
         resumes: true,
         protocols: vec![b"http/1.1".to_vec()],

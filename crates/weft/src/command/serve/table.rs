@@ -42,6 +42,15 @@ pub(crate) struct ServeConfig {
     /// Value of `Strict-Transport-Security`.
     pub(crate) hsts: Option<String>,
     pub(crate) redirects: Vec<RedirectSource>,
+    /// Mail address of the account of ACME; `None` is off.
+    pub(crate) acme: Option<String>,
+    /// Names of the server's certificate by ACME.
+    pub(crate) acme_names: Vec<HostName>,
+    /// Address of the authority.
+    pub(crate) acme_directory: String,
+    pub(crate) acme_state: Option<PathBuf>,
+    /// File of an account that the authority has given beside ACME.
+    pub(crate) acme_external: Option<PathBuf>,
     pub(crate) tls_cert: Vec<PathBuf>,
     /// Keys of the certificates, in the same order; none if they share their files.
     pub(crate) tls_key: Vec<PathBuf>,
@@ -141,7 +150,19 @@ impl ServeConfig {
     /// True if there is a certificate, of the server or of a host.
     pub(crate) fn has_tls(&self) -> bool {
         let mut hosts = [self].into_iter().chain(&self.hosts);
-        hosts.any(|host| !host.tls_cert.is_empty())
+        hosts.any(|host| !host.tls_cert.is_empty() || !host.names_for_acme().is_empty())
+    }
+
+    /// The names for which this host, or the top level, gets a certificate by ACME.
+    pub(crate) fn names_for_acme(&self) -> Vec<&HostName> {
+        let is_host = !self.names.is_empty();
+        if self.acme.is_none() || is_host && !self.tls_cert.is_empty() {
+            Vec::new()
+        } else if is_host {
+            self.names.iter().chain(&self.aliases).collect()
+        } else {
+            self.acme_names.iter().collect()
+        }
     }
 
     /// The configurations that have a site: the default host's, if there is one, and those of named
@@ -308,6 +329,20 @@ const FILE: Rows = &[
         .per_host()
         .reloads()
         .help("Strict-Transport-Security of replies over TLS"),
+    set("acme-directory")
+        .takes("letsencrypt|staging|URL", put!(acme_directory = value::acme_directory))
+        .starts_as("letsencrypt")
+        .reloads()
+        .help("Authority of --acme; staging is for trials, browsers do not trust it"),
+    set("acme-state")
+        .takes("DIR", put!(acme_state = Some as_typed))
+        .hinted(ValueHint::DirPath)
+        .derived("$STATE_DIRECTORY, or /var/lib/weft")
+        .help("Directory of accounts and certificates, to be kept and to be backed up"),
+    set("acme-external")
+        .file("FILE", put!(acme_external = Some as_typed))
+        .reloads()
+        .help("Key id and HMAC key of an account at the authority, if it asks for one"),
     set("proxy-header")
         .chooses(PROXY_HEADERS, |config, text| {
             config.proxy_header = match text {
@@ -488,6 +523,23 @@ const TLS: Rows = &[
              file of its certificate. All are read before --user takes effect; after SIGHUP they \
              are read as that user.",
         ),
+    set("acme")
+        .takes("MAIL|off", put!(acme = value::acme))
+        .starts_as("off")
+        .reloads()
+        .per_host()
+        .rare()
+        .help("Get certificates by ACME for hosts without --tls-cert")
+        .more(
+            "MAIL names the account. This agrees to the terms of service of the authority, Let's \
+             Encrypt. It must reach port 80 of the names (with https_redirect) or port 443; there \
+             is no need for both. A name is refused by TLS until its certificate is there.",
+        ),
+    set("acme-name")
+        .adds("NAME", put!(acme_names += value::host_name))
+        .reloads()
+        .rare()
+        .help("Name of the certificate of --acme if there is no host; may be repeated"),
     Setting::HANDSHAKE_TIMEOUT,
 ];
 

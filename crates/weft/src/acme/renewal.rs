@@ -1,0 +1,351 @@
+//! Decisions about certificates: when each is renewed, and when an attempt that failed is
+//! repeated.
+
+use std::fs::File;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::Settings;
+use super::certificate::{self, Issued};
+use super::client::{Client, Problem, Validation, Wish, World};
+use super::jose::AccountKey;
+use super::state::Attempts;
+
+/// A world with a server in it.
+pub(super) trait Server: World {
+    /// Gives new connections a certificate.
+    fn install(&mut self, names: &[String], pem: &str) -> Result<(), String>;
+
+    /// Reports a success.
+    fn say(&mut self, text: &str);
+
+    /// Reports something for the operator to look after.
+    fn warn(&mut self, text: &str);
+}
+
+/// States of the certificates, for `/metrics`.
+pub(super) type Shared = Arc<Mutex<Vec<Status>>>;
+
+/// State of the certificate of one host.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Status {
+    pub(super) name: String,
+    /// Its end; `None` if there is none yet.
+    pub(super) not_after_s: Option<u64>,
+    pub(super) issued_s: Option<u64>,
+    pub(super) failures: u64,
+}
+
+/// Keeps certificates.
+pub(super) struct Keeper<S> {
+    pub(super) server: S,
+    settings: Settings,
+    hosts: Vec<KeptHost>,
+    shared: Shared,
+}
+
+/// A host and its certificate.
+struct KeptHost {
+    /// All names; files have that of the first.
+    names: Vec<String>,
+    kind: Validation,
+    /// The certificate that the server has read.
+    installed: Option<Issued>,
+    /// The time of the next look.
+    next_s: u64,
+    /// Attempts that failed since the last success.
+    failures: u32,
+    /// The authority's wish, if it has one.
+    window: Option<Window>,
+    /// The time of the next question about it.
+    ask_s: u64,
+}
+
+/// The authority's wish for the time of a renewal. RFC 9773 4.2
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Window {
+    id: String,
+    start_s: u64,
+    end_s: u64,
+    /// A time in it, chosen by chance.
+    chosen_s: u64,
+}
+
+/// Most failed attempts at a certificate in an hour, over all restarts: Let's Encrypt allows five
+/// failed validations of a name.
+pub(super) const FAILURES_PER_HOUR_MAX: usize = 4;
+const HOUR_S: u64 = 3_600;
+
+/// Time until the first repeated attempt; each further one waits twice as long.
+const PAUSE_MIN_S: u64 = 300;
+const PAUSE_MAX_S: u64 = 6 * HOUR_S;
+
+/// Time between two looks at a certificate that is good.
+const LOOK_S: u64 = 24 * HOUR_S;
+
+/// Time between two questions about the window, if the authority names none, and its limits.
+const ASK_S: u64 = 6 * HOUR_S;
+const ASK_MIN_S: u64 = 60;
+
+impl<S: Server> Keeper<S> {
+    pub(super) fn new(server: S, settings: Settings, shared: Shared) -> Keeper<S> {
+        let mut keeper = Keeper {
+            server,
+            settings: settings.clone(),
+            hosts: Vec::new(),
+            shared,
+        };
+        keeper.hurry(Some(settings));
+        keeper
+    }
+
+    /// Forgets pauses, since the operator may have changed something; goes on with other settings.
+    pub(super) fn hurry(&mut self, settings: Option<Settings>) {
+        self.settings = settings.unwrap_or_else(|| self.settings.clone());
+        let hosts = self.settings.hosts.iter().map(|names| KeptHost {
+            names: names.clone(),
+            kind: self.settings.kinds[0],
+            installed: None,
+            next_s: 0,
+            failures: 0,
+            window: None,
+            ask_s: 0,
+        });
+        self.hosts = hosts.collect();
+        let mut statuses = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.hosts.iter().map(|host| &host.names[0]);
+        let newer = names.map(|name| {
+            let old = statuses.iter().find(|status| status.name == *name);
+            old.cloned().unwrap_or_else(|| Status {
+                name: name.clone(),
+                ..Status::default()
+            })
+        });
+        *statuses = newer.collect();
+    }
+
+    /// Looks after each certificate that is due. Returns the time until the next is.
+    pub(super) fn turn(&mut self) -> Duration {
+        for at in 0..self.hosts.len() {
+            if self.hosts[at].next_s <= self.server.now_s() {
+                self.hosts[at].next_s = match self.look(at) {
+                    Ok(next_s) => next_s,
+                    Err(why) => self.put_off(at, &why.into(), None),
+                };
+            }
+        }
+        let next_s = self.hosts.iter().map(|host| host.next_s).min();
+        let wait_s = next_s
+            .unwrap_or(u64::MAX)
+            .saturating_sub(self.server.now_s());
+        // A clock that is set must not make it wait for years.
+        Duration::from_secs(wait_s.min(HOUR_S))
+    }
+
+    /// Looks at one certificate, and renews it if it is due. Returns the time of the next look.
+    fn look(&mut self, at: usize) -> Result<u64, String> {
+        let _lock: File = self.settings.state.lock()?;
+        let now_s = self.server.now_s();
+        let name = self.hosts[at].names[0].clone();
+        let pem = self.settings.state.read(&name)?;
+        // One that cannot be used is ordered again.
+        let there = pem.as_ref().and_then(|pem| Issued::read(pem).ok());
+        if let (Some(pem), Some(facts)) = (&pem, &there)
+            && there != self.hosts[at].installed
+        {
+            self.install(at, facts, pem)?;
+        }
+        let good = there
+            .as_ref()
+            .filter(|facts| facts.has(&self.hosts[at].names));
+        if let Some(facts) = good {
+            let due_s = self.due_s(at, facts);
+            if due_s > now_s {
+                return Ok(due_s
+                    .min(now_s + LOOK_S)
+                    .min(self.hosts[at].ask_s.max(now_s + 1)));
+            }
+        }
+        let mut attempts = self.settings.state.read_attempts(&name);
+        attempts
+            .failed_s
+            .retain(|failed_s| (*failed_s..*failed_s + HOUR_S).contains(&now_s));
+        // A time that is far off is that of a clock that was wrong.
+        let limit_s = attempts.not_before_s.min(now_s + 2 * LOOK_S);
+        if limit_s > now_s {
+            return Ok(limit_s);
+        }
+        if attempts.failed_s.len() >= FAILURES_PER_HOUR_MAX {
+            return Ok(attempts.failed_s[0] + HOUR_S);
+        }
+        attempts.not_before_s = 0;
+        self.settings.state.store_attempts(&name, &attempts)?;
+        match self.issue(at, there.as_ref()) {
+            Ok((facts, pem)) => {
+                self.settings
+                    .state
+                    .store_attempts(&name, &Attempts::default())?;
+                let end = Duration::from_secs(facts.not_after_s.saturating_sub(now_s));
+                self.install(at, &facts, &pem)?;
+                self.hosts[at].failures = 0;
+                self.status(at, |status| status.issued_s = Some(now_s));
+                let names = self.hosts[at].names.join(", ");
+                let end = certificate::show(end);
+                self.server.say(&format!(
+                    "acme: new certificate for {names}, valid for {end}"
+                ));
+                Ok(self.server.now_s() + 1)
+            }
+            Err(refusal) => {
+                let now_s = self.server.now_s();
+                attempts.failed_s.push(now_s);
+                attempts.not_before_s = refusal.wait.map_or(0, |wait| now_s + wait.as_secs());
+                self.settings.state.store_attempts(&name, &attempts)?;
+                Ok(self.put_off(at, &refusal, there.as_ref()))
+            }
+        }
+    }
+
+    fn install(&mut self, at: usize, facts: &Issued, pem: &str) -> Result<(), String> {
+        self.server.install(&self.hosts[at].names, pem)?;
+        self.status(at, |status| status.not_after_s = Some(facts.not_after_s));
+        self.hosts[at].installed = Some(facts.clone());
+        Ok(())
+    }
+
+    /// Reports a failure. Returns the time of the next attempt.
+    fn put_off(&mut self, at: usize, refusal: &Problem, there: Option<&Issued>) -> u64 {
+        let now_s = self.server.now_s();
+        let jitter = 0.75 + self.server.random() / 2.0;
+        let host = &mut self.hosts[at];
+        let doublings = host.failures.min(16);
+        host.failures += 1;
+        let tried = host.kind;
+        let kinds = self.settings.kinds.iter().cycle();
+        host.kind = *kinds
+            .skip_while(|kind| **kind != tried)
+            .nth(1)
+            .unwrap_or(&tried);
+        let pause_s = (PAUSE_MIN_S << doublings).min(PAUSE_MAX_S);
+        let pause_s =
+            ((pause_s as f64 * jitter) as u64).max(refusal.wait.map_or(0, |wait| wait.as_secs()));
+        let state = match there.map(|facts| facts.not_after_s) {
+            None => "; there is none yet".to_owned(),
+            Some(end_s) if end_s <= now_s => "; the old one has expired".to_owned(),
+            Some(end_s) => {
+                let left = certificate::show(Duration::from_secs(end_s - now_s));
+                format!("; the old one is valid for {left}")
+            }
+        };
+        let name = &host.names[0];
+        let next = certificate::show(Duration::from_secs(pause_s));
+        let why = &refusal.why;
+        let text =
+            format!("acme: no new certificate for {name}: {why}{state}; next attempt in {next}");
+        self.server.warn(&text);
+        self.status(at, |status| status.failures += 1);
+        now_s + pause_s
+    }
+
+    /// The time at which a certificate is renewed.
+    fn due_s(&mut self, at: usize, facts: &Issued) -> u64 {
+        let now_s = self.server.now_s();
+        if let Some(id) = facts.id.as_ref().filter(|_| self.hosts[at].ask_s <= now_s) {
+            let pause_s = match self.ask(id) {
+                Ok(Some((window, wait))) => {
+                    self.choose(at, id, &window);
+                    wait.map_or(ASK_S, |wait| wait.as_secs().clamp(ASK_MIN_S, LOOK_S))
+                }
+                Ok(None) => LOOK_S,
+                // The old wish stays, or else the rule.
+                Err(_) => ASK_S,
+            };
+            self.hosts[at].ask_s = now_s + pause_s;
+        }
+        let window = self.hosts[at].window.as_ref();
+        let wished = window.filter(|window| Some(&window.id) == facts.id.as_ref());
+        wished.map_or(facts.renewal_s(), |window| {
+            let earliest_s = facts.earliest_renewal_s();
+            window
+                .chosen_s
+                .clamp(earliest_s, facts.not_after_s.max(earliest_s))
+        })
+    }
+
+    fn ask(&mut self, id: &str) -> Result<Option<(Value, Option<Duration>)>, Problem> {
+        let (key, _) = self.settings.state.account()?;
+        Client::new(&mut self.server, &key, &self.settings.directory)?.window(id)
+    }
+
+    /// Chooses a time in a window, if it is a new one. RFC 9773 4.2
+    fn choose(&mut self, at: usize, id: &str, answer: &Value) {
+        let time = |name| {
+            answer["suggestedWindow"][name]
+                .as_str()
+                .and_then(certificate::unix_s)
+        };
+        let (Some(start_s), Some(end_s)) = (time("start"), time("end")) else {
+            return;
+        };
+        let is_same =
+            |window: &Window| window.id == id && (window.start_s, window.end_s) == (start_s, end_s);
+        if end_s <= start_s || self.hosts[at].window.as_ref().is_some_and(is_same) {
+            return;
+        }
+        let part = self.server.random() * (end_s - start_s) as f64;
+        if let Some(why) = answer["explanationURL"].as_str() {
+            let name = &self.hosts[at].names[0];
+            let text = format!("acme: the authority wants {name} renewed early; see {why}");
+            self.server.say(&text);
+        }
+        self.hosts[at].window = Some(Window {
+            id: id.to_owned(),
+            start_s,
+            end_s,
+            chosen_s: start_s + part as u64,
+        });
+    }
+
+    /// Orders a certificate, and keeps it.
+    fn issue(&mut self, at: usize, there: Option<&Issued>) -> Result<(Issued, String), Problem> {
+        let Settings {
+            state,
+            directory,
+            mail,
+            external,
+            ..
+        } = &self.settings;
+        let host = &self.hosts[at];
+        let (key, is_new): (AccountKey, bool) = state.account()?;
+        let mut client = Client::new(&mut self.server, &key, directory)?;
+        client.log_in(mail, external.as_ref())?;
+        if is_new {
+            let terms = client.terms().unwrap_or("it names none").to_owned();
+            client.world.say(&format!(
+                "acme: new account of {mail} at {directory}; terms of service that were agreed \
+                 to: {terms}"
+            ));
+        }
+        let pem = client.issue(&Wish {
+            names: &host.names,
+            kind: host.kind,
+            replaces: there.and_then(|facts| facts.id.as_deref()),
+        })?;
+        let facts = Issued::read(&pem);
+        let facts = facts.map_err(|why| format!("the authority's certificate is wrong: {why}"))?;
+        if !facts.has(&host.names) {
+            return Err("the authority's certificate has not all names"
+                .to_owned()
+                .into());
+        }
+        state.store(&host.names[0], &pem)?;
+        Ok((facts, pem))
+    }
+
+    fn status(&self, at: usize, change: impl FnOnce(&mut Status)) {
+        let mut statuses = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut statuses[at]);
+    }
+}

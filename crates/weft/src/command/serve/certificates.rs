@@ -1,0 +1,58 @@
+//! Certificates that the server gets by itself: whose, and from where.
+
+use std::env;
+use std::path::PathBuf;
+
+use ::serve::listen::Address;
+
+use super::ServeConfig;
+use crate::acme::{self, Settings, State, Validation};
+
+/// Settings of ACME, if a host has it.
+///
+/// # Errors
+/// A sentence about names that can have no certificate, or a file that cannot be read.
+pub(super) fn settings(config: &ServeConfig) -> Result<Option<Settings>, String> {
+    let all = || [config].into_iter().chain(&config.hosts);
+    let Some(mail) = all().find_map(|host| host.acme.clone()) else {
+        return Ok(None);
+    };
+    let names = all().map(ServeConfig::names_for_acme);
+    let names = names.filter(|names| !names.is_empty());
+    let hosts: Vec<_> = names.map(acme::check_names).collect::<Result<_, _>>()?;
+    if hosts.is_empty() && all().all(|host| host.names.is_empty()) {
+        return Err(
+            "acme needs the names of the server: acme_name = \"example.org\", or hosts with names"
+                .to_owned(),
+        );
+    }
+    let external = config.acme_external.as_deref().map(acme::read_external);
+    let is_plain = |address: &Address| !matches!(address, Address::Tcp(_) | Address::Name { .. });
+    let has_plain = !config.https_redirect.is_empty() || config.listen.iter().any(is_plain);
+    let kinds = if has_plain {
+        vec![Validation::Http, Validation::TlsAlpn]
+    } else {
+        vec![Validation::TlsAlpn]
+    };
+    Ok(Some(Settings {
+        mail,
+        state: State::new(&state_dir(config), &config.acme_directory),
+        directory: config.acme_directory.clone(),
+        external: external.transpose()?,
+        hosts,
+        kinds,
+    }))
+}
+
+/// The state directory: that of the configuration, or that of systemd (systemd.exec(5)), or the
+/// usual one.
+fn state_dir(config: &ServeConfig) -> PathBuf {
+    let of_systemd = || {
+        let dirs = env::var_os("STATE_DIRECTORY")?;
+        env::split_paths(&dirs).next()
+    };
+    let configured = config.acme_state.clone();
+    configured
+        .or_else(of_systemd)
+        .unwrap_or_else(|| "/var/lib/weft".into())
+}

@@ -83,7 +83,7 @@ cmd_models() {
 cmd_asan() {
     local triple seconds=100 program name
     triple="$(uname -m)-unknown-linux-gnu"
-    local -a build=(cargo test --package weftwork-fiber --features corosensei/sanitizer --target "$triple" --lib --tests)
+    local -a build=(cargo test --package weftwork-fiber --features sanitizer --target "$triple" --lib --tests)
     # RUSTC_BOOTSTRAP: sanitizers are a flag of nightly compilers, and of ours if told so.
     export RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR=$target/asan
     run "${build[@]}" --no-run

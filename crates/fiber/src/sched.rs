@@ -11,7 +11,7 @@
 //! | `acceptors` | listeners that fibers wait on |
 //! | `processor` | the half of a processor that belongs to its thread |
 //! | `local`, `waiting`, `wake` | what a fiber has, waits for, and is woken by |
-//! | `block`, `run` | how a fiber gives its processor away, and how it gets it |
+//! | `run`, `block` | how a fiber gets its processor, and how it gives it away |
 //! | `unparker` | a fiber or a thread that is parked |
 
 pub(crate) mod backlog;
@@ -39,6 +39,6 @@ pub(crate) mod waiting;
 mod wake;
 
 pub(crate) mod block;
-mod run;
+pub(crate) mod run;
 
 pub(crate) mod unparker;

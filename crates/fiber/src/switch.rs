@@ -1,9 +1,11 @@
 //! Stacks, and what a fiber shows of itself when it leaves one.
 
+pub(crate) mod context;
 pub(crate) mod locals;
 pub(crate) mod look;
 pub(crate) mod reason;
 pub(crate) mod resources;
+mod sanitizer;
 pub(crate) mod stack;
 pub(crate) mod token;
 mod valgrind;

@@ -16,8 +16,6 @@
 mod overflow;
 mod retire;
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -27,10 +25,11 @@ use crate::base::stamp;
 use crate::base::topology::{last_level_cache, thread_id};
 use crate::io::end;
 use crate::sched::cluster::Message;
-use crate::sched::fiber::{FiberRef, Flow, Ran, Suspend};
+use crate::sched::fiber::{FiberRef, Flow, Left, Suspend};
 use crate::sched::idle::Woken;
 use crate::sched::processor::{Expiry, Here, Processor};
 use crate::sched::ready_queue::Origin;
+use crate::sched::run::{DIRECT_MAX, MUCH_UNSUSPENDED};
 
 pub(crate) use retire::retire_here;
 
@@ -41,9 +40,6 @@ const MOVABLE_PER_TURN: usize = 64;
 /// Pinned fibers that run between two looks at the time, if none has done much and the turn before
 /// was not cut short.
 const PINNED_PER_TIME: usize = 8;
-
-/// Operations without a wait that count as much: see [`give_way`](crate::sched::block::give_way).
-const MUCH_UNSUSPENDED: u8 = 8;
 
 /// After so many pinned fibers the processor looks whether the work of another has waited much
 /// longer.
@@ -134,11 +130,14 @@ impl Processor {
             let took = began.saturating_sub(pinned_since);
             self.backlog.begin_turn(began, took);
         }
-        let mut ready = self.ready.borrow().len();
-        let gave_way_before = self.gave_way.borrow().len();
-        let mut gave_way = gave_way_before;
+        self.begin_batch();
+        self.is_past_batch.set(false);
+        let gave_way_before = self.gave_way_left.get();
         let mut has_shared = false;
         let was_cut = self.turn_was_cut.replace(false);
+        let is_direct = !was_cut && !self.retiring.is_begun();
+        self.direct_max.set(if is_direct { DIRECT_MAX } else { 0 });
+        self.direct_left.set(self.direct_max.get());
         let mut until_time = PINNED_PER_TIME;
         // A fiber that may leave a processor that goes does so instead of running.
         let mut movable_left = if self.retiring.is_begun() {
@@ -147,7 +146,11 @@ impl Processor {
             MOVABLE_PER_TURN
         };
         loop {
-            let pinned = ready + gave_way;
+            let pinned = if self.is_past_batch.get() {
+                0
+            } else {
+                self.batch_left()
+            };
             has_shared = has_shared || self.share(pinned);
             let limit = if pinned > 0 && !was_cut {
                 pinned_since
@@ -158,23 +161,19 @@ impl Processor {
                 movable_left -= 1;
                 self.run_movable(if pinned > 0 { pinned_since } else { u64::MAX });
             } else if pinned > 0 {
-                if ready > 0 {
-                    ready -= 1;
-                    self.run_pinned(&self.ready, pinned_since);
-                } else {
-                    gave_way -= 1;
-                    self.run_pinned(&self.gave_way, pinned_since);
-                }
-                until_time -= 1;
+                let runs = self.run_pinned(pinned_since);
+                until_time = until_time.saturating_sub(usize::from(runs));
                 let is_time = was_cut || self.unsuspended.get() >= MUCH_UNSUSPENDED;
                 if !is_time && until_time > 0 {
                     continue;
                 }
                 until_time = PINNED_PER_TIME;
                 if pinned > 1 && stamp::now().saturating_sub(began) >= self.turn_max {
+                    let gave_way = self.gave_way_left.get();
                     if gave_way > 0 && gave_way == gave_way_before {
                         // One of them runs in each turn, however many others there are.
-                        self.run_pinned(&self.gave_way, pinned_since);
+                        self.ready_left.set(0);
+                        self.run_pinned(pinned_since);
                     }
                     self.turn_was_cut.set(true);
                     self.shared().counters.turns_cut.add(1);
@@ -232,28 +231,40 @@ impl Processor {
         self.run_fiber(fiber);
     }
 
-    /// Runs the next of those that have frames here; now and then one of another processor before,
-    /// if that has waited much longer.
-    fn run_pinned(&self, line: &RefCell<VecDeque<FiberRef>>, waiting_since: u64) {
-        let in_a_row = self.pinned_in_a_row.get() + 1;
-        self.pinned_in_a_row.set(in_a_row);
-        if in_a_row >= PINNED_PER_LOOK {
+    /// Runs the next of the batch, and those that it gives the processor to; now and then one of
+    /// another processor before, if that has waited much longer. Returns how many ran.
+    fn run_pinned(&self, waiting_since: u64) -> u8 {
+        if self.pinned_in_a_row.get() >= PINNED_PER_LOOK {
             self.pinned_in_a_row.set(0);
+            self.help_one(waiting_since);
         }
-        if in_a_row >= PINNED_PER_LOOK && !self.retiring.is_begun() {
-            let mut visitor = self.visitor.borrow_mut();
-            let helped = self
-                .cluster
-                .queue
-                .help(&mut visitor, stamp::now(), waiting_since);
-            drop(visitor);
-            if let Some(fiber) = helped {
-                self.shared().counters.fibers_helped.add(1);
-                self.run_fiber(fiber);
-            }
-        }
+        let (line, left) = if self.ready_left.get() > 0 {
+            (&self.ready, &self.ready_left)
+        } else {
+            (&self.gave_way, &self.gave_way_left)
+        };
+        left.set(left.get().saturating_sub(1));
         let fiber = line.borrow_mut().pop_front();
         if let Some(fiber) = fiber {
+            self.run_fiber(fiber);
+        }
+        let runs = 1 + self.direct_max.get() - self.direct_left.get();
+        let in_a_row = self.pinned_in_a_row.get().saturating_add(runs);
+        self.pinned_in_a_row.set(in_a_row);
+        runs
+    }
+
+    /// Runs a fiber of another processor's, if one has waited much longer than those here.
+    fn help_one(&self, waiting_since: u64) {
+        if self.retiring.is_begun() {
+            return;
+        }
+        let mut visitor = self.visitor.borrow_mut();
+        let queue = &self.cluster.queue;
+        let helped = queue.help(&mut visitor, stamp::now(), waiting_since);
+        drop(visitor);
+        if let Some(fiber) = helped {
+            self.shared().counters.fibers_helped.add(1);
             self.run_fiber(fiber);
         }
     }
@@ -369,41 +380,51 @@ impl Processor {
         Some(due.saturating_duration_since(Instant::now()))
     }
 
+    /// Runs a fiber, and those that it gives the processor to, until one leaves it to the loop.
     fn run_fiber(&self, fiber: FiberRef) {
         let counters = &self.shared().counters;
-        counters.switches.add(1);
-        self.backlog.count_run();
-        self.set_current(Some(fiber));
-        self.unsuspended.set(0);
-        self.shared()
-            .running
-            .store(fiber.control().id(), Ordering::Relaxed);
-        let ran = fiber.run(self, &counters.fibers_started);
+        self.direct_left.set(self.direct_max.get());
+        self.enter(fiber);
+        let left = fiber.run(self, &counters.fibers_started);
+        let fiber = self.running().expect("a fiber has left the processor");
         self.shared().running.store(0, Ordering::Relaxed);
         self.set_current(None);
-        match ran {
-            Ran::Stepped(Flow::Receive) if self.retiring.is_begun() => {
-                fiber.postpone_wait();
-                self.make_ready(fiber);
-            }
-            Ran::Stepped(Flow::Receive) => self.begin_wait(fiber),
-            Ran::Stepped(Flow::Park) if fiber.park_after_switch() => {}
-            Ran::Stepped(_) => self.make_ready(fiber),
-            Ran::Suspended(Suspend::Yield) => self.make_ready_again(fiber),
-            Ran::Suspended(Suspend::Wait) => {}
-            Ran::Suspended(Suspend::Park) => {
+        match left {
+            Some(Left::Suspended(Suspend::Yield)) => self.make_ready_again(fiber),
+            Some(Left::Suspended(Suspend::Wait)) => {}
+            Some(Left::Suspended(Suspend::Park)) => {
                 if !fiber.park_after_switch() {
                     self.make_ready(fiber);
                 }
             }
-            Ran::Finished => {
-                counters.fibers_finished.add(1);
-                self.end_watch(fiber);
-                self.cluster.unlist(fiber);
-                fiber.release();
-                self.cluster.fiber_finished();
+            Some(Left::Ended(flow)) => {
+                fiber.end_frames(self, flow);
+                self.go_on_after(fiber, flow);
             }
+            None => self.finish(fiber),
         }
+    }
+
+    /// After a step, or the whole fiber.
+    fn go_on_after(&self, fiber: FiberRef, flow: Flow) {
+        match flow {
+            Flow::Done => self.finish(fiber),
+            Flow::Receive if self.retiring.is_begun() => {
+                fiber.postpone_wait();
+                self.make_ready(fiber);
+            }
+            Flow::Receive => self.begin_wait(fiber),
+            Flow::Park if fiber.park_after_switch() => {}
+            Flow::Park | Flow::Yield => self.make_ready(fiber),
+        }
+    }
+
+    fn finish(&self, fiber: FiberRef) {
+        self.shared().counters.fibers_finished.add(1);
+        self.end_watch(fiber);
+        self.cluster.unlist(fiber);
+        fiber.release();
+        self.cluster.fiber_finished();
     }
 
     /// After a step: begins the wait for the next one's input. Only then is the fiber made ready,

@@ -31,18 +31,11 @@ impl Home {
              processors stayed there; exec, or start a runtime of its own in the child"
         );
     }
-
-    /// After a fiber gave the processor back: it must not do so in the child of a fork.
-    #[inline]
-    pub(crate) fn abort_if_left(self) {
-        if !self.is_here() {
-            abort_child();
-        }
-    }
 }
 
+/// After a fiber has ended in the child of a fork, where there is no processor to go back to.
 #[cold]
-fn abort_child() -> ! {
+pub(crate) fn abort_child() -> ! {
     let message: &[u8] =
         b"a fiber forked, and in the child came back to the runtime, which is the parent's: \
           exec or _exit in the child instead\n";

@@ -50,7 +50,7 @@ fn fibers() -> Option<Vec<Fiber>> {
 
 fn line(fiber: &Fiber) -> String {
     let control = &fiber.control;
-    let (instruction, stack, base) = control.look().waiting_frame().unwrap_or_default();
+    let (instruction, stack, base) = control.waiting_frame().unwrap_or_default();
     let waits_for = control.waiting().reason();
     let waits_for = waits_for.map_or("-".to_owned(), crate::inspect::dump::in_words);
     let mut line = String::new();

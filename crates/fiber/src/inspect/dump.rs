@@ -143,7 +143,7 @@ impl DumpedFiber {
             waits_for_fiber,
             processor: cluster.index_of(control.home()),
             age: look.age(),
-            stack: look.stack().map(|stack| DumpedStack {
+            stack: fiber.control.stack().map(|stack| DumpedStack {
                 usable_len: stack.usable().len(),
                 touched_len: touched_len(&stack.usable()),
             }),
@@ -248,7 +248,7 @@ fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
     let (answers, answered) = mpsc::channel();
     let waiting = fibers.iter().filter(|fiber| {
         let look = fiber.control.look();
-        let may_be_traced = !fiber.control.is_migratable() && look.has_room_to_trace();
+        let may_be_traced = !fiber.control.is_migratable() && fiber.control.has_room_to_trace();
         look.state() == FiberState::Waiting && may_be_traced
     });
     let mut jobs: BTreeMap<usize, Vec<Fiber>> = BTreeMap::new();
@@ -283,7 +283,7 @@ fn trace_here(processor: &Processor, job: &TraceJob) {
         // deeper in its stack than when it was asked.
         let waits_here =
             control.look().state() == FiberState::Waiting && control.is_home(processor.shared());
-        if !waits_here || !control.look().has_room_to_trace() {
+        if !waits_here || !control.has_room_to_trace() {
             continue; // It has gone on meanwhile.
         }
         if control.is_migratable() {
@@ -291,7 +291,7 @@ fn trace_here(processor: &Processor, job: &TraceJob) {
         }
         let fiber = FiberRef::of(fiber);
         processor.set_current(Some(fiber));
-        let traced = fiber.trace();
+        let traced = fiber.trace(processor);
         processor.set_current(None);
         if let Some(traced) = traced {
             // The caller waits no more if it took too long.
@@ -305,12 +305,10 @@ fn in_user_code(trace: &Backtrace) -> String {
     let text = trace.to_string();
     let frames = split_frames(&text);
     let is_runtime = |frame: &&str| {
-        ["fiber::", "corosensei::", "std::", "core::"]
-            .iter()
-            .any(|own| {
-                let name = frame.split_once(": ").map_or("", |(_, name)| name);
-                name.trim_start_matches('<').starts_with(own)
-            })
+        ["fiber::", "std::", "core::"].iter().any(|own| {
+            let name = frame.split_once(": ").map_or("", |(_, name)| name);
+            name.trim_start_matches('<').starts_with(own)
+        })
     };
     let first = frames.iter().position(|frame| !is_runtime(frame));
     let last = frames.iter().rposition(|frame| !is_runtime(frame));

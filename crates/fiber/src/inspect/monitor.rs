@@ -409,7 +409,7 @@ fn name_frames(addresses: impl Iterator<Item = usize>) -> String {
     let first = first.map_or(0, |at| at + 1);
     let end = frames
         .iter()
-        .position(|(name, _)| name.starts_with("corosensei::"));
+        .position(|(name, _)| name.starts_with("fiber::switch::context::"));
     let end = end.unwrap_or(frames.len()).max(first);
     let shown = frames[first..end].iter();
     shown

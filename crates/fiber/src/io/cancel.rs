@@ -70,8 +70,16 @@ pub fn checkpoint() -> io::Result<()> {
 /// A wait of another kind (a lock, a channel, `join`, `offload`) parks as well, and may use such a
 /// call up. So do not count calls: look before each `park` whether what you wait for has come.
 pub fn park() {
-    match left_until_deadline() {
-        Some(_) => park_timeout(Duration::MAX),
+    let has_deadline = processor::with_current(|processor, fiber| {
+        let has_deadline = fiber.deadline().is_some();
+        if !has_deadline {
+            block::park_fiber(processor, fiber);
+        }
+        has_deadline
+    });
+    match has_deadline {
+        Some(true) => park_timeout(Duration::MAX),
+        Some(false) => {}
         None => block::park(),
     }
 }

@@ -3,14 +3,14 @@
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use corosensei::Coroutine;
-
 use crate::base::clock::{after, earlier};
 use crate::base::thread_wait;
-use crate::sched::fiber::{Body, Control, Fiber, FiberRef, Flow, Resume, Suspend};
-use crate::sched::processor::{self, Expiry};
+use crate::sched::fiber::{Body, Control, Fiber, FiberRef, Flow, GO_ON, Suspend, TRACE};
+use crate::sched::processor::{self, Expiry, Processor};
+use crate::sched::run::end_here;
 use crate::sched::waiting;
-use crate::switch::look::WaitingFrame;
+use crate::switch::context::Context;
+use crate::switch::look::FiberState;
 use crate::switch::reason::WaitReason;
 use crate::switch::stack::FiberStack;
 
@@ -28,9 +28,11 @@ pub(crate) fn suspendable() -> Option<Fiber> {
 /// Gives the other ready fibers of this processor their turn. On a plain thread,
 /// [`std::thread::yield_now`].
 pub fn yield_now() {
-    match processor::with_current(|_, fiber| fiber) {
-        Some(fiber) => suspend_fiber(fiber, Suspend::Yield),
-        None => std::thread::yield_now(),
+    let yielded = processor::with_current(|processor, fiber| {
+        suspend_fiber(processor, fiber, Suspend::Yield);
+    });
+    if yielded.is_none() {
+        std::thread::yield_now();
     }
 }
 
@@ -53,16 +55,24 @@ pub(crate) fn give_way(len: usize) {
 
 /// Same as [`park`](crate::park), ignoring the deadline of the fiber.
 pub(crate) fn park() {
-    match processor::with_current(|_, fiber| fiber) {
-        Some(fiber) if !fiber.take_token() => {
-            let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
-            suspend_fiber(fiber, Suspend::Park);
-        }
-        Some(_) => {}
-        // A fiber that unwinds may not suspend (see processor::with_current). Returning for no
-        // reason is allowed.
-        None if processor::is_here() => std::thread::yield_now(),
-        None => thread_wait::for_fibers(std::thread::park),
+    if processor::with_current(park_fiber).is_some() {
+        return;
+    }
+    // A fiber that unwinds may not suspend (see processor::with_current). Returning for no reason
+    // is allowed.
+    if processor::is_here() {
+        std::thread::yield_now();
+    } else {
+        thread_wait::for_fibers(std::thread::park);
+    }
+}
+
+/// Same as [`park`]; `fiber` is the caller, on `processor`.
+#[inline]
+pub(crate) fn park_fiber(processor: &Processor, fiber: FiberRef) {
+    if !fiber.take_token() {
+        let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
+        suspend_fiber(processor, fiber, Suspend::Park);
     }
 }
 
@@ -161,65 +171,52 @@ pub fn on_processor_stack<R>(f: impl FnOnce() -> R) -> R {
         return f();
     };
     let _back = Back(fiber);
-    // SAFETY: the yielder lives at the bottom of this running fiber's own stack.
-    let yielder = unsafe { &*fiber.control().yielder.get() };
-    let call = SameThread(f);
-    yielder.on_parent_stack(move || call.make())
-}
-
-/// A call that `on_parent_stack` makes on this very thread.
-struct SameThread<F>(F);
-
-// SAFETY: the bound is there to keep yielders out of the call, which must not suspend. In it no
-// fiber is current, so `suspend`, the only user of yielders, is out of reach; and no thread is
-// crossed.
-unsafe impl<F> Send for SameThread<F> {}
-
-impl<F: FnOnce() -> R, R> SameThread<F> {
-    fn make(self) -> R {
-        (self.0)()
-    }
+    processor::here(|processor| {
+        // SAFETY: the loop waits while a fiber runs, and no fiber is current in the call, so it
+        // does not suspend.
+        unsafe { processor.context.call(f) }
+    })
 }
 
 /// Gives the processor away. The caller is a fiber, and something will make it ready again.
 pub(crate) fn suspend(how: Suspend) {
-    let fiber = processor::with_current(|_, fiber| fiber).expect("suspended outside a fiber");
-    suspend_fiber(fiber, how);
+    processor::with_current(|processor, fiber| suspend_fiber(processor, fiber, how))
+        .expect("suspended outside a fiber");
 }
 
-/// Same as [`suspend`]; `fiber` is the caller.
+/// Same as [`suspend`]; `fiber` is the caller, on `processor`.
 ///
 /// Not inlined: after the switch nothing computed from thread-local storage before may be used, and
 /// a call boundary is what keeps the compiler from doing so in the frames above.
 #[inline(never)]
-fn suspend_fiber(fiber: FiberRef, how: Suspend) {
-    let yielder = fiber.control().yielder.get();
-    let frame = WaitingFrame::here();
-    let _shown = fiber.control().look.show(&frame);
-    // SAFETY: the yielder lives at the bottom of the running fiber's own stack.
-    while unsafe { (*yielder).suspend(how) } == Resume::Trace {
+fn suspend_fiber(processor: &Processor, fiber: FiberRef, how: Suspend) {
+    let control = fiber.control();
+    control.look.enter(match how {
+        Suspend::Yield => FiberState::Ready,
+        Suspend::Park | Suspend::Wait => FiberState::Waiting,
+    });
+    let mut word = processor.give_away(fiber, how);
+    while word == TRACE {
         fiber.trace_here();
+        word = processor::here(|processor| {
+            // SAFETY: the fiber runs, and the loop waits that it has said where it is.
+            unsafe { control.context.switch_to(&processor.context, GO_ON) }
+        });
     }
+    control.look.enter(FiberState::Running);
 }
 
 /// Closures up to this many bytes lie at the base of the fiber's stack, larger ones on the heap.
-/// corosensei takes 1 KiB, with what is put around the closure here.
 const CLOSURE_LEN_MAX: usize = 512;
 
 /// A fiber that runs `f`.
 pub(crate) fn once<F: FnOnce() + Send + 'static>(stack: FiberStack, f: F) -> Body {
-    if size_of::<F>() > CLOSURE_LEN_MAX {
+    if size_of::<F>() > CLOSURE_LEN_MAX || align_of::<F>() > CLOSURE_LEN_MAX {
         let boxed: Box<dyn FnOnce() + Send> = Box::new(f);
         return once(stack, boxed);
     }
-    let place = stack.place();
-    let context = Coroutine::with_stack(stack, move |yielder, _| {
-        processor::here(|processor| {
-            let fiber = processor.running().expect("this very fiber runs");
-            fiber.control().yielder.set(yielder);
-        });
+    Body::Once(Context::new(stack, move || {
         f();
-        Flow::Done
-    });
-    Body::Once(context, place)
+        end_here(Flow::Done)
+    }))
 }

@@ -25,16 +25,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-use corosensei::{Coroutine, CoroutineResult, Yielder};
-
 use crate::base::cancelled::Cancellation;
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
 pub(crate) use crate::sched::fiber_ref::FiberRef;
 use crate::sched::watch::Watch;
+use crate::switch::context::Context;
 use crate::switch::locals::Locals;
-use crate::switch::look::Look;
+use crate::switch::look::{FiberState, Look};
 use crate::switch::reason::Waiting;
-use crate::switch::stack::{FiberStack, StackPlace};
+use crate::switch::stack::StackPlace;
 use crate::switch::token::Token;
 
 /// A handle to a fiber, like [`std::thread::Thread`].
@@ -43,36 +42,36 @@ pub struct Fiber {
     pub(crate) control: Arc<Control>,
 }
 
-/// Everything the runtime knows of one fiber.
+/// Everything the runtime knows of one fiber. What a switch touches comes first.
+#[repr(C)]
 pub(crate) struct Control {
+    pub(super) context: Context,
+    /// Processor where it started; null before. Wake-ups from other threads go there.
+    pub(super) home: AtomicPtr<ProcessorShared>,
     id: u64,
+    /// For those who look.
+    pub(super) look: Look,
+    pub(super) token: Token,
     /// May go on on any processor, whatever it has on its stack: see
     /// [`Builder::migratable`](crate::Builder::migratable).
     is_migratable: bool,
     is_stackless: bool,
     /// Ending, so no fiber-local values are made any more. Touched where the fiber runs only.
     has_no_locals: Cell<bool>,
-    /// Boxed: most have none.
-    name: Option<Box<Cow<'static, str>>>,
-    spawned_at: &'static Location<'static>,
-    pub(super) token: Token,
-    /// Processor where it started; null before. Wake-ups from other threads go there.
-    pub(super) home: AtomicPtr<ProcessorShared>,
-    /// Value of a stackless fiber.
-    stackless: UnsafeCell<Option<Box<dyn StacklessBody>>>,
-    pub(super) context: UnsafeCell<Option<Context>>,
-    pub(super) yielder: Cell<*const Yielder<Resume, Suspend>>,
-    watch: Watch<ProcessorShared>,
-    /// Slot in its shard of the cluster's registry.
-    pub(super) registry_slot: AtomicU32,
     waiting: Waiting,
     cancellation: Cancellation,
     /// Touched where the fiber runs only.
     rare: OnceCell<Box<RareState>>,
-    /// Whose stack it is on, where that has come to: for those who look.
-    pub(super) look: Look,
+    watch: Watch<ProcessorShared>,
+    /// Value of a stackless fiber.
+    stackless: UnsafeCell<Option<Box<dyn StacklessBody>>>,
     /// Keeps the shared halves of the processors alive as long as anything may unpark this fiber.
     cluster: Arc<Cluster>,
+    /// Slot in its shard of the cluster's registry.
+    pub(super) registry_slot: AtomicU32,
+    /// Boxed: most have none.
+    name: Option<Box<Cow<'static, str>>>,
+    spawned_at: &'static Location<'static>,
 }
 
 /// State that few fibers need.
@@ -82,7 +81,7 @@ pub(super) struct RareState {
     pub(super) deadline: Cell<Option<Instant>>,
     locals: Locals,
     /// On its way from the fiber to the processor that asked.
-    traced: Cell<Option<Box<Backtrace>>>,
+    pub(super) traced: Cell<Option<Box<Backtrace>>>,
 }
 
 // SAFETY: `stackless`, `context` and the cells are touched only by the processor that
@@ -96,12 +95,10 @@ unsafe impl Send for Control {}
 /// Code of a fiber.
 pub(crate) enum Body {
     /// A closure, which lies at the base of its stack until it runs there.
-    Once(Context, StackPlace),
+    Once(Context),
     /// A value whose steps run each on any stack.
     Stackless(Box<dyn StacklessBody>),
 }
-
-pub(crate) type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
 
 /// Continuation after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,14 +132,11 @@ pub(crate) trait StacklessBody: Send {
     fn abandon(&mut self, error: io::Error);
 }
 
-/// Reason for giving a fiber the processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Resume {
-    /// To go on.
-    GoOn,
-    /// To say where it is, and to wait on.
-    Trace,
-}
+/// Word that comes with a switch: to go on.
+pub(super) const GO_ON: usize = 0;
+
+/// Word that comes with a switch: to say where the fiber is, and to wait on.
+pub(super) const TRACE: usize = 1;
 
 /// Request of a fiber that gives its processor away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,13 +149,12 @@ pub(crate) enum Suspend {
     Wait,
 }
 
-/// Result of running a fiber.
+/// State in which a fiber has left the processor to the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ran {
+pub(crate) enum Left {
     Suspended(Suspend),
-    /// A step has ended, and this comes next.
-    Stepped(Flow),
-    Finished,
+    /// A step has ended, or the whole fiber.
+    Ended(Flow),
 }
 
 impl Control {
@@ -173,33 +166,28 @@ impl Control {
         body: Body,
     ) -> Arc<Control> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let look = Look::new();
         let (stackless, context) = match body {
-            Body::Once(context, place) => {
-                look.note_stack(place);
-                (None, Some(context))
-            }
-            Body::Stackless(value) => (Some(value), None),
+            Body::Once(context) => (None, context),
+            Body::Stackless(value) => (Some(value), Context::without_stack()),
         };
         Arc::new(Control {
+            context,
+            home: AtomicPtr::new(std::ptr::null_mut()),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            look: Look::new(),
+            token: Token::new(),
             is_migratable,
             is_stackless: stackless.is_some(),
             has_no_locals: Cell::new(false),
-            name: name.map(Box::new),
-            spawned_at,
-            token: Token::new(),
-            home: AtomicPtr::new(std::ptr::null_mut()),
-            stackless: UnsafeCell::new(stackless),
-            context: UnsafeCell::new(context),
-            yielder: Cell::new(std::ptr::null()),
-            watch: Watch::default(),
-            registry_slot: AtomicU32::new(0),
             waiting: Waiting::default(),
             cancellation: Cancellation::default(),
             rare: OnceCell::new(),
-            look,
+            watch: Watch::default(),
+            stackless: UnsafeCell::new(stackless),
             cluster,
+            registry_slot: AtomicU32::new(0),
+            name: name.map(Box::new),
+            spawned_at,
         })
     }
 
@@ -262,12 +250,30 @@ impl Control {
 
     /// If `address` lies in the guard page of the fiber's stack: the length of that stack.
     pub(crate) fn overflowed_at(&self, address: usize) -> Option<usize> {
-        let stack = self.look.stack()?;
+        let stack = self.stack()?;
         (stack.guard().contains(&address)).then_some(stack.usable().len())
     }
 
+    #[inline]
     pub(crate) fn look(&self) -> &Look {
         &self.look
+    }
+
+    /// The stack that it has now. No lock, no allocation: the overflow handler asks.
+    pub(crate) fn stack(&self) -> Option<StackPlace> {
+        self.context.stack()
+    }
+
+    /// Instruction, stack and base pointer of the frame that waits, for a debugger that has stopped
+    /// the world.
+    pub(crate) fn waiting_frame(&self) -> Option<(usize, usize, usize)> {
+        let waits = matches!(self.look.state(), FiberState::Ready | FiberState::Waiting);
+        (waits && self.stack().is_some()).then(|| self.context.waiting_frame())
+    }
+
+    /// True if its stack has room for an unwinder beneath the frame that waits.
+    pub(crate) fn has_room_to_trace(&self) -> bool {
+        self.context.has_room_to_trace()
     }
 
     /// True if another processor may be about to run it even while it waits with frames.
@@ -343,20 +349,6 @@ impl FiberRef {
         &mut **stackless.as_mut().expect("a closure is not stackless")
     }
 
-    /// Gives a fiber that waits the processor for as long as it takes to say where it is. Only by
-    /// its own processor, and not from inside a fiber.
-    pub(crate) fn trace(self) -> Option<Backtrace> {
-        let control = self.control();
-        // SAFETY: as in `run`. It waits, so it has frames and does not run.
-        let context = unsafe { &mut *control.context.get() }.as_mut()?;
-        let resumed = context.resume(Resume::Trace);
-        assert!(
-            matches!(resumed, CoroutineResult::Yield(_)),
-            "a fiber that only says where it is goes on waiting"
-        );
-        control.rare.get()?.traced.take().map(|traced| *traced)
-    }
-
     /// After a step: begins the wait for the next one's input. `false` if there is nothing to wait
     /// for, so that the caller makes the fiber ready, when its value is borrowed no longer.
     pub(crate) fn begin_wait(self) -> bool {
@@ -382,7 +374,7 @@ impl FiberRef {
         let control = self.control();
         // By the mark and not by `context`: the fiber's home may be tracing it just now, and has
         // that borrowed.
-        control.is_migratable || control.is_stackless && control.look.stack().is_none()
+        control.is_migratable || control.is_stackless && control.stack().is_none()
     }
 }
 
@@ -421,6 +413,7 @@ impl FiberRef {
         self.control().rare().traced.set(Some(trace));
     }
 
+    #[inline]
     pub(super) fn take_token(self) -> bool {
         self.control().token.take()
     }

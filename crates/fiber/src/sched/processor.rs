@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,18 +23,38 @@ use crate::base::stamp;
 use crate::sched::acceptors::Acceptors;
 use crate::sched::backlog::{Backlog, WORTH_WAKING};
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
-use crate::sched::fiber::{Fiber, FiberRef};
+use crate::sched::fiber::{Fiber, FiberRef, Left, Suspend};
 use crate::sched::idle::Notified;
 use crate::sched::ready_queue::Visitor;
 use crate::sched::registry::SHARDS;
 use crate::sched::watch::SetTimer;
+use crate::switch::context::Context;
 use crate::switch::stack::StackCache;
 
 /// Time for which fibers run before the processor looks at the back end.
 pub(crate) const TURN_MAX: Duration = Duration::from_millis(2);
 
 pub(crate) struct Processor {
+    /// The loop's, while a fiber runs.
+    pub(crate) context: Context,
+    /// The fiber that runs.
+    current: Cell<Option<FiberRef>>,
+    /// Manner in which the current fiber has left the processor to the loop.
+    pub(crate) left: Cell<Left>,
+    /// Switches from fiber to fiber before the loop is to have the processor.
+    pub(crate) direct_left: Cell<u8>,
+    /// The most in a row in this turn.
+    pub(crate) direct_max: Cell<u8>,
+    /// Operations that the running fiber has done without suspending.
+    pub(crate) unsuspended: Cell<u8>,
+    /// Fibers of the batch that are yet to run, of `ready` and of `gave_way`.
+    pub(crate) ready_left: Cell<usize>,
+    pub(crate) gave_way_left: Cell<usize>,
+    /// A fiber has run of a batch that began within the turn.
+    pub(crate) is_past_batch: Cell<bool>,
     pub(crate) cluster: Arc<Cluster>,
+    /// The half that all may reach, in `cluster`.
+    shared: NonNull<ProcessorShared>,
     /// Its place in the cluster, which others may have after it.
     pub(crate) index: usize,
     /// No other processor of this process had or gets this number.
@@ -60,11 +81,8 @@ pub(crate) struct Processor {
     /// processor may run, since the last sleep: the next may come soon, so it is worth a look
     /// around before the next sleep.
     pub(crate) shares_work: Cell<bool>,
-    current: Cell<Option<FiberRef>>,
     /// Stacks for the next steps: the warmest first.
     pub(crate) stacks: StackCache,
-    /// Operations that the running fiber has done without suspending.
-    pub(crate) unsuspended: Cell<u8>,
     /// Fibers that have frames here and cannot leave: those that have started here, and those in
     /// the middle of a step.
     pinned: Cell<usize>,
@@ -231,10 +249,21 @@ impl Processor {
     ) -> io::Result<Processor> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let place = &cluster.processors[index];
+        let shared = NonNull::from(place);
         let backend = Backend::new(cluster.backend, &place.waker, &place.lent_memory, wake_fd)?;
         let visitor = cluster.queue.open(index);
         Ok(Processor {
+            context: Context::without_stack(),
+            current: Cell::new(None),
+            left: Cell::new(Left::Suspended(Suspend::Wait)),
+            direct_left: Cell::new(0),
+            direct_max: Cell::new(0),
+            unsuspended: Cell::new(0),
+            ready_left: Cell::new(0),
+            gave_way_left: Cell::new(0),
+            is_past_batch: Cell::new(false),
             cluster,
+            shared,
             index,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             backend,
@@ -249,9 +278,7 @@ impl Processor {
             backlog: Backlog::new(stamp::ticks(WORTH_WAKING)),
             pinned_in_a_row: Cell::new(0),
             shares_work: Cell::new(false),
-            current: Cell::new(None),
             stacks: StackCache::default(),
-            unsuspended: Cell::new(0),
             pinned: Cell::new(0),
             retiring: Retiring::default(),
             timers: RefCell::new(Wheel::new()),
@@ -259,8 +286,10 @@ impl Processor {
         })
     }
 
+    #[inline]
     pub(crate) fn shared(&self) -> &ProcessorShared {
-        &self.cluster.processors[self.index]
+        // SAFETY: it is in a box of the cluster's, which `self` keeps and which never changes.
+        unsafe { self.shared.as_ref() }
     }
 
     /// True if its cluster has no other processor.

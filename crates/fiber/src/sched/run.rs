@@ -1,63 +1,73 @@
-//! Giving a fiber the processor, until it suspends or finishes.
+//! Giving the processor to a fiber, and from fiber to fiber.
+//!
+//! A pinned fiber that gives way, or waits, gives the processor to the next pinned one itself: half
+//! as many switches, and none of the loop's work between them. It does so [`DIRECT_MAX`] times in a
+//! row at most, then the loop looks at everything else; and not while a fiber waits here that any
+//! processor may run. The order is the loop's: the batch that was ready, then the next one. A fiber
+//! that gives way while no other is ready goes on at once, which counts as a switch.
 
+use std::backtrace::Backtrace;
 use std::sync::atomic::Ordering;
 
-use corosensei::{Coroutine, CoroutineResult};
-
 use crate::base::counters::Counter;
+use crate::base::home;
 use crate::sched::cluster::ProcessorShared;
-use crate::sched::fiber::{Context, FiberRef, Flow, Ran, Resume, Suspend};
+use crate::sched::fiber::{FiberRef, Flow, GO_ON, Left, Suspend, TRACE};
 use crate::sched::local;
-use crate::sched::processor::Processor;
+use crate::sched::processor::{self, Processor};
+use crate::switch::context::Context;
 use crate::switch::look::FiberState;
 
+/// Switches in a row from fiber to fiber.
+pub(crate) const DIRECT_MAX: u8 = 15;
+
+/// Operations without a wait that count as much: see [`give_way`](crate::sched::block::give_way).
+pub(crate) const MUCH_UNSUSPENDED: u8 = 8;
+
 impl FiberRef {
-    /// Runs the fiber on this processor until it suspends or finishes.
-    pub(crate) fn run(self, processor: &Processor, started: &Counter) -> Ran {
-        // SAFETY: only the processor that runs a fiber touches its context (invariant of FiberRef).
-        let context = unsafe { &mut *self.control().context.get() };
-        let is_new = self.control().home.load(Ordering::Relaxed).is_null();
-        let has_frames = context.is_some();
-        if is_new || !has_frames || self.control().is_migratable() {
+    /// Runs the fiber on this processor, and those that it gives the processor to, until one leaves
+    /// it to the loop: the current one. `None` if there was no stack to be had, and the fiber is
+    /// finished.
+    pub(crate) fn run(self, processor: &Processor, started: &Counter) -> Option<Left> {
+        let control = self.control();
+        let is_new = control.home.load(Ordering::Relaxed).is_null();
+        let has_frames = control.stack().is_some();
+        if is_new || !has_frames || control.is_migratable() {
             self.settle(processor, started);
+            control.look.enter(FiberState::Running);
         }
         if !has_frames {
-            *context = self.begin_step(processor);
+            self.begin_step(processor)?;
         } else if is_new {
             processor.pin(self);
         }
-        let Some(running) = context.as_mut() else {
-            return Ran::Finished; // There was no stack to be had.
-        };
-        let look = self.control().look();
-        look.enter(FiberState::Running);
-        let outcome = running.resume(Resume::GoOn);
-        self.control().cluster().process.abort_if_left();
-        match outcome {
-            CoroutineResult::Yield(suspend) => {
-                look.enter(match suspend {
-                    Suspend::Yield => FiberState::Ready,
-                    Suspend::Park | Suspend::Wait => FiberState::Waiting,
-                });
-                Ran::Suspended(suspend)
-            }
-            CoroutineResult::Return(flow) => {
-                look.forget_stack();
-                processor.unpin(self);
-                let ended = context.take().expect("it just ran");
-                processor.stacks.give(ended.into_stack());
-                match flow {
-                    Flow::Done => {
-                        look.enter(FiberState::Finished);
-                        Ran::Finished
-                    }
-                    flow => {
-                        look.enter(FiberState::BetweenSteps);
-                        Ran::Stepped(flow)
-                    }
-                }
-            }
-        }
+        // SAFETY: the loop runs. The fiber has frames, or code to begin with, and waits; only the
+        // processor that has it resumes it (invariant of FiberRef). This thread stays the same.
+        unsafe { processor.context.switch_to(&control.context, GO_ON) };
+        Some(processor.left.get())
+    }
+
+    /// Gives a fiber that waits the processor for as long as it takes to say where it is. Only by
+    /// the loop of its own processor.
+    pub(crate) fn trace(self, processor: &Processor) -> Option<Backtrace> {
+        let control = self.control();
+        control.stack()?;
+        // SAFETY: it waits, with frames, and is at home here, so nothing else resumes it; it
+        // switches back to the loop.
+        unsafe { processor.context.switch_to(&control.context, TRACE) };
+        control.rare().traced.take().map(|traced| *traced)
+    }
+
+    /// After a step, or the whole fiber, has ended: its stack is free.
+    pub(crate) fn end_frames(self, processor: &Processor, flow: Flow) {
+        let control = self.control();
+        let stack = control.context.take_stack();
+        processor.unpin(self);
+        processor.stacks.give(stack.expect("it just ran"));
+        control.look.enter(match flow {
+            Flow::Done => FiberState::Finished,
+            _ => FiberState::BetweenSteps,
+        });
     }
 
     /// The fiber is at home on this processor from now on: a cancel or a wake finds it here.
@@ -72,22 +82,135 @@ impl FiberRef {
 
     /// Makes the frames of a fiber between two steps. `None` if there is no memory for the stack:
     /// such a fiber is finished.
-    fn begin_step(self, processor: &Processor) -> Option<Context> {
+    fn begin_step(self, processor: &Processor) -> Option<()> {
         let abandon = |error| {
             // Destructors of the user's run here, on the processor's own stack: they must not
             // suspend.
             processor.set_current(None);
             self.stackless().abandon(error);
+            processor.set_current(Some(self));
         };
         let stack = processor.stacks.take().map_err(abandon).ok()?;
-        self.control().look.note_stack(stack.place());
         processor.pin(self);
-        Some(Coroutine::with_stack(stack, move |yielder, _| {
-            self.control().yielder.set(yielder);
+        self.control().context.put(stack, move || {
             let flow = self.stackless().step();
             // The next step may be on another thread.
             local::reset_here();
-            flow
-        }))
+            end_here(flow)
+        });
+        Some(())
+    }
+}
+
+/// The last of a step, or of a fiber: the context that gets the thread now.
+pub(crate) fn end_here(flow: Flow) -> *const Context {
+    if !processor::is_here() {
+        home::abort_child();
+    }
+    processor::here(|processor| {
+        processor.left.set(Left::Ended(flow));
+        std::ptr::from_ref(&processor.context)
+    })
+}
+
+impl Processor {
+    /// Gives the processor away: to the next pinned fiber, or to the loop. Returns the word that
+    /// comes with the switch back, perhaps on another thread: `self` is not to be used afterwards.
+    #[inline(always)]
+    pub(crate) fn give_away(&self, fiber: FiberRef, mut how: Suspend) -> usize {
+        let control = fiber.control();
+        let mut to = std::ptr::from_ref(&self.context);
+        if !control.is_migratable() {
+            // It runs here only, so not before it has left its stack.
+            if how == Suspend::Park {
+                if !control.token.park() {
+                    return GO_ON;
+                }
+                how = Suspend::Wait;
+            }
+            if self.may_switch_directly() {
+                if let Some(next) = self.next_pinned() {
+                    if how == Suspend::Yield {
+                        self.gave_way.borrow_mut().push_back(fiber);
+                    }
+                    self.enter(next);
+                    to = &raw const next.control().context;
+                } else if how == Suspend::Yield && !self.has_pinned_ready() {
+                    return GO_ON;
+                }
+            }
+        }
+        if std::ptr::eq(to, &self.context) {
+            self.left.set(Left::Suspended(how));
+        }
+        // SAFETY: the fiber runs. The loop waits while a fiber runs; a pinned fiber that is in a
+        // list waits with frames, and nothing else resumes it. What comes back is the caller's.
+        unsafe { control.context.switch_to(to, GO_ON) }
+    }
+
+    /// True if the running fiber may give the processor to another, or keep it, without the loop.
+    /// Counts.
+    #[inline(always)]
+    fn may_switch_directly(&self) -> bool {
+        let left = self.direct_left.get();
+        let may = left > 0
+            && self.unsuspended.get() < MUCH_UNSUSPENDED
+            && self.cluster.queue.oldest(self.index) == u64::MAX;
+        if may {
+            self.direct_left.set(left - 1);
+        }
+        may
+    }
+
+    /// Takes the next pinned fiber that has frames: of this batch, or the first of a new one.
+    #[inline(always)]
+    fn next_pinned(&self) -> Option<FiberRef> {
+        if self.batch_left() == 0 {
+            self.begin_batch();
+            self.is_past_batch.set(true);
+        }
+        let (line, left) = if self.ready_left.get() > 0 {
+            (&self.ready, &self.ready_left)
+        } else {
+            (&self.gave_way, &self.gave_way_left)
+        };
+        let mut line = line.borrow_mut();
+        let next = *line.front()?;
+        if next.control().home.load(Ordering::Relaxed).is_null() {
+            return None; // It is yet to start.
+        }
+        line.pop_front();
+        if let Some(after) = line.front() {
+            after.control().context.prefetch_frame();
+        }
+        if let Some(later) = line.get(1) {
+            later.control().context.prefetch();
+        }
+        left.set(left.get() - 1);
+        Some(next)
+    }
+
+    /// Makes what is ready now the batch, which runs before anything that becomes ready later.
+    pub(crate) fn begin_batch(&self) {
+        self.ready_left.set(self.ready.borrow().len());
+        self.gave_way_left.set(self.gave_way.borrow().len());
+    }
+
+    /// Fibers of the batch that are yet to run.
+    #[inline(always)]
+    pub(crate) fn batch_left(&self) -> usize {
+        self.ready_left.get() + self.gave_way_left.get()
+    }
+
+    /// The fiber runs from now on.
+    #[inline(always)]
+    pub(crate) fn enter(&self, fiber: FiberRef) {
+        let shared = self.shared();
+        shared.counters.switches.add(1);
+        self.backlog.count_run();
+        self.set_current(Some(fiber));
+        self.unsuspended.set(0);
+        let id = fiber.control().id();
+        shared.running.store(id, Ordering::Relaxed);
     }
 }

@@ -20,13 +20,12 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::mem::ManuallyDrop;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-use corosensei::stack::{Stack, StackPointer};
 
 /// Stack size of a fiber unless its builder says otherwise: address space; only touched pages cost.
 pub(crate) const STACK_SIZE_DEFAULT: usize = 64 * 1024;
@@ -75,18 +74,6 @@ pub(crate) struct FiberStack(StackPlace);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StackPlace(NonZeroU64);
 
-// SAFETY: base and limit bound the slot, which is at least STACK_SIZE_MIN long and aligned to
-// pages; its lowest page is a guard (`guard` below succeeded before the value was made).
-unsafe impl Stack for FiberStack {
-    fn base(&self) -> StackPointer {
-        NonZeroUsize::new(self.0.range().end).expect("above null")
-    }
-
-    fn limit(&self) -> StackPointer {
-        NonZeroUsize::new(self.0.range().start).expect("above null")
-    }
-}
-
 impl FiberStack {
     /// Takes a slot of at least `stack_size` usable bytes.
     ///
@@ -108,8 +95,15 @@ impl FiberStack {
         Ok(FiberStack(StackPlace::new(limit, slot_len)))
     }
 
-    pub(crate) fn place(&self) -> StackPlace {
-        self.0
+    /// The place, which goes back to its slab by [`from_place`](FiberStack::from_place) alone.
+    pub(crate) fn into_place(self) -> StackPlace {
+        ManuallyDrop::new(self).0
+    }
+
+    /// # Safety
+    /// It is of [`into_place`](FiberStack::into_place), and nothing on the stack is used any more.
+    pub(crate) unsafe fn from_place(place: StackPlace) -> FiberStack {
+        FiberStack(place)
     }
 }
 
@@ -331,15 +325,16 @@ mod tests {
     fn slots_are_disjoint_and_reused() {
         let a = FiberStack::take(STACK_SIZE_DEFAULT).unwrap();
         let b = FiberStack::take(STACK_SIZE_DEFAULT).unwrap();
-        assert!(a.base().get() <= b.limit().get() || b.base().get() <= a.limit().get());
-        assert_eq!(a.place().usable().len(), STACK_SIZE_DEFAULT - PAGE_SIZE);
+        let (a, b) = (a.0.range(), b.0.range());
+        assert!(a.end <= b.start || b.end <= a.start);
+        assert_eq!(a.len(), STACK_SIZE_DEFAULT);
     }
 
     #[test]
     fn the_usable_part_can_be_written_whole() {
         let stack = FiberStack::take(20_000).unwrap();
-        assert!(stack.place().usable().len() >= 20_000);
-        let Range { start, end } = stack.place().usable();
+        assert!(stack.0.usable().len() >= 20_000);
+        let Range { start, end } = stack.0.usable();
         for address in start..end {
             // SAFETY: inside the usable part of a stack that runs no fiber.
             unsafe { (address as *mut u8).write(7) };

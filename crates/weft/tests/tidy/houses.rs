@@ -140,7 +140,8 @@ const HOUSES: &[House] = &[
             base/abort
             switch/valgrind switch/locals switch/reason switch/token
             switch/stack
-            switch/look switch/resources
+            switch/look switch/resources switch/sanitizer
+            switch/context
             backend/completion backend/lent backend/ring
             backend/waker
             backend/epoll backend/uring
@@ -154,7 +155,8 @@ const HOUSES: &[House] = &[
             sched/members sched/acceptors
             sched/processor
             sched/local sched/waiting sched/wake
-            sched/block sched/run
+            sched/run
+            sched/block
             sched/unparker
             io/path io/lent io/op
             io/accept io/ready io/ring

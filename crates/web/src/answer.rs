@@ -11,10 +11,10 @@ use crate::negotiate;
 use crate::password::Verification;
 use crate::range::{Selection, select};
 use crate::redirect::Redirected;
-use crate::reply::{ALLOW_LINE, Replier, RequestFacts, Transport};
+use crate::reply::{ALLOW_LINE, PREFLIGHT_LINES, Replier, RequestFacts, Transport};
 use crate::request::target::{PathError, RawPath, encoded};
 use crate::request::{Head, Method, Name, Target};
-use crate::site::{Area, Entry, Found, Site};
+use crate::site::{Area, Entry, Found, Readers, Site};
 use crate::status::Status;
 
 /// Outcome of [`answer`].
@@ -65,12 +65,15 @@ pub(crate) fn answer(
     {
         return Answer::Sent;
     }
+    if head.method == Method::Options && permit(replier, head, asked, buffer) {
+        return Answer::Sent;
+    }
     let routed = route(host, head, buffer);
     let rewrite = routed.as_ref().filter(|found| found.status == Status::Ok);
     // The file that answers is what needs a password, by whatever path it is asked for.
     let target = rewrite.map_or(head.target, |found| rewritten(head, found));
     if host.site.has_areas()
-        && let Some(answer) = guard(replier, head, target, asked, attempt, buffer)
+        && let Some(answer) = guard(replier, head, target, asked, None, attempt, buffer)
     {
         return answer;
     }
@@ -96,7 +99,7 @@ pub(crate) fn answer(
         Ok(found @ (Found::Entry(_) | Found::Fallback(_))) => {
             if site.has_areas()
                 && let Some(answer) =
-                    guard_found(replier, head, target, asked, &found, attempt, buffer)
+                    guard(replier, head, target, asked, Some(&found), attempt, buffer)
             {
                 return answer;
             }
@@ -106,11 +109,11 @@ pub(crate) fn answer(
         }
         Ok(Found::WouldBlock) if !was_loaded => return Answer::Blocked,
         Ok(other) => {
-            let rules = rules_of(site, &raw, buffer);
+            let rules = rules_of(replier, &target, buffer);
             answer_without_file(replier, asked, other, raw.query, &rules);
         }
         Err(error) => {
-            let rules = rules_of(site, &raw, buffer);
+            let rules = rules_of(replier, &target, buffer);
             let (status, why) = match error {
                 PathError::NoFile => (Status::NotFound, None),
                 PathError::Encoding => (Status::BadRequest, Some("the path is badly encoded")),
@@ -122,13 +125,15 @@ pub(crate) fn answer(
     Answer::Sent
 }
 
-/// Asks for a name and a password where the path needs them. `None`: the request may go on.
+/// Asks for a name and a password where the path needs them, or where the file that was `found`
+/// needs others than its path. `None`: the request may go on.
 #[inline(never)]
 fn guard(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
     target: Target<'_>,
     asked: RequestFacts<'_>,
+    found: Option<&Found>,
     attempt: Attempt,
     buffer: &mut Vec<u8>,
 ) -> Option<Answer> {
@@ -137,27 +142,12 @@ fn guard(
     };
     let site = &replier.host.site;
     // A path that names no file is in the areas of the whole site.
-    let area = site.area(raw.normalize(buffer).unwrap_or(NO_FILE))?;
-    ask(replier, head, asked, area, attempt, buffer)
-}
-
-/// Asks for a name and a password where the file that was found needs others than its path.
-#[inline(never)]
-fn guard_found(
-    replier: &mut Replier<'_>,
-    head: &Head<'_>,
-    target: Target<'_>,
-    asked: RequestFacts<'_>,
-    found: &Found,
-    attempt: Attempt,
-    buffer: &mut Vec<u8>,
-) -> Option<Answer> {
-    let Target::Path(raw) = target else {
-        return None;
+    let path = raw.normalize(buffer).unwrap_or(NO_FILE);
+    let area = match found {
+        None => site.area(path),
+        Some(found) => site.area_of(path, found),
     };
-    let site = &replier.host.site;
-    let area = site.area_of(raw.normalize(buffer).unwrap_or(NO_FILE), found)?;
-    ask(replier, head, asked, area, attempt, buffer)
+    ask(replier, head, asked, area?, attempt, buffer)
 }
 
 /// Asks for a name and a password of an area. `None`: the request has them.
@@ -189,10 +179,7 @@ fn ask(
         }
         _ => (Status::Unauthorized, &*area.challenge, None),
     };
-    let rules = match &head.target {
-        Target::Path(raw) => rules_of(site, raw, buffer),
-        Target::Server => site.lines_everywhere().into(),
-    };
+    let rules = rules_of(replier, &head.target, buffer);
     replier.page(status, asked, &rules, line.as_bytes(), why);
     Some(Answer::Sent)
 }
@@ -240,7 +227,7 @@ fn redirect_by_rule(
     let Target::Path(raw) = head.target else {
         unreachable!("a rule is about a path")
     };
-    let rules = rules_of(&replier.host.site, &raw, buffer);
+    let rules = rules_of(replier, &head.target, buffer);
     let line = location_line(&found.location(raw.query));
     replier.page(found.status, asked, &rules, &line, None);
 }
@@ -278,7 +265,7 @@ fn send_elsewhere(
     location.extend_from_slice(&encoded(raw.path));
     push_query(&mut location, raw.query);
     let line = location_line(&location);
-    let rules = rules_of(&replier.host.site, &raw, buffer);
+    let rules = rules_of(replier, &head.target, buffer);
     replier.page(Status::MovedPermanently, asked, &rules, &line, None);
     true
 }
@@ -302,11 +289,7 @@ fn refuse_or_tell(
     asked: RequestFacts<'_>,
     buffer: &mut Vec<u8>,
 ) {
-    let site = &replier.host.site;
-    let rules = match &head.target {
-        Target::Path(raw) => rules_of(site, raw, buffer),
-        Target::Server => site.lines_everywhere().into(),
-    };
+    let rules = rules_of(replier, &head.target, buffer);
     let (status, lines, why) = match head.method {
         // RFC 9112 3.2.4: `*` is for OPTIONS alone.
         Method::Get | Method::Head => (Status::BadRequest, &b""[..], Some("* is not a path")),
@@ -317,13 +300,47 @@ fn refuse_or_tell(
     replier.page(status, asked, &rules, lines, why);
 }
 
-/// The operator's header lines for a path at which no file answers.
+/// The operator's header lines where no file answers. Notes the origins that may read the reply.
 #[cold]
-fn rules_of(site: &Site, raw: &RawPath<'_>, buffer: &mut Vec<u8>) -> Vec<u8> {
-    match raw.normalize(buffer) {
-        Ok(path) => site.lines_without_file(path).into_bytes(),
-        Err(_) => site.lines_everywhere().into(),
+fn rules_of(replier: &mut Replier<'_>, target: &Target<'_>, buffer: &mut Vec<u8>) -> Vec<u8> {
+    let site = &replier.host.site;
+    let path = match target {
+        Target::Path(raw) => raw.normalize(buffer).ok(),
+        Target::Server => None,
+    };
+    let (lines, readers) = match path {
+        Some(path) => {
+            let (lines, readers) = site.lines_without_file(path);
+            (lines.into_bytes(), readers)
+        }
+        None => {
+            let (lines, readers) = site.lines_everywhere();
+            (lines.into(), readers)
+        }
+    };
+    replier.readers = readers;
+    lines
+}
+
+/// Answers a preflight request, which a browser sends without the password that the path may need.
+/// False: it is none, or no other origin may read what is at the path.
+#[cold]
+fn permit(
+    replier: &mut Replier<'_>,
+    head: &Head<'_>,
+    asked: RequestFacts<'_>,
+    buffer: &mut Vec<u8>,
+) -> bool {
+    let mut method = head.fields.search("access-control-request-method");
+    if !replier.host.site.has_readers() || method.next().is_none() {
+        return false;
     }
+    let rules = rules_of(replier, &head.target, buffer);
+    if replier.readers == Readers::Own {
+        return false;
+    }
+    replier.options(asked, &[&rules, PREFLIGHT_LINES].concat());
+    true
 }
 
 /// Answers for a path at which there is no file.
@@ -422,6 +439,7 @@ fn look_up<R>(
 /// Serves what was found: all of it, parts of it, or a 304 if the client has it already.
 #[inline]
 fn serve(replier: &mut Replier<'_>, head: &Head<'_>, asked: RequestFacts<'_>, entry: &Entry) {
+    replier.readers = entry.readers;
     let current = Validators {
         etag: &entry.etag,
         modified_s: entry.modified_s,

@@ -76,4 +76,4 @@ pub use lookup::Encoding;
 pub use rate::RateLimit;
 pub use redirect::{RedirectRule, Redirects};
 pub use reply::WANTS_HTTPS;
-pub use site::{CacheRule, EtagKind, HeaderRule, Site, SiteConfig, SiteError};
+pub use site::{CacheRule, CorsRule, EtagKind, HeaderRule, Site, SiteConfig, SiteError};

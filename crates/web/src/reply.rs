@@ -17,7 +17,7 @@ use crate::host::VirtualHost;
 use crate::log::{LogLine, Peer};
 use crate::request::target::encoded;
 use crate::request::{Fields, Name, Version};
-use crate::site::{Body, Entry};
+use crate::site::{Body, Entry, Readers};
 use crate::status::Status;
 
 /// Bodies up to this length are copied behind their header, so that one `send` carries both; above
@@ -51,6 +51,8 @@ pub(crate) struct Replier<'a> {
     pub(crate) transport: Transport,
     /// The host that answers.
     pub(crate) host: &'a VirtualHost,
+    /// Origins whose scripts may read the reply.
+    pub(crate) readers: Readers,
     /// The client: the peer, or what a trusted proxy says.
     pub(crate) client: Peer,
     pub(crate) now: Now,
@@ -199,7 +201,8 @@ impl Replier<'_> {
         asked: RequestFacts<'_>,
         why: Option<&str>,
     ) {
-        let rules = self.host.site.lines_everywhere();
+        let (rules, readers) = self.host.site.lines_everywhere();
+        self.readers = readers;
         self.page(status, asked, rules, &[], why);
     }
 
@@ -272,6 +275,10 @@ impl Replier<'_> {
         let server = &self.service.server_line[..];
         let hsts = (self.host.hsts.as_ref()).filter(|_| self.transport == Transport::Tls);
         let connection = connection_line(asked);
+        let origin = match self.readers {
+            Readers::Named(_) => self.named_origin(asked),
+            Readers::Own | Readers::All => None,
+        };
         date::with(self.now.since_epoch, |dates| {
             self.out.put_with(|bytes| {
                 bytes.reserve(HEAD_LEN_USUAL + body.len());
@@ -288,6 +295,11 @@ impl Replier<'_> {
                     bytes.extend_from_slice(hsts.as_bytes());
                     bytes.extend_from_slice(b"\r\n");
                 }
+                if let Some(origin) = origin {
+                    bytes.extend_from_slice(b"Access-Control-Allow-Origin: ");
+                    bytes.extend_from_slice(origin);
+                    bytes.extend_from_slice(b"\r\n");
+                }
                 if !connection.is_empty() {
                     bytes.extend_from_slice(connection);
                 }
@@ -299,6 +311,16 @@ impl Replier<'_> {
                 bytes.extend_from_slice(body);
             });
         });
+    }
+
+    /// The `Origin` of a request, if its scripts may read the reply. The static lines of such a reply
+    /// have `Vary: Origin`.
+    #[cold]
+    fn named_origin<'r>(&self, asked: RequestFacts<'r>) -> Option<&'r [u8]> {
+        let mut values = asked.fields?.search("origin");
+        let origin = values.next().filter(|_| values.next().is_none())?;
+        let is_admitted = self.host.site.admits(self.readers, origin);
+        is_admitted.then_some(origin)
     }
 
     /// Length in bytes up to which a body in memory is copied behind its head.
@@ -376,6 +398,11 @@ impl Replier<'_> {
         date::with(self.now.since_epoch, |dates| line.write(format, dates, log));
     }
 }
+
+/// What scripts of the origins that may read a reply may ask for: any header field, and a password
+/// that they name themselves.
+pub(crate) const PREFLIGHT_LINES: &[u8] = b"Access-Control-Allow-Methods: GET, HEAD\r\n\
+    Access-Control-Allow-Headers: *, Authorization\r\nAccess-Control-Max-Age: 3600\r\n";
 
 /// RFC 9110 10.2.1
 pub(crate) const ALLOW_LINE: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";

@@ -12,7 +12,7 @@ use crate::rate::RateVerdict;
 use crate::reply::{Replier, RequestFacts, Transport};
 use crate::request::body::{BodyProgress, Expectation};
 use crate::request::{BodyReader, Framing, Head, Method, Name, Refusal, has_control, parse};
-use crate::site::Found;
+use crate::site::{Found, Readers};
 use crate::status::Status;
 
 /// One HTTP connection: requests in, replies out.
@@ -140,6 +140,7 @@ impl session::Session for Session {
                 host: service.first(),
                 client: self.peer,
                 now,
+                readers: Readers::Own,
                 out,
             },
             peer: &self.peer,
@@ -200,6 +201,7 @@ impl session::Session for Session {
             service: &service,
             transport: self.transport,
             host: service.first(),
+            readers: Readers::Own,
             client: self.peer,
             now,
             out,
@@ -378,7 +380,8 @@ impl Call<'_> {
         };
         let persists = self.persists(head) && head.framing == Framing::None;
         let line = format!("Retry-After: {}\r\n", wait.as_secs_f64().ceil().max(1.0));
-        let rules = self.replier.host.site.lines_everywhere();
+        let (rules, readers) = self.replier.host.site.lines_everywhere();
+        self.replier.readers = readers;
         let status = Status::TooManyRequests;
         let asked = asked(head, persists);
         self.replier

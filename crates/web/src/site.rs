@@ -35,6 +35,7 @@ mod available_memory;
 mod budget;
 mod compress;
 mod config;
+mod cors;
 mod entries;
 mod entry;
 mod error_pages;
@@ -62,7 +63,8 @@ use std::time::{Duration, Instant};
 use session::Now;
 
 pub(crate) use access::Area;
-pub use config::{CacheRule, EtagKind, HeaderRule, SiteConfig, SiteError};
+pub use config::{CacheRule, CorsRule, EtagKind, HeaderRule, SiteConfig, SiteError};
+pub(crate) use cors::Readers;
 pub(crate) use entry::{Body, Entry, Found};
 pub(crate) use listing::percent_encoded;
 
@@ -183,7 +185,8 @@ impl Site {
         let has_access = !config.deny.is_empty() || !config.basic_auth.is_empty();
         let mut site = Site {
             access: has_access.then(|| Access::new(&config, now)).transpose()?,
-            rules: Rules::new(&config.headers, &config.cache_rules, &config.mime_types)?,
+            rules: Rules::new(&config.headers, &config.cache_rules, &config.mime_types)?
+                .with_cors(&config.cors)?,
             root: RwLock::new(Arc::new(root)),
             root_checked_ns: AtomicU64::new(0),
             half_recheck_ns: u64::try_from(config.recheck_every.as_nanos() / 2).unwrap_or(u64::MAX),
@@ -244,21 +247,35 @@ impl Site {
     }
 
     /// The operator's header lines of a reply that has no file or listing.
-    pub(crate) fn lines_everywhere(&self) -> &[u8] {
-        self.rules.everywhere().as_bytes()
+    pub(crate) fn lines_everywhere(&self) -> (&[u8], Readers) {
+        let cors = self.rules.cors();
+        let readers = cors.map_or(Readers::Own, |cors| cors.readers_everywhere());
+        (self.rules.everywhere().as_bytes(), readers)
     }
 
     /// The operator's header lines of a reply to a request for `path`, at which no file was looked
-    /// up or found. For a directory they are those of its index file.
-    pub(crate) fn lines_without_file(&self, path: &str) -> String {
+    /// up or found, and the origins that may read it. For a directory they are those of its index
+    /// file.
+    pub(crate) fn lines_without_file(&self, path: &str) -> (String, Readers) {
         let path = path.trim_start_matches('/');
         let is_directory = path.is_empty() || path.ends_with('/');
-        let mut lines = match self.config.index.first() {
-            Some(index) if is_directory => self.rules.lines(&format!("{path}{index}")),
-            _ => self.rules.lines(path),
-        };
+        let index = self.config.index.first().filter(|_| is_directory);
+        let file = index.map(|index| format!("{path}{index}"));
+        let file = file.as_deref().unwrap_or(path);
+        let mut lines = self.rules.lines(file);
         lines.truncate(rules::without_file(&lines).len());
-        self.private(path, lines)
+        (self.private(path, lines), self.rules.readers(file))
+    }
+
+    /// True if scripts of some other origin may read some reply.
+    pub(crate) fn has_readers(&self) -> bool {
+        self.rules.cors().is_some()
+    }
+
+    /// True if scripts of `origin`, a value of that field, are among `readers`.
+    pub(crate) fn admits(&self, readers: Readers, origin: &[u8]) -> bool {
+        let cors = self.rules.cors();
+        cors.is_some_and(|cors| cors.admits(readers, origin))
     }
 
     /// Calls `warn` with a sentence when something of the site cannot be served any more. It is

@@ -35,7 +35,7 @@ use session::replay::show;
 use crate::config::ServiceConfig;
 use crate::handle::Handle;
 use crate::lookup::Encoding;
-use crate::site::{CacheRule, Site, SiteConfig};
+use crate::site::{CacheRule, CorsRule, Site, SiteConfig};
 
 /// One conversation.
 #[derive(Clone, Debug)]
@@ -112,6 +112,7 @@ const FILES: &[(&str, &str)] = files![
     "conditional",
     "compress",
     "connection",
+    "cors",
     "encoding",
     "hygiene",
     "limits",
@@ -129,8 +130,8 @@ const PASSWORDS: &[u8] = b"ada:$2b$04$pp32LjLD0leoZw86AMsMpeRuhkev3ggLS6Bt2/3s5X
 /// # Errors
 /// If a file cannot be written.
 pub fn make_site(root: &Path) -> io::Result<()> {
-    for dir in ["dir", "bare", "sp ace", "private"] {
-        fs::create_dir(root.join(dir))?;
+    for dir in ["dir", "bare", "sp ace", "private", "cross/dir"] {
+        fs::create_dir_all(root.join(dir))?;
     }
     let pattern = |len: u32| (0..len).map(|at| (at % 251) as u8).collect::<Vec<u8>>();
     let files: &[(&str, &[u8])] = &[
@@ -155,6 +156,9 @@ pub fn make_site(root: &Path) -> io::Result<()> {
         (".passwords", PASSWORDS),
         ("private/index.html", b"private\n"),
         ("private/data.txt", b"0123456789"),
+        ("cross/font.woff2", b"font\n"),
+        ("cross/data.json", b"0123456789"),
+        ("cross/private.json", b"private\n"),
         ("dump.sql", b"secret\n"),
         ("dump.sql.gz", b"secret\n"),
         (
@@ -179,7 +183,15 @@ pub fn site_config(root: &Path) -> SiteConfig {
         root: root.to_owned(),
         clean_urls: true,
         deny: vec!["*.sql".into()],
-        basic_auth: vec![("/private/**".into(), root.join(".passwords"))],
+        basic_auth: ["/private/**", "/cross/private.json"]
+            .map(|glob| (glob.into(), root.join(".passwords")))
+            .into(),
+        cors: [("/cross/**", "https://app.example.org"), ("*.woff2", "*")]
+            .map(|(glob, origin)| CorsRule {
+                glob: glob.into(),
+                origin: origin.into(),
+            })
+            .into(),
         cache_rules: vec![CacheRule {
             glob: "/private/data.txt".into(),
             value: "public, max-age=9".into(),

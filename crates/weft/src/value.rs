@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use session::PrefixLen;
-use web::{CacheRule, Encoding, HeaderRule, HostName, RedirectRule};
+use web::{CacheRule, CorsRule, Encoding, HeaderRule, HostName, RedirectRule};
 
 /// Writes a count with its thousands apart: `1,048,576`.
 pub(crate) use ::load::report::count_of as show_count;
@@ -381,6 +381,17 @@ pub(crate) fn basic_auth(text: &str) -> Result<(String, PathBuf), String> {
              '/private/**=/etc/weft/passwords'"
         )),
     }
+}
+
+/// Reads `[GLOB=]ORIGIN`.
+pub(crate) fn cors(text: &str) -> Result<CorsRule, String> {
+    let parts = find_rule_sign(text).map(|at| (&text[..at], &text[at + 1..]));
+    let (glob, origin) = parts.unwrap_or(("**", text));
+    check_glob(glob)?;
+    Ok(CorsRule {
+        glob: glob.to_owned(),
+        origin: origin.to_owned(),
+    })
 }
 
 /// Reads `GLOB=VALUE`.

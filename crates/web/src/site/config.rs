@@ -37,6 +37,8 @@ pub struct SiteConfig {
     pub basic_auth: Vec<(String, PathBuf)>,
     /// Extra header fields. Of rules that match and have the same name, the last one counts.
     pub headers: Vec<HeaderRule>,
+    /// Origins whose scripts may read replies; all rules that match hold.
+    pub cors: Vec<CorsRule>,
     /// Values of `Cache-Control`. Of rules that match, the last one counts.
     pub cache_rules: Vec<CacheRule>,
     /// Send `x.br`, `x.zst` or `x.gz` instead of `x` to clients that accept it, if it is at least
@@ -112,6 +114,16 @@ pub struct CacheRule {
     pub value: String,
 }
 
+/// An origin whose scripts may read replies about files whose path matches a glob (see
+/// [`HeaderRule`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CorsRule {
+    /// Pattern of the files.
+    pub glob: String,
+    /// `https://app.example.org`, `https://*.example.org`, or `*` for all. RFC 6454 7
+    pub origin: String,
+}
+
 impl Default for SiteConfig {
     fn default() -> SiteConfig {
         SiteConfig {
@@ -126,6 +138,7 @@ impl Default for SiteConfig {
             deny: Vec::new(),
             basic_auth: Vec::new(),
             headers: Vec::new(),
+            cors: Vec::new(),
             cache_rules: Vec::new(),
             precompressed: true,
             compress: Vec::new(),
@@ -172,6 +185,13 @@ pub enum SiteError {
         name: String,
         /// The value.
         value: String,
+    },
+    /// An origin is none that a browser sends.
+    Origin {
+        /// The origin.
+        origin: String,
+        /// Description of the mistake.
+        why: &'static str,
     },
     /// An index name is not a plain file name.
     IndexName(String),
@@ -228,6 +248,9 @@ impl fmt::Display for SiteError {
                 "the value {value:?} of {name} cannot be used: it holds a line break or another \
                  control character, or is not ASCII"
             ),
+            SiteError::Origin { origin, why } => {
+                write!(f, "the origin {origin:?} cannot be used: {why}")
+            }
             SiteError::IndexName(name) => write!(
                 f,
                 "{name:?} cannot be an index file: it must be a plain file name without a slash"

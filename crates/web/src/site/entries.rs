@@ -330,6 +330,7 @@ impl Site {
         let extra = self.private(record.path(), self.rules.lines(&survey.source));
         let description = Description {
             area: self.rule_of_file(&survey.source),
+            readers: self.rules.readers(&survey.source),
             content_type,
             encoding: id.encoding.or(coding),
             len,

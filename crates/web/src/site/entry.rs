@@ -6,6 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use session::SharedFile;
 
+use super::cors::Readers;
+
 /// One representation of one file, ready to be served: its bytes or descriptor, and the header
 /// fields that every reply with it carries. Never changes; a changed file becomes a new entry.
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub(crate) struct Entry {
     pub(crate) head_304: Bytes,
     /// Range of the operator's lines in `head_304` that a reply without the file also carries.
     pub(crate) rules: Range<usize>,
+    /// Origins whose scripts may read the replies.
+    pub(crate) readers: Readers,
     /// Length of the body in bytes.
     pub(crate) len: u64,
     /// Rule by which the file itself asks for a password; its address may have another.

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use session::FileStamp;
 
 use super::config::EtagKind;
+use super::cors::Readers;
 use super::entry::{Body, Entry};
 use super::quiet::CHECK_AGAIN_MIN;
 use super::rules;
@@ -24,6 +25,7 @@ pub(super) struct Description<'a> {
     /// Lines by the operator's rules.
     pub(super) extra: &'a str,
     pub(super) area: Option<usize>,
+    pub(super) readers: Readers,
 }
 
 /// Time after a change in which another change may get the same time stamp. Linux's file systems
@@ -173,6 +175,7 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
         rules: rules_start..rules_start + rules_len,
         len,
         area: description.area,
+        readers: description.readers,
         body,
     }
 }
@@ -191,6 +194,7 @@ pub(super) fn with_body(entry: &Entry, body: Body) -> Entry {
         rules: entry.rules.clone(),
         len: entry.len,
         area: entry.area,
+        readers: entry.readers,
         body,
     }
 }

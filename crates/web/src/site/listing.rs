@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::cors::Readers;
 use super::entry::{Body, Entry};
 use super::head::{self, Description, Modified};
 use super::open::{Miss, Root};
@@ -164,13 +165,7 @@ pub(super) fn render(
 
 /// Makes a listing's entry. Its ETag is a hash of the page: the directory's own time does not
 /// change when a file in it grows.
-pub(super) fn entry(
-    page: Bytes,
-    lines: &str,
-    area: Option<usize>,
-    lookup: &Lookup<'_>,
-    since_epoch: Duration,
-) -> Entry {
+pub(super) fn entry(page: Bytes, lines: &str, lookup: &Lookup<'_>, since_epoch: Duration) -> Entry {
     let content_type = match lookup.listing {
         ListingFormat::Html => "text/html; charset=utf-8",
         ListingFormat::Json => "application/json",
@@ -188,7 +183,8 @@ pub(super) fn entry(
         },
         vary: Some("Accept"),
         extra: lines,
-        area,
+        area: None,
+        readers: Readers::Own,
     };
     head::entry(&description, Body::Memory(page))
 }

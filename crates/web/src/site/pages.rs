@@ -40,8 +40,9 @@ impl Site {
         let page = self.listings.hold(page);
         let path = lookup.path.trim_start_matches('/');
         let lines = self.private(path, self.rules.lines(path));
-        let area = self.rule_of_file(path);
-        let made = listing::entry(page, &lines, area, lookup, moment.since_epoch);
+        let mut made = listing::entry(page, &lines, lookup, moment.since_epoch);
+        made.area = self.rule_of_file(path);
+        made.readers = self.rules.readers(path);
         Ok(self.listings.put(lookup, Arc::new(made), moment.ns))
     }
 

@@ -1,6 +1,7 @@
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-use super::config::{CacheRule, HeaderRule, SiteError};
+use super::config::{CacheRule, CorsRule, HeaderRule, SiteError};
+use super::cors::{Cors, Readers};
 use super::mime;
 use crate::lookup::Encoding;
 
@@ -13,6 +14,8 @@ pub(super) struct Rules {
     fields: Vec<(String, String)>,
     /// The header lines of the rules for every path.
     everywhere: String,
+    /// `None` without such rules.
+    cors: Option<Cors>,
     /// Rules for `Content-Encoding`: what files are compressed with, whatever they are called.
     coding_globs: GlobSet,
     codings: Vec<Option<Encoding>>,
@@ -79,6 +82,7 @@ impl Rules {
             globs: built(globs)?,
             everywhere: lines_of(&fields, &everywhere),
             fields,
+            cors: None,
             coding_globs: built(coding_globs)?,
             codings: codings
                 .into_iter()
@@ -87,6 +91,38 @@ impl Rules {
             type_globs: built(type_globs)?,
             types: mime_types.iter().map(|(_, value)| value.clone()).collect(),
         })
+    }
+
+    /// The same, and rules for other origins.
+    ///
+    /// # Errors
+    /// The first rule that cannot be used, and why.
+    pub(super) fn with_cors(mut self, rules: &[CorsRule]) -> Result<Rules, SiteError> {
+        if rules.is_empty() {
+            return Ok(self);
+        }
+        let is_theirs = |name: &str| name.eq_ignore_ascii_case("access-control-allow-origin");
+        if let Some((name, _)) = self.fields.iter().find(|(name, _)| is_theirs(name)) {
+            return Err(SiteError::HeaderName {
+                name: name.clone(),
+                why: "`cors` sends it",
+            });
+        }
+        let cors = Cors::new(rules)?;
+        self.everywhere
+            .insert_str(0, cors.readers_everywhere().lines());
+        self.cors = Some(cors);
+        Ok(self)
+    }
+
+    /// The origins that may read replies about the file at `path`.
+    pub(super) fn readers(&self, path: &str) -> Readers {
+        (self.cors.as_ref()).map_or(Readers::Own, |cors| cors.readers(path))
+    }
+
+    /// The rules for other origins, if there are any.
+    pub(super) fn cors(&self) -> Option<&Cors> {
+        self.cors.as_ref()
     }
 
     /// The coding that the bytes of the file at `path` are in, for every client.
@@ -117,7 +153,8 @@ impl Rules {
     /// The header lines, each ending in CRLF, for the file at `path` (from the root, no slash
     /// first).
     pub(super) fn lines(&self, path: &str) -> String {
-        lines_of(&self.fields, &self.globs.matches(path))
+        let lines = lines_of(&self.fields, &self.globs.matches(path));
+        [self.readers(path).lines(), &lines].concat()
     }
 }
 

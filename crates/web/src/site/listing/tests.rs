@@ -307,7 +307,7 @@ fn kept_listings_are_bounded() {
         listing: ListingFormat::Html,
         sort: ListingSort::default(),
     };
-    let made = |page: String| entry(listings.hold(page), "", None, &lookup("/"), Duration::ZERO);
+    let made = |page: String| entry(listings.hold(page), "", &lookup("/"), Duration::ZERO);
     let paths = ["/a/", "/b/", "/c/"];
     for path in paths {
         let half = made("x".repeat((KEPT_LEN_MAX / 2) as usize));

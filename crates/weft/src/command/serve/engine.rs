@@ -365,6 +365,7 @@ pub(super) fn site_config(config: &ServeConfig) -> SiteConfig {
         deny: config.deny.clone(),
         basic_auth: config.basic_auth.clone(),
         headers: config.headers.clone(),
+        cors: config.cors.clone(),
         cache_rules: config.cache.clone(),
         precompressed: config.precompressed,
         compress: config.compress.clone(),

@@ -8,7 +8,7 @@ use ::serve::access_log::Target;
 use ::serve::listen::Address;
 use clap::ValueHint;
 use session::{Networks, PrefixLen};
-use web::{CacheRule, Encoding, EtagKind, HeaderRule, HostName, LogFormat};
+use web::{CacheRule, CorsRule, Encoding, EtagKind, HeaderRule, HostName, LogFormat};
 
 use crate::common::{Common, address, as_typed};
 use crate::engine::{self, EngineChoice, FIBERS_MAX, WORKERS_MAX};
@@ -66,6 +66,7 @@ pub(crate) struct ServeConfig {
     pub(crate) precompressed: bool,
     pub(crate) compress: Vec<Encoding>,
     pub(crate) headers: Vec<HeaderRule>,
+    pub(crate) cors: Vec<CorsRule>,
     pub(crate) cache: Vec<CacheRule>,
     pub(crate) mime_types: Vec<(String, String)>,
     pub(crate) etag: EtagKind,
@@ -343,6 +344,16 @@ const FILE: Rows = &[
         .file("FILE", put!(acme_external = Some as_typed))
         .reloads()
         .help("Key id and HMAC key of an account at the authority, if it asks for one"),
+    set("cors")
+        .adds("[GLOB=]ORIGIN", put!(cors += value::cors))
+        .per_host()
+        .reloads()
+        .help("Origins whose pages may use the files; may be repeated")
+        .more(
+            "'https://app.example.org' or 'https://*.example.org', '*' for all, '*.woff2=*' for \
+             fonts. Preflight requests are answered, and replies for named origins have Vary: \
+             Origin. Cookies are not allowed.",
+        ),
     set("proxy-header")
         .chooses(PROXY_HEADERS, |config, text| {
             config.proxy_header = match text {

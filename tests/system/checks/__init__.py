@@ -3,13 +3,13 @@
 from . import clients, pages, load, lifecycle, crowds, starts, disks, denials
 from . import load_truth, load_attacks, load_manual, load_netstack
 from . import cache_commands, cache_clients, cache_differences, cache_crowds
-from . import cache_neighbours, cache_cluster, neighbours, small_memory, proxies
+from . import cache_neighbours, cache_cluster, neighbours, small_memory, proxies, pasted
 from . import lab, netstack, netstack_engine, netstack_gvisor
 
 __all__ = [
     "clients", "pages", "load", "lifecycle", "crowds", "starts", "disks", "denials",
     "load_truth", "load_attacks", "load_manual", "load_netstack",
     "cache_commands", "cache_clients", "cache_differences", "cache_crowds",
-    "cache_neighbours", "cache_cluster", "neighbours", "small_memory", "proxies", "lab", "netstack", "netstack_engine",
+    "cache_neighbours", "cache_cluster", "neighbours", "small_memory", "proxies", "pasted", "lab", "netstack", "netstack_engine",
     "netstack_gvisor",
 ]

@@ -46,7 +46,7 @@ pub(super) fn settings(config: &ServeConfig) -> Result<Option<Settings>, String>
 
 /// The state directory: that of the configuration, or that of systemd (systemd.exec(5)), or the
 /// usual one.
-fn state_dir(config: &ServeConfig) -> PathBuf {
+pub(super) fn state_dir(config: &ServeConfig) -> PathBuf {
     let of_systemd = || {
         let dirs = env::var_os("STATE_DIRECTORY")?;
         env::split_paths(&dirs).next()

@@ -8,6 +8,7 @@ use ::serve::access_log::Target;
 use web::SiteConfig;
 
 use super::ServeConfig;
+use super::certificates::state_dir;
 use super::engine::site_config;
 use crate::value::RedirectSource;
 
@@ -48,7 +49,14 @@ impl Published {
         let keys = keys.iter().map(|path| (what, path));
         let passwords = config.basic_auth.iter();
         let passwords = passwords.map(|(_, path)| ("password file", path));
-        let found = keys.chain(passwords).find_map(|(what, path)| {
+        let state = config.acme.is_some().then(|| state_dir(config));
+        let state = state
+            .as_ref()
+            .map(|path| ("directory of ACME's keys", path));
+        let external = (config.acme_external.as_ref()).map(|path| ("key of the account", path));
+        let files = keys.chain(passwords).chain(external);
+        let mut all = files.filter(|(_, path)| path.exists()).chain(state);
+        let found = all.find_map(|(what, path)| {
             let site = self.reach(path)?;
             Some(format!(
                 "the {what} {} would be served{site}",
@@ -82,14 +90,15 @@ impl Published {
 
     /// Words for how a request reaches a file, and for what to do; `None` if none does.
     fn reach(&self, file: &Path) -> Option<String> {
-        let target = file.canonicalize().ok()?;
-        if self.error_pages.contains(&target) {
-            return Some(": it is an error page".to_owned());
-        }
         // A link beneath a root may lead out of it.
         let absolute = std::path::absolute(file).ok()?;
         let link = absolute.parent()?.canonicalize().ok()?;
         let link = link.join(absolute.file_name()?);
+        // What is not there yet may be made there.
+        let target = file.canonicalize().unwrap_or_else(|_| link.clone());
+        if self.error_pages.contains(&target) {
+            return Some(": it is an error page".to_owned());
+        }
         let places = [(&target, false), (&link, true)];
         places.into_iter().find_map(|(place, is_link)| {
             place.ancestors().find_map(|root| {
@@ -131,5 +140,23 @@ mod tests {
         assert!(warnings[1].starts_with("the settings file /") && warnings[1].contains("deny"));
         config.deny = vec!["_*".to_owned(), "/weft.toml".to_owned()];
         assert_eq!(Published::by(&config).warnings(&config).len(), 1);
+    }
+
+    #[test]
+    fn keys_of_acme_are_not_made_beneath_a_root() {
+        let root = tempfile::tempdir().unwrap();
+        let mut config = ServeConfig {
+            root: root.path().to_owned(),
+            acme: Some("mail@example.org".to_owned()),
+            acme_state: Some(root.path().join("state")),
+            ..ServeConfig::default()
+        };
+        let why = Published::by(&config).check(&config).unwrap_err();
+        assert!(
+            why.contains("keys ") && why.contains("/state would be served: move"),
+            "{why}"
+        );
+        config.acme_state = Some(root.path().join(".state"));
+        assert_eq!(Published::by(&config).check(&config), Ok(()));
     }
 }

@@ -581,7 +581,8 @@ fn more_connections_than_an_engine_holds() {
 #[test]
 fn a_wrong_certificate_names_the_file() {
     let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().to_str().unwrap();
+    let site = tempfile::tempdir().unwrap();
+    let root = site.path().to_str().unwrap();
     let (pem, _) = certificate();
     let cert = file(folder.path(), "cert.pem", &pem);
     let key = file(folder.path(), "key.pem", &certificate().0);

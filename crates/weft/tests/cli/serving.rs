@@ -352,7 +352,7 @@ fn a_url_is_explained() {
 #[test]
 fn a_reload_that_fails_still_opens_the_log_anew() {
     let folder = tempfile::tempdir().unwrap();
-    let cert = file(folder.path(), "cert.pem", &certificate().0);
+    let cert = file(folder.path(), ".cert.pem", &certificate().0);
     let config = file(folder.path(), "weft.toml", "");
     let (log, moved) = (folder.path().join("log"), folder.path().join("log.1"));
     let root = folder.path().to_str().unwrap();

@@ -2,32 +2,34 @@
 //! runs. The records are made and opened by each connection machine (`connection/tls.rs`).
 
 mod files;
+mod followed;
 mod held;
 mod kind;
 mod managed;
 mod provider;
 mod validity;
 
-use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls::ServerConfig;
-use rustls::client::verify_server_name;
-use rustls::pki_types::ServerName;
+use rustls::crypto::CryptoProvider;
 use rustls::server::{
-    ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
-    ServerSessionMemoryCache, StoresServerSessions, WebPkiClientVerifier,
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerSessionMemoryCache,
+    StoresServerSessions,
 };
 use rustls::sign::CertifiedKey;
+use session::{HostIndex, HostName};
 
 use crate::metrics::MetricsWriter;
-use files::Loaded;
+use files::{Authorities, Loaded};
+use followed::{Followed, Look, Which};
 pub use managed::Managed;
 use provider::provider;
-use validity::Validity;
 
 /// TLS options of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub struct TlsOptions {
     pub key_option: &'static str,
     /// The keys are in DER, not in PEM.
     pub key_is_der: bool,
+    /// Names of hosts; one that no certificate is for is warned of.
+    pub hosts: Vec<HostName>,
     /// Certificates of clients.
     pub clients: Clients,
     /// Cipher suites by OpenSSL's names, such as `ECDHE-RSA-AES128-GCM-SHA256`; empty for all.
@@ -66,12 +70,20 @@ pub struct Certificate {
     pub key: Option<PathBuf>,
     /// Names of a host (SNI) that this certificate is for, such as `*.example.org`. Empty: those
     /// that it names itself.
-    pub names: Vec<String>,
+    pub names: Vec<HostName>,
 }
 
 impl Certificate {
     fn key_file(&self) -> &Path {
         self.key.as_deref().unwrap_or(&self.chain)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        [&self.chain]
+            .into_iter()
+            .chain(&self.key)
+            .cloned()
+            .collect()
     }
 }
 
@@ -87,29 +99,76 @@ pub enum Clients {
     MustShow(PathBuf),
 }
 
+impl Clients {
+    fn file(&self) -> Option<&Path> {
+        match self {
+            Clients::Unknown => None,
+            Clients::MayShow(file) | Clients::MustShow(file) => Some(file),
+        }
+    }
+}
+
 /// The certificate and the rules by which a server speaks TLS, from files that can be read again.
 #[derive(Debug)]
 pub struct Tls {
-    options: TlsOptions,
+    /// Held while files are read.
+    files: Mutex<Files>,
     current: RwLock<Current>,
-    /// Sessions that clients may resume, also after a reload.
-    sessions: Arc<dyn StoresServerSessions>,
+    in_the_clear: &'static [u8],
     handshake_count: AtomicU64,
     failed_handshake_count: AtomicU64,
 }
 
+/// Options and what was read by them.
+#[derive(Clone, Debug)]
+struct Files {
+    options: TlsOptions,
+    provider: Arc<CryptoProvider>,
+    /// In the order of the options.
+    certificates: Vec<Followed<Arc<Loaded>>>,
+    authorities: Option<Followed<Authorities>>,
+    /// Sessions that clients may resume, also after a reload.
+    sessions: Arc<dyn StoresServerSessions>,
+}
+
+/// What new connections get, and what is told of it.
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
-    /// Validity of each certificate, in the order of the options.
-    validities: Vec<Validity>,
-    /// Faults of the files that do not prevent their use.
-    faults: Vec<String>,
+    certificates: Vec<Arc<Loaded>>,
+    /// Hosts that no certificate names.
+    unnamed: Vec<HostName>,
+    /// Number of certificates and lists of authorities that could not be read again.
+    refused_count: usize,
     since: Instant,
+}
+
+/// Options whose files were read, for [`Tls::adopt`].
+#[derive(Debug)]
+pub struct TlsPlan {
+    files: Files,
+    current: Current,
+}
+
+/// Result of a look at the files.
+#[derive(Debug, Default)]
+pub struct Looked {
+    /// What was read again, and what could not be: the older one stays then.
+    pub news: Vec<Result<String, String>>,
+    /// True if files have changed that were not read: they may change again.
+    pub is_unsettled: bool,
 }
 
 /// Number of sessions kept for resumption.
 const SESSIONS_KEPT_MAX: usize = 16 * 1024;
+
+/// Time between two looks at files.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The same while files change.
+const LOOK_SOON: Duration = Duration::from_secs(1);
+
+/// Most names in a warning.
+const NAMES_SHOWN_MAX: usize = 5;
 
 impl Tls {
     /// Reads the files.
@@ -117,41 +176,132 @@ impl Tls {
     /// # Errors
     /// A sentence that names the file and says what is wrong with it.
     pub fn open(options: TlsOptions) -> Result<Tls, String> {
-        let sessions = sessions(&options);
-        let current = RwLock::new(Current::open(&options, Arc::clone(&sessions))?);
+        let in_the_clear = options.in_the_clear;
+        let files = Files::open(options, None)?;
         Ok(Tls {
-            options,
-            current,
-            sessions,
+            current: RwLock::new(Current::of(&files)?),
+            files: Mutex::new(files),
+            in_the_clear,
             handshake_count: AtomicU64::new(0),
             failed_handshake_count: AtomicU64::new(0),
         })
     }
 
-    /// Reads the files again. Open connections keep the old ones, and sessions can be resumed. If
-    /// clients are asked for certificates, sessions cannot be resumed: an authority that was
-    /// removed must not stay trusted through an old session.
+    /// Reads all files again. Each certificate is by itself: an older one stays if it cannot be
+    /// read. Open connections keep theirs, and sessions can be resumed.
     ///
     /// # Errors
-    /// Those of [`Tls::open`]; the old files stay in use then.
+    /// A line for each certificate that cannot be read.
     pub fn reload(&self) -> Result<(), String> {
-        let sessions = if self.options.clients == Clients::Unknown {
-            Arc::clone(&self.sessions)
+        let mut files = self.files();
+        let looks = files.update(Which::All);
+        self.show(&files)?;
+        let wrong = looks.into_iter().filter_map(|(_, look)| match look {
+            Look::Read(Err(why)) => Some(why),
+            _ => None,
+        });
+        let wrong: Vec<_> = wrong.collect();
+        if wrong.is_empty() {
+            Ok(())
         } else {
-            sessions(&self.options)
+            Err(wrong.join("\n"))
+        }
+    }
+
+    /// Reads the files again that have changed and were the same at two looks.
+    pub fn look(&self) -> Looked {
+        let mut files = self.files();
+        let mut looked = Looked::default();
+        for (file, look) in files.update(Which::Changed) {
+            looked.news.push(match look {
+                Look::Same => continue,
+                Look::Unsettled => {
+                    looked.is_unsettled = true;
+                    continue;
+                }
+                Look::Read(Ok(())) => Ok(format!("reloaded: {}", file.display())),
+                Look::Read(Err(why)) => Err(format!("not reloaded: {why}; the old one stays")),
+            });
+        }
+        if !looked.news.is_empty() {
+            looked.news.extend(self.show(&files).err().map(Err));
+        }
+        looked
+    }
+
+    /// Looks at the files every few seconds on a thread of its own, as long as this is there, and
+    /// tells what it finds.
+    ///
+    /// # Errors
+    /// The system has no thread.
+    pub fn follow(
+        self: &Arc<Tls>,
+        tell: impl Fn(Result<&str, &str>) + Send + 'static,
+    ) -> io::Result<()> {
+        let tls = Arc::downgrade(self);
+        let mut every = LOOK_EVERY;
+        let look = move || {
+            loop {
+                thread::sleep(every);
+                let Some(tls) = tls.upgrade() else { return };
+                let looked = tls.look();
+                every = if looked.is_unsettled {
+                    LOOK_SOON
+                } else {
+                    LOOK_EVERY
+                };
+                for news in &looked.news {
+                    tell(news.as_deref().map_err(String::as_str));
+                }
+                if looked.news.iter().any(Result::is_ok) {
+                    let warnings = tls.warnings(SystemTime::now());
+                    warnings.iter().for_each(|text| tell(Err(text)));
+                }
+            }
         };
-        let newer = Current::open(&self.options, sessions)?;
+        let thread = thread::Builder::new().name("tls-files".to_owned());
+        thread.spawn(look).map(drop)
+    }
+
+    /// Reads the files of other options; what was read already stays, and so do the managed
+    /// certificates.
+    ///
+    /// # Errors
+    /// Those of [`Tls::open`].
+    pub fn plan(&self, mut options: TlsOptions) -> Result<TlsPlan, String> {
+        let old = self.files();
+        options.managed.clone_from(&old.options.managed);
+        let files = Files::open(options, Some(&old))?;
+        let current = Current::of(&files)?;
+        Ok(TlsPlan { files, current })
+    }
+
+    /// Uses other options for new connections.
+    pub fn adopt(&self, plan: TlsPlan) {
+        *self.files() = plan.files;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = plan.current;
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives new connections what was read.
+    fn show(&self, files: &Files) -> Result<(), String> {
+        let newer = Current::of(files)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = newer;
         Ok(())
     }
 
-    /// A sentence for each certificate that clients will refuse, as far as the server can know:
-    /// one that has expired or is not valid yet, a chain that is out of order.
+    /// A sentence for each certificate that clients will refuse, as far as the server can know: one
+    /// that has expired or is not valid yet, a chain that is out of order, hosts that none names.
     pub fn warnings(&self, now: SystemTime) -> Vec<String> {
         let current = self.current();
-        let validities = current.validities.iter();
-        let expired = validities.flat_map(|validity| validity.warnings(now));
-        current.faults.iter().cloned().chain(expired).collect()
+        let certificates = &current.certificates;
+        let faults = certificates.iter().filter_map(|it| it.fault.clone());
+        let expired = certificates.iter().flat_map(|it| it.validity.warnings(now));
+        let unnamed = unnamed(&current.unnamed);
+        faults.chain(expired).chain(unnamed).collect()
     }
 
     /// Time since the files were read.
@@ -188,8 +338,12 @@ impl Tls {
         let help = "Seconds since the certificate was read.";
         let age = self.age().as_secs_f64();
         out.gauge("weft_tls_certificate_age_seconds", help, &[], age);
+        let help = "Certificates whose files could not be read again; the older ones stay in use.";
+        let refused = self.current().refused_count as f64;
+        out.gauge("weft_tls_certificates_refused", help, &[], refused);
         let help = "Unix time at which the server's certificate expires.";
-        for validity in &self.current().validities {
+        for certificate in &self.current().certificates {
+            let validity = &certificate.validity;
             let file = validity.file.display().to_string();
             out.gauge(
                 "weft_tls_certificate_not_after_seconds",
@@ -201,7 +355,7 @@ impl Tls {
     }
 
     pub(crate) fn in_the_clear(&self) -> &'static [u8] {
-        self.options.in_the_clear
+        self.in_the_clear
     }
 
     /// Configuration of new connections.
@@ -231,64 +385,129 @@ fn sessions(options: &TlsOptions) -> Arc<dyn StoresServerSessions> {
     }
 }
 
-impl Current {
-    fn open(
-        options: &TlsOptions,
-        sessions: Arc<dyn StoresServerSessions>,
-    ) -> Result<Current, String> {
+/// Hosts whose certificate is another's.
+fn unnamed(hosts: &[HostName]) -> Option<String> {
+    let shown: Vec<_> = hosts
+        .iter()
+        .take(NAMES_SHOWN_MAX)
+        .map(HostName::as_str)
+        .collect();
+    let rest = match hosts.len() - shown.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let names = shown.join(", ");
+    (!hosts.is_empty())
+        .then(|| format!("no certificate is for {names}{rest}: clients refuse what they get"))
+}
+
+impl Files {
+    /// Reads the files of `options`; of files that `old` has, what it has read.
+    fn open(options: TlsOptions, old: Option<&Files>) -> Result<Files, String> {
         let provider = Arc::new(provider(&options.ciphers)?);
+        let mut certificates = Vec::new();
+        for certificate in &options.certificates {
+            let files = certificate.files();
+            let known = old.and_then(|old| old.certificates.iter().find(|it| it.files == files));
+            let read = || Loaded::open(certificate, &options, &provider);
+            certificates.push(match known {
+                Some(known) => known.clone(),
+                None => Followed::open(files, read)?,
+            });
+        }
+        let authorities = match options.clients.file() {
+            None => None,
+            Some(file) => {
+                let read = || Authorities::open(&options.clients, &provider);
+                Some(Followed::open(vec![file.to_owned()], read)?)
+            }
+        };
+        let mut files = Files {
+            sessions: old.map_or_else(|| sessions(&options), |old| Arc::clone(&old.sessions)),
+            authorities,
+            options,
+            provider,
+            certificates,
+        };
+        files.forget_sessions_after(old.map_or(files.trusted(), Files::trusted));
+        Ok(files)
+    }
+
+    /// Reads files again, and says of each certificate and of the authorities what came of it.
+    fn update(&mut self, which: Which) -> Vec<(PathBuf, Look)> {
+        let trusted = self.trusted();
+        let (options, provider) = (&self.options, &self.provider);
+        let mut looks = Vec::new();
+        for (certificate, followed) in options.certificates.iter().zip(&mut self.certificates) {
+            let read = || Loaded::open(certificate, options, provider);
+            let look = followed.update(which, read);
+            looks.push((certificate.chain.clone(), look));
+        }
+        if let Some(followed) = &mut self.authorities {
+            let read = || Authorities::open(&options.clients, provider);
+            let look = followed.update(which, read);
+            looks.push((followed.files[0].clone(), look));
+        }
+        self.forget_sessions_after(trusted);
+        looks
+    }
+
+    /// The authorities by which clients are known.
+    fn trusted(&self) -> Option<[u8; 32]> {
+        let authorities = self.authorities.as_ref()?;
+        Some(authorities.value.digest)
+    }
+
+    /// An authority that was removed must not stay trusted through an old session.
+    fn forget_sessions_after(&mut self, trusted: Option<[u8; 32]>) {
+        if self.trusted() != trusted {
+            self.sessions = sessions(&self.options);
+        }
+    }
+}
+
+impl Current {
+    fn of(files: &Files) -> Result<Current, String> {
+        let options = &files.options;
         let versions: &[_] = if options.only_1_3 {
             &[&rustls::version::TLS13]
         } else {
             &[&rustls::version::TLS13, &rustls::version::TLS12]
         };
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&files.provider))
             .with_protocol_versions(versions)
             .map_err(|error| format!("the cipher suites fit no version of TLS: {error}"))?;
-        let verifier = |file: &Path| {
-            let roots = Arc::new(files::roots(file)?);
-            let provider = Arc::clone(&provider);
-            Ok::<_, String>(WebPkiClientVerifier::builder_with_provider(roots, provider))
-        };
-        let wrong = |error| format!("the certificates of the clients' authorities: {error}");
-        let builder = match &options.clients {
-            Clients::Unknown => builder.with_no_client_auth(),
-            Clients::MayShow(file) => builder.with_client_cert_verifier(
-                verifier(file)?
-                    .allow_unauthenticated()
-                    .build()
-                    .map_err(wrong)?,
-            ),
-            Clients::MustShow(file) => {
-                builder.with_client_cert_verifier(verifier(file)?.build().map_err(wrong)?)
+        let builder = match &files.authorities {
+            None => builder.with_no_client_auth(),
+            Some(authorities) => {
+                builder.with_client_cert_verifier(Arc::clone(&authorities.value.verifier))
             }
         };
-        let mut shown = Shown {
-            managed: options.managed.clone(),
-            ..Shown::default()
+        let certificates = files.certificates.iter();
+        let certificates: Vec<_> = certificates.map(|it| Arc::clone(&it.value)).collect();
+        let shown = Shown::new(options, &certificates);
+        let is_unnamed = |host: &&HostName| {
+            let shown = certificates.get(shown.find(host.as_str()).unwrap_or(0));
+            shown.is_none_or(|shown| !shown.is_for(host))
         };
-        let mut validities = Vec::new();
-        let mut faults = Vec::new();
-        for certificate in &options.certificates {
-            let loaded = Loaded::open(certificate, options, &provider)?;
-            shown.add(&certificate.names, loaded.pair);
-            validities.push(loaded.validity);
-            faults.extend(loaded.fault);
-        }
+        let unnamed = options.hosts.iter().filter(is_unnamed).cloned().collect();
         let mut config = builder.with_cert_resolver(Arc::new(shown));
         config.alpn_protocols.clone_from(&options.protocols);
         if options.managed.is_some() {
             let proof = managed::PROOF_PROTOCOL.to_vec();
             config.alpn_protocols.push(proof);
         }
-        config.session_storage = sessions;
+        config.session_storage = Arc::clone(&files.sessions);
         if !options.resumes {
             config.send_tls13_tickets = 0;
         }
+        let refused = files.certificates.iter().filter(|it| it.is_refused).count();
+        let refused_authorities = files.authorities.iter().filter(|it| it.is_refused).count();
         Ok(Current {
             config: Arc::new(config),
-            validities,
-            faults,
+            certificates,
+            unnamed,
+            refused_count: refused + refused_authorities,
             since: Instant::now(),
         })
     }
@@ -298,33 +517,37 @@ impl Current {
 #[derive(Debug, Default)]
 struct Shown {
     managed: Option<Arc<Managed>>,
-    first: Option<Arc<CertifiedKey>>,
+    pairs: Vec<Arc<CertifiedKey>>,
     /// Certificates of hosts, by name.
-    hosts: HashMap<String, Arc<CertifiedKey>>,
-    /// The others, which are for the names in them.
-    others: Vec<Arc<CertifiedKey>>,
+    hosts: HostIndex<usize>,
+    /// The others, by the names in them.
+    others: HostIndex<usize>,
 }
 
 impl Shown {
-    fn add(&mut self, names: &[String], pair: Arc<CertifiedKey>) {
-        self.first.get_or_insert_with(|| Arc::clone(&pair));
-        for name in names {
-            let host = self.hosts.entry(name.clone());
-            host.or_insert_with(|| Arc::clone(&pair));
+    fn new(options: &TlsOptions, loaded: &[Arc<Loaded>]) -> Shown {
+        let mut shown = Shown {
+            managed: options.managed.clone(),
+            ..Shown::default()
+        };
+        for (at, (certificate, loaded)) in options.certificates.iter().zip(loaded).enumerate() {
+            let (index, names) = if certificate.names.is_empty() {
+                (&mut shown.others, &loaded.names)
+            } else {
+                (&mut shown.hosts, &certificate.names)
+            };
+            for name in names {
+                // The first one stays.
+                index.add(name, at);
+            }
+            shown.pairs.push(Arc::clone(&loaded.pair));
         }
-        if names.is_empty() {
-            self.others.push(pair);
-        }
+        shown
     }
 
-    /// The certificate of the host with this name; of wildcards, the longest.
-    fn of_host(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
-        let name = name.to_ascii_lowercase();
-        let dots = name
-            .match_indices('.')
-            .map(|(at, _)| format!("*{}", &name[at..]));
-        let mut names = [name.clone()].into_iter().chain(dots);
-        names.find_map(|name| self.hosts.get(&name))
+    fn find(&self, name: &str) -> Option<usize> {
+        let host = self.hosts.find(name.as_bytes());
+        host.or_else(|| self.others.find(name.as_bytes())).copied()
     }
 }
 
@@ -334,23 +557,7 @@ impl ResolvesServerCert for Shown {
         if let Some(decided) = managed.and_then(|managed| managed.find(&hello)) {
             return decided;
         }
-        if self.hosts.is_empty() && self.others.len() == 1 {
-            return self.first.clone();
-        }
-        let asked = hello.server_name();
-        if let Some(host) = asked.and_then(|name| self.of_host(name)) {
-            return Some(Arc::clone(host));
-        }
-        let asked = asked.and_then(|name| ServerName::try_from(name).ok());
-        let fits = |shown: &&Arc<CertifiedKey>| {
-            let certificate = ParsedCertificate::try_from(&shown.cert[0]);
-            let name = asked.as_ref().zip(certificate.ok());
-            name.is_some_and(|(name, certificate)| verify_server_name(&certificate, name).is_ok())
-        };
-        self.others
-            .iter()
-            .find(fits)
-            .or(self.first.as_ref())
-            .cloned()
+        let asked = hello.server_name().and_then(|name| self.find(name));
+        self.pairs.get(asked.unwrap_or(0)).cloned()
     }
 }

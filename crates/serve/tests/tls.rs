@@ -304,6 +304,193 @@ fn new_connections_get_the_new_certificate() {
     assert!(echoes(&mut running.connect(newer.client(None)), b"five\n"));
 }
 
+/// What looks at changed files lead to: nothing at the first, as they may change again.
+fn looks(tls: &Tls) -> Vec<Result<String, String>> {
+    let first = tls.look();
+    assert!(first.is_unsettled && first.news.is_empty(), "{first:?}");
+    tls.look().news
+}
+
+fn is_at_rest(tls: &Tls) -> bool {
+    let looked = tls.look();
+    looked.news.is_empty() && !looked.is_unsettled
+}
+
+fn shown(running: &Running, authority: &Authority, name: &'static str) -> Vec<u8> {
+    let mut client = running.connect_to(name, authority.client(None));
+    assert!(echoes(&mut client, b"x\n"), "{name}");
+    client.conn.peer_certificates().unwrap()[0].to_vec()
+}
+
+fn der(authority: &Authority, name: &str) -> Vec<u8> {
+    let file = authority.file(&format!("{name}.pem"));
+    CertificateDer::from_pem_file(file).unwrap().to_vec()
+}
+
+#[test]
+fn changed_files_are_followed() {
+    let authority = Authority::new();
+    authority.sign("server");
+    authority.sign("newer");
+    let options = authority.options();
+    let running = start(fibers(BackendChoice::Auto), options, Limits::default());
+    let tls = &running.tls;
+    assert!(is_at_rest(tls));
+    let replace = |from: &str, file: &str| {
+        fs::rename(authority.file(from), authority.file(file)).unwrap();
+    };
+    let newer = der(&authority, "newer");
+    let older = shown(&running, &authority, "localhost");
+    // The certificate comes before its key: it is told once, and nothing changes.
+    replace("newer.pem", "server.pem");
+    let [Err(why)] = &looks(tls)[..] else {
+        panic!("it is not used")
+    };
+    assert!(why.starts_with("not reloaded: the certificate "), "{why}");
+    assert!(why.ends_with("server.key do not belong together; the old one stays"));
+    assert!(is_at_rest(tls));
+    assert_eq!(shown(&running, &authority, "localhost"), older);
+    assert!(metrics(tls).contains("\nweft_tls_certificates_refused 1\n"));
+    replace("newer.key", "server.key");
+    assert!(matches!(&looks(tls)[..], [Ok(text)] if text.ends_with("server.pem")));
+    assert_eq!(shown(&running, &authority, "localhost"), newer);
+    assert!(metrics(tls).contains("\nweft_tls_certificates_refused 0\n"));
+    // Gone for a moment.
+    let pem = fs::read(authority.file("server.pem")).unwrap();
+    fs::remove_file(authority.file("server.pem")).unwrap();
+    assert!(tls.look().is_unsettled);
+    fs::write(authority.file("server.pem"), pem).unwrap();
+    assert!(tls.look().is_unsettled);
+    assert!(tls.look().news[0].is_ok());
+    assert!(is_at_rest(tls));
+}
+
+fn metrics(tls: &Tls) -> String {
+    let mut metrics = MetricsWriter::default();
+    tls.write_metrics(&mut metrics);
+    String::from_utf8(metrics.finish()).unwrap()
+}
+
+/// As certbot has them: `live/` has links, which a renewal switches one by one.
+#[test]
+fn switched_links_are_followed() {
+    let authority = Authority::new();
+    authority.sign("server1");
+    authority.sign("server2");
+    let link = |number: u8| {
+        for kind in ["pem", "key"] {
+            let name = authority.file(&format!("server.{kind}"));
+            _ = fs::remove_file(&name);
+            std::os::unix::fs::symlink(format!("server{number}.{kind}"), name).unwrap();
+        }
+    };
+    link(1);
+    let options = authority.options();
+    let running = start(fibers(BackendChoice::Auto), options, Limits::default());
+    assert_eq!(
+        shown(&running, &authority, "localhost"),
+        der(&authority, "server1")
+    );
+    link(2);
+    assert!(looks(&running.tls)[0].is_ok());
+    assert_eq!(
+        shown(&running, &authority, "localhost"),
+        der(&authority, "server2")
+    );
+}
+
+#[test]
+fn a_broken_certificate_holds_back_no_other() {
+    let authority = Authority::new();
+    authority.sign_for("one", &["one.test"]);
+    authority.sign_for("two", &["two.test"]);
+    let options = TlsOptions {
+        certificates: ["one", "two"]
+            .map(|name| authority.certificate(name, name))
+            .into(),
+        ..TlsOptions::default()
+    };
+    let running = start(fibers(BackendChoice::Auto), options, Limits::default());
+    let one = der(&authority, "one");
+    fs::write(authority.file("one.pem"), "").unwrap();
+    authority.sign_for("two", &["two.test"]);
+    let why = running.tls.reload().unwrap_err();
+    assert!(
+        why.ends_with("one.pem has no certificate in PEM: it is empty"),
+        "{why}"
+    );
+    assert_eq!(shown(&running, &authority, "one.test"), one);
+    assert_eq!(
+        shown(&running, &authority, "two.test"),
+        der(&authority, "two")
+    );
+    assert!(is_at_rest(&running.tls), "told once");
+}
+
+#[test]
+fn other_options_hold_for_new_connections() {
+    let authority = Authority::new();
+    authority.sign_for("one", &["a.test", "b.test"]);
+    authority.sign_for("two", &["b.test"]);
+    let options = |hosts: &[&str]| {
+        let hosts: Vec<_> = hosts.iter().map(|name| name.parse().unwrap()).collect();
+        let of_hosts = Certificate {
+            names: hosts.clone(),
+            ..authority.certificate("two", "two")
+        };
+        let mut certificates = vec![authority.certificate("one", "one")];
+        certificates.extend((!hosts.is_empty()).then_some(of_hosts));
+        TlsOptions {
+            certificates,
+            hosts,
+            ..TlsOptions::default()
+        }
+    };
+    let running = start(fibers(BackendChoice::Auto), options(&[]), Limits::default());
+    let tls = &running.tls;
+    assert_eq!(
+        shown(&running, &authority, "b.test"),
+        der(&authority, "one")
+    );
+    tls.adopt(tls.plan(options(&["b.test"])).unwrap());
+    assert_eq!(
+        shown(&running, &authority, "b.test"),
+        der(&authority, "two")
+    );
+    // Only what is new is read, and all of it has to be there.
+    let one = der(&authority, "one");
+    fs::write(authority.file("one.pem"), "torn").unwrap();
+    tls.adopt(tls.plan(options(&[])).unwrap());
+    assert_eq!(shown(&running, &authority, "b.test"), one);
+    fs::write(authority.file("two.pem"), "torn").unwrap();
+    assert!(
+        tls.plan(options(&["b.test"]))
+            .unwrap_err()
+            .contains("two.pem")
+    );
+    assert_eq!(shown(&running, &authority, "a.test"), one);
+}
+
+#[test]
+fn a_host_without_a_certificate_is_warned_of() {
+    let authority = Authority::new();
+    authority.sign_for("server", &["a.test", "*.b.test", "10.0.0.1", "::1"]);
+    let warnings = |names: &[&str]| {
+        let options = TlsOptions {
+            hosts: names.iter().map(|name| name.parse().unwrap()).collect(),
+            ..authority.options()
+        };
+        Tls::open(options).unwrap().warnings(SystemTime::now())
+    };
+    let named = ["a.test", "*.b.test", "x.b.test", "10.0.0.1", "[::1]"];
+    assert_eq!(warnings(&named), [""; 0]);
+    let unnamed = ["b.test", "*.a.test", "x.y.b.test", "a.test"];
+    let why = "no certificate is for b.test, *.a.test, x.y.b.test: clients refuse what they get";
+    assert_eq!(warnings(&unnamed), [why]);
+    let many = ["a.a", "b.b", "c.c", "d.d", "e.e", "f.f", "g.g"];
+    assert!(warnings(&many)[0].contains(" e.e and 2 more: "));
+}
+
 #[test]
 fn sessions_are_resumed_after_a_reload() {
     let authority = Authority::new();
@@ -434,7 +621,7 @@ fn a_host_shows_its_certificate() {
     authority.sign_for("one", &["a.org"]);
     authority.sign_for("any", &["*.a.org", "a.org"]);
     let of_host = |file: &str, name: &str| Certificate {
-        names: vec![name.to_owned()],
+        names: vec![name.parse().unwrap()],
         ..authority.certificate(file, file)
     };
     let options = TlsOptions {
@@ -640,9 +827,7 @@ fn certificates_that_clients_refuse_are_warned_of() {
     assert_eq!(warnings_in(1_924_992_000), [""; 0]);
     let after = warnings_in(1_924_992_001);
     assert!(after[0].contains("server.pem expired on Wed, 01 Jan 2031 00:00:00 GMT"));
-    let mut metrics = MetricsWriter::default();
-    tls.write_metrics(&mut metrics);
-    let text = String::from_utf8(metrics.finish()).unwrap();
+    let text = metrics(&tls);
     let line = text
         .lines()
         .find(|line| line.starts_with("weft_tls_certificate_not_after_seconds"));

@@ -36,6 +36,7 @@
 
 mod echo;
 mod file;
+mod host;
 mod log;
 mod network;
 mod outbox;
@@ -45,6 +46,7 @@ mod shards;
 
 pub use echo::Echo;
 pub use file::{FileRange, FileStamp, SharedFile};
+pub use host::{HostIndex, HostName, name_and_port};
 pub use log::Log;
 pub use network::{IpNetwork, Networks, PrefixLen};
 pub use outbox::{Chunk, Outbox};

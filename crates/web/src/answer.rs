@@ -1,11 +1,11 @@
 //! From a request's head to its reply: decisions only; `reply.rs` writes what is decided.
 
-use session::Now;
+use session::{Now, name_and_port};
 
 use crate::challenge;
 use crate::conditional::{Validators, Verdict, judge, range_applies};
 use crate::handle::Service;
-use crate::host::{VirtualHost, name_and_port};
+use crate::host::VirtualHost;
 use crate::lookup::{ListingFormat, ListingSort, Lookup};
 use crate::negotiate;
 use crate::password::Verification;

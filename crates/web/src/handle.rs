@@ -2,12 +2,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
+use session::{HostIndex, HostName};
 
 use crate::challenge::Challenges;
 use crate::config::{ConfigError, ServiceConfig};
 use crate::counters::{Counters, Metric};
 use crate::error_page::Page;
-use crate::host::{HostIndex, Hosts, VirtualHost};
+use crate::host::{Hosts, VirtualHost};
 use crate::password::Turns;
 use crate::rate::Limiter;
 use crate::site::Site;
@@ -110,7 +111,7 @@ pub(crate) struct Service {
     /// The default host, if there is one, and those with names; one at least.
     hosts: Vec<VirtualHost>,
     /// `None`: the default host answers every request.
-    names: Option<HostIndex>,
+    names: Option<HostIndex<(usize, bool)>>,
     /// True if the first host answers requests for unknown names.
     has_default: bool,
     pub(crate) config: ServiceConfig,
@@ -137,8 +138,10 @@ impl Service {
         for (at, host) in hosts.iter().enumerate().skip(has_default.into()) {
             let names = names.get_or_insert_with(HostIndex::default);
             for (of_host, is_alias) in [(&host.names, false), (&host.aliases, true)] {
-                let added = names.add(of_host, at, is_alias);
-                added.map_err(|name| ConfigError::HostTwice(name.to_string()))?;
+                let added = |name: &&HostName| !names.add(name, (at, is_alias));
+                if let Some(name) = of_host.iter().find(added) {
+                    return Err(ConfigError::HostTwice(name.to_string()));
+                }
             }
         }
         if hosts.is_empty() {
@@ -189,7 +192,7 @@ impl Service {
             return Some((self.first(), false));
         };
         match name.and_then(|name| names.find(name)) {
-            Some((at, is_alias)) => Some((&self.hosts[at], is_alias)),
+            Some(&(at, is_alias)) => Some((&self.hosts[at], is_alias)),
             None => self.has_default.then(|| (self.first(), false)),
         }
     }

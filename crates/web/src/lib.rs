@@ -70,7 +70,7 @@ pub use config::{ConfigError, ForwardedField, Proxies, RequestLimits, ServiceCon
 pub use counters::Metric;
 pub use explain::Explanation;
 pub use handle::Handle;
-pub use host::{HostName, Hosts, VirtualHost};
+pub use host::{Hosts, VirtualHost};
 pub use log::{LogFormat, Peer};
 pub use lookup::Encoding;
 pub use rate::RateLimit;

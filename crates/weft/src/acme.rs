@@ -31,8 +31,9 @@ use std::time::{Duration, SystemTime};
 
 use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Managed;
+use session::HostName;
 use ureq::Agent;
-use web::{Handle, HostName};
+use web::Handle;
 
 pub(crate) use self::client::Validation;
 use self::client::{CaReply, Challenge, Request, World};

@@ -35,8 +35,9 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
-    /// Starts the admin endpoint of a server; `write_more` adds metrics to those of the server and
-    /// the process.
+    /// Starts the admin endpoint of a server, and follows the files of its certificates.
+    /// `write_more` adds metrics to those of the server and the process, `tell` reports successes
+    /// and failures.
     ///
     /// # Errors
     /// A sentence if no thread or descriptor can be created.
@@ -45,7 +46,14 @@ impl Hosted {
         tls: Option<Arc<Tls>>,
         admin: Vec<Bound>,
         write_more: impl Fn(&Server, &mut MetricsWriter) + Send + Sync + 'static,
+        tell: impl Fn(Result<&str, &str>) + Send + 'static,
     ) -> Result<Hosted, Failure> {
+        if let Some(tls) = &tls {
+            let followed = tls.follow(tell);
+            followed.map_err(|error| {
+                Failure::Running(why_no_threads("the thread of certificates", &error))
+            })?;
+        }
         let is_draining = Arc::new(AtomicBool::new(false));
         let mut hosted = Hosted {
             server,

@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use session::PrefixLen;
-use web::{CacheRule, CorsRule, Encoding, HeaderRule, HostName, RedirectRule};
+use session::{HostName, PrefixLen};
+use web::{CacheRule, CorsRule, Encoding, HeaderRule, RedirectRule};
 
 /// Writes a count with its thousands apart: `1,048,576`.
 pub(crate) use ::load::report::count_of as show_count;

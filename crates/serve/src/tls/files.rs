@@ -1,25 +1,33 @@
 //! Certificate and key files: reading them, and the sentence for each that cannot be used.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use ring::digest;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 use rustls::{Error, RootCertStore};
+use session::HostName;
 
 use super::validity::Validity;
-use super::{Certificate, TlsOptions, held, kind};
+use super::{Certificate, Clients, TlsOptions, held, kind};
 
 /// No file of certificates is longer: those of all public authorities together have 0.3 MB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A certificate chain with its key.
+#[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) pair: Arc<CertifiedKey>,
+    /// Names in the certificate.
+    pub(super) names: Vec<HostName>,
     pub(super) validity: Validity,
     /// A fault that some clients forgive.
     pub(super) fault: Option<String>,
@@ -34,13 +42,14 @@ impl Loaded {
         certificate: &Certificate,
         options: &TlsOptions,
         provider: &CryptoProvider,
-    ) -> Result<Loaded, String> {
+    ) -> Result<Arc<Loaded>, String> {
         let chain = chain(&certificate.chain)?;
         let key = key(certificate, options)?;
         let pair = CertifiedKey::from_der(chain.clone(), key.clone_key(), provider)
             .map_err(|error| refusal(certificate, &chain, &key, provider, &error))?;
-        Ok(Loaded {
+        Ok(Arc::new(Loaded {
             pair: Arc::new(pair),
+            names: kind::names(&chain[0]),
             validity: Validity::of(certificate.chain.clone(), &chain),
             fault: kind::first_unlinked(&chain).map(|at| {
                 let file = certificate.chain.display();
@@ -51,7 +60,17 @@ impl Loaded {
                     at + 1
                 )
             }),
-        })
+        }))
+    }
+
+    /// True if the certificate is for a host; for a wildcard, if it has the same.
+    pub(super) fn is_for(&self, host: &HostName) -> bool {
+        let wildcard = host
+            .as_str()
+            .split_once('.')
+            .map(|(_, rest)| format!("*.{rest}"));
+        let is_it = |name: &HostName| name == host || Some(name.as_str()) == wildcard.as_deref();
+        self.names.iter().any(is_it)
     }
 }
 
@@ -106,7 +125,7 @@ fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         Ok(chain) if chain.is_empty() => Err(format!(
             "{what} {} has no certificate in PEM{}",
             file.display(),
-            held::instead(file)
+            held::instead(&bytes)
         )),
         Ok(chain) => Ok(chain),
         Err(error) => Err(unreadable(what, file, &fault(&error))),
@@ -115,8 +134,9 @@ fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 
 fn key(certificate: &Certificate, options: &TlsOptions) -> Result<PrivateKeyDer<'static>, String> {
     let file = certificate.key_file();
+    let bytes = read("the private key", file)?;
     let unreadable_pem = |error| match (error, &certificate.key) {
-        _ if held::is_encrypted_key(file) => format!(
+        _ if held::is_encrypted_key(&bytes) => format!(
             "the private key in {0} is encrypted; write it without a passphrase: openssl pkey -in \
              {0} -out KEY.pem",
             file.display()
@@ -126,41 +146,64 @@ fn key(certificate: &Certificate, options: &TlsOptions) -> Result<PrivateKeyDer<
             format!("{} holds no private key: add {option}", file.display())
         }
         (pem::Error::NoItemsFound, Some(_)) => {
-            let instead = held::instead(file);
+            let instead = held::instead(&bytes);
             format!("{} holds no private key in PEM{instead}", file.display())
         }
         (error, _) => unreadable("the private key", file, &fault(&error)),
     };
-    let bytes = read("the private key", file)?;
-    let bytes = if options.key_is_der {
+    // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now and
+    // then.
+    let der = if options.key_is_der {
         bytes
     } else {
-        // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now
-        // and then.
-        PrivateKeyDer::from_pem_slice(&bytes)
-            .map_err(unreadable_pem)?
-            .secret_der()
-            .to_vec()
+        let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(unreadable_pem)?;
+        key.secret_der().to_vec()
     };
-    PrivateKeyDer::try_from(bytes).map_err(|error| unreadable("the private key", file, &error))
+    PrivateKeyDer::try_from(der).map_err(|error| unreadable("the private key", file, &error))
 }
 
-/// The certificates of authorities that a file holds.
-///
-/// # Errors
-/// A sentence that names the file and says what is wrong with it.
-pub(super) fn roots(file: &Path) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in chain(file)? {
-        roots.add(certificate).map_err(|error| {
-            unreadable(
-                "the certificates of the clients' authorities,",
-                file,
-                &error,
-            )
-        })?;
+/// Authorities of the clients' certificates.
+#[derive(Clone, Debug)]
+pub(super) struct Authorities {
+    pub(super) verifier: Arc<dyn ClientCertVerifier>,
+    /// Hash of the certificates, and of whether one is required of clients.
+    pub(super) digest: [u8; 32],
+}
+
+impl Authorities {
+    /// Reads the file of authorities.
+    ///
+    /// # Errors
+    /// A sentence that names the file and says what is wrong with it.
+    pub(super) fn open(
+        clients: &Clients,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Authorities, String> {
+        let file = clients.file().expect("clients are asked for certificates");
+        let wrong = |error: &dyn Display| {
+            unreadable("the certificates of the clients' authorities,", file, error)
+        };
+        let is_required = matches!(clients, Clients::MustShow(_));
+        let mut roots = RootCertStore::empty();
+        let mut hash = digest::Context::new(&digest::SHA256);
+        hash.update(&[is_required.into()]);
+        for certificate in chain(file)? {
+            hash.update(&certificate);
+            roots.add(certificate).map_err(|error| wrong(&error))?;
+        }
+        let provider = Arc::clone(provider);
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let builder = if is_required {
+            builder
+        } else {
+            builder.allow_unauthenticated()
+        };
+        let hash = hash.finish();
+        Ok(Authorities {
+            verifier: builder.build().map_err(|error| wrong(&error))?,
+            digest: hash.as_ref().try_into().expect("SHA-256 has 32 bytes"),
+        })
     }
-    Ok(roots)
 }
 
 /// The fault of a PEM file, without the line that it is in: of a key that would be a secret.
@@ -207,8 +250,8 @@ fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// U+FEFF in UTF-8. No DER begins with it.
-pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-fn unreadable(what: &str, file: &Path, error: &dyn std::fmt::Display) -> String {
+fn unreadable(what: &str, file: &Path, error: &dyn Display) -> String {
     format!("cannot read {what} {}: {error}", file.display())
 }

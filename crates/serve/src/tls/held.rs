@@ -1,13 +1,8 @@
 //! Contents of a file in which no certificate or no key was found.
 
-use std::fs;
-use std::path::Path;
-
-use super::files::BYTE_ORDER_MARK;
-
 /// True if the key in a file is encrypted: the server cannot ask for a passphrase.
-pub(super) fn is_encrypted_key(file: &Path) -> bool {
-    has(&bytes_of(file), "ENCRYPTED")
+pub(super) fn is_encrypted_key(bytes: &[u8]) -> bool {
+    has(bytes, "ENCRYPTED")
 }
 
 /// Labels of PEM (RFC 7468) and the remedy for such a file. The first match applies.
@@ -34,9 +29,7 @@ const LABELS: &[(&str, &str)] = &[
 ];
 
 /// A remedy for a file in which nothing was found, or nothing if none is known.
-pub(super) fn instead(file: &Path) -> &'static str {
-    let bytes = bytes_of(file);
-    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
+pub(super) fn instead(bytes: &[u8]) -> &'static str {
     if has(bytes, "-----BEGIN ") && !bytes.split(is_newline).any(begins_section) {
         return ": its -----BEGIN does not begin a line";
     }
@@ -46,6 +39,7 @@ pub(super) fn instead(file: &Path) -> &'static str {
     // PKCS #12 is a sequence that begins with its version, which is 3. RFC 7292 4
     let is_pkcs12 = bytes.windows(3).take(8).any(|place| place == [2, 1, 3]);
     match bytes.first() {
+        None => ": it is empty",
         // The first byte of a sequence in DER. X.690 8.9
         Some(0x30) if is_pkcs12 => {
             ": it is PKCS #12; openssl pkcs12 -nodes -in FILE writes certificate and key as PEM"
@@ -63,15 +57,6 @@ fn is_newline(byte: &u8) -> bool {
 
 fn begins_section(line: &[u8]) -> bool {
     line.starts_with(b"-----BEGIN ")
-}
-
-/// Bytes of a regular file. Any other kind may block its reader.
-fn bytes_of(file: &Path) -> Vec<u8> {
-    if fs::metadata(file).is_ok_and(|there| there.is_file()) {
-        fs::read(file).unwrap_or_default()
-    } else {
-        Vec::new()
-    }
 }
 
 fn has(bytes: &[u8], words: &str) -> bool {

@@ -1,8 +1,12 @@
 //! Supported kinds of keys, and names of unsupported ones.
 
+use std::net::IpAddr;
+
 use rustls::pki_types::CertificateDer;
+use session::HostName;
 use x509_parser::asn1_rs::Tag;
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::{SubjectPublicKeyInfo, X509Version};
@@ -49,6 +53,32 @@ fn unusable_curve(key: &SubjectPublicKeyInfo<'_>) -> Option<String> {
         "1.3.132.0.10" => Some("ECDSA on the curve secp256k1".to_owned()),
         other => Some(format!("ECDSA on the curve {other}")),
     }
+}
+
+/// Names of hosts in a certificate. RFC 5280 4.2.1.6
+pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<HostName> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
+        return Vec::new();
+    };
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.iter().flat_map(|names| &names.value.general_names);
+    names.filter_map(host_name).collect()
+}
+
+fn host_name(name: &GeneralName<'_>) -> Option<HostName> {
+    let address: IpAddr = match name {
+        GeneralName::DNSName(name) => return name.parse().ok(),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => <[u8; 4]>::try_from(*bytes).ok()?.into(),
+            _ => <[u8; 16]>::try_from(*bytes).ok()?.into(),
+        },
+        _ => return None,
+    };
+    let text = match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    text.parse().ok()
 }
 
 /// True if a certificate is not of version 3, which TLS demands. RFC 8446 4.4.2.2

@@ -70,7 +70,12 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     let mut prepared = prepare(config)?;
     let _pid_file = prepared.pid_file.take();
     let places = prepared.places();
-    let (running, restored) = Running::start(config, prepared, orders.sender.clone())?;
+    let told = Terminal(config.verbosity);
+    let tell = move |news: Result<&str, &str>| match news {
+        Ok(text) => told.note(text),
+        Err(text) => told.warn(text),
+    };
+    let (running, restored) = Running::start(config, prepared, orders.sender.clone(), tell)?;
     if let Some(warning) = config.common.engine.warning() {
         terminal.warn(&warning);
     }

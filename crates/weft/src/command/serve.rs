@@ -133,7 +133,10 @@ impl Serving {
         })?;
         if let Err(why) = self.running.reload(&newer.config, &self.limits) {
             // Found again with its place in the file, which opens the site once more.
-            newer.check(check_rules)?;
+            newer.check(|config| {
+                prepare::open_tls(config, None)?;
+                check_rules(config)
+            })?;
             return Err(why);
         }
         if let Some(warning) = self
@@ -142,7 +145,9 @@ impl Serving {
         {
             self.terminal.warn(warning);
         }
-        for name in self.resolved.needs_restart(&newer) {
+        let tls_begins_or_ends = self.resolved.config.has_tls() != newer.config.has_tls();
+        let changed = self.resolved.needs_restart(&newer).into_iter();
+        for name in changed.chain(tls_begins_or_ends.then_some("tls-cert")) {
             let warning = format!("`{name}` has changed: restart to apply it");
             self.terminal.warn(&warning);
         }
@@ -157,9 +162,10 @@ impl Serving {
 impl Operated for Serving {
     fn reload(&mut self) -> Vec<Part> {
         let log = self.running.reopen_log();
+        // It says which certificates there are.
+        let configuration = ("the configuration", self.reload_configuration());
         let hosted = &self.running.hosted;
         let certificate = hosted.reload_certificate(|text| self.terminal.warn(text));
-        let configuration = ("the configuration", self.reload_configuration());
         let others = log.into_iter().chain(certificate);
         others.chain([configuration]).collect()
     }

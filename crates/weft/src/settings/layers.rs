@@ -183,21 +183,17 @@ pub(crate) struct Resolved<C> {
 impl<C: Config> Resolved<C> {
     /// The settings that differ in `newer` and that only a restart applies.
     pub(crate) fn needs_restart(&self, newer: &Resolved<C>) -> Vec<&'static str> {
+        // None of a host needs one.
         let only_restart = rows::<C>().filter(|setting| setting.reload == Reload::Restart);
         let names = only_restart.map(|setting| setting.name);
         names
-            .filter(|name| self.texts(name).ne(newer.texts(name)))
+            .filter(|name| self.texts(name) != newer.texts(name))
             .collect()
     }
 
-    fn texts(&self, name: &str) -> impl Iterator<Item = Option<Vec<&str>>> {
-        [&self.said]
-            .into_iter()
-            .chain(&self.hosts)
-            .map(move |layer| {
-                let said = layer.get(name)?.iter();
-                Some(said.map(|said| said.text.as_str()).collect())
-            })
+    fn texts(&self, name: &str) -> Option<Vec<&str>> {
+        let said = self.said.get(name)?.iter();
+        Some(said.map(|said| said.text.as_str()).collect())
     }
 
     /// Finds mistakes that only all values together show, and names the place of each: the text
@@ -577,22 +573,6 @@ mod tests {
         let why = check_file(file.path(), |_: &ServeConfig| check).unwrap_err();
         assert!(why.ends_with(":7: root: there is no a"), "{why}");
         assert_eq!(why.lines().count(), 1);
-    }
-
-    #[test]
-    fn a_certificate_of_a_host_needs_a_restart() {
-        let read = |text: &str| {
-            let mut file = tempfile::NamedTempFile::new().unwrap();
-            file.write_all(text.as_bytes()).unwrap();
-            check_file(file.path(), |_: &ServeConfig| |_: &ServeConfig| Ok(())).unwrap()
-        };
-        let old = read(HOSTS);
-        let newer = read(
-            &HOSTS
-                .replace("a.pem", "b.pem")
-                .replace("'b.org'", "'c.org'"),
-        );
-        assert_eq!(old.needs_restart(&newer), ["tls-cert"]);
     }
 
     #[test]

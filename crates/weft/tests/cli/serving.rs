@@ -240,6 +240,48 @@ fn every_engine_reloads_its_certificate() {
 }
 
 #[test]
+fn a_reload_follows_hosts_and_certificates() {
+    let site = tempfile::tempdir().unwrap();
+    file(site.path(), "index.html", "hello");
+    let (pem, first) = certificate();
+    let cert = file(site.path(), ".first.pem", &pem);
+    let settings = format!("tls_cert = '{cert}'\n");
+    let config = file(site.path(), ".weft.toml", &settings);
+    let mut served = Served::start(&[site.path().to_str().unwrap(), "--config", &config]);
+    get_secure(&served, &first, "/").unwrap();
+
+    let (pem, second) = certificate();
+    let cert = file(site.path(), ".second.pem", &pem);
+    let host = |name: &str, cert: &str| {
+        format!("{settings}[[host]]\nnames = '{name}'\nroot = '.'\ntls_cert = '{cert}'\n")
+    };
+    let mut reload = |settings: &str, said: Option<&str>| {
+        fs::write(&config, settings).unwrap();
+        served.signal(Signal::HUP);
+        let text = said.map(|said| served.expect(said)).unwrap_or_default();
+        served.expect("reloaded");
+        let gets = [&first, &second].map(|trusted| get_secure(&served, trusted, "/").is_ok());
+        (text, gets)
+    };
+    let (text, gets) = reload(&host("localhost", "none.pem"), Some("not reloaded"));
+    assert!(
+        text.contains(".weft.toml:5: tls_cert: cannot read"),
+        "{text}"
+    );
+    assert_eq!(gets, [true, false]);
+    let (_, gets) = reload(&host("localhost", &cert), None);
+    assert_eq!(gets, [false, true]);
+    let (text, gets) = reload(&host("a.test", &cert), Some("warning"));
+    assert!(
+        text.contains("no certificate is for a.test: clients"),
+        "{text}"
+    );
+    assert_eq!(gets, [true, false]);
+    let (text, _) = reload("", Some("warning"));
+    assert!(text.contains("`tls-cert` has changed: restart"), "{text}");
+}
+
+#[test]
 fn every_engine_redirects() {
     for engine in ENGINES {
         let site = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@ const HOUSES: &[House] = &[
     House {
         name: "session",
         floors: "
-            file log network shards
+            file host log network shards
             outbox
             session
             echo replay

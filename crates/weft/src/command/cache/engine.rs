@@ -48,6 +48,7 @@ impl Running {
         config: &CacheConfig,
         prepared: Prepared,
         asked: Sender<Signal>,
+        tell: impl Fn(Result<&str, &str>) + Send + 'static,
     ) -> Result<(Running, Restored), Failure> {
         let Prepared {
             listeners,
@@ -74,7 +75,7 @@ impl Running {
             metrics::write(&counted, &datagrams, out);
         };
         let running = Running {
-            hosted: Hosted::new(server, tls, admin, write_more)?,
+            hosted: Hosted::new(server, tls, admin, write_more, tell)?,
             service,
         };
         Ok((running, restored))

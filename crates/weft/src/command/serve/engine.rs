@@ -22,7 +22,7 @@ use web::{
 };
 
 use super::ServeConfig;
-use super::prepare::Limits;
+use super::prepare::{Limits, tls_options};
 use super::redirects;
 use super::table::ProxyHeader;
 use super::terminal::Terminal;
@@ -111,8 +111,13 @@ impl Running {
                 acme.write_metrics(out);
             }
         };
+        let told = Arc::clone(&terminal);
+        let tell = move |news: Result<&str, &str>| match news {
+            Ok(text) => told.say(text),
+            Err(text) => told.warn(text),
+        };
         Ok(Running {
-            hosted: Hosted::new(server, tls, admin, write_more)?,
+            hosted: Hosted::new(server, tls, admin, write_more, tell)?,
             handle,
             acme,
             log,
@@ -130,11 +135,15 @@ impl Running {
         Some(("the log", opened))
     }
 
-    /// Serves by a new configuration from the next request on.
+    /// Serves by a new configuration from the next request and the next connection on.
     ///
     /// # Errors
     /// What is wrong; the old configuration goes on then.
     pub(crate) fn reload(&self, config: &ServeConfig, limits: &Limits) -> Result<(), String> {
+        let tls = match (&self.hosted.tls, tls_options(config, None)?) {
+            (Some(tls), Some(options)) => Some((tls, tls.plan(options)?)),
+            _ => None,
+        };
         let warnings = print_warnings(config, &self.terminal)?;
         let hosts = open_hosts(config, limits, warnings)?;
         // The driver knows the proxies from the start on.
@@ -142,9 +151,12 @@ impl Running {
             proxies: self.proxies.clone(),
             ..service_config(config)
         };
-        self.handle
-            .reload(hosts, service)
-            .map_err(|error| error.to_string())
+        let reloaded = self.handle.reload(hosts, service);
+        reloaded.map_err(|error| error.to_string())?;
+        if let Some((tls, plan)) = tls {
+            tls.adopt(plan);
+        }
+        Ok(())
     }
 
     /// Goes on with other settings of ACME. Returns a warning if that needs a restart.

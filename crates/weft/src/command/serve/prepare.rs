@@ -8,7 +8,7 @@ use ::serve::limits::{AddressLimit, ProxyProtocol, raise_nofile};
 use ::serve::listen::{Address, Bound, Inherited};
 use ::serve::tls::{Certificate, Managed, Tls, TlsOptions};
 
-use web::HostName;
+use session::HostName;
 
 use super::ServeConfig;
 use super::certificates;
@@ -204,23 +204,42 @@ pub(super) fn open_tls(
     config: &ServeConfig,
     managed: Option<&Arc<Managed>>,
 ) -> Result<Option<Tls>, String> {
+    let options = tls_options(config, managed)?;
+    options.map(Tls::open).transpose()
+}
+
+/// Options of HTTPS, if it is asked for.
+///
+/// # Errors
+/// A sentence about keys without certificates.
+pub(super) fn tls_options(
+    config: &ServeConfig,
+    managed: Option<&Arc<Managed>>,
+) -> Result<Option<TlsOptions>, String> {
     let mut certificates = Vec::new();
     for host in [config].into_iter().chain(&config.hosts) {
         certificates.extend(certificates_of(host)?);
     }
-    if certificates.is_empty() && managed.is_none() {
+    if !config.has_tls() {
         return Ok(None);
     }
-    let options = TlsOptions {
+    let hosts = config.hosts.iter();
+    let of_files = hosts.filter(|host| host.names_for_acme().is_empty());
+    Ok(Some(TlsOptions {
         certificates,
         managed: managed.cloned(),
+        hosts: of_files.flat_map(names).collect(),
         key_option: "--tls-key FILE",
         resumes: true,
         protocols: vec![b"http/1.1".to_vec()],
         in_the_clear: web::WANTS_HTTPS,
         ..TlsOptions::default()
-    };
-    Tls::open(options).map(Some)
+    }))
+}
+
+/// Names of a host, and those that are redirected to it.
+fn names(host: &ServeConfig) -> impl Iterator<Item = HostName> {
+    host.names.iter().chain(&host.aliases).cloned()
 }
 
 /// The certificates of the server, or of a host, for its names.
@@ -245,7 +264,7 @@ fn certificates_of(config: &ServeConfig) -> Result<Vec<Certificate>, String> {
     let certificate = |(at, chain): (usize, &PathBuf)| Certificate {
         chain: chain.clone(),
         key: keys.get(at).cloned(),
-        names: config.names.iter().map(HostName::to_string).collect(),
+        names: names(config).collect(),
     };
     Ok(chains.iter().enumerate().map(certificate).collect())
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use ::serve::access_log::Target;
 use ::serve::listen::Address;
 use clap::ValueHint;
-use session::{Networks, PrefixLen};
-use web::{CacheRule, CorsRule, Encoding, EtagKind, HeaderRule, HostName, LogFormat};
+use session::{HostName, Networks, PrefixLen};
+use web::{CacheRule, CorsRule, Encoding, EtagKind, HeaderRule, LogFormat};
 
 use crate::common::{Common, address, as_typed};
 use crate::engine::{self, EngineChoice, FIBERS_MAX, WORKERS_MAX};
@@ -517,22 +517,24 @@ const TLS: Rows = &[
         .hinted(ValueHint::FilePath)
         .by_line()
         .own_per_host()
+        .reloads()
         .help("Serve HTTPS with this certificate chain (PEM); may be repeated")
         .more(
-            "For every TCP address of --listen; Unix sockets stay plain. With several, the first \
-             one that matches the name sent by the client (SNI) is used, else the first. SIGHUP \
-             reads the files again; open connections keep their certificate.",
+            "For every TCP address of --listen; Unix sockets stay plain. With several, the \
+             one that matches the name sent by the client (SNI) is used, else the first. Files \
+             that change are read again; open connections keep their certificate.",
         ),
     set("tls-key")
         .adds("FILE", put!(tls_key += as_typed))
         .hinted(ValueHint::FilePath)
         .by_line()
         .own_per_host()
+        .reloads()
         .help("Private key of the certificate (PEM); may be repeated")
         .more(
             "One for each --tls-cert, in the same order. Without any, each key is expected in the \
-             file of its certificate. All are read before --user takes effect; after SIGHUP they \
-             are read as that user.",
+             file of its certificate. All are read before --user takes effect; later they are \
+             read as that user.",
         ),
     set("acme")
         .takes("MAIL|off", put!(acme = value::acme))

@@ -1,0 +1,107 @@
+//! Files that are read again when they change.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// What was read from files, and the states of the files.
+#[derive(Clone, Debug)]
+pub(super) struct Followed<T> {
+    pub(super) value: T,
+    pub(super) files: Vec<PathBuf>,
+    /// States before the last attempt to read the files.
+    tried: Vec<FileState>,
+    /// States at the last look.
+    seen: Vec<FileState>,
+    /// True if the last attempt failed: the value is an older one.
+    pub(super) is_refused: bool,
+}
+
+/// Files to read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    All,
+    Changed,
+}
+
+/// Result of a look at files.
+pub(super) enum Look {
+    Same,
+    /// The files have changed, and may change again: keys and certificates are written one after
+    /// the other.
+    Unsettled,
+    /// The files were read; after an error the old value stays.
+    Read(Result<(), String>),
+}
+
+/// A file, through symbolic links, as far as a change of it can be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum FileState {
+    /// Device, inode, length, and times of the last changes of contents and inode.
+    Regular([i128; 7]),
+    /// A pipe or a device: it is read when that is asked for, and not looked at.
+    Special,
+    Unreadable(io::ErrorKind),
+}
+
+impl<T> Followed<T> {
+    /// Reads files.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub(super) fn open(
+        files: Vec<PathBuf>,
+        read: impl FnOnce() -> Result<T, String>,
+    ) -> Result<Followed<T>, String> {
+        // States come first: a change while files are read is found at the next look.
+        let tried = states(&files);
+        Ok(Followed {
+            value: read()?,
+            files,
+            seen: tried.clone(),
+            tried,
+            is_refused: false,
+        })
+    }
+
+    /// Reads the files again: all of them, or those that have changed since the last attempt and
+    /// were the same at the last look, so that a mistake is reported once.
+    pub(super) fn update(
+        &mut self,
+        which: Which,
+        read: impl FnOnce() -> Result<T, String>,
+    ) -> Look {
+        let states = states(&self.files);
+        if which == Which::Changed {
+            if states == self.tried {
+                return Look::Same;
+            }
+            if states != self.seen {
+                self.seen = states;
+                return Look::Unsettled;
+            }
+        }
+        self.tried = states;
+        let value = read();
+        self.is_refused = value.is_err();
+        Look::Read(value.map(|value| self.value = value))
+    }
+}
+
+fn states(files: &[PathBuf]) -> Vec<FileState> {
+    let state = |file| match fs::metadata(file) {
+        Ok(meta) if meta.is_file() => FileState::Regular([
+            meta.dev().into(),
+            meta.ino().into(),
+            meta.len().into(),
+            meta.mtime().into(),
+            meta.mtime_nsec().into(),
+            meta.ctime().into(),
+            meta.ctime_nsec().into(),
+        ]),
+        Ok(_) => FileState::Special,
+        Err(error) => FileState::Unreadable(error.kind()),
+    };
+    files.iter().map(state).collect()
+}

@@ -7,6 +7,7 @@ mod held;
 mod kind;
 mod managed;
 mod provider;
+mod tickets;
 mod validity;
 
 use std::io;
@@ -30,6 +31,7 @@ use files::{Authorities, Loaded};
 use followed::{Followed, Look, Which};
 pub use managed::Managed;
 use provider::provider;
+use tickets::{TicketKey, TicketKeys, Tickets, read_keys};
 
 /// TLS options of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +55,9 @@ pub struct TlsOptions {
     pub only_1_3: bool,
     /// True if sessions can be resumed.
     pub resumes: bool,
+    /// Files with keys of session tickets, for several servers: 80 or 48 random bytes each. The
+    /// first seals, all open. Empty: keys in memory, which change by themselves.
+    pub ticket_keys: Vec<PathBuf>,
     /// The protocols that may be spoken inside, the preferred one first (ALPN), such as `http/1.1`.
     /// A client that names only others is refused; one that names none is served. Empty: clients
     /// are not asked.
@@ -127,7 +132,10 @@ struct Files {
     /// In the order of the options.
     certificates: Vec<Followed<Arc<Loaded>>>,
     authorities: Option<Followed<Authorities>>,
-    /// Sessions that clients may resume, also after a reload.
+    ticket_keys: Option<Followed<Vec<Arc<TicketKey>>>>,
+    /// Keys of tickets, also after a reload.
+    tickets: Arc<TicketKeys>,
+    /// Sessions of clients without tickets, also after a reload.
     sessions: Arc<dyn StoresServerSessions>,
 }
 
@@ -138,7 +146,7 @@ struct Current {
     certificates: Vec<Arc<Loaded>>,
     /// Hosts that no certificate names.
     unnamed: Vec<HostName>,
-    /// Number of certificates and lists of authorities that could not be read again.
+    /// Number of certificates, and of lists of authorities and keys, that could not be read again.
     refused_count: usize,
     since: Instant,
 }
@@ -178,6 +186,7 @@ impl Tls {
     pub fn open(options: TlsOptions) -> Result<Tls, String> {
         let in_the_clear = options.in_the_clear;
         let files = Files::open(options, None)?;
+        files.use_ticket_keys();
         Ok(Tls {
             current: RwLock::new(Current::of(&files)?),
             files: Mutex::new(files),
@@ -278,6 +287,7 @@ impl Tls {
 
     /// Uses other options for new connections.
     pub fn adopt(&self, plan: TlsPlan) {
+        plan.files.use_ticket_keys();
         *self.files() = plan.files;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = plan.current;
     }
@@ -289,6 +299,7 @@ impl Tls {
     /// Gives new connections what was read.
     fn show(&self, files: &Files) -> Result<(), String> {
         let newer = Current::of(files)?;
+        files.use_ticket_keys();
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = newer;
         Ok(())
     }
@@ -422,7 +433,13 @@ impl Files {
                 Some(Followed::open(vec![file.to_owned()], read)?)
             }
         };
+        let ticket_keys = match &options.ticket_keys[..] {
+            [] => None,
+            files => Some(Followed::open(files.to_vec(), || read_keys(files))?),
+        };
         let mut files = Files {
+            tickets: old.map_or_else(Arc::default, |old| Arc::clone(&old.tickets)),
+            ticket_keys,
             sessions: old.map_or_else(|| sessions(&options), |old| Arc::clone(&old.sessions)),
             authorities,
             options,
@@ -436,7 +453,8 @@ impl Files {
     /// Reads files again, and says of each certificate and of the authorities what came of it.
     fn update(&mut self, which: Which) -> Vec<(PathBuf, Look)> {
         let trusted = self.trusted();
-        let (options, provider) = (&self.options, &self.provider);
+        let options = &self.options;
+        let provider = &self.provider;
         let mut looks = Vec::new();
         for (certificate, followed) in options.certificates.iter().zip(&mut self.certificates) {
             let read = || Loaded::open(certificate, options, provider);
@@ -448,8 +466,17 @@ impl Files {
             let look = followed.update(which, read);
             looks.push((followed.files[0].clone(), look));
         }
+        if let Some(followed) = &mut self.ticket_keys {
+            let look = followed.update(which, || read_keys(&options.ticket_keys));
+            looks.push((followed.files[0].clone(), look));
+        }
         self.forget_sessions_after(trusted);
         looks
+    }
+
+    fn use_ticket_keys(&self) {
+        let keys = self.ticket_keys.as_ref().map(|keys| &keys.value[..]);
+        self.tickets.use_files(keys.unwrap_or_default());
     }
 
     /// The authorities by which clients are known.
@@ -498,16 +525,22 @@ impl Current {
             config.alpn_protocols.push(proof);
         }
         config.session_storage = Arc::clone(&files.sessions);
-        if !options.resumes {
+        if options.resumes {
+            config.ticketer = Arc::new(Tickets {
+                keys: Arc::clone(&files.tickets),
+                trusted: files.trusted(),
+            });
+        } else {
             config.send_tls13_tickets = 0;
         }
         let refused = files.certificates.iter().filter(|it| it.is_refused).count();
         let refused_authorities = files.authorities.iter().filter(|it| it.is_refused).count();
+        let refused_keys = files.ticket_keys.iter().filter(|it| it.is_refused).count();
         Ok(Current {
             config: Arc::new(config),
             certificates,
             unnamed,
-            refused_count: refused + refused_authorities,
+            refused_count: refused + refused_authorities + refused_keys,
             since: Instant::now(),
         })
     }

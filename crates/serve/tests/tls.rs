@@ -13,8 +13,10 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::version::{TLS12, TLS13};
 use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, NamedGroup, RootCertStore, StreamOwned,
+    SupportedProtocolVersion,
 };
 use serve::engine::{Accept, EventOptions, PipelineOptions};
 use serve::limits::Limits;
@@ -78,6 +80,16 @@ impl Authority {
 
     fn client(&self, shows: Option<&str>) -> Arc<ClientConfig> {
         self.client_of(rustls::crypto::ring::default_provider(), shows)
+    }
+
+    /// A client that speaks these versions alone.
+    fn client_with(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_protocol_versions(versions).unwrap();
+        Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
     }
 
     fn client_of(&self, provider: CryptoProvider, shows: Option<&str>) -> Arc<ClientConfig> {
@@ -510,6 +522,69 @@ fn sessions_are_resumed_after_a_reload() {
     assert_eq!(handshake(), HandshakeKind::Resumed);
     running.tls.reload().unwrap();
     assert_eq!(handshake(), HandshakeKind::Resumed);
+}
+
+#[test]
+fn servers_with_a_key_file_resume_sessions() {
+    let authority = Authority::new();
+    authority.sign("server");
+    let key = |name: &str, text: u8| {
+        let file = authority.file(name);
+        fs::write(&file, [text; 80]).unwrap();
+        file
+    };
+    let options = |ticket_keys: &[PathBuf]| TlsOptions {
+        resumes: true,
+        ticket_keys: ticket_keys.to_vec(),
+        ..authority.options()
+    };
+    let begin = |keys: &[PathBuf]| {
+        let engine = fibers(BackendChoice::Auto);
+        start(engine, options(keys), Limits::default())
+    };
+    let one = key("one", 1);
+    let two = key("two", 2);
+    let only = std::slice::from_ref;
+    for version in [&TLS13, &TLS12] {
+        let config = authority.client_with(&[version]);
+        let handshake = |server: &Running| {
+            let mut client = server.connect(Arc::clone(&config));
+            assert!(echoes(&mut client, b"x\n"));
+            client.conn.handshake_kind().unwrap()
+        };
+        let a = begin(only(&one));
+        let b = begin(only(&one));
+        assert_eq!(handshake(&a), HandshakeKind::Full, "{version:?}");
+        assert_eq!(handshake(&b), HandshakeKind::Resumed);
+        assert_eq!(handshake(&a), HandshakeKind::Resumed);
+        // A new key comes first, and the old one still opens.
+        b.tls
+            .adopt(b.tls.plan(options(&[two.clone(), one.clone()])).unwrap());
+        assert_eq!(handshake(&b), HandshakeKind::Resumed);
+        // That ticket is of the new key, which the other server does not know yet.
+        assert_eq!(handshake(&a), HandshakeKind::Full);
+        // The old key is gone.
+        b.tls.adopt(b.tls.plan(options(only(&two))).unwrap());
+        assert_eq!(handshake(&b), HandshakeKind::Full);
+    }
+    let a = begin(only(&one));
+    fs::write(&one, [3; 79]).unwrap();
+    let [Err(why)] = &looks(&a.tls)[..] else {
+        panic!("it is no key")
+    };
+    assert!(
+        why.contains("one has 79 bytes, not 80 or 48: openssl rand -out"),
+        "{why}"
+    );
+    assert!(is_at_rest(&a.tls));
+    fs::write(&one, [3; 48]).unwrap();
+    assert!(looks(&a.tls)[0].is_ok());
+    let many = vec![two; 17];
+    assert!(
+        Tls::open(options(&many))
+            .unwrap_err()
+            .contains("17 keys for tickets, and 16 at most")
+    );
 }
 
 /// Otherwise an authority that was taken from the file would be trusted as long as its clients

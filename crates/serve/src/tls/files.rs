@@ -227,9 +227,16 @@ const JOINED: &str = "a line goes on behind '-----BEGIN …-----'; line breaks m
 /// No line that ends a section is longer: the longest label is of 21 letters.
 const LABEL_LINE_LEN_MAX: usize = 64;
 
+/// Reads a file.
+///
+/// # Errors
+/// A sentence that names the file and says why it cannot be read.
+pub(super) fn read_file(what: &str, file: &Path) -> Result<Vec<u8>, String> {
+    read_whole(file).map_err(|error| unreadable(what, file, &error))
+}
+
 fn read(what: &str, file: &Path) -> Result<Vec<u8>, String> {
-    let bytes = read_whole(file);
-    let mut bytes = bytes.map_err(|error| unreadable(what, file, &error))?;
+    let mut bytes = read_file(what, file)?;
     // Editors of Windows write it, and OpenSSL 3 skips it.
     if bytes.starts_with(BYTE_ORDER_MARK) {
         bytes.drain(..BYTE_ORDER_MARK.len());

@@ -56,7 +56,8 @@ fn the_manual_names_variables_split_by_line() {
             "redirect",
             "mime-type",
             "tls-cert",
-            "tls-key"
+            "tls-key",
+            "tls-ticket-keys"
         ]
     );
     let manual = include_str!("../../../../docs/serve.md").replace('\n', " ");

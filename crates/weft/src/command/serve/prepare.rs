@@ -231,6 +231,7 @@ pub(super) fn tls_options(
         hosts: of_files.flat_map(names).collect(),
         key_option: "--tls-key FILE",
         resumes: true,
+        ticket_keys: config.tls_ticket_keys.clone(),
         protocols: vec![b"http/1.1".to_vec()],
         in_the_clear: web::WANTS_HTTPS,
         ..TlsOptions::default()

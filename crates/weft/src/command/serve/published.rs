@@ -47,6 +47,8 @@ impl Published {
             _ => ("private key", &config.tls_key),
         };
         let keys = keys.iter().map(|path| (what, path));
+        let of_tickets = config.tls_ticket_keys.iter();
+        let keys = keys.chain(of_tickets.map(|path| ("key for tickets", path)));
         let passwords = config.basic_auth.iter();
         let passwords = passwords.map(|(_, path)| ("password file", path));
         let state = config.acme.is_some().then(|| state_dir(config));

@@ -54,6 +54,7 @@ pub(crate) struct ServeConfig {
     pub(crate) tls_cert: Vec<PathBuf>,
     /// Keys of the certificates, in the same order; none if they share their files.
     pub(crate) tls_key: Vec<PathBuf>,
+    pub(crate) tls_ticket_keys: Vec<PathBuf>,
     pub(crate) listing: bool,
     pub(crate) hidden: bool,
     pub(crate) follow_links: bool,
@@ -353,6 +354,16 @@ const FILE: Rows = &[
             "'https://app.example.org' or 'https://*.example.org', '*' for all, '*.woff2=*' for \
              fonts. Preflight requests are answered, and replies for named origins have Vary: \
              Origin. Cookies are not allowed.",
+         ),
+    set("tls-ticket-keys")
+        .adds("FILE", put!(tls_ticket_keys += as_typed))
+        .by_line()
+        .reloads()
+        .help("Keys of TLS session tickets that several servers share; may be repeated")
+        .more(
+            "80 or 48 random bytes each, as nginx has them: openssl rand -out FILE 80. The first \
+             encrypts tickets, all decrypt them. Files that change are read again. Without any, \
+             keys in memory change every 12 hours.",
         ),
     set("proxy-header")
         .chooses(PROXY_HEADERS, |config, text| {

@@ -181,6 +181,7 @@ cmd_system() {
     need mpirun openmpi-bin
     need gcc gcc
     need go golang-go
+    need faketime faketime
     need pyflakes3 pyflakes3
     # pip builds what it has no wheel for.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev

@@ -118,7 +118,7 @@ class Client:
         return found
 
 
-def certificate(folder):
+def certificate(folder, days=2):
     """An authority's certificate, and a certificate and key that it signed: three files."""
     folder = pathlib.Path(folder)
 
@@ -128,9 +128,9 @@ def certificate(folder):
     authority, authority_key = folder / "ca.pem", folder / "ca.key"
     chain, key, request, names = (folder / f"localhost.{ending}" for ending in ("pem", "key", "csr", "names"))
     names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=authority", "-days", 2,
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=authority", "-days", days,
             "-keyout", authority_key, "-out", authority)
     openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout", key, "-out", request)
     openssl("x509", "-req", "-in", request, "-CA", authority, "-CAkey", authority_key, "-CAcreateserial",
-            "-days", 2, "-extfile", names, "-out", chain)
+            "-days", days, "-extfile", names, "-out", chain)
     return authority, chain, key

@@ -1,15 +1,14 @@
 """The checks, in the order in which they run: each module registers its own."""
 
-from . import clients, pages, load, lifecycle, crowds, starts, disks, denials
-from . import load_truth, load_attacks, load_manual, load_netstack
-from . import cache_commands, cache_clients, cache_differences, cache_crowds
-from . import cache_neighbours, cache_cluster, neighbours, small_memory, proxies, pasted
-from . import lab, netstack, netstack_engine, netstack_gvisor
+from . import clients, pages, load, lifecycle, crowds, starts, disks, denials, load_truth, load_attacks
+from . import load_manual, load_netstack, cache_commands, cache_clients, cache_differences, cache_crowds
+from . import cache_neighbours, cache_cluster, neighbours, small_memory, proxies, pasted, acme, lab
+from . import netstack, netstack_engine, netstack_gvisor
 
 __all__ = [
     "clients", "pages", "load", "lifecycle", "crowds", "starts", "disks", "denials",
-    "load_truth", "load_attacks", "load_manual", "load_netstack",
-    "cache_commands", "cache_clients", "cache_differences", "cache_crowds",
-    "cache_neighbours", "cache_cluster", "neighbours", "small_memory", "proxies", "pasted", "lab", "netstack", "netstack_engine",
-    "netstack_gvisor",
+    "load_truth", "load_attacks", "load_manual", "load_netstack", "cache_commands",
+    "cache_clients", "cache_differences", "cache_crowds", "cache_neighbours", "cache_cluster",
+    "neighbours", "small_memory", "proxies", "pasted", "acme", "lab", "netstack",
+    "netstack_engine", "netstack_gvisor",
 ]

@@ -71,6 +71,11 @@ impl Issued {
         self.not_before_s + self.life_s() / 30
     }
 
+    /// No wish is for a later one either, so that there is time for a second attempt.
+    pub(super) fn latest_renewal_s(&self) -> u64 {
+        self.not_after_s - self.life_s() / 10
+    }
+
     fn life_s(&self) -> u64 {
         self.not_after_s.saturating_sub(self.not_before_s)
     }

@@ -267,10 +267,8 @@ impl<S: Server> Keeper<S> {
         let window = self.hosts[at].window.as_ref();
         let wished = window.filter(|window| Some(&window.id) == facts.id.as_ref());
         wished.map_or(facts.renewal_s(), |window| {
-            let earliest_s = facts.earliest_renewal_s();
-            window
-                .chosen_s
-                .clamp(earliest_s, facts.not_after_s.max(earliest_s))
+            let chosen_s = window.chosen_s.max(facts.earliest_renewal_s());
+            chosen_s.min(facts.latest_renewal_s())
         })
     }
 

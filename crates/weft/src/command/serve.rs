@@ -202,6 +202,7 @@ impl Operated for Serving {
 /// it names. Its errors are sentences with what is wrong and what to do.
 pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), String> + use<> {
     let published = Published::by(whole);
+    let has_names = certificates::check_names(whole);
     move |config| {
         check_root(config)?;
         check_proxies(config)?;
@@ -211,6 +212,9 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
         }
         check_aliases(config)?;
         published.check(config)?;
+        if config.acme.is_some() {
+            has_names.clone()?;
+        }
         certificates::settings(config)?;
         prepare::open_tls(config, None)?;
         check_rules(config)

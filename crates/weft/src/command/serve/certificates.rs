@@ -20,12 +20,6 @@ pub(super) fn settings(config: &ServeConfig) -> Result<Option<Settings>, String>
     let names = all().map(ServeConfig::names_for_acme);
     let names = names.filter(|names| !names.is_empty());
     let hosts: Vec<_> = names.map(acme::check_names).collect::<Result<_, _>>()?;
-    if hosts.is_empty() && all().all(|host| host.names.is_empty()) {
-        return Err(
-            "acme needs the names of the server: acme_name = \"example.org\", or hosts with names"
-                .to_owned(),
-        );
-    }
     let external = config.acme_external.as_deref().map(acme::read_external);
     let is_plain = |address: &Address| !matches!(address, Address::Tcp(_) | Address::Name { .. });
     let has_plain = !config.https_redirect.is_empty() || config.listen.iter().any(is_plain);
@@ -42,6 +36,21 @@ pub(super) fn settings(config: &ServeConfig) -> Result<Option<Settings>, String>
         hosts,
         kinds,
     }))
+}
+
+/// Checks that there is something to get certificates for.
+///
+/// # Errors
+/// A sentence with what to write.
+pub(super) fn check_names(whole: &ServeConfig) -> Result<(), String> {
+    let has_names = whole.names_for_acme().len() + whole.hosts.len() > 0;
+    if whole.acme.is_some() && !has_names {
+        return Err(
+            "acme needs the names of the server: acme_name = \"example.org\", or hosts with names"
+                .to_owned(),
+        );
+    }
+    Ok(())
 }
 
 /// The state directory: that of the configuration, or that of systemd (systemd.exec(5)), or the

@@ -164,7 +164,7 @@ impl Acme {
     ) -> io::Result<Acme> {
         let (hurry, hurried) = mpsc::sync_channel(1);
         let shared = Shared::default();
-        let newer = Arc::new(Mutex::new(None));
+        let newer = Arc::new(Mutex::new(None::<Settings>));
         let settings_of_reload = Arc::clone(&newer);
         let server = Live {
             agent: None,
@@ -189,6 +189,10 @@ impl Acme {
                     Ok(()) => {
                         let newer = settings_of_reload.lock();
                         let newer = newer.unwrap_or_else(PoisonError::into_inner).take();
+                        if let Some(settings) = &newer {
+                            // An error is met again when a file is written.
+                            let _ = settings.state.make(None);
+                        }
                         keeper.hurry(newer);
                     }
                     Err(RecvTimeoutError::Timeout) => {}

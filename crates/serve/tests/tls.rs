@@ -22,7 +22,7 @@ use serve::engine::{Accept, EventOptions, PipelineOptions};
 use serve::limits::Limits;
 use serve::listen::{self, Address};
 use serve::metrics::MetricsWriter;
-use serve::tls::{Certificate, Clients, Tls, TlsOptions};
+use serve::tls::{Certificate, Clients, Managed, Tls, TlsOptions};
 use serve::{Engine, Server, Settings};
 use session::Echo;
 
@@ -687,6 +687,67 @@ fn sni_picks_the_certificate() {
         !is_served("three.test"),
         "the first, which is for no such name"
     );
+}
+
+#[test]
+fn managed_certificates_come_while_engines_run() {
+    let authority = Authority::new();
+    authority.sign_for("server", &["localhost", "a.org"]);
+    authority.sign_for("a", &["a.org"]);
+    authority.sign_for("proof", &["a.org", "b.org"]);
+    let pair = |name: &str| {
+        let chain = CertificateDer::from_pem_file(authority.file(&format!("{name}.pem")));
+        let key = PrivateKeyDer::from_pem_file(authority.file(&format!("{name}.key")));
+        (chain.unwrap(), key.unwrap())
+    };
+    for engine in engines() {
+        let managed = Arc::new(Managed::default());
+        managed.set_names(["a.org".to_owned()]);
+        let options = TlsOptions {
+            managed: Some(Arc::clone(&managed)),
+            protocols: vec![b"http/1.1".to_vec()],
+            ..authority.options()
+        };
+        let running = start(engine, options, Limits::default());
+        let shown = |name: &'static str, protocols: &[&[u8]]| {
+            let mut config = Arc::unwrap_or_clone(authority.client(None));
+            config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+            let mut client = running.connect_to(name, Arc::new(config));
+            client.conn.complete_io(&mut client.sock).ok()?;
+            Some(client.conn.peer_certificates()?[0].clone())
+        };
+        let proof: &[&[u8]] = &[b"acme-tls/1"];
+        assert_eq!(
+            shown("a.org", &[]),
+            None,
+            "refused rather than shown another"
+        );
+        assert_eq!(shown("localhost", &[]), Some(pair("server").0));
+        assert_eq!(shown("localhost", proof), None, "nothing is to be proved");
+
+        let (certificate, key) = pair("proof");
+        managed
+            .show_proof("a.org", certificate.clone(), key)
+            .unwrap();
+        assert_eq!(shown("A.org", proof), Some(certificate));
+        assert_eq!(shown("b.org", proof), None);
+        assert_eq!(shown("a.org", &[b"http/1.1", b"acme-tls/1"]), None);
+        managed.hide_proof("a.org");
+        assert_eq!(shown("a.org", proof), None);
+
+        let (certificate, key) = pair("a");
+        let names = ["a.org", "gone.org"].map(str::to_owned);
+        managed
+            .install(&names, vec![certificate.clone()], key)
+            .unwrap();
+        assert_eq!(shown("a.org", &[b"http/1.1"]), Some(certificate));
+        let (certificate, _) = pair("a");
+        let wrong = managed.install(&names, vec![certificate], pair("server").1);
+        assert!(wrong.unwrap_err().contains("cannot be used with its key"));
+        // A reload that removes the name.
+        managed.set_names([]);
+        assert_eq!(shown("a.org", &[]), Some(pair("server").0));
+    }
 }
 
 #[test]

@@ -404,3 +404,41 @@ fn no_address_is_made_of_what_is_no_name() {
     let request = "GET / HTTP/1.1\r\nHost: [0::1]:80\r\nX: ";
     assert_eq!(moved(&mut session, request), "301 https://[::1]/");
 }
+
+/// The authority asks each name that a certificate is for, also those that lead elsewhere.
+#[test]
+fn challenges_are_answered_before_anything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = only(VirtualHost {
+        aliases: vec!["www.a.org".parse().unwrap()],
+        ..host(&dir, &["a.org"])
+    });
+    let session = || Session::new(Arc::clone(&handle), Peer::Unix).redirecting_to_https(443);
+    let reply = |method: &str, name: &str, token: &str| {
+        let path = format!("/.well-known/acme-challenge/{token}");
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: {name}\r\n\r\n");
+        replies_of(&mut session(), &request)
+    };
+    handle.challenges().insert("token", "token.print");
+    for name in ["a.org", "www.a.org:80"] {
+        let reply = reply("GET", name, "token");
+        assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+        assert!(
+            reply.ends_with("Content-Length: 11\r\n\r\ntoken.print"),
+            "{reply}"
+        );
+    }
+    assert!(reply("HEAD", "a.org", "token").ends_with("Content-Length: 11\r\n\r\n"));
+    assert!(reply("GET", "a.org", "token/").starts_with("HTTP/1.1 404 "));
+    assert!(reply("GET", "b.org", "token").starts_with("HTTP/1.1 421 "));
+    assert!(reply("POST", "a.org", "token").starts_with("HTTP/1.1 405 "));
+    // A reload in the middle.
+    let hosts = Hosts {
+        default: Some(host(&dir, &[])),
+        named: Vec::new(),
+    };
+    handle.reload(hosts, ServiceConfig::default()).unwrap();
+    assert!(reply("GET", "a.org", "token").ends_with("token.print"));
+    handle.challenges().remove("token");
+    assert!(reply("GET", "a.org", "token").starts_with("HTTP/1.1 404 "));
+}

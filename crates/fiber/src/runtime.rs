@@ -1,5 +1,6 @@
 //! A runtime: a cluster of processors, started and stopped together.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::panic::Location;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use crate::backend::{BackendChoice, BackendKind, Denied, probe};
 use crate::base::clock::after;
 use crate::base::counters::ProcessorCounters;
-use crate::inspect::dump::Dump;
+use crate::inspect::dump::{self, Dump};
 use crate::inspect::monitor::{Deadlock, Listeners, Monitor, Stall};
 use crate::io::fork::notice_forks;
 use crate::sched::cluster::Cluster;
@@ -65,6 +66,11 @@ pub struct RuntimeBuilder {
 pub struct Inspector(Arc<Cluster>);
 
 impl Inspector {
+    /// Number of fibers by what each does or waits for. Takes some nanoseconds a fiber.
+    pub fn count_by_state(&self) -> BTreeMap<&'static str, usize> {
+        dump::count_by_state(&self.0)
+    }
+
     /// All fibers that there are. Takes some microseconds a fiber.
     pub fn dump(&self) -> Dump {
         Dump::of(&self.0, false)

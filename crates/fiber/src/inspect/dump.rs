@@ -77,6 +77,22 @@ pub struct DumpedStack {
     pub touched_len: usize,
 }
 
+/// Number of fibers by state, and of those that wait by reason.
+pub(crate) fn count_by_state(cluster: &Cluster) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for part in 0..SHARDS {
+        for fiber in cluster.fibers_of_shard(part) {
+            let control = &fiber.control;
+            let state = match control.look().state() {
+                FiberState::Waiting => control.waiting().kind(),
+                other => other.name(),
+            };
+            *counts.entry(state).or_default() += 1;
+        }
+    }
+    counts
+}
+
 impl Dump {
     /// Looks at all fibers of `cluster`; with `backtraces`, asks those that wait where they are.
     pub(crate) fn of(cluster: &Arc<Cluster>, backtraces: bool) -> Dump {

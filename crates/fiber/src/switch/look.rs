@@ -39,16 +39,22 @@ impl FiberState {
     ];
 }
 
-impl fmt::Display for FiberState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+impl FiberState {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
             FiberState::Unstarted => "unstarted",
             FiberState::Ready => "ready",
             FiberState::Running => "running",
             FiberState::Waiting => "waiting",
             FiberState::BetweenSteps => "between steps",
             FiberState::Finished => "finished",
-        })
+        }
+    }
+}
+
+impl fmt::Display for FiberState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 

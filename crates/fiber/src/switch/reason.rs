@@ -73,6 +73,32 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    /// Kind of the present reason in a word; `waiting` between two reasons. From any thread.
+    pub(crate) fn kind(&self) -> &'static str {
+        let note = self.note.load(Ordering::Relaxed);
+        match decode(note) {
+            None => "waiting",
+            Some(WaitReason::Lock { .. } | WaitReason::RwLock { .. }) => "lock",
+            Some(WaitReason::Condvar { .. }) => "condvar",
+            Some(WaitReason::Semaphore { .. }) => "semaphore",
+            Some(WaitReason::Event { .. }) => "event",
+            Some(WaitReason::Channel { .. } | WaitReason::Select) => "channel",
+            Some(WaitReason::Join { .. }) => "join",
+            Some(WaitReason::Timer) => "timer",
+            Some(WaitReason::Park) => "unpark",
+            Some(WaitReason::Offload) => "offloaded call",
+            Some(WaitReason::Io { operation, .. }) => match operation {
+                Operation::Receive => "receive",
+                Operation::Send => "send",
+                Operation::Accept => "accept",
+                Operation::Connect => "connect",
+                Operation::Read => "read",
+                Operation::Write => "write",
+                Operation::Other => "other operation",
+            },
+        }
+    }
+
     /// Present reason. From any thread.
     pub(crate) fn reason(&self) -> Option<WaitReason> {
         self.readers.fetch_add(1, Ordering::SeqCst);

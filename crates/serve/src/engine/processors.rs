@@ -35,6 +35,15 @@ pub(super) fn write_metrics(runtime: &Runtime, out: &mut MetricsWriter) {
     let help = "Fibers, those that wait for a connection included.";
     let count = runtime.fiber_count();
     out.gauge("weft_fibers", help, &[], count as f64);
+    let help = "Fibers by state; those that wait by what they wait for.";
+    for (state, count) in runtime.inspector().count_by_state() {
+        out.gauge(
+            "weft_fibers_by_state",
+            help,
+            &[("state", state)],
+            count as f64,
+        );
+    }
     let help = "Times that a fiber was found to keep its processor for a second or more.";
     out.counter("weft_stalls_total", help, &[], runtime.stall_count());
 }

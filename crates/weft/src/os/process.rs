@@ -2,8 +2,10 @@
 //! build.
 //! <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use ::serve::metrics::MetricsWriter;
 use rustix::param::{clock_ticks_per_second, page_size};
@@ -30,6 +32,16 @@ pub(crate) fn write_metrics(out: &mut MetricsWriter) {
     if let Some(stat) = stat.as_deref().and_then(Stat::parse) {
         write_stat(&stat, out);
     }
+    let help = "Processor time used, by name of the thread.";
+    for (thread, ticks) in ticks_of_threads() {
+        let labels = [("thread", &*thread)];
+        out.seconds(
+            "weft_thread_cpu_seconds_total",
+            help,
+            &labels,
+            seconds(ticks),
+        );
+    }
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
         // One of them reads the list.
         let open = entries.count().saturating_sub(1) as f64;
@@ -42,8 +54,41 @@ pub(crate) fn write_metrics(out: &mut MetricsWriter) {
     out.gauge("process_max_fds", help, &[], max);
 }
 
+/// Threads whose time is read. A server with a thread per connection has more of them, and they do
+/// not matter one by one.
+const THREADS_READ_MAX: usize = 256;
+
+/// Ticks by name of thread: those of living threads at the last reading, and what has to be added,
+/// since the threads of a name that have ended are not there any more.
+static TICKS: Mutex<BTreeMap<String, (u64, u64)>> = Mutex::new(BTreeMap::new());
+
+/// Ticks by name of thread. They never fall.
+fn ticks_of_threads() -> BTreeMap<String, u64> {
+    let mut ticks: BTreeMap<String, u64> = BTreeMap::new();
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
+    for thread in threads.take(THREADS_READ_MAX).flatten() {
+        let stat = fs::read_to_string(thread.path().join("stat")).ok();
+        let stat = stat.as_deref();
+        let name = stat.and_then(|stat| stat.split_once('(')?.1.rsplit_once(')'));
+        if let (Some((name, _)), Some(stat)) = (name, stat.and_then(Stat::parse)) {
+            *ticks.entry(name.to_owned()).or_default() += stat.cpu_ticks;
+        }
+    }
+    let mut known = TICKS.lock().unwrap_or_else(PoisonError::into_inner);
+    for (name, ticks) in &mut ticks {
+        let (last, ended) = known.entry(name.clone()).or_default();
+        *ended += last.saturating_sub(*ticks);
+        *last = *ticks;
+        *ticks += *ended;
+    }
+    ticks
+}
+
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / clock_ticks_per_second() as f64
+}
+
 fn write_stat(stat: &Stat, out: &mut MetricsWriter) {
-    let seconds = |ticks: u64| ticks as f64 / clock_ticks_per_second() as f64;
     let help = "Processor time used, in user and kernel mode.";
     out.seconds(
         "process_cpu_seconds_total",

@@ -39,8 +39,12 @@ fn main() {
         ..SiteConfig::default()
     };
     let site = Arc::new(Site::open(config).expect("the site"));
-    let handle = Arc::new(Handle::new(site, ServiceConfig::default()).expect("a configuration"));
+    let handle = || Handle::new(Arc::clone(&site), ServiceConfig::default());
+    let handle = || handle().expect("a configuration");
+    let counting = Arc::new(handle().counting_paths());
+    let handle = Arc::new(handle());
     measure("wrk", &handle, WRK, 1);
+    measure("wrk, counting paths", &counting, WRK, 1);
     measure("wrk, 16 pipelined", &handle, WRK, 16);
     measure("browser", &handle, BROWSER, 1);
     measure("304", &handle, CONDITIONAL, 1);
@@ -68,7 +72,7 @@ fn measure(name: &str, handle: &Arc<Handle>, request: &str, depth: usize) {
     }
     let reply_len = reply_len / depth as u64;
     println!(
-        "{name:18} {best_ns:6.0} ns  {:4} bytes in, {reply_len:4} out",
+        "{name:19} {best_ns:6.0} ns  {:4} bytes in, {reply_len:4} out",
         request.len()
     );
 }

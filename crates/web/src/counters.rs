@@ -39,12 +39,12 @@ struct CounterShard {
 }
 
 impl Counters {
-    /// Counts a reply and the bytes of its body.
+    /// Counts a reply and the bytes of its body. Returns how many such replies this thread had.
     #[inline]
-    pub(crate) fn replied(&self, status: Status, body_len: u64) {
+    pub(crate) fn replied(&self, status: Status, body_len: u64) -> u64 {
         let shard = self.shards.own();
-        shard.replies[status as usize].fetch_add(1, Ordering::Relaxed);
         shard.reply_body_len.fetch_add(body_len, Ordering::Relaxed);
+        shard.replies[status as usize].fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {
@@ -142,7 +142,7 @@ mod tests {
         let counters = Counters::default();
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| (0..1000).for_each(|_| counters.replied(Status::NotFound, 3)));
+                scope.spawn(|| (0..1000).for_each(|_| _ = counters.replied(Status::NotFound, 3)));
             }
         });
         counters.refused(Refusal::Chunk);

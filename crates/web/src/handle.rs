@@ -2,7 +2,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
-use session::{HostIndex, HostName};
+use session::{HostIndex, HostName, Now};
 
 use crate::challenge::Challenges;
 use crate::config::{ConfigError, ServiceConfig};
@@ -10,6 +10,7 @@ use crate::counters::{Counters, Metric};
 use crate::error_page::Page;
 use crate::host::{Hosts, VirtualHost};
 use crate::password::Turns;
+use crate::popular::{PopularPath, PopularPaths};
 use crate::rate::Limiter;
 use crate::site::Site;
 use crate::status::Status;
@@ -25,6 +26,8 @@ pub struct Handle {
     counters: Counters,
     turns: Arc<Turns>,
     challenges: Challenges,
+    /// `None` until somebody wants to know.
+    popular: Option<PopularPaths>,
     /// Seeds the boundaries of multipart replies, so that no file can contain one on purpose.
     seed: RandomState,
 }
@@ -41,8 +44,17 @@ impl Handle {
             counters: Counters::default(),
             turns: Arc::new(Turns::new()),
             challenges: Challenges::default(),
+            popular: None,
             seed: RandomState::new(),
         })
+    }
+
+    /// The same, and counts which paths are requested most.
+    pub fn counting_paths(self) -> Handle {
+        Handle {
+            popular: Some(PopularPaths::new()),
+            ..self
+        }
     }
 
     /// Answers all further requests from `hosts` as `config` says. Counters keep their values.
@@ -78,7 +90,33 @@ impl Handle {
             labels,
             value,
         });
-        self.counters.samples().chain(passwords)
+        let popular = self.popular.iter().flat_map(|popular| {
+            let missed = "Replies that the table of paths has not counted because it was in use.";
+            let replaced = "Paths that made place for others in the table of paths.";
+            [
+                ("weft_http_paths_missed_total", missed, popular.missed()),
+                (
+                    "weft_http_paths_replaced_total",
+                    replaced,
+                    popular.replaced(),
+                ),
+            ]
+        });
+        let popular = popular.map(|(name, help, value)| Metric {
+            name,
+            help,
+            labels: "",
+            value,
+        });
+        self.counters.samples().chain(passwords).chain(popular)
+    }
+
+    /// The most requested paths, in no order; none if they [are not
+    /// counted](Handle::counting_paths). Beyond some hundred replies in a second one of 128 is
+    /// counted, for 128.
+    pub fn popular_paths(&self, now: Now) -> Vec<PopularPath> {
+        let list = |popular: &PopularPaths| popular.list(now.since_epoch.as_secs());
+        self.popular.as_ref().map_or_else(Vec::new, list)
     }
 
     /// Held for the length of one call only: what it guards lives on until then. No lock, and no
@@ -90,6 +128,10 @@ impl Handle {
 
     pub(crate) fn counts(&self) -> &Counters {
         &self.counters
+    }
+
+    pub(crate) fn popular(&self) -> Option<&PopularPaths> {
+        self.popular.as_ref()
     }
 
     pub(crate) fn turns(&self) -> &Arc<Turns> {

@@ -18,6 +18,7 @@
 //! | `client`, `rate` | whose request it is behind proxies; 429 | RFC 7239, 6585 |
 //! | `password`, `challenge` | who may see a path; 401; a name is proved | RFC 7617, 8555 |
 //! | `reply`, `error_page`, `log`, `counters` | how it is written, shown, and told | |
+//! | `popular` | which paths are asked for most, of a sample | |
 //! | `session` | what comes next: more input, a flush, blocking work, the end | crate `session` |
 //! | `site` | what lies at a path, without ever asking the disk on the fast way | |
 //!
@@ -53,6 +54,7 @@ mod negotiate;
 #[doc(hidden)]
 pub mod oracle;
 mod password;
+mod popular;
 mod range;
 mod rate;
 mod redirect;
@@ -73,6 +75,7 @@ pub use handle::Handle;
 pub use host::{Hosts, VirtualHost};
 pub use log::{LogFormat, Peer};
 pub use lookup::Encoding;
+pub use popular::PopularPath;
 pub use rate::RateLimit;
 pub use redirect::{RedirectRule, Redirects};
 pub use reply::WANTS_HTTPS;

@@ -13,7 +13,7 @@ use session::{FileRange, Now, Outbox};
 use crate::date;
 use crate::error_page::Page;
 use crate::handle::{Handle, Service};
-use crate::host::VirtualHost;
+use crate::host::{HostName, VirtualHost};
 use crate::log::{LogLine, Peer};
 use crate::request::target::encoded;
 use crate::request::{Fields, Name, Version};
@@ -374,8 +374,16 @@ impl Replier<'_> {
         why: Option<&str>,
     ) {
         let body_len = if asked.wants_body { body_len } else { 0 };
-        self.handle.counts().replied(status, body_len);
+        let number = self.handle.counts().replied(status, body_len);
         self.out.end_reply();
+        if let (Some(popular), Some(_)) = (self.handle.popular(), asked.fields) {
+            let weight = popular.weight(number);
+            if weight > 0 {
+                let host = self.host.names.first().map_or("", HostName::as_str);
+                let second = self.now.since_epoch.as_secs();
+                popular.add(weight, second, host, asked.line, body_len);
+            }
+        }
         let Some(log) = self.out.log() else { return };
         let field = |name| asked.fields.and_then(|fields| fields.get(name));
         // What could be parsed has such bytes in its target alone.

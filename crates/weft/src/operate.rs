@@ -13,7 +13,8 @@ use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
-use admin::{Admin, Route};
+use admin::Admin;
+pub(crate) use admin::Route;
 use sd_notify::NotifyState;
 
 use crate::common::Common;
@@ -35,9 +36,9 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
-    /// Starts the admin endpoint of a server, and follows the files of its certificates.
-    /// `write_more` adds metrics to those of the server and the process, `tell` reports successes
-    /// and failures.
+    /// Starts the admin endpoint of a server, and follows the files of its certificates. `more` are
+    /// paths of its own, `write_more` adds metrics to those of the server and the process, `tell`
+    /// reports successes and failures.
     ///
     /// # Errors
     /// A sentence if no thread or descriptor can be created.
@@ -45,6 +46,7 @@ impl Hosted {
         server: Arc<Server>,
         tls: Option<Arc<Tls>>,
         admin: Vec<Bound>,
+        more: Vec<Route>,
         write_more: impl Fn(&Server, &mut MetricsWriter) + Send + Sync + 'static,
         tell: impl Fn(Result<&str, &str>) + Send + 'static,
     ) -> Result<Hosted, Failure> {
@@ -62,7 +64,7 @@ impl Hosted {
             _admin: None,
         };
         if !admin.is_empty() {
-            let started = Admin::start(admin, hosted.routes(write_more));
+            let started = Admin::start(admin, hosted.routes(more, write_more));
             hosted._admin =
                 Some(started.map_err(|error| {
                     Failure::Running(why_no_threads("the admin endpoint", &error))
@@ -73,6 +75,7 @@ impl Hosted {
 
     fn routes(
         &self,
+        more: Vec<Route>,
         write_more: impl Fn(&Server, &mut MetricsWriter) + Send + Sync + 'static,
     ) -> Vec<Route> {
         let fibers = match self.server.inspector() {
@@ -91,7 +94,8 @@ impl Hosted {
         };
         let is_draining = Arc::clone(&self.is_draining);
         let health = Route::health(move || is_draining.load(Ordering::Relaxed));
-        vec![Route::metrics(metrics), health, fibers]
+        let own = [Route::metrics(metrics), health, fibers];
+        own.into_iter().chain(more).collect()
     }
 
     /// Reads the certificate again, if one is used.

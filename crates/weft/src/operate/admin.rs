@@ -32,7 +32,7 @@ const CONNECTIONS_MAX: usize = 8;
 const PEER_TIMEOUT_WITHOUT_THREAD: Duration = Duration::from_millis(100);
 
 /// One path and its handler.
-pub(super) struct Route {
+pub(crate) struct Route {
     path: &'static str,
     content_type: &'static str,
     about: &'static str,
@@ -43,7 +43,7 @@ type Handler = Box<dyn Fn(&str) -> Reply + Send + Sync>;
 
 /// Reply of a [`Route`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     /// The HTTP status code.
     pub(super) status: u16,
     /// The body's content type; the route's if `None`.
@@ -122,6 +122,14 @@ impl Route {
                 }
             },
         )
+    }
+
+    /// `/paths`: what `list` returns, as JSON.
+    pub(crate) fn paths(list: impl Fn() -> serde_json::Value + Send + Sync + 'static) -> Route {
+        let about = "the most requested paths, as JSON; a sample under load";
+        Route::new("/paths", "application/json", about, move |_| {
+            Reply::ok(format!("{}\n", list()))
+        })
     }
 
     /// `/fibers` of an engine without fibers: a 404 that names the engine.

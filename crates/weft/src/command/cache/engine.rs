@@ -75,7 +75,7 @@ impl Running {
             metrics::write(&counted, &datagrams, out);
         };
         let running = Running {
-            hosted: Hosted::new(server, tls, admin, write_more, tell)?,
+            hosted: Hosted::new(server, tls, admin, Vec::new(), write_more, tell)?,
             service,
         };
         Ok((running, restored))

@@ -15,10 +15,10 @@ use ::serve::listen::{Address, Bound};
 use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
 use ::serve::{Server, Settings};
-use session::Opening;
+use session::{Now, Opening};
 use web::{
-    ForwardedField, Handle, Hosts, LogFormat, Peer, Proxies, RateLimit, ServiceConfig, Session,
-    Site, SiteConfig, VirtualHost,
+    ForwardedField, Handle, Hosts, LogFormat, Peer, PopularPath, Proxies, RateLimit, ServiceConfig,
+    Session, Site, SiteConfig, VirtualHost,
 };
 
 use super::ServeConfig;
@@ -29,7 +29,7 @@ use super::terminal::Terminal;
 use crate::acme::{self, Acme};
 use crate::engine::EngineKind;
 use crate::failure::Failure;
-use crate::operate::{Hosted, Part};
+use crate::operate::{Hosted, Part, Route};
 use crate::os::machine::why_no_threads;
 use crate::value::{show_count, show_counted};
 
@@ -85,7 +85,11 @@ impl Running {
         let warnings = print_warnings(config, &terminal).map_err(Failure::Running)?;
         let hosts = open_hosts(config, limits, warnings).map_err(Failure::Usage)?;
         let handle = Handle::new(hosts, service_config(config));
-        let handle = Arc::new(handle.map_err(|error| Failure::Usage(error.to_string()))?);
+        let mut handle = handle.map_err(|error| Failure::Usage(error.to_string()))?;
+        if !admin.is_empty() {
+            handle = handle.counting_paths();
+        }
+        let handle = Arc::new(handle);
         let log = open_log(config, Arc::clone(&terminal))?.map(Arc::new);
         let server = start_server(config, limits, origins, &handle, log.clone())?;
         let server = Arc::new(server);
@@ -116,8 +120,10 @@ impl Running {
             Ok(text) => told.say(text),
             Err(text) => told.warn(text),
         };
+        let counting = Arc::clone(&handle);
+        let paths = Route::paths(move || paths(&counting));
         Ok(Running {
-            hosted: Hosted::new(server, tls, admin, write_more, tell)?,
+            hosted: Hosted::new(server, tls, admin, vec![paths], write_more, tell)?,
             handle,
             acme,
             log,
@@ -464,6 +470,24 @@ fn write_http_metrics(handle: &Handle, out: &mut MetricsWriter) {
             out.gauge(&full, help, &[], value as f64);
         }
     }
+}
+
+/// Reply to `/paths`.
+fn paths(handle: &Handle) -> serde_json::Value {
+    let path = |popular: PopularPath| {
+        let PopularPath {
+            path,
+            replies,
+            body_bytes,
+        } = popular;
+        serde_json::json!({ "path": path, "replies": replies, "body_bytes": body_bytes })
+    };
+    let paths: Vec<_> = handle
+        .popular_paths(Now::read())
+        .into_iter()
+        .map(path)
+        .collect();
+    serde_json::json!({ "paths": paths })
 }
 
 /// `status="200"` as name and value.

@@ -13,6 +13,7 @@ use crate::command::cache::{self, CacheConfig};
 use crate::command::lab;
 use crate::command::load;
 use crate::command::serve::ServeConfig;
+use crate::command::top;
 use crate::settings::{self, arguments, layer::Layer};
 
 /// The command that was typed.
@@ -25,6 +26,8 @@ pub(crate) enum Invocation {
     Engines,
     /// Measure a server; what was typed behind it.
     Load(Box<ArgMatches>),
+    /// Watch a server; what was typed behind it.
+    Top(Box<ArgMatches>),
     /// Report what the machine allows.
     Doctor { json: bool, color: Option<String> },
     /// Run experiments.
@@ -69,6 +72,7 @@ pub(crate) fn read(
         "serve" => Invocation::Serve(arguments::typed::<ServeConfig>(matches)),
         "cache" => Invocation::Cache(arguments::typed::<CacheConfig>(matches)),
         "load" => Invocation::Load(Box::new(matches.clone())),
+        "top" => Invocation::Top(Box::new(matches.clone())),
         "doctor" => Invocation::Doctor {
             json: matches.get_flag("json"),
             color: matches.get_one::<String>("color").cloned(),
@@ -108,6 +112,7 @@ pub(crate) fn command() -> Command {
         .subcommands([
             serve(),
             cache(),
+            top::command(after_help("top")),
             lab(),
             load::args::command(after_help("load")),
             doctor(),
@@ -127,6 +132,7 @@ pub(crate) fn sections(command: &str) -> Sections {
         "cache" => CACHE_SECTIONS,
         "lab" => lab::SECTIONS,
         "load" => load::args::SECTIONS,
+        "top" => top::SECTIONS,
         "doctor" => DOCTOR_SECTIONS,
         "check-config" => CHECK_CONFIG_SECTIONS,
         "completions" => COMPLETIONS_SECTIONS,

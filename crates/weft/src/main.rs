@@ -32,7 +32,7 @@ use std::sync::atomic::AtomicBool;
 
 use ::serve::messages;
 use args::Invocation;
-use command::{cache, doctor, lab, load, serve};
+use command::{cache, doctor, lab, load, serve, top};
 use failure::Failure;
 use paint::{Color, Paint};
 
@@ -77,6 +77,10 @@ fn run() -> Result<(), Failure> {
         Invocation::Load(matches) => {
             drop(out);
             load::run(&matches)
+        }
+        Invocation::Top(matches) => {
+            drop(out);
+            top::run(&matches)
         }
         Invocation::Lab(asked) => lab::run(asked, &mut out),
         Invocation::Doctor { json, color } => examine(json, color.as_deref(), &mut out),

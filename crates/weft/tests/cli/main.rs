@@ -2,6 +2,7 @@
 
 mod mistakes;
 mod serving;
+mod top;
 mod words;
 
 use std::fs;

@@ -12,15 +12,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{certificate, file, weft};
 
 /// A running `weft serve` on a port of the kernel's choice.
-struct Served {
-    child: Child,
+pub(crate) struct Served {
+    pub(crate) child: Child,
     said: Lines<BufReader<ChildStderr>>,
     addr: String,
     addrs: Vec<String>,
 }
 
 impl Served {
-    fn start(words: &[&str]) -> Served {
+    pub(crate) fn start(words: &[&str]) -> Served {
         let mut command = weft(&["serve", "--listen", "127.0.0.1:0", "--color", "never"]);
         let mut child = command.args(words).stderr(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -39,6 +39,10 @@ impl Served {
         served
     }
 
+    pub(crate) fn address(&self) -> String {
+        self.addr.clone()
+    }
+
     /// Waits for a line on standard error.
     fn expect(&mut self, text: &str) -> String {
         let mut lines = self.said.by_ref().map(Result::unwrap);
@@ -47,7 +51,7 @@ impl Served {
             .unwrap_or_else(|| panic!("it never said '{text}'"))
     }
 
-    fn get(&self, path: &str) -> String {
+    pub(crate) fn get(&self, path: &str) -> String {
         self.try_get(path).expect("a reply")
     }
 
@@ -74,7 +78,7 @@ impl Drop for Served {
     }
 }
 
-const ENGINES: [&[&str]; 7] = [
+pub(crate) const ENGINES: [&[&str]; 7] = [
     &["--engine", "fiber"],
     &["--engine", "fiber:io=epoll"],
     &["--engine", "thread"],

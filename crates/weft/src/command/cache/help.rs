@@ -59,7 +59,7 @@ weft cache -d -u nobody -l 127.0.0.1     in the background, not as root
 weft cache -s /run/cache.sock -a 0660    local programs only, by file mode
 weft cache -e /var/lib/weft-cache/items  keep the items over a restart
 weft cache -Z -o ssl_chain_cert=chain.pem,ssl_key=key.pem
-weft cache --admin 127.0.0.1:9150        with /metrics and /healthz there";
+weft cache --admin 127.0.0.1:9150        with /metrics there: weft top :9150";
 
 /// `-p, --port=<num>`, as memcached's help writes it.
 fn usage(opt: &Setting<CacheConfig>) -> String {

@@ -1,0 +1,379 @@
+//! The figures of one interval, as `--json` prints them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::scrape::{Interval, Scrape};
+
+/// Counters that grow when a limit is reached, and the words for each.
+pub(super) const LIMITS: &[(&str, &str)] = &[
+    ("weft_accept_pauses_total", "accepting paused"),
+    (
+        "weft_connection_memory_shortages_total",
+        "memory of connections short",
+    ),
+    ("weft_file_buffers_small_total", "file buffers short"),
+    ("weft_jobs_refused_total", "jobs refused"),
+    ("weft_linger_refused_total", "lingering refused"),
+    ("weft_log_lines_dropped_total", "log lines dropped"),
+    ("weft_messages_dropped_total", "messages dropped"),
+    (
+        "weft_processor_buffers_exhausted_total",
+        "receive buffers exhausted",
+    ),
+    ("weft_stage_queue_full_total", "queue of a stage full"),
+    ("weft_stalls_total", "processor stalled"),
+    (
+        "weft_http_rate_evictions_total",
+        "addresses of the rate limit forgotten",
+    ),
+    ("weft_site_listings_refused_total", "listings refused"),
+    (
+        "weft_site_out_of_descriptors_total",
+        "no descriptor for a file",
+    ),
+    ("weft_datagrams_unsent_total", "datagrams not sent"),
+    (
+        "weft_cache_out_of_memory_total",
+        "stores refused: no memory",
+    ),
+    (
+        "weft_cache_refused_behind_readers_total",
+        "stores refused: readers",
+    ),
+    (
+        "weft_cache_uploads_refused_total",
+        "stores refused: unfinished ones",
+    ),
+    ("memcached_items_evicted_total", "items evicted"),
+    (
+        "memcached_connections_rejected_total",
+        "connections rejected",
+    ),
+];
+
+/// Families with a label, of which these values are limits.
+const LABELLED_LIMITS: &[(&str, &str, &[&str], &str)] = &[
+    (
+        "weft_connections_closed_total",
+        "reason",
+        &[
+            "too_slow",
+            "too_long",
+            "no_memory",
+            "refused",
+            "address_limit",
+        ],
+        "closed: ",
+    ),
+    (
+        "weft_accept_errors_total",
+        "class",
+        &["emfile", "nobufs"],
+        "accept failed: ",
+    ),
+    (
+        "weft_http_replies_total",
+        "status",
+        &["429", "503"],
+        "status ",
+    ),
+];
+
+/// Gauges with a gauge for their limit, and the words for each.
+const BUDGETS: &[(&str, &str, &str)] = &[
+    ("items", "memcached_current_bytes", "memcached_limit_bytes"),
+    (
+        "connections",
+        "weft_connection_memory_bytes",
+        "weft_connection_memory_max_bytes",
+    ),
+    (
+        "file buffers",
+        "weft_file_buffers_bytes",
+        "weft_file_buffers_max_bytes",
+    ),
+    (
+        "page cache",
+        "weft_site_page_cache_bytes",
+        "weft_site_page_cache_max_bytes",
+    ),
+];
+
+/// A server during one interval. The keys are stable: scripts read them.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Overview {
+    /// Seconds since 1970.
+    pub(super) time: u64,
+    pub(super) target: String,
+    /// `serve` or `cache`.
+    pub(super) server: &'static str,
+    pub(super) version: String,
+    pub(super) uptime_s: f64,
+    pub(super) interval_s: f64,
+    /// Replies, or commands of a cache.
+    pub(super) requests_per_s: f64,
+    pub(super) received_bytes_per_s: f64,
+    pub(super) sent_bytes_per_s: f64,
+    /// `None` for a cache, and if nothing was replied to.
+    pub(super) latency: Option<LatencyBounds>,
+    /// By class of status (`2xx`), or by command and result (`get hit`).
+    pub(super) results_per_s: BTreeMap<String, f64>,
+    pub(super) hit_ratio: Option<f64>,
+    pub(super) connections_open: u64,
+    pub(super) connections_lingering: u64,
+    pub(super) accepted_per_s: f64,
+    /// By reason.
+    pub(super) closed_per_s: BTreeMap<String, f64>,
+    /// Fibers by state and wait.
+    pub(super) fibers: BTreeMap<String, u64>,
+    /// Requests that wait, by queue: stages of a pipeline, jobs.
+    pub(super) queues: BTreeMap<String, u64>,
+    /// Processors in use.
+    pub(super) cpu: f64,
+    /// The same by name of thread.
+    pub(super) cpu_by_thread: BTreeMap<String, f64>,
+    pub(super) resident_bytes: u64,
+    pub(super) budgets: Vec<MemoryBudget>,
+    pub(super) descriptors_open: u64,
+    pub(super) descriptors_max: u64,
+    /// Times that a limit was reached in the interval, by limit.
+    pub(super) limits_reached: BTreeMap<String, u64>,
+    /// Seconds until a certificate expires, by file.
+    pub(super) certificates_expire_s: BTreeMap<String, f64>,
+    pub(super) is_reload_failed: bool,
+    /// The most requested paths; a sample under load.
+    pub(super) paths: Vec<PathRate>,
+}
+
+/// Upper bounds of the buckets that have these quantiles, and the mean, in seconds.
+#[derive(Debug, Serialize)]
+pub(super) struct LatencyBounds {
+    pub(super) mean_s: f64,
+    pub(super) p50_s: f64,
+    pub(super) p90_s: f64,
+    pub(super) p99_s: f64,
+}
+
+/// Memory in use, and its limit.
+#[derive(Debug, Serialize)]
+pub(super) struct MemoryBudget {
+    pub(super) name: &'static str,
+    pub(super) bytes: u64,
+    pub(super) max_bytes: u64,
+}
+
+/// Requests of a path.
+#[derive(Debug, Serialize)]
+pub(super) struct PathRate {
+    pub(super) path: String,
+    pub(super) replies_per_s: f64,
+    pub(super) body_bytes_per_s: f64,
+}
+
+/// Reply to `/paths`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct PathCounts {
+    paths: Vec<PathCount>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct PathCount {
+    path: String,
+    replies: u64,
+    body_bytes: u64,
+}
+
+/// One reading of a server.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    pub(super) scrape: Scrape,
+    pub(super) paths: PathCounts,
+    /// Seconds since 1970.
+    pub(super) unix_s: f64,
+}
+
+impl Overview {
+    /// Figures of the time between two readings, or since the start of the server.
+    pub(super) fn new(target: &str, before: Option<&Reading>, now: &Reading) -> Overview {
+        let value = |name| now.scrape.value(name).unwrap_or(0.0);
+        let started = now.scrape.value("process_start_time_seconds");
+        let uptime_s = started.map_or(0.0, |started| (now.unix_s - started).max(0.0));
+        let interval = Interval::new(before.map(|before| &before.scrape), &now.scrape, uptime_s);
+        let rate = |name| interval.rate(name).unwrap_or(0.0);
+        let is_cache = now.scrape.value("memcached_up").is_some();
+        let results_per_s = if is_cache {
+            commands(&interval)
+        } else {
+            let by_status = interval.rates("weft_http_replies_total", "status");
+            classes(&by_status)
+        };
+        let version = now.scrape.by_label("weft_build_info", "version");
+        Overview {
+            time: now.unix_s as u64,
+            target: target.to_owned(),
+            server: if is_cache { "cache" } else { "serve" },
+            version: version.into_keys().next().unwrap_or_default(),
+            uptime_s,
+            interval_s: interval.lasts_s,
+            requests_per_s: results_per_s.values().sum(),
+            received_bytes_per_s: rate("weft_received_bytes_total"),
+            sent_bytes_per_s: rate("weft_sent_bytes_total"),
+            latency: latency(&interval, "weft_http_request_duration_seconds"),
+            hit_ratio: hit_ratio(&interval, is_cache),
+            results_per_s,
+            connections_open: value("weft_connections_active") as u64,
+            connections_lingering: value("weft_connections_lingering") as u64,
+            accepted_per_s: rate("weft_connections_accepted_total"),
+            closed_per_s: seen(interval.rates("weft_connections_closed_total", "reason")),
+            fibers: counts(now.scrape.by_label("weft_fibers_by_state", "state")),
+            queues: queues(&now.scrape),
+            cpu: rate("process_cpu_seconds_total"),
+            cpu_by_thread: seen(interval.rates("weft_thread_cpu_seconds_total", "thread")),
+            resident_bytes: value("process_resident_memory_bytes") as u64,
+            budgets: budgets(&now.scrape),
+            descriptors_open: value("process_open_fds") as u64,
+            descriptors_max: value("process_max_fds") as u64,
+            limits_reached: limits(&interval),
+            certificates_expire_s: certificates(now),
+            is_reload_failed: now.scrape.value("weft_config_last_reload_successful") == Some(0.0),
+            paths: paths(before, now, interval.lasts_s),
+        }
+    }
+}
+
+/// Values that are not 0.
+fn seen(mut values: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    values.retain(|_, value| *value > 0.0);
+    values
+}
+
+fn classes(by_status: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let mut classes = BTreeMap::new();
+    for (status, rate) in by_status {
+        let class = format!("{}xx", status.get(..1).unwrap_or_default());
+        *classes.entry(class).or_default() += rate;
+    }
+    classes
+}
+
+fn commands(interval: &Interval<'_>) -> BTreeMap<String, f64> {
+    let mut rates = BTreeMap::new();
+    for status in ["hit", "miss", "badval"] {
+        for (command, rate) in commands_of(interval, status) {
+            rates.insert(format!("{command} {status}"), rate);
+        }
+    }
+    seen(rates)
+}
+
+fn commands_of(interval: &Interval<'_>, status: &str) -> Vec<(String, f64)> {
+    let known = interval.now.by_label("memcached_commands_total", "command");
+    let rate = |command: String| {
+        let series =
+            format!("memcached_commands_total{{command=\"{command}\",status=\"{status}\"}}");
+        interval.rate(&series).map(|rate| (command, rate))
+    };
+    known.into_keys().filter_map(rate).collect()
+}
+
+fn latency(interval: &Interval<'_>, histogram: &str) -> Option<LatencyBounds> {
+    let replies = interval.growth(&format!("{histogram}_count"))?;
+    let sum = interval.growth(&format!("{histogram}_sum"))?;
+    Some(LatencyBounds {
+        mean_s: sum / replies,
+        p50_s: interval.quantile(histogram, 0.5)?,
+        p90_s: interval.quantile(histogram, 0.9)?,
+        p99_s: interval.quantile(histogram, 0.99)?,
+    })
+}
+
+fn hit_ratio(interval: &Interval<'_>, is_cache: bool) -> Option<f64> {
+    let get =
+        |status: &str| format!("memcached_commands_total{{command=\"get\",status=\"{status}\"}}");
+    let [hits, misses] = if is_cache {
+        [get("hit"), get("miss")]
+    } else {
+        ["hits", "misses"].map(|name| format!("weft_site_{name}_total"))
+    };
+    let [hits, misses] = [hits, misses].map(|series| interval.growth(&series));
+    let all = hits? + misses?;
+    (all > 0.0).then_some(hits? / all)
+}
+
+fn queues(scrape: &Scrape) -> BTreeMap<String, u64> {
+    let mut queues = scrape.by_label("weft_stage_queue_length", "stage");
+    let jobs = scrape.value("weft_jobs_waiting");
+    queues.extend(jobs.map(|jobs| ("jobs".to_owned(), jobs)));
+    counts(queues)
+}
+
+fn counts(values: BTreeMap<String, f64>) -> BTreeMap<String, u64> {
+    let seen = values.into_iter().filter(|(_, value)| *value > 0.0);
+    seen.map(|(name, value)| (name, value as u64)).collect()
+}
+
+fn budgets(scrape: &Scrape) -> Vec<MemoryBudget> {
+    let of = |&(name, bytes, max): &(&'static str, &str, &str)| {
+        Some(MemoryBudget {
+            name,
+            bytes: scrape.value(bytes)? as u64,
+            max_bytes: scrape.value(max)? as u64,
+        })
+    };
+    BUDGETS.iter().filter_map(of).collect()
+}
+
+fn limits(interval: &Interval<'_>) -> BTreeMap<String, u64> {
+    let mut reached = BTreeMap::new();
+    let mut add = |words: String, growth: f64| {
+        if growth.round() > 0.0 {
+            reached.insert(words, growth.round() as u64);
+        }
+    };
+    for (name, words) in LIMITS {
+        let plain = interval.rate(name).unwrap_or(0.0);
+        let labelled = interval.rates(name, "").into_values().sum::<f64>();
+        add((*words).to_owned(), (plain + labelled) * interval.lasts_s);
+    }
+    for (name, label, values, words) in LABELLED_LIMITS {
+        let rates = interval.rates(name, label);
+        for value in *values {
+            let rate = rates.get(*value).unwrap_or(&0.0);
+            add(format!("{words}{value}"), rate * interval.lasts_s);
+        }
+    }
+    reached
+}
+
+fn certificates(now: &Reading) -> BTreeMap<String, f64> {
+    let expire = now
+        .scrape
+        .by_label("weft_tls_certificate_not_after_seconds", "certificate");
+    let left = |(file, at): (String, f64)| (file, at - now.unix_s);
+    expire.into_iter().map(left).collect()
+}
+
+/// Growth of each path. One that is new, or has less than before, came into the table since.
+fn paths(before: Option<&Reading>, now: &Reading, lasts_s: f64) -> Vec<PathRate> {
+    let before: BTreeMap<_, _> = before
+        .into_iter()
+        .flat_map(|before| &before.paths.paths)
+        .map(|count| (&count.path, count))
+        .collect();
+    let rate = |count: &PathCount| {
+        let before = before.get(&count.path);
+        let before = before.filter(|before| before.replies <= count.replies);
+        let (replies, bytes) = before.map_or((0, 0), |before| (before.replies, before.body_bytes));
+        PathRate {
+            path: count.path.clone(),
+            replies_per_s: (count.replies - replies) as f64 / lasts_s,
+            body_bytes_per_s: count.body_bytes.saturating_sub(bytes) as f64 / lasts_s,
+        }
+    };
+    let mut rates: Vec<_> = now.paths.paths.iter().map(rate).collect();
+    rates.retain(|path| path.replies_per_s > 0.0);
+    rates.sort_by(|one, other| other.replies_per_s.total_cmp(&one.replies_per_s));
+    rates
+}

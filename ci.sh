@@ -178,6 +178,7 @@ cmd_system() {
     need unshare util-linux
     need ip iproute2
     need tmux tmux
+    need promtool prometheus
     need mpirun openmpi-bin
     need gcc gcc
     need go golang-go

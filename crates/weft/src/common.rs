@@ -10,7 +10,8 @@ use crate::engine::EngineChoice;
 use crate::failure::Failure;
 use crate::os::machine::cpus;
 use crate::os::pid_file::PidFile;
-use crate::settings::Setting;
+use crate::os::sandbox::{Right, SandboxMode};
+use crate::settings::{Choices, Setting};
 use crate::value::{self, Account};
 
 /// The values of settings that both commands have.
@@ -24,6 +25,7 @@ pub(crate) struct Common {
     pub(crate) drain_timeout: Duration,
     pub(crate) user: Option<Account>,
     pub(crate) pid_file: Option<PathBuf>,
+    pub(crate) sandbox: SandboxMode,
 }
 
 impl Common {
@@ -40,6 +42,17 @@ impl Common {
         self.pid_file.as_deref().map(PidFile::write).transpose()
     }
 
+    /// Files that are removed at the end, for the sandbox: the pid file, and sockets of the admin
+    /// endpoint.
+    pub(crate) fn files_to_remove(&self) -> Vec<(Right, PathBuf)> {
+        let sockets = sockets(&self.admin);
+        let pid_file = self
+            .pid_file
+            .iter()
+            .map(|file| (Right::Remove, file.clone()));
+        pid_file.chain(sockets).collect()
+    }
+
     /// Says that `flag`, the number of workers, has no effect, if it was typed and has none.
     pub(crate) fn note_workers(&self, flag: &str) -> Option<String> {
         self.workers.and_then(|_| self.engine.note_workers(flag))
@@ -51,7 +64,40 @@ impl Common {
     }
 }
 
+/// Files of Unix sockets, which are removed at the end, for the sandbox.
+pub(crate) fn sockets(addresses: &[Address]) -> impl Iterator<Item = (Right, PathBuf)> {
+    addresses.iter().filter_map(|address| match address {
+        Address::Unix { path, .. } => Some((Right::Remove, path.clone())),
+        _ => None,
+    })
+}
+
+const SANDBOX_MODES: Choices = &[
+    ("try", "as much of it as the kernel has"),
+    ("require", "all of it, or no start"),
+    ("off", "none"),
+];
+
 impl<C: AsMut<Common> + 'static> Setting<C> {
+    pub(crate) const SANDBOX: Setting<C> = Setting::new("sandbox")
+        .chooses(SANDBOX_MODES, |config: &mut C, text| {
+            config.as_mut().sandbox = match text {
+                "require" => SandboxMode::Require,
+                "off" => SandboxMode::Off,
+                _ => SandboxMode::Try,
+            };
+            Ok(())
+        })
+        .starts_as("try")
+        .rare()
+        .help("Give up rights that are not needed after the start")
+        .more(
+            "Landlock for files and TCP, seccomp for system calls: the process reads its \
+             directories and those around its other files, writes its own files, and starts, \
+             connects to and signals nothing. require does not start where the kernel lacks \
+             either.",
+        );
+
     pub(crate) const HANDSHAKE_TIMEOUT: Setting<C> = Setting::new("tls-handshake-timeout")
         .takes("TIME", |config: &mut C, text| {
             config.as_mut().handshake_timeout = value::timeout(text)?;

@@ -78,6 +78,16 @@ impl EngineChoice {
         is_idle.then(|| format!("{flag} has no effect with --engine thread"))
     }
 
+    /// True if the engine may set up a ring of io_uring.
+    pub(crate) fn may_use_io_uring(&self) -> bool {
+        match self.engine(1) {
+            ::serve::Engine::Fiber { backend, .. } => backend != BackendChoice::Epoll,
+            ::serve::Engine::Event(options) => options.dispatcher == Mechanism::Uring,
+            ::serve::Engine::Pipeline(options) => options.dispatcher == Mechanism::Uring,
+            ::serve::Engine::Thread | ::serve::Engine::Netstack => false,
+        }
+    }
+
     /// Warning about what keeps connections away although the settings are right.
     pub(crate) fn warning(&self) -> Option<String> {
         match self.kind {

@@ -24,6 +24,7 @@ use crate::netstack::refuse_inherited;
 use crate::os::machine::why_no_threads;
 use crate::os::privileges::{self, Ids};
 use crate::os::process;
+use crate::os::sandbox::{Needs, Sandbox};
 use crate::os::signals::{Signal, Signals};
 use crate::value::{show_counted, show_duration};
 
@@ -128,28 +129,44 @@ pub(crate) struct Orders {
     asked: Receiver<Signal>,
     /// Sender for client requests.
     pub(crate) sender: Sender<Signal>,
-    _signals: Signals,
+    signals: Signals,
 }
 
 impl Orders {
-    /// Starts to receive signals. Call it before the sockets exist: a program that can connect may
-    /// also send a signal.
+    /// Begins to keep signals for later. Call it before the sockets exist: a program that can
+    /// connect may also send a signal.
     ///
     /// # Errors
-    /// A sentence if no thread can be started.
+    /// A sentence if they cannot be kept.
     pub(crate) fn take() -> Result<Orders, Failure> {
         let (sender, asked) = mpsc::channel();
-        let signals = sender.clone();
-        let signals = Signals::start(move |signal| {
-            // The receiver is gone only while the process ends.
-            let _ = signals.send(signal);
-        })
-        .map_err(|error| Failure::Running(why_no_threads("the signals' thread", &error)))?;
         Ok(Orders {
             asked,
             sender,
-            _signals: signals,
+            signals: Signals::install()?,
         })
+    }
+
+    /// Enters the sandbox and starts to receive signals: no thread is started before, because one
+    /// would stay outside.
+    ///
+    /// # Errors
+    /// A sentence if the sandbox is required and cannot be had, or if no thread can be started.
+    pub(crate) fn confine(
+        &mut self,
+        common: &Common,
+        mut needs: Needs,
+    ) -> Result<Sandbox, Failure> {
+        needs.files.extend(common.files_to_remove());
+        needs.has_rings = common.engine.may_use_io_uring();
+        let sandbox = Sandbox::enter(common.sandbox, &needs).map_err(Failure::Running)?;
+        let sender = self.sender.clone();
+        let started = self.signals.start(move |signal| {
+            // The receiver is gone only while the process ends.
+            let _ = sender.send(signal);
+        });
+        started.map_err(|error| Failure::Running(why_no_threads("the signals' thread", &error)))?;
+        Ok(sandbox)
     }
 
     /// Notifies systemd that the server is ready, handles signals until one asks to stop, and

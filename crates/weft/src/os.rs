@@ -1,4 +1,5 @@
-//! The process and its machine: limits, signals, privileges, files written or read as a whole.
+//! The process and its machine: limits, signals, privileges, sandbox, and files read or written as a
+//! whole.
 
 pub(crate) mod files;
 pub(crate) mod machine;
@@ -6,5 +7,6 @@ pub(crate) mod open_files;
 pub(crate) mod pid_file;
 pub(crate) mod privileges;
 pub(crate) mod process;
+pub(crate) mod sandbox;
 pub(crate) mod signals;
 pub(crate) mod stop;

@@ -1,6 +1,5 @@
 """The checks, in the order in which they run: each module registers its own."""
 
-<<<<<<< HEAD
 from . import clients, pages, load, lifecycle, crowds, starts, disks, denials, load_truth, load_attacks
 from . import load_manual, load_netstack, cache_commands, cache_clients, cache_differences, cache_crowds
 from . import cache_neighbours, cache_cluster, neighbours, small_memory, proxies, pasted, acme, metrics

@@ -66,7 +66,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     let config = &config;
     // This comes first: only a process with one thread may fork and go on.
     let daemon = config.is_daemon.then(daemon::detach).transpose()?;
-    let orders = Orders::take()?;
+    let mut orders = Orders::take()?;
     let mut prepared = prepare(config)?;
     let _pid_file = prepared.pid_file.take();
     let places = prepared.places();
@@ -75,6 +75,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
         Ok(text) => told.note(text),
         Err(text) => told.warn(text),
     };
+    let sandbox = orders.confine(&config.common, prepare::needs(config))?;
     let (running, restored) = Running::start(config, prepared, orders.sender.clone(), tell)?;
     if let Some(warning) = config.common.engine.warning() {
         terminal.warn(&warning);
@@ -83,6 +84,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     hosted.warn_of_certificates(|text| terminal.warn(text));
     share.warnings.iter().for_each(|text| terminal.warn(text));
     terminal.tell_of(config, &places, &running);
+    terminal.note(&format!("sandbox: {}", sandbox.describe()));
     terminal.tell_restored(config, &restored);
     if let Some(daemon) = daemon {
         daemon.report_up(config.verbosity > 0)?;

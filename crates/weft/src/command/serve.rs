@@ -3,6 +3,7 @@
 mod certificates;
 mod engine;
 mod explain;
+mod files;
 mod prepare;
 mod published;
 mod redirects;
@@ -21,6 +22,7 @@ use ::serve::listen::{self, Bound};
 use crate::failure::Failure;
 use crate::operate::{self, Operated, Orders, Part};
 use crate::os::machine::Machine;
+use crate::os::sandbox::Sandbox;
 use crate::settings::layer::Layer;
 use crate::settings::layers::{self, Fixed, Resolved};
 use crate::value::show_size;
@@ -52,7 +54,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     }
     // This comes before anything here takes their numbers. sd_listen_fds(3)
     let inherited = listen::inherited().map_err(operate::running)?;
-    let orders = Orders::take()?;
+    let mut orders = Orders::take()?;
     let prepared = prepare(config, inherited)?;
     let Prepared {
         listeners,
@@ -76,6 +78,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     if let Some((settings, _)) = &acme {
         urls.push(("acme", settings.describe()));
     }
+    let sandbox = orders.confine(&config.common, files::needs(config))?;
     let running = Running::start(
         config,
         &limits,
@@ -91,7 +94,13 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     hosted.warn_of_certificates(|text| terminal.warn(text));
     terminal.banner(
         config,
-        &banner(config, &limits, urls, running.hosted.server.describe()),
+        &banner(
+            config,
+            &limits,
+            &sandbox,
+            urls,
+            running.hosted.server.describe(),
+        ),
     );
     if shows_nothing(config) {
         terminal
@@ -105,6 +114,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         fixed,
         resolved,
         limits,
+        sandbox,
         running,
         terminal,
     });
@@ -116,6 +126,7 @@ struct Serving {
     fixed: Fixed,
     resolved: Resolved<ServeConfig>,
     limits: Limits,
+    sandbox: Sandbox,
     running: Running,
     terminal: Arc<Terminal>,
 }
@@ -131,6 +142,15 @@ impl Serving {
             published.check(config)?;
             certificates::settings(config).map(drop)
         })?;
+        if let Some(path) = self
+            .sandbox
+            .first_outside(&files::needs(&newer.config).files)
+        {
+            let path = path.display();
+            return Err(format!(
+                "{path} is outside of the sandbox, which cannot grow: restart to use it"
+            ));
+        }
         if let Err(why) = self.running.reload(&newer.config, &self.limits) {
             // Found again with its place in the file, which opens the site once more.
             newer.check(|config| {
@@ -309,7 +329,13 @@ fn is_root(config: &ServeConfig) -> bool {
 /// The lines of the start-up message, as name and text.
 type Lines = Vec<(&'static str, String)>;
 
-fn banner(config: &ServeConfig, limits: &Limits, mut lines: Lines, engine: String) -> Lines {
+fn banner(
+    config: &ServeConfig,
+    limits: &Limits,
+    sandbox: &Sandbox,
+    mut lines: Lines,
+    engine: String,
+) -> Lines {
     lines.push(("engine", engine));
     let engine = &config.common.engine;
     let connections = engine.show_connections(limits.connections.connections_max);
@@ -321,6 +347,7 @@ fn banner(config: &ServeConfig, limits: &Limits, mut lines: Lines, engine: Strin
         "limits",
         format!("{connections}{of}, {memory} for file contents"),
     ));
+    lines.push(("sandbox", sandbox.describe().to_owned()));
     match &config.access_log {
         None => {}
         Some(Target::Stdout) => lines.push(("log", "standard output".to_owned())),

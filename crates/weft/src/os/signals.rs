@@ -47,36 +47,47 @@ impl fmt::Display for Signal {
     }
 }
 
-/// The thread that receives signals. Dropping it ends the thread. Signals then have no effect,
-/// except that a second request to stop still ends the process.
+/// Handlers of signals, and the thread that receives the signals. Dropping it ends the thread.
+/// Signals then have no effect, except that a second request to stop still ends the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     handle: Handle,
+    /// Signals that no thread receives yet.
+    waiting: Option<(Pending, Hangup)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Signals {
-    /// Installs the handlers, and calls `act` with each signal on a thread of its own, one at a
-    /// time. Call it once, before other threads start.
+    /// Installs the handlers. Signals wait until [`start`](Signals::start). Call it once, before
+    /// threads start.
     ///
     /// Other threads need no code for signals: the handler only notes the signal, and `SA_RESTART`
     /// restarts the interrupted call. Calls that are never restarted, such as poll(2) and
     /// io_uring_enter(2), return `EINTR`. signal(7)
     ///
     /// # Errors
-    /// If handlers cannot be installed, or no descriptor or thread can be created.
-    pub(crate) fn start(act: impl FnMut(Signal) + Send + 'static) -> io::Result<Signals> {
+    /// If handlers cannot be installed, or no descriptor can be created.
+    pub(crate) fn install() -> io::Result<Signals> {
         let hangup = Hangup::at_start();
         exit_at_second(&[SIGTERM, SIGINT])?;
         let pending = Pending::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
-        let handle = pending.handle();
-        let thread = thread::Builder::new()
-            .name("weft-signals".to_owned())
-            .spawn(move || receive(pending, hangup, act))?;
         Ok(Signals {
-            handle,
-            thread: Some(thread),
+            handle: pending.handle(),
+            waiting: Some((pending, hangup)),
+            thread: None,
         })
+    }
+
+    /// Calls `act` with each signal on a thread of its own, one at a time.
+    ///
+    /// # Errors
+    /// If no thread can be created.
+    pub(crate) fn start(&mut self, act: impl FnMut(Signal) + Send + 'static) -> io::Result<()> {
+        let builder = thread::Builder::new().name("weft-signals".to_owned());
+        if let Some((pending, hangup)) = self.waiting.take() {
+            self.thread = Some(builder.spawn(move || receive(pending, hangup, act))?);
+        }
+        Ok(())
     }
 }
 
@@ -251,7 +262,8 @@ mod tests {
         if std::env::var_os(CHILD).is_none() {
             return;
         }
-        let _signals = Signals::start(|signal| println!("got {signal}")).unwrap();
+        let mut signals = Signals::install().unwrap();
+        signals.start(|signal| println!("got {signal}")).unwrap();
         assert!(is_ignored(SIGPIPE));
         println!("ready");
         // Ends by itself even if the test fails to end it.

@@ -486,9 +486,9 @@ fn the_start_says_what_the_server_runs_on() {
         lines[0].contains("serving") && lines[0].ends_with(root),
         "{lines:?}"
     );
-    assert!(lines[1].contains("url     http://127.0.0.1:"), "{lines:?}");
+    assert!(lines[1].contains("url      http://127.0.0.1:"), "{lines:?}");
     assert!(
-        lines[2].contains("engine  fibers on 1 processor, epoll, as asked for"),
+        lines[2].contains("engine   fibers on 1 processor, epoll, as asked for"),
         "{lines:?}"
     );
     assert!(

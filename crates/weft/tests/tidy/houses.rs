@@ -226,7 +226,7 @@ const HOUSES: &[House] = &[
             command/cache/config command/cache/daemon command/cache/host command/cache/metrics command/cache/restart command/cache/udp command/cache/verbose command/serve/redirects
             command/cache/prepare command/cache/table command/serve/table
             command/serve/certificates
-            command/cache/engine command/cache/extended command/cache/help command/serve/prepare command/serve/terminal
+            command/cache/engine command/cache/extended command/cache/help command/serve/files command/serve/prepare command/serve/terminal
             command/serve/engine
             command/load/options command/serve/explain command/load/progress
             command/load/fileset command/load/output

@@ -13,6 +13,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{CacheConfig, Listen};
+use crate::common::sockets;
 use crate::failure::Failure;
 use crate::operate::{self, NetstackAddresses, become_user, running};
 use crate::os::files;
@@ -20,6 +21,7 @@ use crate::os::machine::Machine;
 use crate::os::open_files::make_room;
 use crate::os::pid_file::PidFile;
 use crate::os::privileges::{self, Ids};
+use crate::os::sandbox::{Needs, Right};
 
 /// Sockets and files that were opened.
 pub(crate) struct Prepared {
@@ -99,6 +101,31 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
         tls,
         pid_file,
     })
+}
+
+/// What the sandbox grants: files that are opened after the start, by right.
+pub(super) fn needs(config: &CacheConfig) -> Needs {
+    let certificate = &config.certificate;
+    let chain = config.has_tls.then_some(&certificate.chain);
+    let read = chain
+        .into_iter()
+        .chain(&certificate.key)
+        .chain(&config.ca_cert);
+    let read = read.chain(&config.auth_file);
+    let items = config
+        .memory_file
+        .iter()
+        .map(|file| (Right::Replace, file.clone()));
+    let listen: Vec<_> = config
+        .listen()
+        .into_iter()
+        .map(|listen| listen.address)
+        .collect();
+    let read = read.map(|file| (Right::File, file.clone()));
+    Needs {
+        files: read.chain(items).chain(sockets(&listen)).collect(),
+        ..Needs::default()
+    }
 }
 
 /// Addresses that a netstack listens on.

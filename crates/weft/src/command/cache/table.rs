@@ -215,6 +215,7 @@ const OURS: Rows = &[
     own("admin")
         .adds("addr", CacheConfig::add_admin)
         .help("Address of /metrics, /healthz and, with fibers, /fibers"),
+    Setting::SANDBOX,
     Setting::HANDSHAKE_TIMEOUT,
     own("drain-timeout")
         // Long enough for requests under way on fast networks. A cache that stops should be gone
@@ -268,7 +269,7 @@ pub(super) const IDLE: Reasons = &[
         "a TLS record is as long as what there is to send, up to 16 KiB",
     ),
     ("modern", "what it turns on is always on"),
-    ("drop_privileges", "there is no seccomp filter"),
+    ("drop_privileges", "--sandbox sets it, and it is on"),
 ];
 
 /// Options of memcached's `-o` that are refused, with the reason.

@@ -729,6 +729,7 @@ const PROCESS: Rows = &[
         .file("FILE", put!(common.pid_file = Some as_typed))
         .help("Write the process id to this file")
         .more("Removed on exit, if the account of --user is allowed to."),
+    Setting::SANDBOX,
     set("drain-timeout")
         .takes("TIME", put!(common.drain_timeout = value::duration))
         .starts_as("25s")

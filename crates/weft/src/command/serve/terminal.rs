@@ -36,7 +36,7 @@ impl Terminal {
                 "url" | "admin" => self.paint.cyan(line),
                 _ => line.clone(),
             };
-            text += &format!("\n  {}  {line}", self.paint.dim(format_args!("{name:<6}")));
+            text += &format!("\n  {}  {line}", self.paint.dim(format_args!("{name:<7}")));
         }
         self.say(&text);
     }

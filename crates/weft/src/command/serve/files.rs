@@ -1,0 +1,88 @@
+//! What the sandbox of a server grants: files that it opens after its start, by right.
+
+use std::env;
+use std::path::PathBuf;
+
+use ::serve::access_log::Target;
+
+use super::certificates;
+use super::table::ServeConfig;
+use crate::common::sockets;
+use crate::os::sandbox::{Needs, Right};
+use crate::value::RedirectSource;
+
+/// The files of a configuration. A new setting that names one has it here; what `common` names is
+/// known already.
+pub(super) fn needs(config: &ServeConfig) -> Needs {
+    let listen = [&config.listen[..], &config.https_redirect].concat();
+    let log = config.access_log.iter().filter_map(|target| match target {
+        Target::File(path) => Some((Right::Log, path.clone())),
+        Target::Stdout | Target::Stderr => None,
+    });
+    let read = config.config.iter().cloned().chain(of_tls(config));
+    let read = read.map(|path| (Right::File, path));
+    let of_sites = config.sites().flat_map(of_site);
+    let mut hosts = [config].into_iter().chain(&config.hosts);
+    let has_acme = hosts.any(|host| host.acme.is_some());
+    let of_acme = has_acme.then(|| of_acme(config));
+    let files = log.chain(read).chain(sockets(&listen)).chain(of_sites);
+    Needs {
+        files: files.chain(of_acme.into_iter().flatten()).collect(),
+        is_client: has_acme,
+        ..Needs::default()
+    }
+}
+
+/// Its state, and what says where and whom to ask: the DNS, and lists of authorities.
+fn of_acme(config: &ServeConfig) -> Vec<(Right, PathBuf)> {
+    let state = certificates::state_dir(config).join("acme");
+    let external = config.acme_external.clone();
+    let trusted = ["SSL_CERT_FILE", "SSL_CERT_DIR"].map(env::var_os);
+    let trusted = trusted.into_iter().flatten().map(PathBuf::from);
+    // The files of the DNS lie beside each other, and any may be replaced.
+    let dns = PathBuf::from("/etc/resolv.conf");
+    let files = external
+        .into_iter()
+        .chain([dns])
+        .map(|file| (Right::File, file));
+    let lists = [
+        "/etc/ssl",
+        "/etc/pki",
+        "/usr/share/ca-certificates",
+        "/usr/local/share",
+    ];
+    let lists = lists.map(PathBuf::from).into_iter().chain(trusted);
+    let lists = lists.map(|list| (Right::Tree, list));
+    [(Right::State, state)]
+        .into_iter()
+        .chain(files)
+        .chain(lists)
+        .collect()
+}
+
+fn of_tls(config: &ServeConfig) -> impl Iterator<Item = PathBuf> {
+    let hosts = [config].into_iter().chain(&config.hosts);
+    hosts
+        .flat_map(|host| host.tls_cert.iter().chain(&host.tls_key))
+        .cloned()
+}
+
+fn of_site(host: &ServeConfig) -> Vec<(Right, PathBuf)> {
+    // Links that are followed may lead anywhere.
+    let anywhere = host.follow_links.then(|| PathBuf::from("/"));
+    let trees = [host.root.clone()].into_iter().chain(anywhere);
+    // They lie in the root otherwise.
+    let error_pages = host
+        .error_pages
+        .iter()
+        .filter(|(_, page)| page.is_absolute());
+    let error_pages = error_pages.map(|(_, page)| page);
+    let passwords = host.basic_auth.iter().map(|(_, file)| file);
+    let redirects = host.redirects.iter().filter_map(|source| match source {
+        RedirectSource::File(file) => Some(file),
+        RedirectSource::Rule(_) => None,
+    });
+    let read = error_pages.chain(passwords).chain(redirects).cloned();
+    let trees = trees.map(|tree| (Right::Tree, tree));
+    trees.chain(read.map(|file| (Right::File, file))).collect()
+}

@@ -26,7 +26,7 @@ pub struct Handle {
     counters: Counters,
     turns: Arc<Turns>,
     challenges: Challenges,
-    /// `None` until somebody wants to know.
+    /// `None` if they are not to be counted.
     popular: Option<PopularPaths>,
     /// Seeds the boundaries of multipart replies, so that no file can contain one on purpose.
     seed: RandomState,

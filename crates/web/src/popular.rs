@@ -46,7 +46,7 @@ pub struct PopularPath {
 pub(crate) struct PopularPaths {
     /// A reply is counted if its number, spread, is at most this.
     threshold: AtomicU64,
-    table: Mutex<Table>,
+    table: Mutex<PathCounts>,
     /// Spreads paths in a way that no client can foresee.
     seed: RandomState,
     missed: AtomicU64,
@@ -57,10 +57,10 @@ const ALL: u64 = u64::MAX;
 const ONE_IN_MANY: u64 = u64::MAX / SAMPLE_EVERY;
 
 #[derive(Debug, Default)]
-struct Table {
+struct PathCounts {
     /// Hashes of the paths, in the order of `rows`: a search reads nothing else.
     hashes: Vec<u64>,
-    rows: Vec<Row>,
+    rows: Vec<CountedPath>,
     aged_s: u64,
     second: u64,
     /// Estimated replies of that second.
@@ -68,7 +68,7 @@ struct Table {
 }
 
 #[derive(Debug)]
-struct Row {
+struct CountedPath {
     weight: u64,
     known: PopularPath,
 }
@@ -150,7 +150,7 @@ impl PopularPaths {
     }
 }
 
-impl Table {
+impl PathCounts {
     fn age(&mut self, second: u64) {
         if second != self.second {
             // What the second before had is the best guess for this one.
@@ -183,7 +183,7 @@ impl Table {
         };
         if self.rows.len() < PATHS_MAX {
             self.hashes.push(hash);
-            self.rows.push(Row { weight: 0, known });
+            self.rows.push(CountedPath { weight: 0, known });
             return self.rows.len() - 1;
         }
         let rows = self.rows.iter().enumerate();

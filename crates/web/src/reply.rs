@@ -8,12 +8,12 @@ use std::borrow::Cow;
 use std::io::Write;
 use std::ops::Range;
 
-use session::{FileRange, Now, Outbox};
+use session::{FileRange, HostName, Now, Outbox};
 
 use crate::date;
 use crate::error_page::Page;
 use crate::handle::{Handle, Service};
-use crate::host::{HostName, VirtualHost};
+use crate::host::VirtualHost;
 use crate::log::{LogLine, Peer};
 use crate::request::target::encoded;
 use crate::request::{Fields, Name, Version};
@@ -313,8 +313,8 @@ impl Replier<'_> {
         });
     }
 
-    /// The `Origin` of a request, if its scripts may read the reply. The static lines of such a reply
-    /// have `Vary: Origin`.
+    /// The `Origin` of a request, if its scripts may read the reply. The static lines of such a
+    /// reply have `Vary: Origin`.
     #[cold]
     fn named_origin<'r>(&self, asked: RequestFacts<'r>) -> Option<&'r [u8]> {
         let mut values = asked.fields?.search("origin");

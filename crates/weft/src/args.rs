@@ -46,6 +46,15 @@ pub(crate) enum Invocation {
     },
 }
 
+/// Reads the command line of a server: see [`ReadServerFlags`](top::ReadServerFlags).
+pub(crate) fn server_flags(words: Vec<std::ffi::OsString>) -> Option<top::ServerFlags> {
+    match read(words).ok()? {
+        Invocation::Serve(flags) => Some(top::ServerFlags::Serve(flags)),
+        Invocation::Cache(flags) => Some(top::ServerFlags::Cache(flags)),
+        _ => None,
+    }
+}
+
 /// Reads the command line.
 ///
 /// # Errors

@@ -80,7 +80,7 @@ fn run() -> Result<(), Failure> {
         }
         Invocation::Top(matches) => {
             drop(out);
-            top::run(&matches)
+            top::run(&matches, args::server_flags)
         }
         Invocation::Lab(asked) => lab::run(asked, &mut out),
         Invocation::Doctor { json, color } => examine(json, color.as_deref(), &mut out),

@@ -24,7 +24,8 @@ use overview::{Overview, Reading};
 use scrape::Scrape;
 use screen::View;
 use target::AdminTarget;
-use terminal::{AlternateScreen, Key};
+pub(crate) use target::{ReadServerFlags, ServerFlags};
+use terminal::{AlternateScreen, KeyPress};
 
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
     (
@@ -87,12 +88,12 @@ fn interval(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// If there is no such server. See the exit codes.
-pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+pub(crate) fn run(matches: &ArgMatches, read: ReadServerFlags) -> Result<(), Failure> {
     let typed = matches
         .get_one::<String>("server")
         .expect("clap demands it");
     let mut watch = Watch {
-        target: AdminTarget::find(typed).map_err(Failure::Usage)?,
+        target: AdminTarget::find(typed, read).map_err(Failure::Usage)?,
         interval: *matches.get_one("interval").expect("it has a default"),
         started: Instant::now(),
     };
@@ -189,7 +190,7 @@ impl Watch {
                 terminal.key(deadline)
             } {
                 match key {
-                    Key::End | Key::Letter(b'q') => return Ok(()),
+                    KeyPress::End | KeyPress::Letter(b'q') => return Ok(()),
                     key => view.press(key),
                 }
                 if view.is_paused {

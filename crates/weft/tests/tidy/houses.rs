@@ -16,7 +16,7 @@ const HOUSES: &[House] = &[
             date lookup status
             error_page log password
             site
-            rate
+            rate popular
             config
             request
             challenge client conditional negotiate range redirect

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ::load::report::{count_of, ns_of, rate_of};
 
 use super::overview::{Overview, PathRate};
-use super::terminal::Key;
+use super::terminal::KeyPress;
 use crate::paint::Paint;
 use crate::value::show_size;
 
@@ -34,14 +34,14 @@ pub(super) struct View {
 
 impl View {
     /// Does what a key means.
-    pub(super) fn press(&mut self, key: Key) {
+    pub(super) fn press(&mut self, key: KeyPress) {
         match key {
-            Key::Letter(digit @ b'1'..=b'4') => self.section = usize::from(digit - b'1'),
-            Key::Left => self.section = (self.section + TABLES - 1) % TABLES,
-            Key::Right => self.section = (self.section + 1) % TABLES,
-            Key::Letter(b'p' | b' ') => self.is_paused = !self.is_paused,
-            Key::Letter(b'h' | b'?') => self.has_help = !self.has_help,
-            Key::Letter(_) | Key::Resized | Key::End => {}
+            KeyPress::Letter(digit @ b'1'..=b'4') => self.section = usize::from(digit - b'1'),
+            KeyPress::Left => self.section = (self.section + TABLES - 1) % TABLES,
+            KeyPress::Right => self.section = (self.section + 1) % TABLES,
+            KeyPress::Letter(b'p' | b' ') => self.is_paused = !self.is_paused,
+            KeyPress::Letter(b'h' | b'?') => self.has_help = !self.has_help,
+            KeyPress::Letter(_) | KeyPress::Resized | KeyPress::End => {}
         }
     }
 }
@@ -117,7 +117,7 @@ pub(super) fn whole(overview: &Overview, width: usize, paint: Paint) -> Vec<Stri
 
 /// Figures above the tables.
 fn head(overview: &Overview, view: &View, width: usize, paint: Paint) -> Vec<String> {
-    let mut lines = Lines {
+    let mut lines = ScreenLines {
         width,
         paint,
         lines: vec![title(overview, view, width, paint)],
@@ -150,7 +150,7 @@ fn title(overview: &Overview, view: &View, width: usize, paint: Paint) -> String
     paint.bold(cut(&format!("{what:space$} {when}"), width))
 }
 
-fn put_traffic(overview: &Overview, lines: &mut Lines) {
+fn put_traffic(overview: &Overview, lines: &mut ScreenLines) {
     let [received, sent] = [overview.received_bytes_per_s, overview.sent_bytes_per_s]
         .map(|rate| show_size(rate as u64));
     let is_cache = overview.server == "cache";
@@ -173,7 +173,7 @@ fn put_traffic(overview: &Overview, lines: &mut Lines) {
     }
 }
 
-fn put_state(overview: &Overview, lines: &mut Lines) {
+fn put_state(overview: &Overview, lines: &mut ScreenLines) {
     let lingering = match overview.connections_lingering {
         0 => String::new(),
         some => format!(", {} lingering", count_of(some)),
@@ -204,7 +204,7 @@ fn put_state(overview: &Overview, lines: &mut Lines) {
     );
 }
 
-fn put_warnings(overview: &Overview, lines: &mut Lines) {
+fn put_warnings(overview: &Overview, lines: &mut ScreenLines) {
     let limits = overview.limits_reached.iter();
     let limits = limits.map(|(limit, count)| format!("{limit} {}", count_of(*count)));
     for line in joined(limits, lines.room()) {
@@ -227,13 +227,13 @@ fn put_warnings(overview: &Overview, lines: &mut Lines) {
 }
 
 /// Lines of a label and a text, which is cut.
-struct Lines {
+struct ScreenLines {
     width: usize,
     paint: Paint,
     lines: Vec<String>,
 }
 
-impl Lines {
+impl ScreenLines {
     fn room(&self) -> usize {
         self.width.saturating_sub(LABEL)
     }

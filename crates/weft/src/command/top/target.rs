@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use ::serve::listen::Address;
 
-use crate::args::{self, Invocation};
 use crate::command::cache::CacheConfig;
 use crate::command::serve::ServeConfig;
+use crate::settings::layer::Layer;
 use crate::settings::layers::{self, Fixed};
 
 /// Time to connect, and again for each piece of the reply.
@@ -21,6 +21,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Longest reply.
 const REPLY_LEN_MAX: u64 = 16 << 20;
+
+/// Flags of a server's command line.
+pub(crate) enum ServerFlags {
+    Serve(Layer),
+    Cache(Layer),
+}
+
+/// Reads a command line; `None` if it is no server's.
+pub(crate) type ReadServerFlags = fn(Vec<OsString>) -> Option<ServerFlags>;
 
 /// A server's admin listener.
 #[derive(Debug)]
@@ -36,9 +45,9 @@ impl AdminTarget {
     ///
     /// # Errors
     /// A sentence with what to do.
-    pub(super) fn find(typed: &str) -> Result<AdminTarget, String> {
+    pub(super) fn find(typed: &str, read: ReadServerFlags) -> Result<AdminTarget, String> {
         if typed.bytes().all(|byte| byte.is_ascii_digit()) {
-            let admin = of_process(typed)?;
+            let admin = of_process(typed, read)?;
             return Ok(AdminTarget {
                 name: format!("process {typed}"),
                 ..AdminTarget::at(admin)
@@ -119,15 +128,15 @@ fn converse(mut stream: impl Read + Write, request: &str) -> io::Result<String> 
 }
 
 /// First admin address that a process was given: by its command line, environment or file.
-fn of_process(pid: &str) -> Result<Address, String> {
+fn of_process(pid: &str, read: ReadServerFlags) -> Result<Address, String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
     let name = name.map_err(|_| format!("there is no process {pid}; a port is written :{pid}"))?;
     let words = words_of(&format!("/proc/{pid}/cmdline"))
         .map_err(|error| format!("cannot read the command line of process {pid}: {error}"))?;
     // Files that it names are relative to its directory, which only its user may see.
     let _ = std::env::set_current_dir(format!("/proc/{pid}/cwd"));
-    let admin = match args::read(words) {
-        Ok(Invocation::Serve(flags)) if name.starts_with("weft") => {
+    let admin = match read(words) {
+        Some(ServerFlags::Serve(flags)) if name.starts_with("weft") => {
             let variables = words_of(&format!("/proc/{pid}/environ")).unwrap_or_default();
             let variables = variables.into_iter().filter_map(|variable| {
                 let text = variable.into_string().ok()?;
@@ -141,7 +150,7 @@ fn of_process(pid: &str) -> Result<Address, String> {
                 .common
                 .admin
         }
-        Ok(Invocation::Cache(flags)) if name.starts_with("weft") => {
+        Some(ServerFlags::Cache(flags)) if name.starts_with("weft") => {
             CacheConfig::read(flags)?.common.admin
         }
         _ => {

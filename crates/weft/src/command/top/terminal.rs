@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
 /// A key that was pressed, or another reason to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum KeyPress {
     Letter(u8),
     Left,
     Right,
@@ -73,13 +73,13 @@ impl AlternateScreen {
     }
 
     /// Waits for a key; `None` at the deadline.
-    pub(super) fn key(&self, deadline: Instant) -> Option<Key> {
+    pub(super) fn key(&self, deadline: Instant) -> Option<KeyPress> {
         loop {
             if self.is_over.load(Ordering::Relaxed) {
-                return Some(Key::End);
+                return Some(KeyPress::End);
             }
             if self.is_resized.swap(false, Ordering::Relaxed) {
-                return Some(Key::Resized);
+                return Some(KeyPress::Resized);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -88,7 +88,7 @@ impl AlternateScreen {
             if self.has_input(left) {
                 let mut bytes = [0; 16];
                 return match rustix::io::read(io::stdin(), &mut bytes) {
-                    Ok(0) | Err(_) => Some(Key::End),
+                    Ok(0) | Err(_) => Some(KeyPress::End),
                     Ok(len) => Some(key_of(&bytes[..len])),
                 };
             }
@@ -130,15 +130,15 @@ fn put(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-fn key_of(bytes: &[u8]) -> Key {
+fn key_of(bytes: &[u8]) -> KeyPress {
     match bytes {
         // Ctrl-C and Ctrl-D, which mean nothing to the kernel now.
-        [3 | 4, ..] => Key::End,
-        b"\x1b[D" | b"\x1bOD" => Key::Left,
-        b"\x1b[C" | b"\x1bOC" | b"\t" => Key::Right,
-        [b'\x1b', _, ..] => Key::Letter(0),
-        [letter, ..] => Key::Letter(letter.to_ascii_lowercase()),
-        [] => Key::End,
+        [3 | 4, ..] => KeyPress::End,
+        b"\x1b[D" | b"\x1bOD" => KeyPress::Left,
+        b"\x1b[C" | b"\x1bOC" | b"\t" => KeyPress::Right,
+        [b'\x1b', _, ..] => KeyPress::Letter(0),
+        [letter, ..] => KeyPress::Letter(letter.to_ascii_lowercase()),
+        [] => KeyPress::End,
     }
 }
 
@@ -149,14 +149,14 @@ mod tests {
     #[test]
     fn keys_of_terminals() {
         for (bytes, key) in [
-            (&b"q"[..], Key::Letter(b'q')),
-            (b"P", Key::Letter(b'p')),
-            (b"\x1b[C", Key::Right),
-            (b"\x1bOD", Key::Left),
-            (b"\t", Key::Right),
-            (b"\x1b[15~", Key::Letter(0)),
-            (b"\x03", Key::End),
-            (b"\x1b", Key::Letter(0x1b)),
+            (&b"q"[..], KeyPress::Letter(b'q')),
+            (b"P", KeyPress::Letter(b'p')),
+            (b"\x1b[C", KeyPress::Right),
+            (b"\x1bOD", KeyPress::Left),
+            (b"\t", KeyPress::Right),
+            (b"\x1b[15~", KeyPress::Letter(0)),
+            (b"\x03", KeyPress::End),
+            (b"\x1b", KeyPress::Letter(0x1b)),
         ] {
             assert_eq!(key_of(bytes), key, "{bytes:?}");
         }

@@ -176,11 +176,11 @@ fn keys_choose_tables_and_pause() {
         view.press(key);
         (view.section, view.is_paused)
     };
-    assert_eq!(press(Key::Letter(b'3')), (2, false));
-    assert_eq!(press(Key::Right), (3, false));
-    assert_eq!(press(Key::Right), (0, false));
-    assert_eq!(press(Key::Left), (3, false));
-    assert_eq!(press(Key::Letter(b'9')), (3, false));
-    assert_eq!(press(Key::Letter(b'p')), (3, true));
-    assert_eq!(press(Key::Letter(b' ')), (3, false));
+    assert_eq!(press(KeyPress::Letter(b'3')), (2, false));
+    assert_eq!(press(KeyPress::Right), (3, false));
+    assert_eq!(press(KeyPress::Right), (0, false));
+    assert_eq!(press(KeyPress::Left), (3, false));
+    assert_eq!(press(KeyPress::Letter(b'9')), (3, false));
+    assert_eq!(press(KeyPress::Letter(b'p')), (3, true));
+    assert_eq!(press(KeyPress::Letter(b' ')), (3, false));
 }

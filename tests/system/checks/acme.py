@@ -197,8 +197,8 @@ def faked(clock):
 class Authority:
     """Pebble and its name server, which knows no name yet."""
 
-    def __init__(self, world, life_s=7_776_000, **settings):
-        self.world, self.process = world, None
+    def __init__(self, world, life_s=7_776_000, nonces_refused=30, **settings):
+        self.world, self.process, self.nonces_refused = world, None, nonces_refused
         self.bin = programs(world)
         self.http_port, self.tls_port, self.port, self.manager, self.dns, self.dns_manager = ports(6)
         self.url = f"https://localhost:{self.port}/dir"
@@ -220,7 +220,7 @@ class Authority:
         log = open(self.log, "ab")
         self.process = self.world.start(
             self.bin / "pebble", "-config", self.config, "-dnsserver", f"127.0.0.1:{self.dns}", stdout=log, stderr=log,
-            env={**os.environ, "PEBBLE_VA_NOSLEEP": "1", "PEBBLE_WFE_NONCEREJECT": "30"})
+            env={**os.environ, "PEBBLE_VA_NOSLEEP": "1", "PEBBLE_WFE_NONCEREJECT": str(self.nonces_refused)})
         wait_for("pebble is there", lambda: answers(self.port))
 
     def stop(self):

@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manual_shows_every_key_and_fits() {
+    fn the_help_shows_every_key_and_fits() {
         let mut text = Vec::new();
         write_manual(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
@@ -655,7 +655,5 @@ mod tests {
         }
         let longest = text.lines().max_by_key(|line| line.len()).unwrap();
         assert!(longest.len() <= WIDTH, "{longest}");
-        let manual = format!("\n```text\n{text}```\n\n");
-        crate::pages::check_manual("serve.md", "engine", &manual);
     }
 }

@@ -64,6 +64,7 @@ fn of_tls(config: &ServeConfig) -> impl Iterator<Item = PathBuf> {
     let hosts = [config].into_iter().chain(&config.hosts);
     hosts
         .flat_map(|host| host.tls_cert.iter().chain(&host.tls_key))
+        .chain(&config.tls_ticket_keys)
         .cloned()
 }
 

@@ -1,0 +1,197 @@
+"""Certificates of files: renewed by certbot and lego as docs/serve.md has it, broken in every way, and what testssl finds."""
+
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+
+from checks.acme import Authority, shown
+from world import Failure, check, expect, expect_equal, free_port, wait_for
+
+NAME = "example.org"
+
+
+@check(limit_s=300)
+def certbot_renews_by_webroot(world):
+    authority = Authority(world, nonces_refused=0)  # certbot 2.1 does not always survive them
+    folder = world.scratch / "letsencrypt"
+    folder.mkdir(mode=0o755)
+    folders = [f"--{kind}-dir={folder / kind}" for kind in ("config", "work", "logs")]
+
+    def certbot(*words):
+        world.output_of("env", f"REQUESTS_CA_BUNDLE={authority.root}", "certbot", "-n", *folders, "--no-random-sleep-on-renew", *words,
+                        seconds=100)
+
+    def first():
+        certbot("certonly", "--webroot", "-w", world.scratch / "site", "-d", NAME, "--server", authority.url, "--agree-tos",
+                "-m", "mail@example.org")
+        live = folder / "config/live" / NAME
+        # The lines of the manual: the user of the server reads links, certificates and keys.
+        for path in (folder / "config", folder / "config/live", folder / "config/archive"):
+            path.chmod(0o750)
+            shutil.chown(path, group="nogroup")
+        for path in (live, folder / "config/archive" / NAME):
+            shutil.chown(path, group="nogroup")
+        for path in (folder / "config/archive" / NAME).glob("privkey*"):
+            path.chmod(0o640)
+            shutil.chown(path, group="nogroup")
+        return live / "fullchain.pem", live / "privkey.pem"
+
+    renewed_while_requests_run(world, authority, first, lambda: certbot("renew", "--force-renewal"))
+
+
+@check(limit_s=300)
+def lego_renews_by_webroot(world):
+    authority = Authority(world)
+    folder = world.scratch / "lego"
+
+    def lego(*words):
+        world.output_of("env", f"LEGO_CA_CERTIFICATES={authority.root}", "lego", "--path", folder, "--server", authority.url,
+                        "--email", "mail@example.org", "--accept-tos", "--domains", NAME, "--http", "--http.webroot",
+                        world.scratch / "site", *words, seconds=100)
+
+    def first():
+        lego("run")
+        files = folder / "certificates"
+        for path in (folder, files):
+            path.chmod(0o755)
+        (files / f"{NAME}.key").chmod(0o640)
+        shutil.chown(files / f"{NAME}.key", group="nogroup")
+        (files / f"{NAME}.crt").chmod(0o644)
+        return files / f"{NAME}.crt", files / f"{NAME}.key"
+
+    renewed_while_requests_run(world, authority, first, lambda: lego("renew", "--days", "100"))
+
+
+def renewed_while_requests_run(world, authority, first, renew):
+    """A certificate is got while the server speaks HTTP alone; then it is renewed, without a signal and without a failed request."""
+    world.scratch.chmod(0o755)
+    site = world.folder(index__html=b"hello")
+    authority.answer("127.0.0.1")
+    with world.server(site=site, listen=[f"127.0.0.1:{authority.http_port}"]):
+        chain, key = first()
+    config = world.scratch / "serve.toml"
+    config.write_text(f'https_redirect = "127.0.0.1:{authority.http_port}"\ntls_cert = "{chain}"\ntls_key = "{key}"\n')
+    with world.server("--config", config, "--user", "nobody:nogroup", site=site, listen=[f"127.0.0.1:{authority.tls_port}"]) as server:
+        server.tls_port = authority.tls_port
+        older = shown(server, authority, NAME)
+        clients = Clients(server, authority)
+        renew()
+        wait_for("the new certificate", lambda: shown(server, authority, NAME) != older, 30)
+        clients.stop()
+        expect(clients.done > 50 and not clients.failures, f"{clients.done} requests, failed: {clients.failures[:3]}")
+        expect("reloaded: " in server.output() and "not reloaded" not in server.output(), server.output())
+
+
+class Clients:
+    """Two clients that make a connection for each request, and believe the authority alone."""
+
+    def __init__(self, server, authority):
+        self.port, self.done, self.failures, self.is_over = server.tls_port, 0, [], False
+        self.context = ssl.create_default_context(cadata=authority.roots())
+        self.threads = [threading.Thread(target=self.run) for _ in range(2)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self):
+        while not self.is_over:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=10) as plain:
+                    with self.context.wrap_socket(plain, server_hostname=NAME) as tls:
+                        tls.sendall(f"GET / HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n".encode())
+                        reply = b"".join(iter(lambda: tls.recv(9999), b""))
+                expect(reply.endswith(b"hello"), f"{reply[:99]}")
+                self.done += 1
+            except (OSError, Failure) as failure:
+                self.failures.append(str(failure))
+
+    def stop(self):
+        self.is_over = True
+        for thread in self.threads:
+            thread.join()
+
+
+@check(limit_s=120)
+def each_kind_of_broken_pem_has_its_word(world):
+    folder = world.scratch
+    config = folder / "serve.toml"
+
+    def openssl(*words):
+        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, cwd=folder)
+
+    def text(name):
+        return (folder / name).read_text()
+
+    for name, algorithm in (("ec", ("ec", "-pkeyopt", "ec_paramgen_curve:P-256")), ("rsa", ("rsa:2048",)), ("other", ("rsa:2048",))):
+        openssl("req", "-x509", "-newkey", *algorithm, "-nodes", "-days", 9, "-subj", "/CN=a", "-addext", "subjectAltName=DNS:a",
+                "-keyout", f"{name}.key", "-out", f"{name}.pem")
+    (folder / "names").write_text("subjectAltName=DNS:a\n")
+    openssl("req", "-new", "-key", "ec.key", "-subj", "/CN=a", "-out", "old.csr")
+    openssl("x509", "-req", "-in", "old.csr", "-CA", "ec.pem", "-CAkey", "ec.key", "-CAcreateserial", "-days", "-1", "-extfile", "names",
+            "-out", "old.pem")
+    openssl("ec", "-in", "ec.key", "-out", "sec1.key")
+    openssl("ecparam", "-name", "prime256v1", "-out", "parameters")
+    openssl("rsa", "-in", "rsa.key", "-traditional", "-out", "pkcs1.key")
+    openssl("rsa", "-in", "rsa.key", "-traditional", "-aes128", "-passout", "pass:x", "-out", "encrypted1.key")
+    openssl("pkey", "-in", "rsa.key", "-aes128", "-passout", "pass:x", "-out", "encrypted8.key")
+    openssl("x509", "-in", "ec.pem", "-outform", "DER", "-out", "der.pem")
+    openssl("pkey", "-in", "ec.key", "-outform", "DER", "-out", "der.key")
+    parts = {
+        "empty": "", "with_parameters.key": text("parameters") + text("sec1.key"), "cut.pem": text("ec.pem").split("-----END")[0],
+        "reversed.pem": text("rsa.pem") + text("ec.pem"), "both.pem": text("ec.key") + text("ec.pem"),
+        "crlf.pem": text("ec.pem").replace("\n", "\r\n"), "crlf.key": text("ec.key").replace("\n", "\r\n"),
+        "bom.pem": "\ufeff" + text("ec.pem"), "bom.key": "\ufeff" + text("ec.key"),
+    }
+    for name, content in parts.items():
+        (folder / name).write_bytes(content.encode())
+    for chain, key, word in (
+            ("ec.pem", "ec.key", None), ("ec.pem", "sec1.key", None), ("ec.pem", "with_parameters.key", None),
+            ("rsa.pem", "pkcs1.key", None), ("rsa.pem", "rsa.key", None), ("crlf.pem", "crlf.key", None), ("bom.pem", "bom.key", None),
+            ("both.pem", None, None),
+            ("empty", "ec.key", "no certificate in PEM: it is empty"), ("ec.pem", "empty", "no private key in PEM: it is empty"),
+            ("der.pem", "ec.key", "it is DER; openssl"), ("ec.pem", "der.key", "it is DER; openssl"),
+            ("ec.key", "ec.key", "it holds a private key"), ("rsa.pem", "encrypted1.key", "is encrypted; write it without"),
+            ("rsa.pem", "encrypted8.key", "is encrypted; write it without"), ("cut.pem", "ec.key", "a section has no -----END line"),
+            ("reversed.pem", "ec.key", "is number 2, and must be the first"), ("other.pem", "rsa.key", "do not belong together")):
+        more = f'tls_key = "{folder / key}"\n' if key else ""
+        config.write_text(f'root = "{world.site}"\ntls_cert = "{folder / chain}"\n{more}')
+        process = world.start(world.binary, "check-config", config)
+        said = b"".join(process.communicate(timeout=20)).decode()
+        expect_equal(f"status for {chain} and {key}: {said}", process.returncode, 2 if word else 0)
+        expect(word is None or word in said, f"{chain} and {key}: {said}")
+    site = world.folder(a__txt=b"a")
+    with world.server("--tls-cert", folder / "old.pem", "--tls-key", folder / "ec.key", site=site) as server:
+        wait_for("a warning", lambda: "old.pem expired on " in server.output())
+
+
+@check(limit_s=300)
+def testssl_finds_nothing_above_low(world):
+    authority = Authority(world)
+    authority.answer("127.0.0.1")
+    folder = world.scratch / "lego"
+    site = world.folder(index__html=b"hello")
+    with world.server(site=site, listen=[f"127.0.0.1:{authority.http_port}"]):
+        world.output_of("env", f"LEGO_CA_CERTIFICATES={authority.root}", "lego", "--path", folder, "--server", authority.url, "--email",
+                        "mail@example.org", "--accept-tos", "--domains", "localhost", "--http", "--http.webroot", site, "run", seconds=60)
+    root = world.scratch / "root.pem"
+    root.write_text(authority.roots())
+    files = folder / "certificates"
+    found = world.scratch / "testssl.json"
+    config = world.scratch / "serve.toml"
+    config.write_text('hsts = "max-age=31536000"\n')
+    port = free_port()
+    with world.server("--config", config, "--tls-cert", files / "localhost.crt", "--tls-key", files / "localhost.key", site=site,
+                      listen=[f"127.0.0.1:{port}"]):
+        world.output_of("testssl", "--quiet", "--color", "0", "--warnings", "batch", "--ip", "127.0.0.1", "--add-ca", root,
+                        "--jsonfile", found, f"localhost:{port}", status=tuple(range(256)), seconds=280)
+    findings = json.loads(found.read_text())
+    expect(len(findings) > 100, f"testssl looked at {len(findings)} things")
+    # Clients without AES in hardware choose ChaCha20, as Mozilla's guideline wants it; all suites are strong. An authority of tests
+    # has no lists of revoked certificates.
+    excused = {"cipher_order", "cert_revocation"}
+    bad = [f"{it['id']}: {it['finding']}" for it in findings if it["severity"] in ("MEDIUM", "HIGH", "CRITICAL") and it["id"] not in excused]
+    expect(not bad, "; ".join(bad))
+    hint = [it["finding"] for it in findings if it["id"] == "TLS_session_ticket"]
+    expect("valid for 43200 seconds" in str(hint), f"{hint}")

@@ -62,10 +62,8 @@ fn of_acme(config: &ServeConfig) -> Vec<(Right, PathBuf)> {
 
 fn of_tls(config: &ServeConfig) -> impl Iterator<Item = PathBuf> {
     let hosts = [config].into_iter().chain(&config.hosts);
-    hosts
-        .flat_map(|host| host.tls_cert.iter().chain(&host.tls_key))
-        .chain(&config.tls_ticket_keys)
-        .cloned()
+    let pairs = hosts.flat_map(|host| host.tls_cert.iter().chain(&host.tls_key));
+    pairs.chain(&config.tls_ticket_keys).cloned()
 }
 
 fn of_site(host: &ServeConfig) -> Vec<(Right, PathBuf)> {
@@ -86,4 +84,45 @@ fn of_site(host: &ServeConfig) -> Vec<(Right, PathBuf)> {
     let read = error_pages.chain(passwords).chain(redirects).cloned();
     let trees = trees.map(|tree| (Right::Tree, tree));
     trees.chain(read.map(|file| (Right::File, file))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen: a file of ticket keys was read at the start, and not after it had changed. Cause: the
+    /// setting was newer than this list.
+    #[test]
+    fn each_file_of_a_configuration_is_granted() {
+        let path = |name: &str| PathBuf::from(format!("/a/{name}"));
+        let config = ServeConfig {
+            root: path("root"),
+            access_log: Some(Target::File(path("log"))),
+            config: Some(path("settings")),
+            tls_cert: vec![path("cert")],
+            tls_key: vec![path("key")],
+            tls_ticket_keys: vec![path("tickets")],
+            error_pages: vec![(404, path("page")), (500, "in-root".into())],
+            basic_auth: vec![("/**".to_owned(), path("passwords"))],
+            redirects: vec![RedirectSource::File(path("redirects"))],
+            acme: Some("a@example.org".to_owned()),
+            acme_state: Some(path("state")),
+            acme_external: Some(path("external")),
+            ..ServeConfig::default()
+        };
+        let needs = needs(&config);
+        assert!(needs.is_client);
+        let of = |wanted| {
+            let granted = needs.files.iter().filter(|(right, _)| *right == wanted);
+            let names = granted.filter_map(|(_, path)| path.strip_prefix("/a").ok());
+            let mut names: Vec<_> = names.map(|name| name.display().to_string()).collect();
+            names.sort();
+            names.join(" ")
+        };
+        assert_eq!(of(Right::Tree), "root");
+        assert_eq!(of(Right::Log), "log");
+        assert_eq!(of(Right::State), "state/acme");
+        let read = "cert external key page passwords redirects settings tickets";
+        assert_eq!(of(Right::File), read);
+    }
 }

@@ -38,7 +38,7 @@ const PLAIN: &[c_long] = &[
     libc::SYS_readlinkat, libc::SYS_getdents64, libc::SYS_getcwd, libc::SYS_faccessat,
     libc::SYS_faccessat2, libc::SYS_fadvise64, SYS_CACHESTAT, libc::SYS_fsync,
     libc::SYS_fdatasync, libc::SYS_ftruncate, libc::SYS_flock, libc::SYS_unlinkat,
-    libc::SYS_renameat, libc::SYS_renameat2,
+    libc::SYS_mkdirat, libc::SYS_renameat, libc::SYS_renameat2,
     // Memory.
     libc::SYS_brk, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise, libc::SYS_mincore,
     // Threads and signals.
@@ -59,8 +59,8 @@ const PLAIN: &[c_long] = &[
 #[rustfmt::skip]
 const OLDER: &[c_long] = &[
     libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink,
-    libc::SYS_unlink, libc::SYS_rename, libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_wait,
-    libc::SYS_dup2, libc::SYS_pipe, libc::SYS_time,
+    libc::SYS_unlink, libc::SYS_mkdir, libc::SYS_rename, libc::SYS_poll, libc::SYS_select,
+    libc::SYS_epoll_wait, libc::SYS_dup2, libc::SYS_pipe, libc::SYS_time,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];

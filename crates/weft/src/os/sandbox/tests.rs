@@ -28,7 +28,7 @@ struct World(PathBuf);
 impl World {
     fn new(at: &Path) -> World {
         let world = World(at.canonicalize().unwrap());
-        for folder in ["sites/root", "log", "state", "secret"] {
+        for folder in ["sites/root", "log", "state", "acme", "secret"] {
             fs::create_dir_all(world.at(folder)).unwrap();
         }
         for file in ["sites/root/page", "state/items", "secret/key"] {
@@ -46,6 +46,7 @@ impl World {
             (Right::Tree, "sites/root"),
             (Right::Log, "log/access.log"),
             (Right::Replace, "state/items"),
+            (Right::State, "acme"),
         ];
         Needs {
             files: files.map(|(right, name)| (right, self.at(name))).to_vec(),
@@ -77,6 +78,10 @@ impl World {
             ),
             ("append to the log", append("log/access.log").map(drop)),
             ("replace the items", replace()),
+            (
+                "make a directory of state",
+                fs::create_dir_all(self.at("acme/new")),
+            ),
             ("read its own figures", read("/proc/self/stat".as_ref())),
             ("read the machine's figures", read("/proc/meminfo".as_ref())),
             (

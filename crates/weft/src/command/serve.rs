@@ -142,10 +142,10 @@ impl Serving {
             published.check(config)?;
             certificates::settings(config).map(drop)
         })?;
-        if let Some(path) = self
-            .sandbox
-            .first_outside(&files::needs(&newer.config).files)
-        {
+        // What is missing is a mistake of another kind, which has its place in the file.
+        let mut files = files::needs(&newer.config).files;
+        files.retain(|(_, path)| path.exists());
+        if let Some(path) = self.sandbox.first_outside(&files) {
             let path = path.display();
             return Err(format!(
                 "{path} is outside of the sandbox, which cannot grow: restart to use it"

@@ -257,7 +257,8 @@ fn a_reload_follows_hosts_and_certificates() {
     let (pem, second) = certificate();
     let cert = file(site.path(), ".second.pem", &pem);
     let host = |name: &str, cert: &str| {
-        format!("{settings}[[host]]\nnames = '{name}'\nroot = '.'\ntls_cert = '{cert}'\n")
+        let root = site.path().display();
+        format!("{settings}[[host]]\nnames = '{name}'\nroot = '{root}'\ntls_cert = '{cert}'\n")
     };
     let mut reload = |settings: &str, said: Option<&str>| {
         fs::write(&config, settings).unwrap();

@@ -29,6 +29,9 @@ const OWN: &[(&str, BitFlags<AccessFs>)] = &[
     ("/proc/self", LIST),
     ("/proc/meminfo", READ),
     ("/proc/stat", READ),
+    // Reasons why there is no io_uring.
+    ("/proc/sys/kernel/io_uring_disabled", READ),
+    ("/proc/sys/kernel/io_uring_group", READ),
     ("/sys/devices/system/cpu", LIST),
     ("/sys/fs/cgroup", LIST),
     // Names of functions in backtraces.

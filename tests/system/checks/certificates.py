@@ -15,7 +15,7 @@ NAME = "example.org"
 
 @check(limit_s=300)
 def certbot_renews_by_webroot(world):
-    authority = Authority(world, nonces_refused=0)  # certbot 2.1 does not always survive them
+    authority = Authority(world, nonces_refused=0)
     folder = world.scratch / "letsencrypt"
     folder.mkdir(mode=0o755)
     folders = [f"--{kind}-dir={folder / kind}" for kind in ("config", "work", "logs")]
@@ -44,7 +44,7 @@ def certbot_renews_by_webroot(world):
 
 @check(limit_s=300)
 def lego_renews_by_webroot(world):
-    authority = Authority(world)
+    authority = Authority(world, nonces_refused=0)
     folder = world.scratch / "lego"
 
     def lego(*words):
@@ -168,7 +168,7 @@ def each_kind_of_broken_pem_has_its_word(world):
 
 @check(limit_s=300)
 def testssl_finds_nothing_above_low(world):
-    authority = Authority(world)
+    authority = Authority(world, nonces_refused=0)
     authority.answer("127.0.0.1")
     folder = world.scratch / "lego"
     site = world.folder(index__html=b"hello")

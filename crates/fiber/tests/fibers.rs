@@ -372,3 +372,55 @@ fn counters_add_up() {
     assert_eq!(sum(|c| c.fibers_started), 51);
     assert_eq!(sum(|c| c.fibers_finished), 51);
 }
+
+fn compute(time: Duration) {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+}
+
+/// Seen (in review): a stall was reported of a fiber that gave way every few milliseconds, and what
+/// had come for others waited for fifteen of its runs. Cause: a fiber that gave way alone went on
+/// without a count, and no switch from fiber to fiber looked at the time. Cure: both.
+#[test]
+fn long_runs_end_turns() {
+    const LONG: Duration = Duration::from_millis(3);
+    let runtime = runtime(1);
+    let counted = |run: fn()| {
+        let count = || {
+            let counters = &runtime.counters()[0];
+            (counters.switches, counters.turns)
+        };
+        let before = count();
+        runtime.run(run);
+        let after = count();
+        (after.0 - before.0, after.1 - before.1)
+    };
+    let (switches, _) = counted(|| (0..100).for_each(|_| fiber::yield_now()));
+    assert!(switches >= 100, "{switches} for 100 yields");
+    let (_, turns) = counted(|| {
+        for _ in 0..32 {
+            compute(LONG);
+            fiber::yield_now();
+        }
+    });
+    assert!(turns >= 32, "{turns} in 32 long runs of one");
+    let (_, turns) = counted(|| {
+        let first = fiber::current().unwrap();
+        let second = fiber::spawn(move || {
+            for _ in 0..32 {
+                fiber::park();
+                compute(LONG);
+                first.unpark();
+            }
+        });
+        for _ in 0..32 {
+            compute(LONG);
+            second.fiber().unpark();
+            fiber::park();
+        }
+        second.join().unwrap();
+    });
+    assert!(turns >= 12, "{turns} in 64 long runs of two");
+}

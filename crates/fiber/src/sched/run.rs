@@ -3,14 +3,16 @@
 //! A pinned fiber that gives way, or waits, gives the processor to the next pinned one itself: half
 //! as many switches, and none of the loop's work between them. It does so [`DIRECT_MAX`] times in a
 //! row at most, then the loop looks at everything else; and not while a fiber waits here that any
-//! processor may run. The order is the loop's: the batch that was ready, then the next one. A fiber
-//! that gives way while no other is ready goes on at once, which counts as a switch.
+//! processor may run, nor once the turn has lasted for long. The order is the loop's: the batch
+//! that was ready, then the next one. A fiber that gives way while no other is ready goes on at
+//! once, which counts as a switch.
 
 use std::backtrace::Backtrace;
 use std::sync::atomic::Ordering;
 
 use crate::base::counters::Counter;
 use crate::base::home;
+use crate::base::stamp;
 use crate::sched::cluster::ProcessorShared;
 use crate::sched::fiber::{FiberRef, Flow, GO_ON, Left, Suspend, TRACE};
 use crate::sched::local;
@@ -20,6 +22,9 @@ use crate::switch::look::FiberState;
 
 /// Switches in a row from fiber to fiber.
 pub(crate) const DIRECT_MAX: u8 = 15;
+
+/// Switches of these between two looks at the time.
+const SWITCHES_PER_TIME: u8 = 4;
 
 /// Operations without a wait that count as much: see [`give_way`](crate::sched::block::give_way).
 pub(crate) const MUCH_UNSUSPENDED: u8 = 8;
@@ -135,7 +140,9 @@ impl Processor {
                     }
                     self.enter(next);
                     to = &raw const next.control().context;
-                } else if how == Suspend::Yield && !self.has_pinned_ready() {
+                } else if how == Suspend::Yield && !self.has_pinned_ready() && !self.is_turn_long()
+                {
+                    self.enter(fiber);
                     return GO_ON;
                 }
             }
@@ -155,11 +162,18 @@ impl Processor {
         let left = self.direct_left.get();
         let may = left > 0
             && self.unsuspended.get() < MUCH_UNSUSPENDED
-            && self.cluster.queue.oldest(self.index) == u64::MAX;
+            && self.cluster.queue.oldest(self.index) == u64::MAX
+            && (!left.is_multiple_of(SWITCHES_PER_TIME) || !self.is_turn_long());
         if may {
             self.direct_left.set(left - 1);
         }
         may
+    }
+
+    /// True if the back end is to be looked at before pinned fibers go on.
+    #[inline(always)]
+    fn is_turn_long(&self) -> bool {
+        stamp::now().saturating_sub(self.turn_began.get()) >= self.turn_max
     }
 
     /// Takes the next pinned fiber that has frames: of this batch, or the first of a new one.

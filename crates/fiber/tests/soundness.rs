@@ -364,6 +364,43 @@ fn large_closure_runs() {
     assert_eq!(Arc::strong_count(&kept), 1);
 }
 
+/// A closure of every kind of size and alignment runs once, and is dropped once.
+#[test]
+fn closures_of_all_sizes() {
+    #[repr(align(16))]
+    struct To16;
+    #[repr(align(512))]
+    struct To512;
+    fn runs_and_drops<const LEN: usize, A: Send + 'static>(runtime: &Runtime, align: fn() -> A) {
+        let kept = Arc::new(());
+        let (bytes, aligned, keeps) = ([7u8; LEN], align(), Arc::clone(&kept));
+        let fiber = runtime.spawn(move || {
+            let _keeps = keeps;
+            assert!(std::hint::black_box(&bytes).iter().all(|&byte| byte == 7));
+            assert!(std::ptr::from_ref(&aligned).is_aligned());
+            fiber::yield_now();
+            assert!(std::hint::black_box(&bytes).iter().all(|&byte| byte == 7));
+        });
+        fiber.join().unwrap();
+        assert_eq!(Arc::strong_count(&kept), 1);
+    }
+    fn each<A: Send + 'static>(runtime: &Runtime, align: fn() -> A) {
+        runs_and_drops::<0, A>(runtime, align);
+        runs_and_drops::<1, A>(runtime, align);
+        runs_and_drops::<487, A>(runtime, align);
+        runs_and_drops::<495, A>(runtime, align);
+        runs_and_drops::<496, A>(runtime, align);
+        runs_and_drops::<497, A>(runtime, align);
+        runs_and_drops::<512, A>(runtime, align);
+        runs_and_drops::<513, A>(runtime, align);
+        runs_and_drops::<5000, A>(runtime, align);
+    }
+    let runtime = start(BackendChoice::Epoll, 1);
+    each(&runtime, || ());
+    each(&runtime, || To16);
+    each(&runtime, || To512);
+}
+
 /// A fiber that was left behind has nodes in the queues of locks and channels, and handles at
 /// others: they may all be used. Run by `./ci.sh asan`, which would see a frame that is gone.
 #[test]

@@ -256,12 +256,13 @@ impl Drop for Context {
         }
         let closure = std::ptr::with_exposed_provenance_mut(self.base.load(Ordering::Relaxed));
         let drop_at = place.usable().end - size_of::<DropClosure>();
+        // Goes back after the closure, also if that panics.
+        let _stack = self.take_stack();
         // SAFETY: `put` wrote both, and nothing has run.
         unsafe {
             let drop_closure = std::ptr::with_exposed_provenance::<DropClosure>(drop_at).read();
             drop_closure(closure);
         }
-        drop(self.take_stack());
     }
 }
 
@@ -395,4 +396,32 @@ unsafe extern "C" fn call_on(
         "ret",
         ".cfi_endproc",
     );
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Seen (in review): a stack was lost for good. Cause: the destructor of a closure that never
+    /// ran panicked before the stack was taken. Cure: it is taken first.
+    #[test]
+    fn panic_in_drop_loses_no_stack() {
+        struct Panics;
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                resume_unwind(Box::new(()));
+            }
+        }
+        const STACK_SIZE: usize = 77_777; // Of no other test.
+        let stack = FiberStack::take(STACK_SIZE).unwrap();
+        let panics = Panics;
+        let context = Context::new(stack, move || {
+            drop(panics);
+            std::ptr::null()
+        });
+        let place = context.stack();
+        catch_unwind(AssertUnwindSafe(|| drop(context))).unwrap_err();
+        let again = FiberStack::take(STACK_SIZE).unwrap().into_place();
+        assert_eq!(Some(again), place);
+    }
 }

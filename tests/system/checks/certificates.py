@@ -1,6 +1,5 @@
-"""Certificates of files: renewed by certbot and lego as docs/serve.md has it, broken in every way, and what testssl finds."""
+"""Certificates of files: renewed by certbot as docs/serve.md has it, and broken in every way."""
 
-import json
 import shutil
 import socket
 import ssl
@@ -8,7 +7,7 @@ import subprocess
 import threading
 
 from checks.acme import Authority, shown
-from world import Failure, check, expect, expect_equal, free_port, wait_for
+from world import Failure, check, expect, expect_equal, wait_for
 
 NAME = "example.org"
 
@@ -40,29 +39,6 @@ def certbot_renews_by_webroot(world):
         return live / "fullchain.pem", live / "privkey.pem"
 
     renewed_while_requests_run(world, authority, first, lambda: certbot("renew", "--force-renewal"))
-
-
-@check(limit_s=300)
-def lego_renews_by_webroot(world):
-    authority = Authority(world, nonces_refused=0)
-    folder = world.scratch / "lego"
-
-    def lego(*words):
-        world.output_of("env", f"LEGO_CA_CERTIFICATES={authority.root}", "lego", "--path", folder, "--server", authority.url,
-                        "--email", "mail@example.org", "--accept-tos", "--domains", NAME, "--http", "--http.webroot",
-                        world.scratch / "site", *words, seconds=100)
-
-    def first():
-        lego("run")
-        files = folder / "certificates"
-        for path in (folder, files):
-            path.chmod(0o755)
-        (files / f"{NAME}.key").chmod(0o640)
-        shutil.chown(files / f"{NAME}.key", group="nogroup")
-        (files / f"{NAME}.crt").chmod(0o644)
-        return files / f"{NAME}.crt", files / f"{NAME}.key"
-
-    renewed_while_requests_run(world, authority, first, lambda: lego("renew", "--days", "100"))
 
 
 def renewed_while_requests_run(world, authority, first, renew):
@@ -164,34 +140,3 @@ def each_kind_of_broken_pem_has_its_word(world):
     site = world.folder(a__txt=b"a")
     with world.server("--tls-cert", folder / "old.pem", "--tls-key", folder / "ec.key", site=site) as server:
         wait_for("a warning", lambda: "old.pem expired on " in server.output())
-
-
-@check(limit_s=300)
-def testssl_finds_nothing_above_low(world):
-    authority = Authority(world, nonces_refused=0)
-    authority.answer("127.0.0.1")
-    folder = world.scratch / "lego"
-    site = world.folder(index__html=b"hello")
-    with world.server(site=site, listen=[f"127.0.0.1:{authority.http_port}"]):
-        world.output_of("env", f"LEGO_CA_CERTIFICATES={authority.root}", "lego", "--path", folder, "--server", authority.url, "--email",
-                        "mail@example.org", "--accept-tos", "--domains", "localhost", "--http", "--http.webroot", site, "run", seconds=60)
-    root = world.scratch / "root.pem"
-    root.write_text(authority.roots())
-    files = folder / "certificates"
-    found = world.scratch / "testssl.json"
-    config = world.scratch / "serve.toml"
-    config.write_text('hsts = "max-age=31536000"\n')
-    port = free_port()
-    with world.server("--config", config, "--tls-cert", files / "localhost.crt", "--tls-key", files / "localhost.key", site=site,
-                      listen=[f"127.0.0.1:{port}"]):
-        world.output_of("testssl", "--quiet", "--color", "0", "--warnings", "batch", "--ip", "127.0.0.1", "--add-ca", root,
-                        "--jsonfile", found, f"localhost:{port}", status=tuple(range(256)), seconds=280)
-    findings = json.loads(found.read_text())
-    expect(len(findings) > 100, f"testssl looked at {len(findings)} things")
-    # Clients without AES in hardware choose ChaCha20, as Mozilla's guideline wants it; all suites are strong. An authority of tests
-    # has no lists of revoked certificates.
-    excused = {"cipher_order", "cert_revocation"}
-    bad = [f"{it['id']}: {it['finding']}" for it in findings if it["severity"] in ("MEDIUM", "HIGH", "CRITICAL") and it["id"] not in excused]
-    expect(not bad, "; ".join(bad))
-    hint = [it["finding"] for it in findings if it["id"] == "TLS_session_ticket"]
-    expect("valid for 43200 seconds" in str(hint), f"{hint}")

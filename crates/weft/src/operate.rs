@@ -159,6 +159,7 @@ impl Orders {
     ) -> Result<Sandbox, Failure> {
         needs.files.extend(common.files_to_remove());
         needs.has_rings = common.engine.may_use_io_uring();
+        needs.has_device = common.engine.kind == EngineKind::Netstack;
         let sandbox = Sandbox::enter(common.sandbox, &needs).map_err(Failure::Running)?;
         let sender = self.sender.clone();
         let started = self.signals.start(move |signal| {

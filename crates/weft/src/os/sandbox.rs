@@ -56,6 +56,8 @@ pub(crate) struct Needs {
     pub(crate) is_client: bool,
     /// True if a thread may use io_uring.
     pub(crate) has_rings: bool,
+    /// A network device of its own, which is asked for its state while it runs.
+    pub(crate) has_device: bool,
 }
 
 /// The sandbox of this process, or what is there of one.

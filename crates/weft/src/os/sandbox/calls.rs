@@ -78,6 +78,9 @@ const IOCTLS: &[libc::Ioctl] = &[
     libc::TCGETS,
 ];
 
+/// Requests of ioctl(2) about an interface. netdevice(7)
+const DEVICE: &[libc::Ioctl] = &[libc::SIOCGIFMTU, libc::SIOCGIFHWADDR];
+
 /// Forbids the other calls. Returns the number of those allowed.
 ///
 /// # Errors
@@ -126,10 +129,12 @@ fn rules(needs: &Needs) -> BTreeMap<i64, Vec<SeccompRule>> {
             .map(|option| rule(&[is(0, *option as u64)]))
             .collect(),
     );
+    let device = if needs.has_device { DEVICE } else { &[] };
     only(
         libc::SYS_ioctl,
         IOCTLS
             .iter()
+            .chain(device)
             .map(|request| rule(&[is(1, *request)]))
             .collect(),
     );
@@ -138,6 +143,10 @@ fn rules(needs: &Needs) -> BTreeMap<i64, Vec<SeccompRule>> {
         is(0, libc::AF_NETLINK as u64),
         is(2, libc::NETLINK_SOCK_DIAG as u64),
     ])];
+    if needs.has_device {
+        let kind = masked(1, 0xF, libc::SOCK_DGRAM as u64);
+        sockets.push(rule(&[is(0, libc::AF_INET as u64), kind]));
+    }
     if env::var_os("NOTIFY_SOCKET").is_some() {
         let kind = masked(1, 0xF, libc::SOCK_DGRAM as u64);
         sockets.push(rule(&[is(0, libc::AF_UNIX as u64), kind]));

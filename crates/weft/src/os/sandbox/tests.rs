@@ -51,6 +51,7 @@ impl World {
         Needs {
             files: files.map(|(right, name)| (right, self.at(name))).to_vec(),
             has_rings,
+            has_device: false,
             is_client: false,
         }
     }

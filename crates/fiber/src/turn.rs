@@ -168,7 +168,7 @@ impl Processor {
                     continue;
                 }
                 until_time = PINNED_PER_TIME;
-                if pinned > 1 && stamp::now().saturating_sub(began) >= self.turn_max {
+                if pinned > 1 && self.is_turn_long() {
                     let gave_way = self.gave_way_left.get();
                     if gave_way > 0 && gave_way == gave_way_before {
                         // One of them runs in each turn, however many others there are.
@@ -238,11 +238,7 @@ impl Processor {
             self.pinned_in_a_row.set(0);
             self.help_one(waiting_since);
         }
-        let (line, left) = if self.ready_left.get() > 0 {
-            (&self.ready, &self.ready_left)
-        } else {
-            (&self.gave_way, &self.gave_way_left)
-        };
+        let (line, left) = self.batch_line();
         left.set(left.get().saturating_sub(1));
         let fiber = line.borrow_mut().pop_front();
         if let Some(fiber) = fiber {

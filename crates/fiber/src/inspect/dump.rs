@@ -159,7 +159,7 @@ impl DumpedFiber {
             waits_for_fiber,
             processor: cluster.index_of(control.home()),
             age: look.age(),
-            stack: fiber.control.stack().map(|stack| DumpedStack {
+            stack: control.stack().map(|stack| DumpedStack {
                 usable_len: stack.usable().len(),
                 touched_len: touched_len(&stack.usable()),
             }),
@@ -263,9 +263,9 @@ struct TraceJob {
 fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
     let (answers, answered) = mpsc::channel();
     let waiting = fibers.iter().filter(|fiber| {
-        let look = fiber.control.look();
-        let may_be_traced = !fiber.control.is_migratable() && fiber.control.has_room_to_trace();
-        look.state() == FiberState::Waiting && may_be_traced
+        let control = &fiber.control;
+        let may_be_traced = !control.is_migratable() && control.has_room_to_trace();
+        control.look().state() == FiberState::Waiting && may_be_traced
     });
     let mut jobs: BTreeMap<usize, Vec<Fiber>> = BTreeMap::new();
     for fiber in waiting.take(TRACED_MAX) {

@@ -8,6 +8,8 @@
 //! once, which counts as a switch.
 
 use std::backtrace::Backtrace;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use crate::base::counters::Counter;
@@ -172,7 +174,7 @@ impl Processor {
 
     /// True if the back end is to be looked at before pinned fibers go on.
     #[inline(always)]
-    fn is_turn_long(&self) -> bool {
+    pub(crate) fn is_turn_long(&self) -> bool {
         stamp::now().saturating_sub(self.turn_began.get()) >= self.turn_max
     }
 
@@ -183,11 +185,7 @@ impl Processor {
             self.begin_batch();
             self.is_past_batch.set(true);
         }
-        let (line, left) = if self.ready_left.get() > 0 {
-            (&self.ready, &self.ready_left)
-        } else {
-            (&self.gave_way, &self.gave_way_left)
-        };
+        let (line, left) = self.batch_line();
         let mut line = line.borrow_mut();
         let next = *line.front()?;
         if next.control().home.load(Ordering::Relaxed).is_null() {
@@ -208,6 +206,16 @@ impl Processor {
     pub(crate) fn begin_batch(&self) {
         self.ready_left.set(self.ready.borrow().len());
         self.gave_way_left.set(self.gave_way.borrow().len());
+    }
+
+    /// The list of the fiber that is next in the batch, and how many of the batch are left in it.
+    #[inline(always)]
+    pub(crate) fn batch_line(&self) -> (&RefCell<VecDeque<FiberRef>>, &Cell<usize>) {
+        if self.ready_left.get() > 0 {
+            (&self.ready, &self.ready_left)
+        } else {
+            (&self.gave_way, &self.gave_way_left)
+        }
     }
 
     /// Fibers of the batch that are yet to run.

@@ -37,9 +37,7 @@ impl FiberState {
         FiberState::BetweenSteps,
         FiberState::Finished,
     ];
-}
 
-impl FiberState {
     pub(crate) fn name(self) -> &'static str {
         match self {
             FiberState::Unstarted => "unstarted",

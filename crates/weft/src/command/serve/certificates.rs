@@ -13,11 +13,10 @@ use crate::acme::{self, Settings, State, Validation};
 /// # Errors
 /// A sentence about names that can have no certificate, or a file that cannot be read.
 pub(super) fn settings(config: &ServeConfig) -> Result<Option<Settings>, String> {
-    let all = || [config].into_iter().chain(&config.hosts);
-    let Some(mail) = all().find_map(|host| host.acme.clone()) else {
+    let Some(mail) = config.all().find_map(|host| host.acme.clone()) else {
         return Ok(None);
     };
-    let names = all().map(ServeConfig::names_for_acme);
+    let names = config.all().map(ServeConfig::names_for_acme);
     let names = names.filter(|names| !names.is_empty());
     let hosts: Vec<_> = names.map(acme::check_names).collect::<Result<_, _>>()?;
     let external = config.acme_external.as_deref().map(acme::read_external);

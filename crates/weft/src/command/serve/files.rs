@@ -3,27 +3,21 @@
 use std::env;
 use std::path::PathBuf;
 
-use ::serve::access_log::Target;
-
 use super::certificates;
 use super::table::ServeConfig;
 use crate::common::sockets;
 use crate::os::sandbox::{Needs, Right};
-use crate::value::RedirectSource;
 
 /// The files of a configuration. A new setting that names one has it here; what `common` names is
 /// known already.
 pub(super) fn needs(config: &ServeConfig) -> Needs {
     let listen = [&config.listen[..], &config.https_redirect].concat();
-    let log = config.access_log.iter().filter_map(|target| match target {
-        Target::File(path) => Some((Right::Log, path.clone())),
-        Target::Stdout | Target::Stderr => None,
-    });
+    let log = config.log_file().cloned();
+    let log = log.into_iter().map(|path| (Right::Log, path));
     let read = config.config.iter().cloned().chain(of_tls(config));
     let read = read.map(|path| (Right::File, path));
     let of_sites = config.sites().flat_map(of_site);
-    let mut hosts = [config].into_iter().chain(&config.hosts);
-    let has_acme = hosts.any(|host| host.acme.is_some());
+    let has_acme = config.all().any(|host| host.acme.is_some());
     let of_acme = has_acme.then(|| of_acme(config));
     let files = log.chain(read).chain(sockets(&listen)).chain(of_sites);
     Needs {
@@ -61,8 +55,9 @@ fn of_acme(config: &ServeConfig) -> Vec<(Right, PathBuf)> {
 }
 
 fn of_tls(config: &ServeConfig) -> impl Iterator<Item = PathBuf> {
-    let hosts = [config].into_iter().chain(&config.hosts);
-    let pairs = hosts.flat_map(|host| host.tls_cert.iter().chain(&host.tls_key));
+    let pairs = config
+        .all()
+        .flat_map(|host| host.tls_cert.iter().chain(&host.tls_key));
     pairs.chain(&config.tls_ticket_keys).cloned()
 }
 
@@ -77,18 +72,18 @@ fn of_site(host: &ServeConfig) -> Vec<(Right, PathBuf)> {
         .filter(|(_, page)| page.is_absolute());
     let error_pages = error_pages.map(|(_, page)| page);
     let passwords = host.basic_auth.iter().map(|(_, file)| file);
-    let redirects = host.redirects.iter().filter_map(|source| match source {
-        RedirectSource::File(file) => Some(file),
-        RedirectSource::Rule(_) => None,
-    });
-    let read = error_pages.chain(passwords).chain(redirects).cloned();
+    let read = error_pages.chain(passwords);
+    let read = read.chain(host.redirect_files()).cloned();
     let trees = trees.map(|tree| (Right::Tree, tree));
     trees.chain(read.map(|file| (Right::File, file))).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use ::serve::access_log::Target;
+
     use super::*;
+    use crate::value::RedirectSource;
 
     /// Seen: a file of ticket keys was read at the start, and not after it had changed. Cause: the
     /// setting was newer than this list.

@@ -217,7 +217,7 @@ pub(super) fn tls_options(
     managed: Option<&Arc<Managed>>,
 ) -> Result<Option<TlsOptions>, String> {
     let mut certificates = Vec::new();
-    for host in [config].into_iter().chain(&config.hosts) {
+    for host in config.all() {
         certificates.extend(certificates_of(host)?);
     }
     if !config.has_tls() {

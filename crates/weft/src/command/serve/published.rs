@@ -4,13 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use ::serve::access_log::Target;
 use web::SiteConfig;
 
 use super::ServeConfig;
 use super::certificates::state_dir;
 use super::engine::site_config;
-use crate::value::RedirectSource;
 
 /// Files that requests can reach.
 pub(super) struct Published {
@@ -70,16 +68,10 @@ impl Published {
 
     /// A sentence for each other file of the configuration that requests reach.
     pub(super) fn warnings(&self, whole: &ServeConfig) -> Vec<String> {
-        let log = match &whole.access_log {
-            Some(Target::File(path)) => Some(("access log", path)),
-            _ => None,
-        };
+        let log = whole.log_file().map(|path| ("access log", path));
         let settings = whole.config.as_ref().map(|path| ("settings file", path));
-        let sources = whole.sites().flat_map(|site| &site.redirects);
-        let redirects = sources.filter_map(|source| match source {
-            RedirectSource::File(path) => Some(("file of redirects", path)),
-            RedirectSource::Rule(_) => None,
-        });
+        let redirects = whole.sites().flat_map(ServeConfig::redirect_files);
+        let redirects = redirects.map(|path| ("file of redirects", path));
         let mut known = HashSet::new();
         let files = log.into_iter().chain(settings).chain(redirects);
         let files = files.filter(|(_, path)| known.insert(*path));
@@ -120,7 +112,10 @@ impl Published {
 
 #[cfg(test)]
 mod tests {
+    use ::serve::access_log::Target;
+
     use super::*;
+    use crate::value::RedirectSource;
 
     #[test]
     fn settings_and_log_that_are_served_are_told() {

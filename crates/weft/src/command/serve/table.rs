@@ -151,8 +151,8 @@ impl Config for ServeConfig {
 impl ServeConfig {
     /// True if there is a certificate, of the server or of a host.
     pub(crate) fn has_tls(&self) -> bool {
-        let mut hosts = [self].into_iter().chain(&self.hosts);
-        hosts.any(|host| !host.tls_cert.is_empty() || !host.names_for_acme().is_empty())
+        self.all()
+            .any(|host| !host.tls_cert.is_empty() || !host.names_for_acme().is_empty())
     }
 
     /// The names for which this host, or the top level, gets a certificate by ACME.
@@ -165,6 +165,27 @@ impl ServeConfig {
         } else {
             self.acme_names.iter().collect()
         }
+    }
+
+    /// The top level, and then the hosts.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ServeConfig> {
+        [self].into_iter().chain(&self.hosts)
+    }
+
+    /// The file of the access log, if that is one.
+    pub(crate) fn log_file(&self) -> Option<&PathBuf> {
+        match &self.access_log {
+            Some(Target::File(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Files of redirects of this host, or of the top level.
+    pub(crate) fn redirect_files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.redirects.iter().filter_map(|source| match source {
+            RedirectSource::File(path) => Some(path),
+            RedirectSource::Rule(_) => None,
+        })
     }
 
     /// The configurations that have a site: the default host's, if there is one, and those of named

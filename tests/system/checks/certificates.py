@@ -4,10 +4,10 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
 
 from checks.acme import Authority, shown
-from world import Failure, check, expect, expect_equal, wait_for
+from checks.lifecycle import Clients
+from world import check, expect, expect_equal, wait_for
 
 NAME = "example.org"
 
@@ -53,40 +53,25 @@ def renewed_while_requests_run(world, authority, first, renew):
     with world.server("--config", config, "--user", "nobody:nogroup", site=site, listen=[f"127.0.0.1:{authority.tls_port}"]) as server:
         server.tls_port = authority.tls_port
         older = shown(server, authority, NAME)
-        clients = Clients(server, authority)
+        clients = Clients(Secure(server, site, authority), 2, path="/index.html", close=True)
         renew()
         wait_for("the new certificate", lambda: shown(server, authority, NAME) != older, 30)
         clients.stop()
-        expect(clients.done > 50 and not clients.failures, f"{clients.done} requests, failed: {clients.failures[:3]}")
+        expect_equal("connections that failed", clients.refused, 0)
+        expect(clients.complete > 50 and not clients.lost, f"{clients.complete} requests, failed: {clients.lost[:3]}")
         expect("reloaded: " in server.output() and "not reloaded" not in server.output(), server.output())
 
 
-class Clients:
-    """Two clients that make a connection for each request, and believe the authority alone."""
+class Secure:
+    """A server as clients see it that speak TLS, and believe the authority alone."""
 
-    def __init__(self, server, authority):
-        self.port, self.done, self.failures, self.is_over = server.tls_port, 0, [], False
+    def __init__(self, server, site, authority):
+        self.site, self.port = site, server.tls_port
         self.context = ssl.create_default_context(cadata=authority.roots())
-        self.threads = [threading.Thread(target=self.run) for _ in range(2)]
-        for thread in self.threads:
-            thread.start()
 
-    def run(self):
-        while not self.is_over:
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=10) as plain:
-                    with self.context.wrap_socket(plain, server_hostname=NAME) as tls:
-                        tls.sendall(f"GET / HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n".encode())
-                        reply = b"".join(iter(lambda: tls.recv(9999), b""))
-                expect(reply.endswith(b"hello"), f"{reply[:99]}")
-                self.done += 1
-            except (OSError, Failure) as failure:
-                self.failures.append(str(failure))
-
-    def stop(self):
-        self.is_over = True
-        for thread in self.threads:
-            thread.join()
+    def connect(self):
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return self.context.wrap_socket(plain, server_hostname=NAME)
 
 
 @check(limit_s=120)

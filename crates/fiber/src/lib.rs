@@ -147,6 +147,9 @@
 //! (dumps, the monitor) · `runtime`.
 
 // From the ground up.
+#[cfg(not(target_os = "linux"))]
+compile_error!("weftwork runs on Linux only: it stands on epoll and io_uring");
+
 mod base;
 
 mod switch;
@@ -203,10 +206,10 @@ pub use switch::stack::guard_install_supported;
 /// The code of the pages for those who come from elsewhere is compiled and run.
 #[cfg(doctest)]
 mod pages {
-    #[doc = include_str!("../../../docs/fiber/coming-from-tokio.md")]
+    #[doc = include_str!("../docs/coming-from-tokio.md")]
     struct Tokio;
-    #[doc = include_str!("../../../docs/fiber/coming-from-go.md")]
+    #[doc = include_str!("../docs/coming-from-go.md")]
     struct Go;
-    #[doc = include_str!("../../../docs/fiber/coming-from-java.md")]
+    #[doc = include_str!("../docs/coming-from-java.md")]
     struct Java;
 }

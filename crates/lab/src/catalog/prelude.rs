@@ -14,7 +14,7 @@ macro_rules! page {
     ($name:literal) => {
         include_str!(concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/../../docs/experiments/",
+            "/experiments/",
             $name,
             ".md"
         ))

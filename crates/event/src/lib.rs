@@ -55,6 +55,9 @@
 
 #![warn(missing_docs)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("weftwork runs on Linux only: it stands on epoll and io_uring");
+
 mod bitmaps;
 mod dispatcher;
 mod epoll;

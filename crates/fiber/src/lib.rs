@@ -146,10 +146,10 @@
 //! (what a processor does) · `sync` · `fs` · `net` · `spawn` · `process`, `signal` · `inspect`
 //! (dumps, the monitor) · `runtime`.
 
-// From the ground up.
 #[cfg(not(target_os = "linux"))]
 compile_error!("weftwork runs on Linux only: it stands on epoll and io_uring");
 
+// From the ground up.
 mod base;
 
 mod switch;

@@ -10,6 +10,9 @@
 //!   operate:  admin endpoint, signals, systemd      os: machine, limits, users, files
 //! ```
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("weftwork runs on Linux only: it stands on epoll and io_uring");
+
 mod acme;
 mod args;
 mod command;

@@ -5,6 +5,7 @@ cd "$(dirname "$0")"
 
 target=${CARGO_TARGET_DIR:-target}
 memcached=$target/memcached
+tools=$target/tools
 
 #: help                 this list
 cmd_help() {
@@ -194,6 +195,10 @@ cmd_system() {
     # Hosts on the devices of crate netstack; and what docs/your-own-server.md builds, for the netstack.
     run cargo build --profile checked --package weftwork-netstack --package weftwork-serve \
         --example answer --example ask --example line
+    need systemd-nspawn systemd-container
+    cmd_debian_root
+    cmd_deb checked
+    cmd_static dev
     cmd_site
     PATH="$(realpath "$memcached"):$PATH" run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }
@@ -219,6 +224,81 @@ cmd_memcached() {
     mv "$folder/memcached" "$memcached/memcached"
     rm -r "$folder"
     "$memcached/memcached" -V
+}
+
+#: deb [PROFILE]        the Debian package, of the release binary or of another profile's, in target/debian
+cmd_deb() {
+    local profile=${1:-release} files=$target/package-files shell
+    need python3 python3
+    need_cargo cargo-deb 2.0.0
+    run cargo build --locked --profile "$profile" --package weftwork --package weftwork-programs
+    rm -rf "$files"
+    mkdir -p "$files/man"
+    "$target/$profile/weft" man --dir "$files/man"
+    "$target/$profile/weft" completions bash >"$files/weft.bash"
+    "$target/$profile/weft" completions zsh >"$files/_weft"
+    "$target/$profile/weft" completions fish >"$files/weft.fish"
+    python3 tools/licenses.py >"$files/licenses.txt"
+    PATH="$(realpath "$tools")/bin:$PATH" run cargo deb --package weftwork --no-build --profile "$profile"
+}
+
+#: static               the binary without shared libraries, in target/TRIPLE/release (glibc's; see RELEASE.md for musl)
+cmd_static() {
+    local triple profile=${1:-release}
+    triple="$(uname -m)-unknown-linux-gnu"
+    # A target that is named, so that build scripts and macros are linked as ever.
+    RUSTFLAGS="-C target-feature=+crt-static" run cargo build --locked --profile "$profile" --target "$triple" --package weftwork
+}
+
+#: same                 two release builds in two folders, and whether they are the same bytes (slow)
+cmd_same() {
+    local folder hash first='' root
+    for folder in one two; do
+        root=$(mktemp -d)/$folder
+        git clone --quiet . "$root"
+        (cd "$root" && CARGO_TARGET_DIR="$root/target" \
+            RUSTFLAGS="--remap-path-prefix=$root=/weftwork --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo" \
+            run cargo build --locked --release --package weftwork)
+        hash=$(strip --strip-all -o /dev/stdout "$root/target/release/weft" | sha256sum)
+        rm -rf "$(dirname "$root")"
+        say "$hash"
+        [[ -z $first || $first == "$hash" ]] || die "two builds differ"
+        first=$hash
+    done
+}
+
+#: supply               licences, sources and versions of what is linked (cargo deny), and the bill of materials (CycloneDX)
+cmd_supply() {
+    need_cargo cargo-deny 0.20.2
+    PATH="$(realpath "$tools")/bin:$PATH" run cargo deny --locked check licenses bans sources
+}
+
+#: smallest             everything compiles with the smallest versions of what it asks for
+cmd_smallest() {
+    local folder
+    folder=$(mktemp -d)
+    git clone --quiet . "$folder/weftwork"
+    # A flag of nightly compilers, and of ours if told so.
+    (cd "$folder/weftwork" && export RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$OLDPWD/$target/smallest" \
+        && run cargo -Z direct-minimal-versions generate-lockfile && run cargo check --workspace --all-targets)
+    rm -rf "$folder"
+}
+
+#: crates               every crate's package is made and builds by itself, as it would from a registry
+cmd_crates() {
+    run cargo package --locked --workspace "$@"
+}
+
+#: debian_root          a clean system of this Debian, in which the package is tried (root)
+cmd_debian_root() {
+    local root=$target/debian-root mirror
+    [[ -e $root/usr/bin/curl ]] && return
+    need mmdebstrap mmdebstrap
+    # From where the machine has its packages.
+    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Origin: Debian' | sed -n 1p)
+    rm -rf "$root"
+    run mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,curl \
+        "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$root" "$mirror"
 }
 
 #: lab [ARGS]           the laboratory's servers beside other people's (root); ARGS as for weft lab run (web cache generator)
@@ -272,6 +352,12 @@ need() {
         apt_get update && apt_get install "$2" || die "the package $2 could not be installed"
     fi
     command -v "$1" >/dev/null || die "the package $2 was installed, but has no $1"
+}
+
+# need_cargo NAME VERSION: a command of cargo, compiled once, without optimisation, which it does not need.
+need_cargo() {
+    [[ -x $tools/bin/$1 ]] && return
+    run cargo install --quiet --locked --debug --root "$tools" --target-dir "$tools/build" "$1" --version "$2"
 }
 
 apt_get() {

@@ -45,7 +45,7 @@ def the_shipped_socket_and_configuration_start_together(world):
     [listen] = [line for line in (shipped / "weft.socket").read_text().splitlines() if line.startswith("ListenStream=")]
     expect_equal("what weft.socket listens at", listen, "ListenStream=80")
     config = (shipped / "serve.toml").read_text()
-    for theirs, ours in ((":80", f":{port}"), ("/srv/www", world.site), ("/var/log/weft/access.log", world.scratch / "log")):
+    for theirs, ours in ((":80", f":{port}"), ("/usr/share/weft/site", world.site), ("/var/log/weft/access.log", world.scratch / "log")):
         expect(f'"{theirs}"' in config, f"serve.toml does not name {theirs}")
         config = config.replace(f'"{theirs}"', f'"{ours}"')
     (world.scratch / "serve.toml").write_text(config)

@@ -1,0 +1,126 @@
+"""The Debian package, in a clean Debian that was booted for it: what its first minute is, and its upgrade; and the static binary."""
+
+import pathlib
+import shutil
+import signal
+import subprocess
+
+from world import Failure, check, expect, expect_equal, wait_for
+
+
+class Machine:
+    """A clean Debian with systemd, booted in namespaces of its own from a copy of what `./ci.sh debian_root` made."""
+
+    def __init__(self, world):
+        made = world.binary.parents[1] / "debian-root"
+        expect(made.is_dir(), f"{made} is missing: run ./ci.sh debian_root")
+        self.world, self.root = world, world.scratch / "root"
+        subprocess.run(["cp", "--archive", "--reflink=auto", made, self.root], check=True)
+        world.at_end(lambda: shutil.rmtree(self.root))
+        # No machine registry and no scope: there may be no systemd outside.
+        words = ["--quiet", "--boot", "--register=no", "--keep-unit", "--private-network", "--directory", self.root]
+        log = (world.scratch / "boot.log").open("wb")
+        self.process = world.start("systemd-nspawn", *words, stdout=log, stderr=log)
+        self.init = wait_for("the machine has an init", self.find_init)
+        wait_for("it has started", lambda: self.run("systemctl", "is-system-running", status=None)[1].strip() == b"running", 60)
+
+    def find_init(self):
+        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return children.read_text().split()[:1]
+
+    def enter(self, *command, network_only=False):
+        spaces = ["-n"] if network_only else ["-m", "-u", "-i", "-n", "-p", "-C", "--wd=/"]
+        return ["nsenter", "-t", self.init[0], *spaces, *command]
+
+    def run(self, *command, status=0):
+        done = subprocess.run(self.enter(*command), stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+        if status is not None and done.returncode != status:
+            raise Failure(f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr).decode(errors='replace')[-600:]}")
+        return done.returncode, done.stdout
+
+    def get(self, path="/"):
+        return self.run("curl", "--silent", "--show-error", "--include", f"http://127.0.0.1{path}")[1].decode()
+
+    def count(self, metric):
+        page = self.run("curl", "--silent", "http://127.0.0.1:9090/metrics")[1].decode()
+        return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(metric))
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(timeout=30)
+
+
+@check(limit_s=240)
+def the_package_installs_upgrades_under_load_and_goes(world):
+    packages = sorted((world.binary.parents[1] / "debian").glob("weft_*.deb"), key=lambda path: path.stat().st_mtime)
+    expect(packages, "there is no package: run ./ci.sh deb")
+    newer = world.scratch / "newer"
+    subprocess.run(["dpkg-deb", "--raw-extract", packages[-1], newer], check=True)
+    control = newer / "DEBIAN/control"
+    control.write_text(control.read_text().replace("\nVersion: ", "\nVersion: 9:"))
+    machine = Machine(world)
+    shutil.copy(packages[-1], machine.root / "root/weft.deb")
+    subprocess.run(["dpkg-deb", "--build", newer, machine.root / "root/newer.deb"], check=True, stdout=subprocess.DEVNULL)
+
+    machine.run("dpkg", "--install", "/root/weft.deb")
+    page = machine.get()
+    expect(page.startswith("HTTP/1.1 200 ") and "weft is running" in page, f"the first page: {page[:300]}")
+    expect(machine.get("/none").startswith("HTTP/1.1 404 "), "an absent page")
+    expect_equal("the cache", machine.run("systemctl", "is-enabled", "weft-cache", status=None)[1].strip(), b"disabled")
+    for command in (["weft", "--version"], ["weft", "check-config", "/etc/weft/serve.toml"], ["weft", "top", "127.0.0.1:9090", "--once"]):
+        machine.run(*command)
+
+    # A restart serves another folder, as the page says; a reload takes other headers.
+    (machine.root / "srv/www").mkdir()
+    (machine.root / "srv/www/index.html").write_text("mine")
+    settings = machine.root / "etc/weft/serve.toml"
+    settings.write_text(settings.read_text().replace('"/usr/share/weft/site"', '"/srv/www"'))
+    machine.run("systemctl", "restart", "weft")
+    expect(machine.get().endswith("mine"), "the other folder is served")
+    settings.write_text(settings.read_text().replace('"DENY"', '"SAMEORIGIN"'))
+    machine.run("systemctl", "reload", "weft")
+    wait_for("the other header is sent", lambda: "SAMEORIGIN" in machine.get())
+
+    # Connections wait in the socket's queue while the old version ends and the new one starts; no request fails.
+    load = machine.enter(world.binary, "load", "http", "http://127.0.0.1/", "--rate", "500", "-d", "10s", "--fail-if", "errors>0", network_only=True)
+    client = world.start(*load)
+    wait_for("the load runs", lambda: machine.count("weft_http_request_duration_seconds_count") > 200)
+    before = machine.run("systemctl", "show", "--property=MainPID", "weft")[1]
+    machine.run("dpkg", "--install", "--force-confdef", "/root/newer.deb")
+    out, err = client.communicate(timeout=60)
+    expect(client.returncode == 0, f"the load ended with {client.returncode}: {(out + err).decode(errors='replace')[-900:]}")
+    expect(machine.run("systemctl", "show", "--property=MainPID", "weft")[1] != before, "the old version still runs")
+    expect(machine.get().endswith("mine"), "the settings are kept")
+
+    machine.run("dpkg", "--remove", "weft")
+    machine.run("curl", "-s", "http://127.0.0.1/", status=7)
+    expect(settings.exists(), "settings outlive a removal")
+    machine.run("dpkg", "--purge", "weft")
+    left = machine.run("find", "/etc", "/usr", "/lib", "/var", "-name", "*weft*", "-not", "-path", "/var/log/journal/*")[1].decode().split()
+    expect_equal("files that are left", left, [])
+    machine.stop()
+
+
+@check(limit_s=60)
+def the_static_binary_runs_in_an_empty_root(world):
+    [binary] = (world.binary.parents[1]).glob("*-linux-gnu/debug/weft")
+    libraries = world.output_of("ldd", binary, status=(0, 1))
+    expect(b"=>" not in libraries, f"it needs {libraries}")
+    root = world.scratch / "empty"
+    (root / "site").mkdir(parents=True)
+    # At the path by which the check starts it.
+    inside = root / world.binary.relative_to("/")
+    inside.parent.mkdir(parents=True)
+    shutil.copy(binary, inside)
+    (root / "site/index.html").write_text("from an empty root")
+    key, chain = root / "key.pem", root / "chain.pem"
+    world.output_of("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", chain)
+    server = world.server("--user", "1234:1234", "--tls-cert", "/chain.pem", "--tls-key", "/key.pem", site="/site",
+                          wrap=["unshare", "--root", str(root)])
+    page = world.output_of("curl", "--silent", "--cacert", chain, "--resolve", f"localhost:{server.port}:127.0.0.1",
+                           f"https://localhost:{server.port}/")
+    expect_equal("the page", page, b"from an empty root")
+    expect("io_uring" in server.output(), f"no io_uring: {server.output()}")
+    with server:
+        pass

@@ -188,6 +188,10 @@ cmd_system() {
     need pyflakes3 pyflakes3
     # pip builds what it has no wheel for.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev
+    if [[ ! -x $target/python/bin/kubernetes-validate ]]; then
+        python3 -m venv "$target/python"
+        run "$target/python/bin/pip" --quiet install kubernetes-validate==1.37.0
+    fi
     # A misspelled name is found now, and not in the middle of the suite.
     run pyflakes3 tests/system
     # The release binary in all but one thing: see the profile.

@@ -288,7 +288,7 @@ pub(super) const REFUSED: Reasons = &[
     ),
     (
         "proxy_config",
-        "weft is not a proxy: put memcached's or nutcracker in front (docs/cache.md)",
+        "weft is not a proxy: put memcached's or nutcracker in front (docs/scale-out.md)",
     ),
 ];
 

@@ -271,10 +271,20 @@ cmd_same() {
     done
 }
 
-#: supply               licences, sources and versions of what is linked (cargo deny), and the bill of materials (CycloneDX)
+#: supply               licences, sources and versions of what is linked (cargo deny)
 cmd_supply() {
     need_cargo cargo-deny 0.20.2
     PATH="$(realpath "$tools")/bin:$PATH" run cargo deny --locked check licenses bans sources
+}
+
+#: bom                  the bill of materials of the command (CycloneDX), target/weft.cdx.json
+cmd_bom() {
+    need_cargo cargo-cyclonedx 0.5.9
+    PATH="$(realpath "$tools")/bin:$PATH" run cargo cyclonedx --manifest-path crates/weft/Cargo.toml --format json \
+        --target "$(uname -m)-unknown-linux-gnu" --override-filename weft.cdx
+    mv crates/weft/weft.cdx.json "$target/weft.cdx.json"
+    # It writes one beside each crate of the workspace.
+    find crates -name weft.cdx.json -delete
 }
 
 #: smallest             everything compiles with the smallest versions of what it asks for
@@ -325,6 +335,8 @@ cmd_all() {
     cmd_lint
     cmd_docs
     cmd_tidy
+    cmd_supply
+    cmd_crates
     cmd_models
     cmd_asan
     cmd_fuzz 60

@@ -206,6 +206,8 @@ pub use switch::stack::guard_install_supported;
 /// The code of the pages for those who come from elsewhere is compiled and run.
 #[cfg(doctest)]
 mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
     #[doc = include_str!("../docs/coming-from-tokio.md")]
     struct Tokio;
     #[doc = include_str!("../docs/coming-from-go.md")]

@@ -59,10 +59,10 @@ def the_package_installs_upgrades_under_load_and_goes(world):
     control = newer / "DEBIAN/control"
     control.write_text(control.read_text().replace("\nVersion: ", "\nVersion: 9:"))
     machine = Machine(world)
-    shutil.copy(packages[-1], machine.root / "root/weft.deb")
-    subprocess.run(["dpkg-deb", "--build", newer, machine.root / "root/newer.deb"], check=True, stdout=subprocess.DEVNULL)
+    shutil.copy(packages[-1], machine.root / "srv/weft.deb")
+    subprocess.run(["dpkg-deb", "--build", newer, machine.root / "srv/newer.deb"], check=True, stdout=subprocess.DEVNULL)
 
-    machine.run("dpkg", "--install", "/root/weft.deb")
+    machine.run("dpkg", "--install", "/srv/weft.deb")
     page = machine.get()
     expect(page.startswith("HTTP/1.1 200 ") and "weft is running" in page, f"the first page: {page[:300]}")
     expect(machine.get("/none").startswith("HTTP/1.1 404 "), "an absent page")
@@ -86,7 +86,7 @@ def the_package_installs_upgrades_under_load_and_goes(world):
     client = world.start(*load)
     wait_for("the load runs", lambda: machine.count("weft_http_request_duration_seconds_count") > 200)
     before = machine.run("systemctl", "show", "--property=MainPID", "weft")[1]
-    machine.run("dpkg", "--install", "--force-confdef", "/root/newer.deb")
+    machine.run("dpkg", "--install", "--force-confdef", "/srv/newer.deb")
     out, err = client.communicate(timeout=60)
     expect(client.returncode == 0, f"the load ended with {client.returncode}: {(out + err).decode(errors='replace')[-900:]}")
     expect(machine.run("systemctl", "show", "--property=MainPID", "weft")[1] != before, "the old version still runs")

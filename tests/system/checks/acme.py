@@ -106,6 +106,11 @@ def a_certificate_is_renewed_after_a_long_sleep(world):
         expect_equal("certificate after 50 days", shown(server, authority, "example.org"), first)
     with server_of(world, authority, clock="+62d") as server:
         wait_for("another certificate", lambda: shown(server, authority, "example.org") != first, 30)
+        # The authority's clock is not ahead, so it is in its last third at once.
+        wait_for("a warning", lambda: "for other.example.org is old already: is the clock right?" in server.output(), 30)
+        orders = authority.orders()
+        time.sleep(4)
+        expect_equal("orders for the clock's sake", authority.orders(), orders)
 
 
 @check(limit_s=300)

@@ -65,10 +65,14 @@ impl Issued {
         self.not_after_s - self.life_s() / 3
     }
 
-    /// No wish of an authority can be for an earlier renewal: a new certificate may get a wrong one
-    /// as well, and so on.
+    /// Least age at a renewal: whatever makes a new certificate seem due, such as a wrong clock or
+    /// a wrong wish of the authority, holds for the next one as well.
+    pub(super) fn least_age_s(&self) -> u64 {
+        self.life_s() / 30
+    }
+
     pub(super) fn earliest_renewal_s(&self) -> u64 {
-        self.not_before_s + self.life_s() / 30
+        self.not_before_s + self.least_age_s()
     }
 
     /// No wish is for a later one either, so that there is time for a second attempt.

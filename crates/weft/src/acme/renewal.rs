@@ -172,6 +172,12 @@ impl<S: Server> Keeper<S> {
         attempts
             .failed_s
             .retain(|failed_s| (*failed_s..*failed_s + HOUR_S).contains(&now_s));
+        if let Some(facts) = good {
+            let least_s = attempts.issued_s + facts.least_age_s();
+            if (attempts.issued_s..least_s).contains(&now_s) {
+                return Ok(least_s);
+            }
+        }
         // A time that is far off is that of a clock that was wrong.
         let limit_s = attempts.not_before_s.min(now_s + 2 * LOOK_S);
         if limit_s > now_s {
@@ -184,9 +190,17 @@ impl<S: Server> Keeper<S> {
         self.settings.state.store_attempts(&name, &attempts)?;
         match self.issue(at, there.as_ref()) {
             Ok((facts, pem)) => {
-                self.settings
-                    .state
-                    .store_attempts(&name, &Attempts::default())?;
+                let attempts = Attempts {
+                    issued_s: now_s,
+                    ..Attempts::default()
+                };
+                self.settings.state.store_attempts(&name, &attempts)?;
+                if facts.renewal_s() <= now_s {
+                    let text = format!(
+                        "acme: the new certificate for {name} is old already: is the clock right?"
+                    );
+                    self.server.warn(&text);
+                }
                 let end = Duration::from_secs(facts.not_after_s.saturating_sub(now_s));
                 self.install(at, &facts, &pem)?;
                 self.hosts[at].failures = 0;

@@ -31,13 +31,16 @@ pub(crate) struct State {
     dir: PathBuf,
 }
 
-/// Attempts at a certificate that failed.
+/// Attempts at a certificate.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
 pub(super) struct Attempts {
     /// Times of those in the last hour, in seconds since the epoch.
     pub(super) failed_s: Vec<u64>,
     /// The authority wants no attempt before this time.
     pub(super) not_before_s: u64,
+    /// Time of the last one that succeeded.
+    pub(super) issued_s: u64,
 }
 
 impl State {

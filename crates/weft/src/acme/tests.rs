@@ -63,6 +63,8 @@ struct Fake {
     window_asked: usize,
     requests: usize,
     life_s: u64,
+    /// The server's clock is so much ahead of the authority's.
+    ahead_s: u64,
     needs_binding: bool,
     shown: Vec<Challenge>,
     installed: Vec<Vec<String>>,
@@ -97,6 +99,7 @@ impl Fake {
             window_asked: 0,
             requests: 0,
             life_s: LIFE_S,
+            ahead_s: 0,
             needs_binding: false,
             shown: Vec::new(),
             installed: Vec::new(),
@@ -304,8 +307,8 @@ impl Fake {
         }
         let mut params = CertificateParams::new(names).unwrap();
         let time = |unix_s: u64| OffsetDateTime::from_unix_timestamp(unix_s as i64).unwrap();
-        params.not_before = time(self.now_s);
-        params.not_after = time(self.now_s + self.life_s);
+        params.not_before = time(self.now_s - self.ahead_s);
+        params.not_after = time(self.now_s - self.ahead_s + self.life_s);
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         self.orders[at].chain = Some(certificate.pem());
@@ -471,6 +474,32 @@ fn certificates_are_renewed_in_their_last_third() {
     let orders = keeper.server.orders.len();
     run(&mut keeper, BEGIN_S + 200 * DAY_S + 5 * DAY_S);
     assert_eq!(keeper.server.orders.len(), orders + 2);
+}
+
+/// Seen: with a clock 62 days ahead each new certificate was in its last third, and the next one
+/// was ordered within a second, without end. Cure: the last order counts, over restarts.
+#[test]
+fn a_wrong_clock_orders_few_certificates() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(&dir, &[&["a.org"]]);
+    keeper.server.ahead_s = 62 * DAY_S;
+    let times = run(&mut keeper, BEGIN_S + 7 * DAY_S);
+    assert_eq!(times.len(), 3, "every third day: {times:?}");
+    let told = keeper.server.told();
+    let why = "warning: acme: the new certificate for a.org is old already: is the clock right?";
+    assert!(told.iter().any(|line| line == why), "{told:?}");
+    for _ in 0..50 {
+        keeper = restarted(keeper, &dir, &[&["a.org"]]);
+        keeper.turn();
+    }
+    assert_eq!(keeper.server.orders.len(), 3);
+    keeper.hurry(Some(settings(&dir, &[&["a.org", "b.org"]])));
+    keeper.turn();
+    assert_eq!(
+        keeper.server.orders.len(),
+        4,
+        "other names are another matter"
+    );
 }
 
 #[test]

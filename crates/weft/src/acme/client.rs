@@ -133,8 +133,9 @@ pub(super) struct Wish<'a> {
     pub(super) replaces: Option<&'a str>,
 }
 
-/// Attempts at one request, if its nonce is refused.
-const NONCES_MAX: usize = 5;
+/// Attempts at one request, if its nonce is refused: enough for an authority that refuses a third
+/// of them by chance, as those for tests do. RFC 8555 6.5
+const NONCES_MAX: usize = 20;
 
 /// Time for validations, and for the making of a certificate.
 const PATIENCE: Duration = Duration::from_secs(180);

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::io;
 
 use libc::c_long;
 use seccompiler::{
-    SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
 };
 
 use super::Needs;
@@ -94,9 +96,27 @@ pub(super) fn restrict(needs: &Needs) -> Result<usize, String> {
     let filter = architecture.and_then(|architecture| {
         SeccompFilter::new(rules, no_call, SeccompAction::Allow, architecture)?.try_into()
     });
-    let filter: seccompiler::BpfProgram = filter.map_err(|error| missing(&error))?;
-    seccompiler::apply_filter(&filter).map_err(|error| missing(&error))?;
+    let filter: BpfProgram = filter.map_err(|error| missing(&error))?;
+    install(&filter).map_err(|error| missing(&error))?;
     Ok(count)
+}
+
+/// Installs a filter, with a flag that `seccompiler::apply_filter` lacks: without it kernels before
+/// 5.16 turn on costly mitigations of Spectre for each thread under a filter, which are for
+/// programs that run the code of others.
+fn install(filter: &BpfProgram) -> io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_ptr().cast_mut().cast(),
+    };
+    let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    let mode = libc::SECCOMP_SET_MODE_FILTER;
+    // SAFETY: the kernel copies the program, which outlives the call. seccomp(2)
+    match unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn rules(needs: &Needs) -> BTreeMap<i64, Vec<SeccompRule>> {

@@ -185,6 +185,7 @@ cmd_system() {
     need go golang-go
     need faketime faketime
     need certbot certbot
+    need lego lego
     need pyflakes3 pyflakes3
     # pip builds what it has no wheel for.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev

@@ -1,4 +1,4 @@
-"""Certificates of files: renewed by certbot as docs/serve.md has it, and broken in every way."""
+"""Certificates of files: renewed by certbot and lego as docs/serve.md has it, and broken in every way."""
 
 import shutil
 import socket
@@ -39,6 +39,30 @@ def certbot_renews_by_webroot(world):
         return live / "fullchain.pem", live / "privkey.pem"
 
     renewed_while_requests_run(world, authority, first, lambda: certbot("renew", "--force-renewal"))
+
+
+@check(limit_s=300)
+def lego_renews_by_webroot(world):
+    authority = Authority(world, nonces_refused=0)
+    folder = world.scratch / "lego"
+
+    def lego(*words):
+        world.output_of("env", f"LEGO_CA_CERTIFICATES={authority.root}", "lego", "--path", folder, "--server", authority.url,
+                        "--email", "mail@example.org", "--accept-tos", "--domains", NAME, "--http", "--http.webroot",
+                        world.scratch / "site", *words, seconds=100)
+
+    def first():
+        lego("run")
+        files = folder / "certificates"
+        folder.chmod(0o755)
+        files.chmod(0o755)
+        for name, mode in ((f"{NAME}.crt", 0o644), (f"{NAME}.key", 0o640)):
+            (files / name).chmod(mode)
+            shutil.chown(files / name, group="nogroup")
+        return files / f"{NAME}.crt", files / f"{NAME}.key"
+
+    # Without a terminal it waits up to 8 minutes first.
+    renewed_while_requests_run(world, authority, first, lambda: lego("renew", "--days", "100", "--no-random-sleep"))
 
 
 def renewed_while_requests_run(world, authority, first, renew):

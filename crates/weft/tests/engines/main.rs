@@ -727,6 +727,9 @@ fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
 /// Seen: a client that read a settled file slowly got the old head and new bytes, complete. Cause:
 /// all of it lay in the socket's queue, as pages of the file. Cure: the end is held back until the
 /// rest is taken and nothing has changed.
+///
+/// A complete reply has the old bytes: the socket has taken copies of all of them, because the file
+/// had left the page cache, as on a machine that is short of memory.
 fn what_a_slow_reader_has_not_taken_yet_does_not_change(engine: &Engine) {
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
     let world = World::settled(engine);
@@ -737,9 +740,10 @@ fn what_a_slow_reader_has_not_taken_yet_does_not_change(engine: &Engine) {
     rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
     rustix::net::connect(&socket, &world.address).unwrap();
     let mut stream = TcpStream::from(socket);
-    let get = format!("GET /{name} HTTP/1.1\r\nHost: x\r\n\r\n");
+    let get = format!("GET /{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(get.as_bytes()).unwrap();
-    // Until the socket takes no more: whatever that is, it is not all.
+    // Until the socket takes no more, most often. The promise holds at whatever time the file is
+    // written, so a server that only had no processor for so long does no harm.
     let mut sent = 0;
     world.wait_until("the reply stalls", |server| {
         std::thread::sleep(Duration::from_millis(100));
@@ -750,7 +754,9 @@ fn what_a_slow_reader_has_not_taken_yet_does_not_change(engine: &Engine) {
     file.write_all_at(&vec![b'n'; SLOW_LEN], 0).unwrap();
     let reply = read_all(&mut stream);
     let body = reply.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
-    assert!(reply.len() < body + SLOW_LEN, "passed off as whole");
+    let body = &reply[body..];
+    let is_old = body.iter().all(|&byte| byte == b'o');
+    assert!(body.len() < SLOW_LEN || is_old, "passed off as whole");
 }
 
 fn a_unix_socket_serves_the_same(engine: &Engine) {

@@ -11,6 +11,7 @@ pub(crate) mod netstack;
 pub(crate) mod operation;
 mod slots;
 pub(crate) mod socket;
+pub(crate) mod tls;
 mod uring;
 
 use std::io::{self, Read, Write};
@@ -28,6 +29,7 @@ use crate::io::netstack::UserTcp;
 use crate::io::operation::{Completion, Route};
 use crate::io::slots::Receive;
 use crate::io::socket::socket_for;
+use crate::io::tls::{Handshake, TlsBackend};
 use crate::io::uring::Ring;
 use crate::plan::Io;
 
@@ -35,6 +37,8 @@ pub(crate) enum Backend {
     Ring(Box<Ring>),
     Poll(Box<Poll>),
     UserTcp(Box<UserTcp<DeviceQueue>>),
+    /// One of the others, with TLS.
+    Tls(Box<TlsBackend>),
     #[cfg(test)]
     Memory(Box<UserTcp<netstack::tests::Wire>>),
 }
@@ -46,13 +50,14 @@ impl<S: Read + Write> ReadWrite for S {}
 
 macro_rules! either {
     ($backend:expr, $it:ident => $call:expr) => {
-        either!($backend, $it => $call, $it => $call)
+        either!($backend, $it => $call, $it => $call, $it => $call)
     };
-    ($backend:expr, $ring:ident => $in_ring:expr, $it:ident => $call:expr) => {
+    ($backend:expr, $ring:ident => $in_ring:expr, $tls:ident => $in_tls:expr, $it:ident => $call:expr) => {
         match $backend {
             Backend::Ring($ring) => $in_ring,
             Backend::Poll($it) => $call,
             Backend::UserTcp($it) => $call,
+            Backend::Tls($tls) => $in_tls,
             #[cfg(test)]
             Backend::Memory($it) => $call,
         }
@@ -68,6 +73,7 @@ impl Backend {
             Backend::Ring(ring) => ring.open(slot, socket_for(route, false)?, to),
             Backend::Poll(poll) => poll.open(slot, socket_for(route, true)?, to),
             Backend::UserTcp(tcp) => tcp.open(slot, route)?,
+            Backend::Tls(tls) => tls.open(slot, route)?,
             #[cfg(test)]
             Backend::Memory(tcp) => tcp.open(slot, route)?,
         }
@@ -90,6 +96,7 @@ impl Backend {
                 Box::new(stream)
             }
             Backend::UserTcp(tcp) => Box::new(tcp.stream(to, connect_timeout, wait)?),
+            Backend::Tls(tls) => tls.stream(to, connect_timeout, wait)?,
             #[cfg(test)]
             Backend::Memory(tcp) => Box::new(tcp.stream(to, connect_timeout, wait)?),
         })
@@ -97,18 +104,19 @@ impl Backend {
 
     /// Buffer for bytes that the next call sends.
     pub(crate) fn output(&mut self, slot: u32) -> &mut Vec<u8> {
-        either!(self, ring => ring.output(slot), it => it.slots.output(slot))
+        either!(self, ring => ring.output(slot), tls => tls.output(slot), it => it.slots.output(slot))
     }
 
     /// Begins to receive. Completes as `Received`; the bytes are in [`Backend::input`].
     pub(crate) fn receive(&mut self, slot: u32) {
-        either!(self, ring => ring.receive(slot), it => it.slots.begin_receive(slot, Receive::Read));
+        let want = Receive::Read;
+        either!(self, ring => ring.receive(slot), tls => tls.begin_receive(slot, want), it => it.slots.begin_receive(slot, want));
     }
 
     /// Begins to receive and discard up to `bytes` bytes. Completes as `Received`.
     pub(crate) fn discard(&mut self, slot: u32, bytes: u64) {
         let want = Receive::Discard(bytes);
-        either!(self, ring => ring.discard(slot, bytes), it => it.slots.begin_receive(slot, want));
+        either!(self, ring => ring.discard(slot, bytes), tls => tls.begin_receive(slot, want), it => it.slots.begin_receive(slot, want));
     }
 
     /// Bytes of the last receive; valid until the next one begins.
@@ -118,12 +126,24 @@ impl Backend {
 
     /// True if the kernel has an operation of the slot. Only a ring leaves one with the kernel.
     pub(crate) fn is_busy(&self, slot: u32) -> bool {
-        matches!(self, Backend::Ring(ring) if ring.is_busy(slot))
+        match self {
+            Backend::Ring(ring) => ring.is_busy(slot),
+            Backend::Tls(tls) => tls.is_busy(slot),
+            _ => false,
+        }
     }
 
     /// Cancels all operations of the slot; each still completes.
     pub(crate) fn cancel(&mut self, slot: u32) {
-        either!(self, ring => ring.cancel(slot), it => it.slots.cancel(slot));
+        either!(self, ring => ring.cancel(slot), tls => tls.cancel(slot), it => it.slots.cancel(slot));
+    }
+
+    /// The TLS handshake of a connection that has just connected.
+    pub(crate) fn take_handshake(&mut self, slot: u32) -> Option<Handshake> {
+        match self {
+            Backend::Tls(tls) => tls.take_handshake(slot),
+            _ => None,
+        }
     }
 
     /// Closes the socket. No operation may be in progress.

@@ -69,6 +69,13 @@ pub enum LoadError {
         /// The error of the first connection.
         error: std::io::Error,
     },
+    /// A target answers, but TLS with it failed.
+    Handshake {
+        /// The target.
+        target: SocketAddr,
+        /// The reason, and the remedy.
+        reason: String,
+    },
     /// A system call of the generator failed.
     System {
         /// The step that failed, and the remedy.
@@ -88,6 +95,9 @@ impl fmt::Display for LoadError {
                     "cannot connect to {target}: {error}; is the server running?"
                 )
             }
+            LoadError::Handshake { target, reason } => {
+                write!(f, "TLS with {target} failed: {reason}")
+            }
             LoadError::System { doing, error } => write!(f, "{doing}: {error}"),
         }
     }
@@ -96,7 +106,7 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            LoadError::Plan(_) => None,
+            LoadError::Plan(_) | LoadError::Handshake { .. } => None,
             LoadError::Unreachable { error, .. } | LoadError::System { error, .. } => Some(error),
         }
     }

@@ -123,6 +123,12 @@ pub struct Tally {
     pub classes: Vec<Class>,
     /// Failed requests and connections.
     pub errors: Errors,
+    /// Times of TLS handshakes, in nanoseconds; that of opening TCP is not in them.
+    #[serde(with = "histogram_text", default = "histogram")]
+    pub handshake_ns: Histogram<u64>,
+    /// Handshakes that resumed a session.
+    #[serde(default)]
+    pub resumed: u64,
     /// Times to open a connection, in nanoseconds.
     #[serde(with = "histogram_text")]
     pub connect_ns: Histogram<u64>,
@@ -190,7 +196,7 @@ pub struct Class {
     pub replies_by_status: [u64; 6],
 }
 
-/// Errors in httperf's classes, and five more. Each failed request or connection is counted once.
+/// Errors in httperf's classes, and six more. Each failed request or connection is counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errors {
     /// No reply, or no connection, within the plan's time-out.
@@ -205,6 +211,9 @@ pub struct Errors {
     pub fd_unavailable: u64,
     /// No more ports, or no such source address (`EADDRNOTAVAIL`, `EADDRINUSE`).
     pub address_unavailable: u64,
+    /// TLS failed: a handshake, a certificate, or a record.
+    #[serde(default)]
+    pub tls: u64,
     /// Anything else.
     pub other: u64,
     /// Connection closed in the middle of a reply, or in place of one.
@@ -223,7 +232,7 @@ pub struct Errors {
 
 impl Errors {
     /// Names, as in JSON and CSV, and counts.
-    pub fn named(&self) -> [(&'static str, u64); 12] {
+    pub fn named(&self) -> [(&'static str, u64); 13] {
         [
             ("client_timeout", self.client_timeout),
             ("socket_timeout", self.socket_timeout),
@@ -231,6 +240,7 @@ impl Errors {
             ("reset", self.reset),
             ("fd_unavailable", self.fd_unavailable),
             ("address_unavailable", self.address_unavailable),
+            ("tls", self.tls),
             ("other", self.other),
             ("short_reply", self.short_reply),
             ("bad_reply", self.bad_reply),
@@ -272,6 +282,7 @@ impl Errors {
             "address_unavailable" => {
                 "no ports are left; add addresses (--source) or widen net.ipv4.ip_local_port_range"
             }
+            "tls" => "the server closed during a handshake, or sent what is not TLS",
             "short_reply" => {
                 "the server closes connections during a reply or in place of one; use --close if it \
                  closes after each reply"
@@ -302,6 +313,7 @@ impl Errors {
         self.reset += other.reset;
         self.fd_unavailable += other.fd_unavailable;
         self.address_unavailable += other.address_unavailable;
+        self.tls += other.tls;
         self.other += other.other;
         self.short_reply += other.short_reply;
         self.bad_reply += other.bad_reply;
@@ -330,6 +342,8 @@ impl Tally {
         Tally {
             classes: classes.iter().map(|&name| Class::new(name)).collect(),
             errors: Errors::default(),
+            handshake_ns: histogram(),
+            resumed: 0,
             connect_ns: histogram(),
             lag_ns: histogram(),
             intended: 0,
@@ -400,6 +414,8 @@ impl Tally {
             class.add(theirs);
         }
         self.errors.add(&other.errors);
+        add(&mut self.handshake_ns, &other.handshake_ns);
+        self.resumed += other.resumed;
         add(&mut self.connect_ns, &other.connect_ns);
         add(&mut self.lag_ns, &other.lag_ns);
         self.intended += other.intended;

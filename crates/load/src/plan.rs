@@ -55,6 +55,8 @@ pub struct Plan {
     pub network: Network,
     /// I/O back end of [`Network::Kernel`].
     pub io: Io,
+    /// TLS on every connection; `None`: plain.
+    pub tls: Option<Tls>,
     /// Expected HTTP statuses; others are errors.
     pub expect: Statuses,
     /// True if every body is compared with the expected one.
@@ -85,6 +87,7 @@ impl Default for Plan {
             backlog_max: 1_000_000,
             network: Network::Kernel,
             io: Io::Auto,
+            tls: None,
             expect: Statuses::default(),
             verify: false,
             seed: 1,
@@ -121,6 +124,29 @@ pub enum Io {
     Uring,
     /// epoll.
     Epoll,
+}
+
+/// TLS to the targets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// Name of the server, which it is told (SNI) and which its certificate must have.
+    pub server_name: String,
+    /// Certificates (DER) of the authorities that are trusted; `None`: certificates are not
+    /// checked.
+    pub authorities: Option<Vec<Vec<u8>>>,
+    /// The only version; `None`: 1.3, or 1.2 if the server has no other.
+    pub version: Option<TlsVersion>,
+    /// True if connections after the first resume its session.
+    pub resumes: bool,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// RFC 5246.
+    V12,
+    /// RFC 8446.
+    V13,
 }
 
 /// Arrivals of requests (in [`Workload::Sessions`]: of sessions).

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::io::netstack::UserTcp;
+use crate::io::tls::{TlsBackend, TlsClient};
 use crate::io::{Backend, Kernel};
 use crate::outcome::{
     Demand, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse,
@@ -43,18 +44,23 @@ pub fn run(
 ) -> Result<Outcome, LoadError> {
     plan.check()?;
     capacity::check(plan)?;
+    let tls = TlsClient::of_plan(plan)?;
+    let secured = |backend, slots| match &tls {
+        Some(client) => Backend::Tls(Box::new(TlsBackend::new(backend, client.clone(), slots))),
+        None => backend,
+    };
     match &plan.network {
         Network::Kernel => {
             let kernel = Kernel::choose(plan.io, input_bytes(plan))?;
-            probe(plan)?;
-            let open = |slots| kernel.open(slots);
-            let io = || kernel.reason(plan.threads);
+            let agreed = probe(plan, tls.as_ref())?;
+            let open = |slots| Ok(secured(kernel.open(slots)?, slots));
+            let io = || kernel.reason(plan.threads) + &agreed;
             run_over(plan, stop, observer, io, open)
         }
         Network::Netstack(interface) => {
             let open = |slots| {
                 let tcp = UserTcp::of_interface(interface, plan, slots)?;
-                Ok(Backend::UserTcp(Box::new(tcp)))
+                Ok(secured(Backend::UserTcp(Box::new(tcp)), slots))
             };
             let io = || format!("netstack on {}", interface.device);
             run_over(plan, stop, observer, io, open)
@@ -141,13 +147,21 @@ fn input_bytes(plan: &Plan) -> usize {
 }
 
 /// Opens one connection to each target, so that a run without a server ends with an error and not
-/// with counters.
-fn probe(plan: &Plan) -> Result<(), LoadError> {
+/// with counters. Returns what TLS agreed on, for people.
+fn probe(plan: &Plan, tls: Option<&TlsClient>) -> Result<String, LoadError> {
+    let mut agreed = String::new();
     for &target in &plan.targets {
-        TcpStream::connect_timeout(&target, plan.connect_timeout)
-            .map_err(|error| LoadError::Unreachable { target, error })?;
+        let unreachable = |error| LoadError::Unreachable { target, error };
+        let limit = plan.connect_timeout;
+        let stream = TcpStream::connect_timeout(&target, limit).map_err(unreachable)?;
+        if let Some(client) = tls {
+            stream.set_read_timeout(Some(limit)).map_err(unreachable)?;
+            let tried = client.try_on(stream);
+            let said = tried.map_err(|reason| LoadError::Handshake { target, reason })?;
+            agreed = format!(", {said}");
+        }
     }
-    Ok(())
+    Ok(agreed)
 }
 
 /// Data shared by the threads of a run.

@@ -62,6 +62,7 @@ pub(crate) fn count(errors: &mut Errors, error: Errno) {
         Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED => &mut errors.reset,
         Errno::MFILE | Errno::NFILE => &mut errors.fd_unavailable,
         Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => &mut errors.address_unavailable,
+        Errno::PROTO => &mut errors.tls,
         _ => &mut errors.other,
     };
     *counter += 1;

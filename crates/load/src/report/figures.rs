@@ -43,6 +43,13 @@ pub struct Figures {
     pub lag_us: Latency,
     /// Times to open a connection, in µs.
     pub connect_us: Latency,
+    /// Times of TLS handshakes, in microseconds; absent without TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handshake_us: Option<Latency>,
+    /// TLS handshakes.
+    pub handshakes: u64,
+    /// TLS handshakes that resumed a session.
+    pub resumed: u64,
     /// Connections that were opened.
     pub opened: u64,
     /// Largest backlog.
@@ -199,6 +206,9 @@ pub fn figures(outcome: &Outcome) -> Figures {
         errors: named.into_iter().chain([sum]).collect(),
         lag_us: Latency::of(&total.lag_ns),
         connect_us: Latency::of(&total.connect_ns),
+        handshake_us: (!total.handshake_ns.is_empty()).then(|| Latency::of(&total.handshake_ns)),
+        handshakes: total.handshake_ns.len(),
+        resumed: total.resumed,
         opened: total.opened,
         backlog_max: total.backlog_max,
         idle_open: total.idle_open,

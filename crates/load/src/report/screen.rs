@@ -245,10 +245,19 @@ fn network_line(seen: &Figures) -> String {
             ns_of(seen.connect_us.p99 * 1e3)
         ),
     };
+    let tls = match &seen.handshake_us {
+        None => String::new(),
+        Some(times) => format!(
+            " · {} TLS handshakes ({} resumed), p99 {}",
+            count_of(seen.handshakes),
+            count_of(seen.resumed),
+            ns_of(times.p99 * 1e3)
+        ),
+    };
     let received = bytes_of(seen.received_bytes);
     let sent = bytes_of(seen.sent_bytes);
     let per_s = bytes_of((seen.received_bytes as f64 / seen.elapsed_s.max(1e-9)) as u64);
-    format!("{received} received ({per_s}/s), {sent} sent{connect}")
+    format!("{received} received ({per_s}/s), {sent} sent{connect}{tls}")
 }
 
 fn generator_line(seen: &Figures) -> String {

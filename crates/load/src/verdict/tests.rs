@@ -70,7 +70,8 @@ fn fails(outcome: &Outcome, rows: &[VerdictRow]) {
 
 #[test]
 fn a_run_in_which_nothing_came_says_why() {
-    let cases: [(ErrorClass, &str); 10] = [
+    let cases: [(ErrorClass, &str); 11] = [
+        (|errors| &mut errors.tls, "during a handshake"),
         (
             |errors| &mut errors.refused,
             "no good reply arrived: 9 × refused; is the server still",

@@ -60,10 +60,14 @@ impl Worker<'_> {
         self.tally.opened += 1;
         let requests_max = self.draw_lifetime();
         let connection = &mut self.connections[slot as usize];
-        record(
-            &mut self.tally.connect_ns,
-            self.now_ns - connection.since_ns,
-        );
+        let mut lasted_ns = self.now_ns - connection.since_ns;
+        if let Some(handshake) = self.backend.take_handshake(slot) {
+            let handshake_ns = handshake.lasted.as_nanos() as u64;
+            record(&mut self.tally.handshake_ns, handshake_ns);
+            self.tally.resumed += u64::from(handshake.is_resumed);
+            lasted_ns = lasted_ns.saturating_sub(handshake_ns);
+        }
+        record(&mut self.tally.connect_ns, lasted_ns);
         connection.state = ConnectionState::Open;
         (connection.served, connection.requests_max) = (0, requests_max);
         connection.has_failed = false;

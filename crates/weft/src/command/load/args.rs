@@ -14,6 +14,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
          weft load http http://127.0.0.1:8080/ --rate 10k    open loop: 10,000 requests per second\n\
          weft load http http://127.0.0.1:8080/ --rate 2k --close --arrivals poisson\n\
          weft load http http://127.0.0.1:8080/ --rate 20k --fail-if 'p99>5ms' --json out.json\n\
+         weft load http https://localhost:8443/ --cacert ca.pem\n\
          weft load http http://127.0.0.1:8080/ --fileset DIR --verify\n\
          weft load http http://127.0.0.1:8080/ --sweep 10k..70k:5k --pause 5s\n\
          weft load http http://127.0.0.1:8080/ --knee --knee-p99 5ms --overload\n\
@@ -63,7 +64,7 @@ fn http() -> Command {
                 .num_args(1..)
                 .value_hint(ValueHint::Url)
                 .help(
-                    "URL to request: http://HOST[:PORT]/PATH. Several URLs of one host are requested in turn",
+                    "URL to request: http[s]://HOST[:PORT]/PATH. Several URLs of one host are requested in turn",
                 ),
         )
         .args([
@@ -121,7 +122,7 @@ fn http() -> Command {
                  2xx,3xx; with --verify 2xx]",
             ),
         ]);
-    common(command)
+    common(command.args(tls()))
 }
 
 fn cache() -> Command {
@@ -143,8 +144,9 @@ fn cache() -> Command {
             preset("multi-get", "N", "1").help("Keys per get"),
             preset("exptime", "SECONDS", "0").help("Expiry time of stored items; 0: never"),
             switch("populate").help("Set every key once before the run"),
+            switch("tls").help("Speak TLS"),
         ]);
-    common(command)
+    common(command.args(tls()))
 }
 
 fn idle() -> Command {
@@ -285,6 +287,20 @@ fn how() -> Vec<Arg> {
         preset("seed", "N", "1").help("Seed of all random choices"),
     ];
     heading(args, "How")
+}
+
+/// TLS, after https:// or --tls.
+fn tls() -> Vec<Arg> {
+    let args = vec![
+        file("cacert").help("Trust the certificates in this PEM file [default: the system's]"),
+        switch("insecure")
+            .help("Accept any certificate")
+            .short('k')
+            .conflicts_with("cacert"),
+        choice("tls-version", &["any", "1.2", "1.3"]).help("Version of TLS"),
+        switch("no-resumption").help("Make a full handshake for every connection"),
+    ];
+    heading(args, "TLS")
 }
 
 /// Network of the load.

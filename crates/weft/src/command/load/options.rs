@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::load::Plan;
 use ::load::plan::{
     Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Network, Page,
-    SessionPlan, Sessions, Stage, Statuses, Workload,
+    SessionPlan, Sessions, Stage, Statuses, Tls, TlsVersion, Workload,
 };
 use ::load::report::count_of;
 use ::load::sweep;
@@ -20,6 +20,8 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use netstack::interface_config::InterfaceConfig;
 use netstack::ip::Prefix;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use crate::value;
 
@@ -35,13 +37,13 @@ pub(crate) fn plan(
     matches: &ArgMatches,
     rank: u32,
 ) -> Result<(Plan, String), String> {
-    let (targets, workload, name) = match command {
+    let (targets, workload, name, tls) = match command {
         "http" => http(matches, rank)?,
         "cache" => cache(matches)?,
         _ => {
             let (targets, name) = addresses(matches)?;
             let name = format!("idle connections to {name}");
-            (targets, Workload::Idle, name)
+            (targets, Workload::Idle, name, None)
         }
     };
     let connections = one(matches, "connections", count)?;
@@ -84,6 +86,7 @@ pub(crate) fn plan(
             "epoll" => Io::Epoll,
             _ => Io::Auto,
         },
+        tls,
         expect: expect(matches)?,
         verify: matches.get_flag("verify"),
         seed: one(matches, "seed", number)?,
@@ -91,21 +94,28 @@ pub(crate) fn plan(
     Ok((plan, name))
 }
 
-fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, String), String> {
+/// Servers, work, a name for the target, and TLS.
+type Target = (Vec<SocketAddr>, Workload, String, Option<Tls>);
+
+fn http(matches: &ArgMatches, rank: u32) -> Result<Target, String> {
     let urls: Vec<&String> = matches.get_many("url").expect("clap demands it").collect();
     let parsed = urls
         .iter()
         .map(|url| split(url))
         .collect::<Result<Vec<_>, _>>()?;
-    let (authority, _) = &parsed[0];
-    if let Some((other, _)) = parsed.iter().find(|(other, _)| other != authority) {
+    let Url {
+        is_tls, authority, ..
+    } = &parsed[0];
+    let is_other = |url: &&Url| (url.is_tls, &url.authority) != (*is_tls, authority);
+    if let Some(other) = parsed.iter().find(is_other) {
         return Err(format!(
-            "'{other}' and '{authority}' are different hosts: all URLs must have the same host and port; run \
-             one load per host"
+            "'{}' and '{authority}' are different hosts: all URLs must have the same scheme, host and port; run \
+             one load per host",
+            other.authority
         ));
     }
     let method = said(matches, "method").to_owned();
-    let mut pages: Vec<Page> = parsed.iter().map(|(_, path)| Page::new(path)).collect();
+    let mut pages: Vec<Page> = parsed.iter().map(|url| Page::new(&url.path)).collect();
     let mut choice = Choice::InTurn;
     let folder = folder(matches, &parsed)?;
     if let Some(path) = matches.get_one::<String>("paths") {
@@ -130,9 +140,11 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
     };
     let think = one(matches, "think", time)?;
     let tries = tries_addresses(matches);
-    let named = all(matches, "connect-to", |server| resolve(server, 80, tries))?;
+    let port = if *is_tls { 443 } else { 80 };
+    let tls = tls(matches, *is_tls, authority, "https://")?;
+    let named = all(matches, "connect-to", |server| resolve(server, port, tries))?;
     let targets = if named.is_empty() {
-        vec![resolve(authority, 80, tries)?]
+        vec![resolve(authority, port, tries)?]
     } else {
         named
     };
@@ -148,23 +160,79 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
             Workload::Sessions(Sessions { http, scripts })
         }
     };
-    Ok((targets, workload, name))
+    Ok((targets, workload, name, tls))
+}
+
+/// TLS to the host of `authority`; `asked_by` is the word that asks for it.
+fn tls(
+    matches: &ArgMatches,
+    is_asked: bool,
+    authority: &str,
+    asked_by: &str,
+) -> Result<Option<Tls>, String> {
+    if !is_asked {
+        let is_given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let given = TLS_FLAGS.into_iter().find(is_given);
+        return match given {
+            Some(flag) => Err(format!("--{flag} is for TLS: it needs {asked_by}")),
+            None => Ok(None),
+        };
+    }
+    let authorities = match matches.get_one::<String>("cacert") {
+        _ if matches.get_flag("insecure") => None,
+        Some(path) => Some(certificates(Path::new(path)).map_err(of("cacert"))?),
+        None => {
+            let found = rustls_native_certs::load_native_certs().certs;
+            Some(found.iter().map(|found| found.to_vec()).collect())
+        }
+    };
+    let host = authority.rsplit_once(':').filter(|(host, _)| {
+        // An IPv6 address without a port has colons of its own.
+        !host.contains(':') || host.ends_with(']')
+    });
+    let host = host.map_or(authority, |(host, _)| host);
+    Ok(Some(Tls {
+        server_name: host.trim_matches(['[', ']']).to_owned(),
+        authorities,
+        version: match said(matches, "tls-version") {
+            "1.2" => Some(TlsVersion::V12),
+            "1.3" => Some(TlsVersion::V13),
+            _ => None,
+        },
+        resumes: !matches.get_flag("no-resumption"),
+    }))
+}
+
+/// The flags that TLS alone has.
+const TLS_FLAGS: [&str; 4] = ["cacert", "insecure", "tls-version", "no-resumption"];
+
+fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, String> {
+    let wrong = |error: &dyn Display| format!("{}: {error}", path.display());
+    let found = CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
+    let found = found
+        .map(|found| found.map(|certificate| certificate.to_vec()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| wrong(&error))?;
+    if found.is_empty() {
+        return Err(wrong(&"it has no certificate (PEM)"));
+    }
+    Ok(found)
 }
 
 /// The flags that name the paths to request; without any of them, the URLs do.
 const LISTS: [&str; 3] = ["paths", "fileset", "sessions"];
 
 /// The folder in which a list's paths lie, without the slash at its end: the URL's path.
-fn folder<'a>(matches: &ArgMatches, urls: &'a [(String, String)]) -> Result<&'a str, String> {
+fn folder<'a>(matches: &ArgMatches, urls: &'a [Url]) -> Result<&'a str, String> {
     let is_given = |name: &&str| matches.get_one::<String>(name).is_some();
     let Some(list) = LISTS.into_iter().find(is_given) else {
         return Ok("");
     };
     match urls {
-        [(_, path)] if path.ends_with('/') && !path.contains('?') => {
+        [Url { path, .. }] if path.ends_with('/') && !path.contains('?') => {
             Ok(path.strip_suffix('/').unwrap_or_default())
         }
-        [(_, path)] => Err(format!(
+        [Url { path, .. }] => Err(format!(
             "--{list} replaces the path '{path}': give the URL of the folder that holds the files; it ends with \
              '/'"
         )),
@@ -192,20 +260,27 @@ fn expect(matches: &ArgMatches) -> Result<Statuses, String> {
     }
 }
 
-/// Authority and path of a URL (RFC 3986), as they are sent: an IPv6 address is in brackets, and a
+/// A URL (RFC 3986). Authority and path are as they are sent: an IPv6 address is in brackets, and a
 /// fragment is not sent.
-fn split(url: &str) -> Result<(String, String), String> {
+struct Url {
+    is_tls: bool,
+    authority: String,
+    path: String,
+}
+
+fn split(url: &str) -> Result<Url, String> {
     let wrong = |why: &str| Err(format!("'{url}' {why}; write http://HOST:PORT/PATH"));
     // What comes behind the authority may have a URL in it.
     let scheme = url
         .split_once("://")
         .filter(|(scheme, _)| !scheme.contains(['/', '?', '#']));
-    let rest = match scheme {
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+    let (is_tls, rest) = match scheme {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
         Some((scheme, _)) => {
             return wrong(&format!("has the scheme {scheme}, which is not supported"));
         }
-        None => url,
+        None => (false, url),
     };
     let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(at);
@@ -226,7 +301,11 @@ fn split(url: &str) -> Result<(String, String), String> {
     };
     let path = path.split('#').next().unwrap_or_default();
     let slash = if path.starts_with('/') { "" } else { "/" };
-    Ok((authority, format!("{slash}{path}")))
+    Ok(Url {
+        is_tls,
+        authority,
+        path: format!("{slash}{path}"),
+    })
 }
 
 /// Mean number of requests per connection. A request with `Connection: close` is the last (RFC 9112
@@ -407,8 +486,11 @@ fn body(matches: &ArgMatches) -> Result<Vec<u8>, String> {
     }
 }
 
-fn cache(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, Workload, String), String> {
+fn cache(matches: &ArgMatches) -> Result<Target, String> {
     let (targets, name) = addresses(matches)?;
+    // Several servers share the first one's name.
+    let first = name.split(", ").next().unwrap_or_default();
+    let tls = tls(matches, matches.get_flag("tls"), first, "--tls")?;
     let workload = Workload::Cache(Cache {
         protocol: match said(matches, "protocol") {
             "meta" => CacheProtocol::Meta,
@@ -424,7 +506,7 @@ fn cache(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, Workload, String), St
         exptime_s: one(matches, "exptime", count)?,
         populate: matches.get_flag("populate"),
     });
-    Ok((targets, workload, format!("memcached at {name}")))
+    Ok((targets, workload, format!("memcached at {name}"), tls))
 }
 
 fn arrivals(matches: &ArgMatches) -> Result<Arrivals, String> {
@@ -674,16 +756,20 @@ mod tests {
             ("http://[::1]:8080", "[::1]:8080", "/"),
         ] {
             let found = split(url).unwrap();
-            assert_eq!((&*found.0, &*found.1), (authority, path), "{url}");
+            assert_eq!(
+                (&*found.authority, &*found.path),
+                (authority, path),
+                "{url}"
+            );
         }
         for (url, why) in [
-            ("https://h/", "https"),
+            ("ftp://h/", "ftp"),
             ("http:///a", "no host"),
             ("http://user:word@h/", "a user"),
             ("http://fe80::1%eth0:80/", "brackets"),
             ("?x=http://h/", "no host"),
         ] {
-            let said = split(url).unwrap_err();
+            let said = split(url).err().unwrap();
             assert!(said.contains(why), "{said}");
         }
     }
@@ -721,6 +807,43 @@ mod tests {
         assert_eq!(planned(&["-H", close]), Ok(Some(1)));
         assert_eq!(planned(&["-H", "Connection: keep-alive"]), Ok(None));
         assert!(planned(&["-H", close, "--requests-per-connection", "2"]).is_err());
+    }
+
+    #[test]
+    fn https_asks_for_tls_and_its_port() {
+        let planned = |line: &str| {
+            let command = crate::command::load::args::command(String::new());
+            let words = format!("load {line}");
+            let matches = command.try_get_matches_from(words.split_whitespace());
+            let matches = matches.map_err(say)?;
+            let (name, matches) = matches.subcommand().unwrap();
+            let (plan, _) = plan(name, matches, 0)?;
+            Ok::<_, String>((plan.targets[0].port(), plan.tls))
+        };
+        let name = |line: &str| {
+            let (port, tls) = planned(line).unwrap();
+            (port, tls.map(|tls| tls.server_name))
+        };
+        let some = |port: u16, name: &str| (port, Some(name.to_owned()));
+        assert_eq!(name("http https://127.0.0.1/ -k"), some(443, "127.0.0.1"));
+        assert_eq!(name("http https://[::1]:84/ -k"), some(84, "::1"));
+        let elsewhere = "http https://example.org/ -k --connect-to 127.0.0.1";
+        assert_eq!(name(elsewhere), some(443, "example.org"));
+        assert_eq!(name("http http://127.0.0.1/"), (80, None));
+        let cache = "cache 127.0.0.1 --tls -k --tls-version 1.2 --no-resumption";
+        let (port, tls) = planned(cache).unwrap();
+        let tls = tls.unwrap();
+        assert_eq!((port, tls.version), (11211, Some(TlsVersion::V12)));
+        assert!(!tls.resumes && tls.authorities.is_none());
+        for (line, why) in [
+            ("http http://127.0.0.1/ -k", "needs https://"),
+            ("cache 127.0.0.1 --cacert x.pem", "needs --tls"),
+            ("http https://127.0.0.1/ --cacert /none", "--cacert: /none"),
+            ("http http://127.0.0.1/ https://127.0.0.1/", "same scheme"),
+        ] {
+            let said = planned(line).unwrap_err();
+            assert!(said.contains(why), "{line}: {said}");
+        }
     }
 
     #[test]

@@ -64,7 +64,8 @@ fn http() -> Command {
                 .num_args(1..)
                 .value_hint(ValueHint::Url)
                 .help(
-                    "URL to request: http[s]://HOST[:PORT]/PATH. Several URLs of one host are requested in turn",
+                    "URL to request: http[s]://HOST[:PORT]/PATH. Several URLs of one host are requested in \
+                     turn, and so is each path of a range, /item/{1..1000}",
                 ),
         )
         .args([

@@ -115,7 +115,9 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<Target, String> {
         ));
     }
     let method = said(matches, "method").to_owned();
-    let mut pages: Vec<Page> = parsed.iter().map(|url| Page::new(&url.path)).collect();
+    let paths_of = parsed.iter().map(|url| expand(&url.path));
+    let expanded = paths_of.collect::<Result<Vec<_>, _>>()?.concat();
+    let mut pages: Vec<Page> = expanded.into_iter().map(Page::new).collect();
     let mut choice = Choice::InTurn;
     let folder = folder(matches, &parsed)?;
     if let Some(path) = matches.get_one::<String>("paths") {
@@ -306,6 +308,46 @@ fn split(url: &str) -> Result<Url, String> {
         authority,
         path: format!("{slash}{path}"),
     })
+}
+
+/// Most paths that one `{FIRST..LAST}` stands for.
+const EXPANDED_MAX: u64 = 1_000_000;
+
+/// A path for each number of its `{FIRST..LAST}`, as in `/item/{1..100000}`; the path itself if it
+/// has none. Numbers are as wide as `FIRST` is: `{001..100}`.
+fn expand(path: &str) -> Result<Vec<String>, String> {
+    let range = path.split_once('{').and_then(|(before, rest)| {
+        let (range, behind) = rest.split_once('}')?;
+        let (first, last) = range.split_once("..")?;
+        Some((before, first, last, behind))
+    });
+    let Some((before, first, last, behind)) = range else {
+        return Ok(vec![path.to_owned()]);
+    };
+    let wrong = |why: &str| {
+        format!("'{{{first}..{last}}}' {why}; write {{FIRST..LAST}}, such as {{1..1000}}")
+    };
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .map_err(|_| wrong("is no range of numbers"))
+    };
+    let from = number(first)?;
+    let to = number(last)?;
+    if from > to {
+        return Err(wrong("ends before it begins"));
+    }
+    if to - from >= EXPANDED_MAX {
+        return Err(wrong("is more than a million paths"));
+    }
+    if behind.contains('{') {
+        return Err(format!(
+            "'{path}' has a second '{{': one range is supported"
+        ));
+    }
+    let width = first.len();
+    Ok((from..=to)
+        .map(|number| format!("{before}{number:0width$}{behind}"))
+        .collect())
 }
 
 /// Mean number of requests per connection. A request with `Connection: close` is the last (RFC 9112
@@ -771,6 +813,25 @@ mod tests {
         ] {
             let said = split(url).err().unwrap();
             assert!(said.contains(why), "{said}");
+        }
+    }
+
+    #[test]
+    fn ranges_in_paths_are_expanded() {
+        let expanded = |path: &str| expand(path).unwrap().join(" ");
+        assert_eq!(expanded("/a"), "/a");
+        assert_eq!(expanded("/{9..11}/x?y"), "/9/x?y /10/x?y /11/x?y");
+        assert_eq!(expanded("/i{08..10}"), "/i08 /i09 /i10");
+        assert_eq!(expanded("/%7B{id}"), "/%7B{id}");
+        assert_eq!(expand("/{1..1000000}").unwrap().len(), 1_000_000);
+        for (path, why) in [
+            ("/{0..1000000}", "a million"),
+            ("/{2..1}", "ends before"),
+            ("/{a..b}", "no range"),
+            ("/{1..2}/{1..2}", "a second"),
+        ] {
+            let said = expand(path).unwrap_err();
+            assert!(said.contains(why), "{path}: {said}");
         }
     }
 

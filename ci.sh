@@ -299,9 +299,25 @@ cmd_smallest() {
     rm -rf "$folder"
 }
 
-#: crates               every crate's package is made and builds by itself, as it would from a registry
+#: crates               every crate's package is made, and all of them compile from what is in the packages
 cmd_crates() {
-    run cargo package --locked --workspace "$@"
+    local folder=$target/package/unpacked package name
+    run cargo package --locked --workspace --no-verify --quiet
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    for package in "$target"/package/*.crate; do
+        tar --extract --directory "$folder" --file "$package"
+    done
+    {
+        printf '[workspace]\nresolver = "3"\nmembers = ["weftwork*"]\n[patch.crates-io]\n'
+        for package in "$folder"/weftwork*; do
+            name=$(basename "$package")
+            printf '%s = { path = "%s" }\n' "${name%-[0-9]*}" "$name"
+        done
+    } >"$folder/Cargo.toml"
+    # The versions of the workspace, so that its dependencies are compiled already.
+    cp Cargo.lock "$folder/"
+    run cargo check --manifest-path "$folder/Cargo.toml" --target-dir "$target" --workspace
 }
 
 #: debian_root          a clean system of this Debian, in which the package is tried (root)

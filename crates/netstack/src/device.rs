@@ -22,7 +22,6 @@ pub mod mem;
 pub mod name;
 mod others;
 pub mod packet;
-pub mod pcap;
 pub mod siblings;
 mod steering;
 mod sys;
@@ -35,7 +34,6 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::time::Instant;
-use crate::wire::checksum::Sum;
 use crate::wire::ethernet::{self, EthernetAddress};
 
 /// Capabilities of a device beyond carrying frames.
@@ -76,12 +74,6 @@ impl Capabilities {
             big_tcp: None,
             receive_len_max: ethernet::HEADER_LEN + SEGMENTATION_LEN_MAX,
         }
-    }
-
-    /// The longest IP packet that it takes, to any host.
-    fn packet_len_max(&self) -> usize {
-        let big = self.big_tcp.map_or(0, |big| big.len_max);
-        self.mtu.max(self.segmentation_len_max).max(big)
     }
 
     /// # Panics
@@ -379,20 +371,6 @@ pub struct PartialChecksum {
     pub start: u16,
     /// Offset of the field from `start`.
     pub offset: u16,
-}
-
-impl PartialChecksum {
-    /// Does the device's work: the field has the sum of the pseudo header.
-    ///
-    /// # Panics
-    ///
-    /// If the field does not lie in the frame.
-    fn complete(&self, frame: &mut [u8]) {
-        let bytes = &mut frame[usize::from(self.start)..];
-        let checksum = Sum::of(bytes).checksum().to_be_bytes();
-        let field = usize::from(self.offset);
-        bytes[field..field + 2].copy_from_slice(&checksum);
-    }
 }
 
 /// Segmentation of a long TCP segment.

@@ -12,7 +12,7 @@
 //!   tcp               connections: states, retransmission, congestion control
 //!   ip                own addresses, routes, ICMP, path MTU
 //!   neighbor          cache of Ethernet addresses: ARP and neighbour discovery
-//!   device            mem, tap, packet, xdp; Impair and Pcap wrap one
+//!   device            mem, tap, packet, xdp; Impair wraps one
 //!   wire              headers to bytes and back; checksums
 //!   time              an instant, counted from a start of the caller's choice
 //! ```

@@ -5,7 +5,6 @@ use std::time::Duration;
 use netstack::device::impair::{Impair, ImpairCounters, Impairment};
 use netstack::device::mem::{self, Mem};
 use netstack::device::packet::Packet;
-use netstack::device::pcap::Pcap;
 use netstack::device::siblings::{INBOX_FRAMES_MAX, Sibling};
 use netstack::device::tap::Tap;
 use netstack::device::xdp::Xdp;
@@ -453,88 +452,6 @@ fn bad_names_and_zero_queues_are_refused() {
             refused
         );
     }
-}
-
-// ---- Pcap
-
-#[test]
-fn captures_have_every_frame_with_its_time() {
-    let (a, mut b) = mem::pair(Capabilities::offloading(MTU), 100);
-    let mut a = Pcap::new(a, Vec::new()).unwrap();
-    let now = Instant::from_nanos(3_000_000_007);
-    b.transmit(now, &plain(b"received first")).unwrap();
-    a.transmit(now, &plain(b"transmitted")).unwrap();
-    assert_eq!(received(&mut a, now), [b"received first"]);
-    assert_eq!(a.written(), 2);
-    let (_, file) = a.finish().unwrap();
-    assert_eq!(file[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
-    let records = records(&file);
-    assert_eq!(records.len(), 2);
-    assert_eq!(records[0], (3, 7, b"transmitted".to_vec()));
-    assert_eq!(records[1], (3, 7, b"received first".to_vec()));
-}
-
-/// Seconds, nanoseconds and bytes of the frames of a capture.
-fn records(file: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
-    let mut records = Vec::new();
-    let mut rest = &file[24..];
-    while !rest.is_empty() {
-        let field = |index: usize| u32::from_ne_bytes(rest[4 * index..][..4].try_into().unwrap());
-        let len = field(2) as usize;
-        assert_eq!(field(2), field(3));
-        records.push((field(0), field(1), rest[16..16 + len].to_vec()));
-        rest = &rest[16 + len..];
-    }
-    records
-}
-
-#[test]
-fn captures_show_the_final_checksum() {
-    let (a, _b) = mem::pair(Capabilities::offloading(MTU), 100);
-    let mut a = Pcap::new(a, Vec::new()).unwrap();
-    let mut bytes: Vec<u8> = (0..77).collect();
-    bytes[34 + 16..34 + 18].copy_from_slice(&[0x12, 0x34]);
-    let frame = OutgoingFrame {
-        headers: &bytes[..54],
-        payload: &[&bytes[54..]],
-        offload: Offload::Checksum(PartialChecksum {
-            start: 34,
-            offset: 16,
-        }),
-    };
-    a.transmit(Instant::START, &frame).unwrap();
-    let (_, file) = a.finish().unwrap();
-    let written = &records(&file)[0].2;
-    // The field had the sum of the pseudo header, so with it the whole is right.
-    let sum = Sum::of(&written[34..]) + Sum::of_word(0x1234);
-    assert!(sum.is_right());
-}
-
-#[test]
-fn a_failed_capture_file_spares_the_link() {
-    struct Full(usize);
-    impl std::io::Write for Full {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            let Some(left) = self.0.checked_sub(bytes.len()) else {
-                return Err(std::io::ErrorKind::StorageFull.into());
-            };
-            self.0 = left;
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let (a, mut b) = pair(100);
-    let mut a = Pcap::new(a, Full(100)).unwrap();
-    for _ in 0..10 {
-        a.transmit(Instant::START, &plain(&[0; 60])).unwrap();
-    }
-    assert_eq!(received(&mut b, Instant::START).len(), 10);
-    let Err(error) = a.finish() else {
-        panic!("the file was full");
-    };
-    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
 }
 
 /// Seen: of two shards, one has asked for its neighbour and the answer came to the queue of the

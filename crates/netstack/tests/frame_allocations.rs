@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use netstack::device::impair::{Impair, Impairment};
 use netstack::device::mem;
-use netstack::device::pcap::Pcap;
 use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst};
 use netstack::ip::{Delivery, HEADERS_LEN_MAX, Interface, IpConfig, IpFields, Prefix};
 use netstack::time::Instant;
@@ -173,7 +172,6 @@ fn nothing_is_allocated_for_a_packet() {
         ..Impairment::NONE
     };
     let (near, far) = mem::pair(Capabilities::plain(MTU), 256);
-    let near = Pcap::new(near, std::io::sink()).unwrap();
     let mut near = End::new(Impair::new(near, link, link, 1), 1);
     let mut far = End::new(far, 2);
     let to_far = far.address;

@@ -64,16 +64,6 @@ impl SeqNumber {
     pub const fn within(self, first: SeqNumber, len: u32) -> bool {
         self.0.wrapping_sub(first.0) < len
     }
-
-    /// The later of two.
-    pub const fn latest(self, other: SeqNumber) -> SeqNumber {
-        if self.before(other) { other } else { self }
-    }
-
-    /// The earlier of two.
-    pub const fn earliest(self, other: SeqNumber) -> SeqNumber {
-        if other.before(self) { other } else { self }
-    }
 }
 
 impl Add<u32> for SeqNumber {

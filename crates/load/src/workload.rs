@@ -2,8 +2,6 @@
 
 pub mod distribution;
 pub mod fileset;
-#[cfg(test)]
-pub(crate) mod goodness_of_fit;
 pub mod input_file;
 pub mod request_list;
 pub mod session_log;

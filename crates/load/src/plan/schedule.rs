@@ -139,6 +139,7 @@ fn exponential(random: &mut Random) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::distribution::tests::goodness_of_fit::{chi_squared, kolmogorov_smirnov};
 
     fn times_s(arrivals: &Arrivals, thread: u32, threads: u32, count: usize) -> Vec<f64> {
         let mut schedule = Schedule::new(arrivals, thread, threads, 7).unwrap();
@@ -208,7 +209,7 @@ mod tests {
             .map(|pair| (pair[1] - pair[0]) * 1000.0)
             .collect();
         let fit =
-            crate::workload::goodness_of_fit::kolmogorov_smirnov(gaps, |gap| 1.0 - (-gap).exp());
+            kolmogorov_smirnov(gaps, |gap| 1.0 - (-gap).exp());
         assert!(
             fit < 1.0,
             "gaps: {fit:.2} times the distance that is allowed"
@@ -217,7 +218,7 @@ mod tests {
         let mut counts = [0_u64; 10];
         all.iter()
             .for_each(|time| counts[(time / 10.0) as usize] += 1);
-        let fit = crate::workload::goodness_of_fit::chi_squared(&counts, &[0.1; 10]);
+        let fit = chi_squared(&counts, &[0.1; 10]);
         assert!(fit < 1.0, "counts: {fit:.2} times what is allowed");
     }
 

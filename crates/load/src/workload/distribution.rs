@@ -571,4 +571,4 @@ fn at_least_0(text: &str, value: f64) -> Result<f64, String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,9 +1,11 @@
 //! The distributions fit what they claim, and their texts are read or refused with reasons.
 
+pub(crate) mod goodness_of_fit;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::workload::goodness_of_fit::{chi_squared, kolmogorov_smirnov};
+use goodness_of_fit::{chi_squared, kolmogorov_smirnov};
 
 const DRAWS: usize = 100_000;
 

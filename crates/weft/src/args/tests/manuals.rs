@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 
-use super::{Invocation, read, sections};
+use crate::args::{Invocation, read, sections};
 use crate::command::cache::CacheConfig;
 use crate::command::serve::ServeConfig;
 use crate::settings::layers::resolve;
@@ -66,7 +66,7 @@ fn an_unknown_flag_is_found_anywhere() {
 /// the manifest names the first.
 #[test]
 fn cargo_run_starts_weft() {
-    let manifest: toml::Table = include_str!("../../Cargo.toml").parse().unwrap();
+    let manifest: toml::Table = include_str!("../../../Cargo.toml").parse().unwrap();
     let package = manifest["package"].as_table().unwrap();
     let started = package.get("default-run").and_then(toml::Value::as_str);
     assert_eq!(started, Some("weft"));

@@ -8,11 +8,14 @@
 //! over 100,000, which do not: the difference is waiting for memory. Each line is the fastest of
 //! several rounds; the others were disturbed.
 
+#[path = "../tests/transcript/mod.rs"]
+mod transcript;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cache::{Peer, Service, Session, Settings, transcript};
+use cache::{Peer, Service, Session, Settings};
 use session::{Next, Now, Outbox, Phase, Session as _};
 
 const ROUNDS: usize = 20;

@@ -17,7 +17,7 @@
 //! | `text` | classic text: `get`, `set` …; the meta commands are commands of it |
 //! | `session` | the [`Session`], which hands each command to its protocol |
 //!
-//! [`udp`] is the framing of all of them over datagrams; [`transcript`] is for tests.
+//! [`udp`] is the framing of all of them over datagrams.
 //!
 //! Replies are memcached's, byte by byte, by its doc/protocol.txt. Where that is silent, memcached
 //! 1.6 is the model; `tests/system/cache_oracle.py` compares with the real one.
@@ -44,7 +44,6 @@ mod meta;
 mod text;
 
 mod session;
-pub mod transcript;
 pub mod udp;
 
 pub use service::auth;

@@ -350,14 +350,16 @@ mod tests {
     use session::replay::{queued, test_now};
 
     use super::*;
-    use crate::Settings;
-    use crate::transcript;
+    use crate::store::{Config, Store};
+    use crate::{NoHost, Settings};
 
     /// Seen: 32 clients that asked for crawls kept 32 threads busy, and others waited. memcached
     /// has one crawl at a time, and says so.
     #[test]
     fn clients_crawl_one_at_a_time() {
-        let service = transcript::service(Settings::default()).expect("a store");
+        let store = Store::new(Config::default()).expect("a store");
+        let service = Service::new(store, Settings::default(), NoHost, test_now());
+        let service = Arc::new(service);
         let crawl = || {
             let mut session = Session::new(Arc::clone(&service), Peer::Unix, test_now());
             let mut out = Outbox::new();

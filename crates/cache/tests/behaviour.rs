@@ -1,10 +1,12 @@
 //! Behaviour beyond transcripts: back-pressure, the lent buffer, watchers, draining, numbers.
 
+mod transcript;
+
 use std::sync::Arc;
 use std::sync::Mutex;
 
 use cache::store::{Config, Store};
-use cache::{Host, Peer, Process, Service, Session, Settings, StopMode, transcript};
+use cache::{Host, Peer, Process, Service, Session, Settings, StopMode};
 use session::replay::{queued, test_now};
 use session::{GiveUp, Next, Outbox, Phase, Received, Session as _};
 

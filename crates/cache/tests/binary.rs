@@ -1,10 +1,12 @@
 //! The binary protocol and who may speak at all: each conversation replayed whole, byte by byte,
 //! and at random cuts.
 
+mod transcript;
+
 use std::sync::Arc;
 
 use cache::auth::Users;
-use cache::{Auth, Binding, Peer, Session, Settings, transcript};
+use cache::{Auth, Binding, Peer, Session, Settings};
 use session::replay::{Replayed, Script, replay, test_now};
 
 const OPAQUE: u32 = 0xdead_beef;

@@ -2,9 +2,11 @@
 //! lengths, counts, keys, flags, expiry times, opaques, deltas. Nothing panics, and a conversation
 //! that goes on is still in step.
 
+mod transcript;
+
 use std::sync::Arc;
 
-use cache::{Peer, Service, Session, Settings, transcript};
+use cache::{Peer, Service, Session, Settings};
 use proptest::prelude::*;
 use proptest::sample::select;
 use session::replay::{queued, test_now};

@@ -1,9 +1,11 @@
 //! Operators' commands, at each limit: one below, at it, and one above.
 
+mod transcript;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::{Peer, Service, Session, Settings, transcript};
+use cache::{Peer, Service, Session, Settings};
 use session::replay::{queued, test_now};
 use session::{Next, Now, Outbox, Session as _};
 

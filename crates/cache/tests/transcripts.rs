@@ -1,6 +1,7 @@
 //! Every transcript, replayed whole, byte by byte, and cut at seeded random places.
 
-use cache::transcript;
+mod transcript;
+
 use session::replay::replay;
 
 #[test]
@@ -11,4 +12,19 @@ fn transcripts_replay() {
             replay(|| transcript::conversation().expect("a store"), &script);
         }
     }
+}
+
+#[test]
+fn a_line_stands_for_bytes() {
+    let sent = |line: &str| {
+        let text = format!("== name\n{line}\n---\n--- open\n");
+        let [(_, script)] = &transcript::parse("file", &text)[..] else {
+            panic!("one transcript");
+        };
+        script.sent().to_vec()
+    };
+    assert_eq!(sent("a{bc*2}\\t\\x00"), b"abcbc\t\0\r\n");
+    assert_eq!(sent("a\\"), b"a");
+    assert_eq!(sent("a\\\\"), b"a\\\r\n");
+    assert_eq!(sent(""), b"\r\n");
 }

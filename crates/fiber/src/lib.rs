@@ -139,7 +139,7 @@
 //!
 //! # Inside
 //!
-//! Folders stand on floors, and each uses only those below it (`crates/weft/tests/tidy/houses.rs`
+//! Folders stand on floors, and each uses only those below it (`crates/weft/tests/tidy/crates.rs`
 //! has the table). From the ground up: `base` (counters, clocks, locks) · `switch` (stacks) ·
 //! `backend` (io_uring, epoll: completions come out as values) · `sched` (the queue, timers, the
 //! fiber, the cluster, the processor) · `io` (operations, accept, calls on other threads) · `turn`

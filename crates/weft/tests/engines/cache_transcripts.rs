@@ -1,10 +1,12 @@
 //! The cache's transcripts, played to live servers.
 
+#[path = "../../../cache/tests/transcript/mod.rs"]
+mod transcript;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use cache::transcript;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serve::listen::{Address, bind};
 use serve::{Engine, Server, Settings};

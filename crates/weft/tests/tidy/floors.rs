@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// The floors of one crate.
-struct House {
+struct CrateFloors {
     name: &'static str,
     /// A floor a line, the ground floor first. Rooms of one floor do not use each other.
     floors: &'static str,
@@ -22,29 +22,29 @@ struct House {
     upward: &'static [(&'static str, &'static str, &'static str)],
 }
 
-include!("houses.rs");
+include!("crates.rs");
 
 #[test]
 fn every_crate_has_a_table_of_floors() {
     for name in super::subdirectories(&super::root().join("crates")) {
-        let mut houses = HOUSES.iter();
-        assert!(houses.any(|house| house.name == name), "crates/{name}");
+        let mut crates = CRATES.iter();
+        assert!(crates.any(|row| row.name == name), "crates/{name}");
     }
 }
 
 #[test]
 fn rooms_use_only_the_floors_below() {
     let mut findings = super::Findings::default();
-    for house in HOUSES {
-        let sources = format!("crates/{}/src/", house.name);
+    for row in CRATES {
+        let sources = format!("crates/{}/src/", row.name);
         let files = super::rust_files().into_iter().filter_map(|file| {
             let name = file.name.strip_prefix(&sources)?.to_owned();
             // Another program has a root of its own.
             (!name.starts_with("bin/")).then_some((name, file.text))
         });
         let files: Vec<_> = files.collect();
-        for finding in findings_of(house, &files) {
-            findings.add(format_args!("crates/{}", house.name), finding);
+        for finding in findings_of(row, &files) {
+            findings.add(format_args!("crates/{}", row.name), finding);
         }
     }
     findings.assert_none();
@@ -55,21 +55,21 @@ const UPWARD_MAX: &[(&str, usize)] = &[];
 
 #[test]
 fn few_upward_arrows_are_listed() {
-    for house in HOUSES {
-        let bound = UPWARD_MAX.iter().find(|(name, _)| *name == house.name);
+    for row in CRATES {
+        let bound = UPWARD_MAX.iter().find(|(name, _)| *name == row.name);
         let bound = bound.map_or(0, |(_, most)| *most);
-        let count = house.upward.len();
+        let count = row.upward.len();
         assert!(
             count <= bound,
             "crates/{}: {count} upward arrows are listed, and there may be {bound}",
-            house.name
+            row.name
         );
     }
 }
 
-fn findings_of(house: &House, files: &[(String, String)]) -> Vec<String> {
+fn findings_of(row: &CrateFloors, files: &[(String, String)]) -> Vec<String> {
     let tree = Tree::read(files);
-    let floors = house.floors.lines().enumerate();
+    let floors = row.floors.lines().enumerate();
     let floor_of: BTreeMap<&str, usize> = floors
         .flat_map(|(floor, rooms)| rooms.split_whitespace().map(move |room| (room, floor)))
         .collect();
@@ -104,15 +104,15 @@ fn findings_of(house: &House, files: &[(String, String)]) -> Vec<String> {
         }
     }
     for (&(from, to), what) in &upward {
-        if !house.upward.iter().any(|&(a, b, _)| (a, b) == (from, to)) {
+        if !row.upward.iter().any(|&(a, b, _)| (a, b) == (from, to)) {
             findings.push(format!(
                 "`{from}` uses `{to}` ({what}), which is not below it. Let `{to}` call `{from}`, \
                  or hand it a value that it takes; or move what both need to a floor below. If \
-                 it has to be, list it with its reason in crates/weft/tests/tidy/houses.rs"
+                 it has to be, list it with its reason in crates/weft/tests/tidy/crates.rs"
             ));
         }
     }
-    for (from, to, reason) in house.upward {
+    for (from, to, reason) in row.upward {
         if !upward.contains_key(&(*from, *to)) {
             findings.push(format!(
                 "`{from}` no longer uses `{to}`: strike it off the list of upward arrows"
@@ -495,7 +495,7 @@ fn is(token: &TokenTree, mark: char) -> bool {
 
 // ---- the test of the test
 
-const SMALL: House = House {
+const SMALL: CrateFloors = CrateFloors {
     name: "small",
     floors: "stack\nqueue timer\nprocessor\nnet",
     upward: &[],
@@ -609,7 +609,7 @@ fn tests_comments_and_texts_may_name_anything() {
 
 #[test]
 fn a_listed_arrow_is_accepted_while_it_exists() {
-    let listed = House {
+    let listed = CrateFloors {
         upward: &[("queue", "processor", "a reason")],
         ..SMALL
     };

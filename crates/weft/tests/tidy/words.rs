@@ -300,7 +300,7 @@ fn things_are_it() {
         }
         let is_page = file.name.ends_with(".md");
         // Messages are in the sources; a test may have such words for its clients.
-        let has_messages = file.name.contains("/src/") || file.name.ends_with("/houses.rs");
+        let has_messages = file.name.contains("/src/") || file.name.ends_with("/crates.rs");
         for (at, line) in prose_lines(&file.text) {
             let prose = match is_page || line.trim_start().starts_with("//") {
                 // Code spans name accounts, commands and other people's things.

@@ -77,7 +77,9 @@ mod tests {
     #[test]
     fn what_caches_say_to_each_other_comes_to_an_end() {
         const ROUNDS: usize = 6;
-        let service = cache::transcript::service(cache::Settings::default()).expect("a store");
+        let store = cache::store::Store::new(cache::store::Config::default()).expect("a store");
+        let settings = cache::Settings::default();
+        let service = Arc::new(Service::new(store, settings, cache::NoHost, Now::read()));
         let other = "127.0.0.1:11211".parse().expect("an address");
         for request in [
             "no command\r\n",

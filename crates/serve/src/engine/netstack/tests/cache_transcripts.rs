@@ -1,6 +1,8 @@
 //! The cache's transcripts, as they are played to the engines on the kernel's sockets.
 
-use cache::transcript;
+#[path = "../../../../../cache/tests/transcript/mod.rs"]
+mod transcript;
+
 use session::replay::{Random, Script};
 
 use super::*;

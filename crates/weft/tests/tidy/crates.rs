@@ -1,6 +1,6 @@
 /// The table of each crate. See `floors.rs`.
-const HOUSES: &[House] = &[
-    House {
+const CRATES: &[CrateFloors] = &[
+    CrateFloors {
         name: "session",
         floors: "
             file host log network shards
@@ -10,7 +10,7 @@ const HOUSES: &[House] = &[
         ",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "web",
         floors: "
             date lookup status
@@ -30,7 +30,7 @@ const HOUSES: &[House] = &[
         ",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "event",
         floors: "
             interest set sys table waker
@@ -41,7 +41,7 @@ const HOUSES: &[House] = &[
         ",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "cache",
         floors: "
             number
@@ -59,11 +59,11 @@ const HOUSES: &[House] = &[
             binary meta
             text
             session
-            transcript udp
+            udp
         ",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "serve",
         floors: "
             addresses proxy
@@ -99,7 +99,7 @@ const HOUSES: &[House] = &[
         ",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "netstack",
         floors: "
             time
@@ -118,7 +118,7 @@ const HOUSES: &[House] = &[
         ",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "sockets",
         floors: "
             stack
@@ -127,12 +127,12 @@ const HOUSES: &[House] = &[
         ",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "timer",
         floors: "",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "fiber",
         floors: "
             base/atomic base/by_reference base/cancelled base/clock base/counters
@@ -180,7 +180,7 @@ const HOUSES: &[House] = &[
         ",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "load",
         floors: "
             random units
@@ -192,7 +192,7 @@ const HOUSES: &[House] = &[
         ",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "lab",
         floors: "
             measure system
@@ -209,7 +209,7 @@ const HOUSES: &[House] = &[
         ",
         upward: &[],
     },
-    House {
+    CrateFloors {
         name: "weft",
         floors: "
             failure value

@@ -1,4 +1,4 @@
-//! Conversations as text, and a service to have them with: for tests, fuzz targets and examples.
+//! Conversations as text, and a service to have them with: for tests and examples of several crates.
 //!
 //! A file of transcripts holds any number of them:
 //!
@@ -17,26 +17,28 @@
 //! in Rust, and `{x*5}` is `xxxxx`. `--- closed` at the end says that the server closes. Lines that
 //! begin with `#` say something to the reader, before the first transcript and below a name.
 
+// Each of its users needs a part of it.
+#![allow(dead_code)]
+
 use std::io;
 use std::sync::Arc;
 
+use cache::store::{Config, Store};
+use cache::{NoHost, Peer, Service, Settings};
 use session::replay::{Script, test_now};
 use session::{GiveUp, Next, Now, Outbox, Received, Session};
 
-use crate::service::{NoHost, Peer, Service, Settings};
-use crate::store::{Config, Store};
-
 /// The files of this crate, with their names.
-pub const FILES: &[(&str, &str)] = &[
-    ("text", include_str!("../tests/transcripts/text.txt")),
-    ("meta", include_str!("../tests/transcripts/meta.txt")),
+pub(crate) const FILES: &[(&str, &str)] = &[
+    ("text", include_str!("../transcripts/text.txt")),
+    ("meta", include_str!("../transcripts/meta.txt")),
 ];
 
 /// A service over a small empty store, at the time of all replays.
 ///
 /// # Errors
 /// When the kernel refuses the store's memory.
-pub fn service(settings: Settings) -> io::Result<Arc<Service>> {
+pub(crate) fn service(settings: Settings) -> io::Result<Arc<Service>> {
     // A replay opens a service for each cut. A table of 65,536 places would cost more than the
     // conversation.
     let store = Store::new(Config {
@@ -51,17 +53,17 @@ pub fn service(settings: Settings) -> io::Result<Arc<Service>> {
 ///
 /// # Errors
 /// When the kernel refuses the store's memory.
-pub fn conversation() -> io::Result<impl Session> {
+pub(crate) fn conversation() -> io::Result<impl Session> {
     let settings = Settings {
         version: "TEST".to_owned(),
         ..Settings::default()
     };
-    let session = crate::session::Session::new(service(settings)?, Peer::Unix, test_now());
+    let session = cache::Session::new(service(settings)?, Peer::Unix, test_now());
     Ok(AtTestTime(session))
 }
 
 /// A session for which it is always [`test_now`].
-struct AtTestTime(crate::session::Session);
+struct AtTestTime(cache::Session);
 
 impl Session for AtTestTime {
     fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
@@ -96,8 +98,8 @@ impl Session for AtTestTime {
 /// The transcripts of a file, with their names.
 ///
 /// # Panics
-/// If it is no such file: it is a part of this crate.
-pub fn parse(file: &str, text: &str) -> Vec<(String, Script)> {
+/// If it is no such file.
+pub(crate) fn parse(file: &str, text: &str) -> Vec<(String, Script)> {
     let mut transcripts = Vec::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
@@ -173,18 +175,5 @@ fn escape(rest: &str) -> (u8, usize) {
         c @ (b'\\' | b'{' | b'#' | b'=') => (c, 1),
         b'x' => (u8::from_str_radix(&rest[1..3], 16).expect("\\xHH"), 3),
         _ => panic!("unknown escape before {rest:?}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_stands_for_bytes() {
-        assert_eq!(bytes("a{bc*2}\\t\\x00"), b"abcbc\t\0\r\n");
-        assert_eq!(bytes("a\\"), b"a");
-        assert_eq!(bytes("a\\\\"), b"a\\\r\n");
-        assert_eq!(bytes(""), b"\r\n");
     }
 }

@@ -6,7 +6,7 @@ mod tips;
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, ValueHint, value_parser};
 use clap_complete::Shell;
 
 use crate::command::cache::{self, CacheConfig};
@@ -24,8 +24,8 @@ pub(crate) enum Invocation {
     Cache(Layer),
     /// Print the engines and their keys.
     Engines,
-    /// Measure a server; what was typed behind it.
-    Load(Box<ArgMatches>),
+    /// Measure a server.
+    Load(load::LoadCommand),
     /// Watch a server; what was typed behind it.
     Top(Box<ArgMatches>),
     /// Report what the machine allows.
@@ -80,13 +80,13 @@ pub(crate) fn read(
         "serve" | "cache" if asks_for_engines(matches) => Invocation::Engines,
         "serve" => Invocation::Serve(arguments::typed::<ServeConfig>(matches)),
         "cache" => Invocation::Cache(arguments::typed::<CacheConfig>(matches)),
-        "load" => Invocation::Load(Box::new(matches.clone())),
+        "load" => Invocation::Load(load::LoadCommand::from_arg_matches(matches)?),
         "top" => Invocation::Top(Box::new(matches.clone())),
         "doctor" => Invocation::Doctor {
             json: matches.get_flag("json"),
             color: matches.get_one::<String>("color").cloned(),
         },
-        "lab" => Invocation::Lab(lab::asked(matches)),
+        "lab" => Invocation::Lab(lab::LabCommand::from_arg_matches(matches)?),
         "check-config" => Invocation::CheckConfig {
             file: path("file").expect("clap demands it"),
             explain: matches.get_one::<String>("explain").cloned(),

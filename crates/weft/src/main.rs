@@ -77,9 +77,9 @@ fn run() -> Result<(), Failure> {
             cache::run(typed)
         }
         Invocation::Engines => Ok(engine::write_manual(&mut out)?),
-        Invocation::Load(matches) => {
+        Invocation::Load(command) => {
             drop(out);
-            load::run(&matches)
+            load::run(&command)
         }
         Invocation::Top(matches) => {
             drop(out);

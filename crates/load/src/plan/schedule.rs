@@ -208,8 +208,7 @@ mod tests {
             .windows(2)
             .map(|pair| (pair[1] - pair[0]) * 1000.0)
             .collect();
-        let fit =
-            kolmogorov_smirnov(gaps, |gap| 1.0 - (-gap).exp());
+        let fit = kolmogorov_smirnov(gaps, |gap| 1.0 - (-gap).exp());
         assert!(
             fit < 1.0,
             "gaps: {fit:.2} times the distance that is allowed"

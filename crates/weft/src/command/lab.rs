@@ -20,7 +20,7 @@ use crate::os::files;
 use crate::os::stop::Stop;
 use crate::settings;
 use args::{Compare, Measuring, Run};
-pub(crate) use args::{LabCommand, SECTIONS, asked, command};
+pub(crate) use args::{LabCommand, SECTIONS, command};
 
 pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure> {
     match asked {
@@ -31,9 +31,13 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
         LabCommand::Run(run) => run_experiments(&run, out),
         LabCommand::Report {
             folder,
+            out: results,
             write,
             figures,
-        } => report(&folder, &write, figures.as_deref(), out),
+        } => {
+            let folder = results.or(folder).unwrap_or_else(|| RESULTS.into());
+            report(&folder, &write, figures.as_deref(), out)
+        }
         LabCommand::Compare(compare) => match (compare.old.is_dir(), compare.new.is_dir()) {
             (true, true) => compare_runs(&compare, out),
             (false, false) => compare_builds(&compare, out),
@@ -175,7 +179,8 @@ fn servers(out: &mut impl Write) -> Result<(), Failure> {
 fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     let experiments = chosen(&run.names)?;
     // Before programs are built, which takes a while.
-    let samples = run.measuring.folder.join("samples");
+    let folder = run.measuring.folder(RESULTS);
+    let samples = folder.join("samples");
     writable(&samples)?;
     let has = |kind: fn(&Work) -> bool| experiments.iter().any(|one| kind(&one.work));
     let has_servers = has(|work| matches!(work, Work::Server(_)));
@@ -183,7 +188,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     if has(|work| matches!(work, Work::Program)) {
         systems.extend(runtimes(run)?);
     }
-    let weft = match &run.measuring.weft {
+    let weft = match &run.weft {
         Some(weft) => build_at(weft)?,
         None => std::env::current_exe()?,
     };
@@ -203,7 +208,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
             "{name} takes no part: none of these experiments measures what it is"
         ));
     }
-    let mut lab = Laboratory::new(&run.measuring, weft, has_servers)?;
+    let mut lab = Laboratory::new(&run.measuring, folder.clone(), weft, has_servers)?;
     let each = experiments.iter().map(|experiment| {
         let part = ::lab::taking_part(experiment, &systems);
         let kinds: Vec<&str> = part.iter().map(|system| &*system.kind).collect();
@@ -242,7 +247,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         let why = "nothing was measured: every experiment was left out";
         return Err(Failure::Usage(why.to_owned()));
     }
-    report(&run.measuring.folder, &[], None, out)?;
+    report(&folder, &[], None, out)?;
     lab.check_stop()?;
     if !is_measured {
         let why = "nothing was measured: every sample failed";
@@ -293,6 +298,7 @@ impl Laboratory {
     /// good order, and a second one ends it at once.
     fn new(
         measuring: &Measuring,
+        folder: PathBuf,
         generator: PathBuf,
         has_servers: bool,
     ) -> Result<Laboratory, Failure> {
@@ -312,7 +318,7 @@ impl Laboratory {
             ));
         }
         Ok(Laboratory {
-            folder: measuring.folder.clone(),
+            folder,
             generator,
             testbed,
             stop,
@@ -551,7 +557,8 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
         systems.extend(forms);
     }
     let generator = fs::canonicalize(&compare.new)?;
-    let mut lab = Laboratory::new(&compare.measuring, generator, has_servers)?;
+    let folder = compare.measuring.folder(COMPARISONS);
+    let mut lab = Laboratory::new(&compare.measuring, folder, generator, has_servers)?;
     let mut comparison = Comparison::new(Compares::Builds, compare.limit.unwrap_or(LIMIT));
     for experiment in experiments {
         if let Some(recorded) = lab.measure(experiment, &systems, compare.effort())? {
@@ -760,7 +767,16 @@ impl Compare {
     }
 }
 
+const RESULTS: &str = "weft-lab";
+/// Not among the results of runs.
+const COMPARISONS: &str = "weft-lab/compare";
+
 impl Measuring {
+    /// Folder of the samples.
+    fn folder(&self, default: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| default.into())
+    }
+
     fn seconds(&self, default: f64) -> f64 {
         self.sample.as_ref().map_or(default, Duration::as_secs_f64)
     }

@@ -13,34 +13,41 @@ mod options;
 mod output;
 mod progress;
 
-use std::path::PathBuf;
-
 use ::load::Outcome;
 use ::load::Plan;
+use ::load::agents::Membership;
 use ::load::plan::{Arrivals, Network, Workload};
 use ::load::report::{Heading, count_of, rate_of};
-use clap::ArgMatches;
 
 use crate::failure::Failure;
+pub(crate) use args::LoadCommand;
+use args::MergeArgs;
+use options::Load;
 
 /// Runs the command.
 ///
 /// # Errors
 /// Returns the failure of the command.
-pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let (name, matches) = matches.subcommand().expect("clap demands a command");
-    match name {
-        "fileset" => fileset::run(matches),
-        "traces" => fileset::run_traces(matches),
-        "merge" => run_merge(matches),
-        _ => run_load(name, matches),
+pub(crate) fn run(command: &LoadCommand) -> Result<(), Failure> {
+    match command {
+        LoadCommand::Http(args) => {
+            let place = campaign::place(&args.common)?;
+            let rank = place.as_ref().map_or(0, |place| place.rank);
+            run_load(options::http(args, rank), place)
+        }
+        LoadCommand::Cache(args) => run_load(options::cache(args), campaign::place(&args.common)?),
+        LoadCommand::Idle(args) => run_load(options::idle(args), campaign::place(&args.common)?),
+        LoadCommand::Fileset(args) => fileset::run(args),
+        LoadCommand::Traces(args) => fileset::run_traces(args),
+        LoadCommand::Merge(args) => run_merge(args),
     }
 }
 
-fn run_load(command: &str, matches: &ArgMatches) -> Result<(), Failure> {
-    let place = campaign::place(matches)?;
-    let rank = place.as_ref().map_or(0, |place| place.rank);
-    let (plan, target) = options::plan(command, matches, rank).map_err(Failure::Usage)?;
+fn run_load(load: Result<Load<'_>, String>, place: Option<Membership>) -> Result<(), Failure> {
+    let load = load.map_err(Failure::Usage)?;
+    let target = load.name.clone();
+    let common = load.common;
+    let plan = options::plan(load).map_err(Failure::Usage)?;
     plan.check()
         .map_err(|error| Failure::Usage(error.to_string()))?;
     if place.is_some() && plan.network != Network::Kernel {
@@ -54,7 +61,7 @@ fn run_load(command: &str, matches: &ArgMatches) -> Result<(), Failure> {
         how = format!("{how}, {} agents", place.size);
     }
     let heading = Heading { target, how };
-    campaign::carry_out(matches, ::load::run, &plan, &heading, place)
+    campaign::carry_out(common, &plan, &heading, place)
 }
 
 /// Description of the load, in words.
@@ -91,15 +98,10 @@ fn how(plan: &Plan) -> String {
     format!("{arrivals}, {connections}{depth}, {threads}, {lasts}")
 }
 
-fn run_merge(matches: &ArgMatches) -> Result<(), Failure> {
-    let output = output::Output::of(matches)?;
-    let files: Vec<_> = matches
-        .get_many::<PathBuf>("files")
-        .into_iter()
-        .flatten()
-        .collect();
+fn run_merge(args: &MergeArgs) -> Result<(), Failure> {
+    let output = output::Output::of(&args.output, false)?;
     let mut merged: Option<Outcome> = None;
-    for file in &files {
+    for file in &args.files {
         let place =
             |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
         let text = ::load::workload::input_file::read(file).map_err(|error| place(&error))?;
@@ -112,7 +114,7 @@ fn run_merge(matches: &ArgMatches) -> Result<(), Failure> {
     }
     let merged = merged.expect("clap demands a file");
     let heading = Heading {
-        target: format!("{} files", files.len()),
+        target: format!("{} files", args.files.len()),
         how: "merged".to_owned(),
     };
     output.finish(&merged, &heading)

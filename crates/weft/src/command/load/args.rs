@@ -1,11 +1,23 @@
 //! Command line of `weft load`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
+use ::load::plan::{Stage, Statuses};
+use ::load::report::Threshold;
+use ::load::sweep::{self, Rates};
+use ::load::workload::distribution::{Distribution, Popularity};
+use clap::{Args, Command, Subcommand, ValueHint};
+use netstack::device::name::DeviceName;
+use netstack::ip::Prefix;
 
-use super::fileset;
+use super::fileset::{FileSetArgs, TracesArgs};
+use super::options::{
+    REPETITIONS_MAX, REQUESTS_MAX, address_range, count, count_up_to, course, header, mtu, percent,
+    requests_per_connection, time,
+};
+use crate::value;
 
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
     (
@@ -38,7 +50,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
 
 /// `weft load` and its own commands.
 pub(crate) fn command(after_help: String) -> Command {
-    Command::new("load")
+    let command = Command::new("load")
         .about("Measure a server: open and closed loop, HTTP and memcached")
         .long_about(
             "Measure a server: open and closed loop, HTTP and memcached.\n\nWithout --rate each \
@@ -49,334 +61,384 @@ pub(crate) fn command(after_help: String) -> Command {
         )
         .after_long_help(after_help)
         .subcommand_required(true)
-        .arg_required_else_help(true)
-        .subcommands([http(), cache(), idle()])
-        .subcommands([fileset::command(), fileset::traces_command(), merge()])
+        .arg_required_else_help(true);
+    LoadCommand::augment_subcommands(command)
 }
 
-fn http() -> Command {
-    let command = Command::new("http")
-        .about("Send HTTP requests")
-        .arg(
-            Arg::new("url")
-                .value_name("URL")
-                .required(true)
-                .num_args(1..)
-                .value_hint(ValueHint::Url)
-                .help(
-                    "URL to request: http[s]://HOST[:PORT]/PATH. Several URLs of one host are requested in \
-                     turn, and so is each path of a range, /item/{1..1000}",
-                ),
-        )
-        .args([
-            text("connect-to", "HOST:PORT")
-                .help(
-                    "Connect to this server instead of the URL's. Repeatable: connections go to each in \
-                     turn",
-                )
-                .action(ArgAction::Append),
-            preset("method", "NAME", "GET")
-                .help("Request method")
-                .short('m'),
-            text("header", "FIELD")
-                .help("Header field, such as 'Accept: text/html'. Repeatable")
-                .short('H')
-                .action(ArgAction::Append),
-            text("body", "TEXT")
-                .help("Body of every request")
-                .conflicts_with("body-file"),
-            file("body-file").help("File with the body of every request"),
-            switch("close").help("Use a new connection for every request"),
-            text("requests-per-connection", "N")
-                .help(
-                    "Close after N requests on average (randomised, so that connections do not all close at \
-                     once)",
-                )
-                .conflicts_with("close"),
-            file("paths").help(
-                "Request the paths of this list or access log in turn, below the URL's folder",
-            ),
-            file("fileset").help(
-                "Request the files of this set (weft load fileset) by their shares, below the URL's \
-                 folder",
-            ),
-            file("sessions")
-                .help(
-                    "Replay the sessions of this httperf log (--wsesslog); --rate counts sessions; {rank} in \
-                     the name is the agent's rank",
-                )
-                .conflicts_with_all([
-                    "method",
-                    "body",
-                    "body-file",
-                    "paths",
-                    "fileset",
-                    "popularity",
-                    "close",
-                    "requests-per-connection",
-                ]),
-            preset("think", "TIME", "0s").help("Pause between bursts that have none in the log"),
-            text("popularity", "LAW")
-                .help("Distribution of requests over paths: uniform, zipf:0.99, hot:0.2, sequential"),
-            text("expect", "STATUSES").help(
-                "Expected statuses, such as 200,206 or 2xx,404; others are errors [default: \
-                 2xx,3xx; with --verify 2xx]",
-            ),
-        ]);
-    common(command.args(tls()))
+/// The command that was typed behind `weft load`.
+#[derive(Subcommand)]
+pub(crate) enum LoadCommand {
+    /// Send HTTP requests.
+    Http(Box<HttpArgs>),
+    /// Send memcached commands.
+    Cache(Box<CacheArgs>),
+    /// Open connections and keep them idle.
+    Idle(Box<IdleArgs>),
+    /// Make a set of files for measuring a web server.
+    ///
+    /// Makes 21,600 files in 650 directories, 2.3 GB, whose requests by Zipf's law have the
+    /// cumulative table of T. Delisle's thesis (Waterloo 2022); or, with --model pages, 500 front
+    /// pages. The same seed makes the same set. fileset.tsv beside the files lists sizes and
+    /// checksums, for --fileset and --verify.
+    Fileset(FileSetArgs),
+    /// Make session logs for a file set, in httperf's format.
+    ///
+    /// Makes session logs (httperf's --wsesslog) for a set that weft load fileset made: most
+    /// sessions are one request, some open pages with embedded files, with active and idle periods
+    /// between.
+    Traces(TracesArgs),
+    /// Merge the results of several generators.
+    ///
+    /// Merges the results of several generators that ran at the same time. Counts are added, and
+    /// histograms bucket by bucket; percentiles are never averaged. Intervals are not in the files,
+    /// so not in the merged result.
+    Merge(MergeArgs),
 }
 
-fn cache() -> Command {
-    let command = Command::new("cache")
-        .about("Send memcached commands")
-        .arg(address())
-        .args([
-            choice("protocol", &["text", "meta"]).help("memcached protocol"),
-            preset("sets", "PERCENT", "3").help("Percentage of set commands"),
-            preset("keys", "N", "100k").help("Number of different keys"),
-            preset("key-prefix", "TEXT", "weft-").help("Prefix of every key"),
-            preset("key-size", "SIZES", "30")
-                .help("Key length in bytes: 30, uniform:20-40, etc-key"),
-            preset("value-size", "SIZES", "100")
-                .help("Value length in bytes: 100, uniform:10-1000, etc-value"),
-            preset("popularity", "LAW", "uniform").help(
-                "Distribution of requests over keys: uniform, zipf:0.99, hot:0.2, sequential",
-            ),
-            preset("multi-get", "N", "1").help("Keys per get"),
-            preset("exptime", "SECONDS", "0").help("Expiry time of stored items; 0: never"),
-            switch("populate").help("Set every key once before the run"),
-            switch("tls").help("Speak TLS"),
-        ]);
-    common(command.args(tls()))
+// Structs of arguments have plain comments: clap would take a doc comment for the command's.
+
+#[derive(Args)]
+pub(crate) struct HttpArgs {
+    #[arg(
+        required = true, value_name = "URL", value_hint = ValueHint::Url,
+        help = "URL to request: http[s]://HOST[:PORT]/PATH. Several URLs of one host are requested in \
+                turn, and so is each path of a range, /item/{1..1000}"
+    )]
+    pub(super) urls: Vec<String>,
+    /// Connect to this server instead of the URL's. Repeatable: connections go to each in turn.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) connect_to: Vec<String>,
+    /// Request method.
+    #[arg(long, short, value_name = "NAME", default_value = "GET")]
+    pub(super) method: String,
+    /// Header field, such as 'Accept: text/html'. Repeatable.
+    #[arg(long = "header", short = 'H', value_name = "FIELD", value_parser = header)]
+    pub(super) headers: Vec<(String, String)>,
+    /// Body of every request.
+    #[arg(long, value_name = "TEXT", conflicts_with = "body_file")]
+    pub(super) body: Option<String>,
+    /// File with the body of every request.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub(super) body_file: Option<PathBuf>,
+    /// Use a new connection for every request.
+    #[arg(long)]
+    pub(super) close: bool,
+    /// Close after N requests on average (randomised, so that connections do not all close at once).
+    #[arg(long, value_name = "N", conflicts_with = "close", value_parser = requests_per_connection)]
+    pub(super) requests_per_connection: Option<u32>,
+    /// Request the paths of this list or access log in turn, below the URL's folder.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub(super) paths: Option<PathBuf>,
+    /// Request the files of this set (weft load fileset) by their shares, below the URL's folder.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub(super) fileset: Option<PathBuf>,
+    /// Replay the sessions of this httperf log (--wsesslog); --rate counts sessions; {rank} in the
+    /// name is the agent's rank.
+    #[arg(
+        long, value_name = "FILE", value_hint = ValueHint::AnyPath,
+        conflicts_with_all = [
+            "method", "body", "body_file", "paths", "fileset", "popularity", "close",
+            "requests_per_connection",
+        ]
+    )]
+    pub(super) sessions: Option<String>,
+    /// Pause between bursts that have none in the log.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    pub(super) think: Duration,
+    /// Distribution of requests over paths: uniform, zipf:0.99, hot:0.2, sequential.
+    #[arg(long, value_name = "LAW")]
+    pub(super) popularity: Option<Popularity>,
+    #[arg(
+        long,
+        value_name = "STATUSES",
+        help = "Expected statuses, such as 200,206 or 2xx,404; others are errors [default: \
+                2xx,3xx; with --verify 2xx]"
+    )]
+    pub(super) expect: Option<Statuses>,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
+    #[command(flatten)]
+    pub(super) common: CommonArgs,
 }
 
-fn idle() -> Command {
-    let command = Command::new("idle")
-        .about("Open connections and keep them idle")
-        .arg(address());
-    common(command)
+#[derive(Args)]
+pub(crate) struct CacheArgs {
+    /// Address of the server; several are used in turn.
+    #[arg(required = true, value_name = "HOST:PORT")]
+    pub(super) servers: Vec<String>,
+    /// The memcached protocol.
+    #[arg(long, default_value = "text", value_parser = ["text", "meta"])]
+    pub(super) protocol: String,
+    /// Percentage of set commands.
+    #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
+    pub(super) sets: f64,
+    /// Number of different keys.
+    #[arg(long, value_name = "N", default_value = "100k", value_parser = count)]
+    pub(super) keys: u32,
+    /// Prefix of every key.
+    #[arg(long, value_name = "TEXT", default_value = "weft-")]
+    pub(super) key_prefix: String,
+    /// Key length in bytes: 30, uniform:20-40, etc-key.
+    #[arg(long, value_name = "SIZES", default_value = "30")]
+    pub(super) key_size: Distribution,
+    /// Value length in bytes: 100, uniform:10-1000, etc-value.
+    #[arg(long, value_name = "SIZES", default_value = "100")]
+    pub(super) value_size: Distribution,
+    /// Distribution of requests over keys: uniform, zipf:0.99, hot:0.2, sequential.
+    #[arg(long, value_name = "LAW", default_value = "uniform")]
+    pub(super) popularity: Popularity,
+    /// Keys per get.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
+    pub(super) multi_get: u32,
+    /// Expiry time of stored items; 0: never.
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = count)]
+    pub(super) exptime: u32,
+    /// Set every key once before the run.
+    #[arg(long)]
+    pub(super) populate: bool,
+    /// Speak TLS.
+    #[arg(long = "tls")]
+    pub(super) speaks_tls: bool,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
+    #[command(flatten)]
+    pub(super) common: CommonArgs,
 }
 
-fn merge() -> Command {
-    let files = Arg::new("files")
-        .value_name("FILE")
-        .value_parser(value_parser!(PathBuf))
-        .num_args(1..)
-        .required(true)
-        .help("Files written by --json");
-    Command::new("merge")
-        .about("Merge the results of several generators")
-        .long_about(
-            "Merge the results of several generators that ran at the same time. Counts are added, and \
-             histograms bucket by bucket; percentiles are never averaged. Intervals are not in the \
-             files, so not in the merged result.",
-        )
-        .arg(files)
-        .args(output())
+#[derive(Args)]
+pub(crate) struct IdleArgs {
+    /// Address of the server; several are used in turn.
+    #[arg(required = true, value_name = "HOST:PORT")]
+    pub(super) servers: Vec<String>,
+    #[command(flatten)]
+    pub(super) common: CommonArgs,
 }
 
-fn common(command: Command) -> Command {
-    command
-        .args(when())
-        .args(many())
-        .args(how())
-        .args(network())
-        .args(agents())
-        .args(output())
-        .args(watch())
+#[derive(Args)]
+pub(crate) struct MergeArgs {
+    /// Files written by --json.
+    #[arg(required = true, value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
-fn when() -> Vec<Arg> {
-    let args = vec![
-        text("rate", "R")
-            .help("Open loop: requests per second (500, 10k, 1.5M)")
-            .short('R')
-            .conflicts_with_all(["course", "sweep"]),
-        text("course", "STAGES")
-            .help("Open loop with a changing rate: '0..10k:30s,10k:1m,20k:10s'")
-            .conflicts_with("sweep"),
-        choice("arrivals", &["fixed", "poisson"])
-            .help("Intervals between requests of an open loop: fixed is equal, poisson random"),
-        text("duration", "TIME")
-            .help(
-                "Length of the measurement; with --requests, the maximum [default: 10s, with --requests \
-                 1h]",
-            )
-            .short('d'),
-        text("requests", "N")
-            .help("End after this many requests")
-            .short('n'),
-        preset("warm-up", "TIME", "0s")
-            .help("Run the same load for this long before the measurement"),
-    ];
-    heading(args, "When")
+#[derive(Args)]
+pub(super) struct CommonArgs {
+    #[command(flatten)]
+    pub(super) when: WhenArgs,
+    #[command(flatten)]
+    pub(super) many: ManyArgs,
+    #[command(flatten)]
+    pub(super) how: HowArgs,
+    #[command(flatten)]
+    pub(super) network: NetworkArgs,
+    #[command(flatten)]
+    pub(super) agents: AgentArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+    /// Length of an interval in the report and the files.
+    #[arg(
+        long, value_name = "TIME", default_value = "1s", value_parser = time, help_heading = "Output"
+    )]
+    pub(super) interval: Duration,
+    /// Show no progress line.
+    #[arg(long, short, help_heading = "Output")]
+    pub(super) quiet: bool,
 }
 
-/// Many runs.
-pub(super) fn many() -> Vec<Arg> {
-    let args = vec![
-        text("sweep", "RATES").help("One run per rate: 10k..70k:5k, or 1k,2k,5k"),
-        switch("knee")
-            .help(
-                "Search for the largest rate at which the server keeps up, starting at --rate or 1k",
-            )
-            .conflicts_with_all(["sweep", "course"]),
-        preset("knee-p99", "TIME", "10ms").help("Largest p99 at which the server keeps up"),
-        switch("overload")
-            .help("After --knee, run at twice the knee")
-            .requires("knee"),
-        preset("pause", "TIME", "1s").help("Pause between two runs"),
-        preset("repeat", "N", "1").help("Runs per rate"),
-    ];
-    heading(args, "Many runs")
+#[derive(Args)]
+#[command(next_help_heading = "When")]
+pub(super) struct WhenArgs {
+    /// Open loop: requests per second (500, 10k, 1.5M).
+    #[arg(
+        long, short = 'R', value_name = "R", conflicts_with_all = ["course", "sweep"],
+        value_parser = sweep::rate
+    )]
+    pub(super) rate: Option<f64>,
+    /// Open loop with a changing rate: '0..10k:30s,10k:1m,20k:10s'.
+    #[arg(long, value_name = "STAGES", conflicts_with = "sweep", value_parser = course)]
+    pub(super) course: Option<Stages>,
+    /// Intervals between requests of an open loop: fixed is equal, poisson random.
+    #[arg(long, default_value = "fixed", value_parser = ["fixed", "poisson"])]
+    pub(super) arrivals: String,
+    #[arg(
+        long, short, value_name = "TIME", value_parser = time,
+        help = "Length of the measurement; with --requests, the maximum [default: 10s, with \
+                --requests 1h]"
+    )]
+    pub(super) duration: Option<Duration>,
+    /// End after this many requests.
+    #[arg(
+        long, short = 'n', value_name = "N", value_parser = |text: &str| count_up_to(text, REQUESTS_MAX)
+    )]
+    pub(super) requests: Option<u64>,
+    /// Run the same load for this long before the measurement.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    pub(super) warm_up: Duration,
 }
 
-/// Many machines.
-pub(super) fn agents() -> Vec<Arg> {
-    let args = vec![
-        text("agents", "N")
-            .help("Number of agents; known under mpirun and srun")
-            .requires("rank")
-            .requires("rendezvous"),
-        text("rank", "K")
-            .help("Rank of this agent, from 0")
-            .requires("agents"),
-        text("rendezvous", "HOST:PORT")
-            .help("Address on which rank 0 listens; not needed on one machine under mpirun"),
-    ];
-    heading(args, "Many machines")
+/// Stages of a changing rate.
+// With a name of its own: clap would read a list as a flag that is repeated.
+pub(super) type Stages = Box<[Stage]>;
+
+#[derive(Args)]
+#[command(next_help_heading = "Many runs")]
+pub(super) struct ManyArgs {
+    /// One run per rate: 10k..70k:5k, or 1k,2k,5k.
+    #[arg(long, value_name = "RATES")]
+    pub(super) sweep: Option<Rates>,
+    /// Search for the largest rate at which the server keeps up, starting at --rate or 1k.
+    #[arg(long, conflicts_with_all = ["sweep", "course"])]
+    pub(super) knee: bool,
+    /// Largest p99 at which the server keeps up.
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = time)]
+    pub(super) knee_p99: Duration,
+    /// After --knee, run at twice the knee.
+    #[arg(long, requires = "knee")]
+    pub(super) overload: bool,
+    /// Pause between two runs.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
+    pub(super) pause: Duration,
+    /// Runs per rate.
+    #[arg(
+        long, value_name = "N", default_value = "1",
+        value_parser = |text: &str| count_up_to(text, REPETITIONS_MAX)
+    )]
+    pub(super) repeat: u64,
 }
 
-fn watch() -> Vec<Arg> {
-    let args = vec![
-        preset("interval", "TIME", "1s").help("Length of an interval in the report and the files"),
-        switch("quiet").help("Show no progress line").short('q'),
-    ];
-    heading(args, "Output")
+#[derive(Args)]
+#[command(next_help_heading = "How")]
+pub(super) struct HowArgs {
+    /// Number of open connections.
+    #[arg(long, short, value_name = "N", default_value = "64", value_parser = count)]
+    pub(super) connections: u32,
+    /// In-flight requests per connection.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
+    pub(super) depth: u32,
+    /// Kernel threads.
+    #[arg(long, short, value_name = "N", default_value = "1", value_parser = count)]
+    pub(super) threads: u32,
+    #[arg(
+        long, value_name = "R", value_parser = sweep::rate,
+        help = "Connections opened per second before the run [default: all at once]"
+    )]
+    pub(super) connect_rate: Option<f64>,
+    /// Additional idle connections.
+    #[arg(long, value_name = "N", default_value = "0", value_parser = count)]
+    pub(super) idle: u32,
+    /// Interval at which each idle connection sends a byte.
+    #[arg(long, value_name = "TIME", value_parser = value::duration, hide_short_help = true)]
+    pub(super) idle_byte_every: Option<Duration>,
+    /// Source address. Repeatable: each has its own ports.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) source: Vec<IpAddr>,
+    /// Time limit of a reply.
+    #[arg(long, short = 'T', value_name = "TIME", default_value = "10s", value_parser = time)]
+    pub(super) timeout: Duration,
+    /// Time limit for opening a connection.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time, hide_short_help = true)]
+    pub(super) connect_timeout: Duration,
+    /// Queue length of requests that wait for a connection; requests beyond it are dropped and
+    /// counted as missed.
+    #[arg(long, value_name = "N", default_value = "1M", value_parser = count, hide_short_help = true)]
+    pub(super) backlog: u32,
+    #[arg(
+        long, value_parser = ["auto", "uring", "epoll"], help = "I/O back end [default: auto]"
+    )]
+    pub(super) io: Option<String>,
+    /// Compare every body with the first one, or with the checksums of the file set. With cache:
+    /// compare every value with the one that belongs to its key; with --populate, a miss is an
+    /// error.
+    #[arg(long)]
+    pub(super) verify: bool,
+    /// Seed of all random choices.
+    #[arg(long, value_name = "N", default_value = "1", hide_short_help = true)]
+    pub(super) seed: u64,
 }
 
-fn how() -> Vec<Arg> {
-    let args = vec![
-        preset("connections", "N", "64")
-            .help("Number of open connections")
-            .short('c'),
-        preset("depth", "N", "1").help("In-flight requests per connection"),
-        preset("threads", "N", "1")
-            .help("Kernel threads")
-            .short('t'),
-        text("connect-rate", "R")
-            .help("Connections opened per second before the run [default: all at once]"),
-        preset("idle", "N", "0").help("Additional idle connections"),
-        text("idle-byte-every", "TIME").help("Interval at which each idle connection sends a byte"),
-        text("source", "ADDRESS")
-            .help("Source address. Repeatable: each has its own ports")
-            .action(ArgAction::Append),
-        preset("timeout", "TIME", "10s")
-            .help("Time limit of a reply")
-            .short('T'),
-        preset("connect-timeout", "TIME", "10s").help("Time limit for opening a connection"),
-        preset("backlog", "N", "1M").help(
-            "Queue length of requests that wait for a connection; requests beyond it are dropped \
-                 and counted as missed",
-        ),
-        choice("io", &["auto", "uring", "epoll"]).help("I/O back end"),
-        switch("verify").help(
-            "Compare every body with the first one, or with the checksums of the file set. With \
-             cache: compare every value with the one that belongs to its key; with --populate, a \
-             miss is an error",
-        ),
-        preset("seed", "N", "1").help("Seed of all random choices"),
-    ];
-    heading(args, "How")
+// TLS, after https:// or --tls.
+#[derive(Args)]
+#[command(next_help_heading = "TLS")]
+pub(super) struct TlsArgs {
+    #[arg(
+        long, value_name = "FILE", value_hint = ValueHint::AnyPath,
+        help = "Trust the certificates in this PEM file [default: the system's]"
+    )]
+    pub(super) cacert: Option<PathBuf>,
+    /// Accept any certificate.
+    #[arg(long, short = 'k', conflicts_with = "cacert")]
+    pub(super) insecure: bool,
+    #[arg(
+        long, value_parser = ["any", "1.2", "1.3"], help = "Version of TLS [default: any]"
+    )]
+    pub(super) tls_version: Option<String>,
+    /// Make a full handshake for every connection.
+    #[arg(long)]
+    pub(super) no_resumption: bool,
 }
 
-/// TLS, after https:// or --tls.
-fn tls() -> Vec<Arg> {
-    let args = vec![
-        file("cacert").help("Trust the certificates in this PEM file [default: the system's]"),
-        switch("insecure")
-            .help("Accept any certificate")
-            .short('k')
-            .conflicts_with("cacert"),
-        choice("tls-version", &["any", "1.2", "1.3"]).help("Version of TLS"),
-        switch("no-resumption").help("Make a full handshake for every connection"),
-    ];
-    heading(args, "TLS")
+#[derive(Args)]
+#[command(next_help_heading = "Network")]
+pub(super) struct NetworkArgs {
+    /// TCP/IP implementation: the kernel's, or weft's own, which makes the generator a host of its
+    /// own on --device. Not for servers on the same netstack: it would measure itself.
+    #[arg(long, default_value = "kernel", value_parser = ["kernel", "netstack"])]
+    pub(super) network: String,
+    /// Netstack: device, tap:NAME, packet:INTERFACE or xdp:INTERFACE.
+    #[arg(long, hide_short_help = true)]
+    pub(super) device: Option<DeviceName>,
+    /// Netstack: source address, such as 10.9.0.2/24, or a range, 10.9.0.2-10.9.0.99/24.
+    /// Repeatable: connections use each in turn.
+    #[arg(long, value_name = "ADDRESS/PREFIX", value_parser = address_range, hide_short_help = true)]
+    pub(super) address: Vec<Prefixes>,
+    /// Netstack: default gateway. One per address family.
+    #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
+    pub(super) gateway: Vec<IpAddr>,
+    #[arg(
+        long, value_name = "BYTES", value_parser = mtu, hide_short_help = true,
+        help = "Netstack: MTU [default: the device's]"
+    )]
+    pub(super) mtu: Option<usize>,
 }
 
-/// Network of the load.
-fn network() -> Vec<Arg> {
-    let args = vec![
-        choice("network", &["kernel", "netstack"]).help(
-            "TCP/IP implementation: the kernel's, or weft's own, which makes the generator a host of \
-             its own on --device. Not for servers on the same netstack: it would measure itself",
-        ),
-        text("device", "DEVICE")
-            .help("Netstack: device, tap:NAME, packet:INTERFACE or xdp:INTERFACE"),
-        text("address", "ADDRESS/PREFIX")
-            .help(
-                "Netstack: source address, such as 10.9.0.2/24, or a range, 10.9.0.2-10.9.0.99/24. \
-                 Repeatable: connections use each in turn",
-            )
-            .action(ArgAction::Append),
-        text("gateway", "ADDRESS")
-            .help("Netstack: default gateway. One per address family")
-            .action(ArgAction::Append),
-        text("mtu", "BYTES").help("Netstack: MTU [default: the device's]"),
-    ];
-    heading(args, "Network")
+/// A range of addresses.
+pub(super) type Prefixes = Box<[Prefix]>;
+
+#[derive(Args)]
+#[command(next_help_heading = "Many machines")]
+pub(super) struct AgentArgs {
+    /// Number of agents; known under mpirun and srun.
+    #[arg(long, value_name = "N", requires = "rank", requires = "rendezvous", value_parser = count)]
+    pub(super) agents: Option<u32>,
+    /// Rank of this agent, from 0.
+    #[arg(long, value_name = "K", requires = "agents", value_parser = count)]
+    pub(super) rank: Option<u32>,
+    /// Address on which rank 0 listens; not needed on one machine under mpirun.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) rendezvous: Option<String>,
 }
 
-/// Outputs.
-pub(super) fn output() -> Vec<Arg> {
-    let args = vec![
-        file("json").help("Write the result as JSON; '-': standard output"),
-        file("csv").help("Write a CSV line per interval or per run"),
-        file("hgrm").help("Write the percentile distribution, for HdrHistogram's plotter"),
-        file("interval-log").help("Write a histogram per interval, for HdrHistogram's log tools"),
-        text("fail-if", "CONDITION")
-            .help("Exit with status 1 if this holds: 'p99>5ms', 'errors>0.1%', 'achieved<99%'")
-            .action(ArgAction::Append),
-        choice("color", &["auto", "always", "never"]).help("Colour"),
-    ];
-    heading(args, "Output")
-}
-
-fn heading(args: Vec<Arg>, title: &'static str) -> Vec<Arg> {
-    args.into_iter()
-        .map(|arg| arg.help_heading(title))
-        .collect()
-}
-
-fn address() -> Arg {
-    Arg::new("server")
-        .value_name("HOST:PORT")
-        .required(true)
-        .num_args(1..)
-        .help("Address of the server; several are used in turn")
-}
-
-fn text(name: &'static str, value: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(value)
-}
-
-/// A value with a default.
-fn preset(name: &'static str, value: &'static str, default: &'static str) -> Arg {
-    text(name, value).default_value(default)
-}
-
-fn file(name: &'static str) -> Arg {
-    text(name, "FILE").value_hint(ValueHint::AnyPath)
-}
-
-/// One of several words; the first is the default.
-fn choice(name: &'static str, choices: &[&'static str]) -> Arg {
-    let parser = PossibleValuesParser::new(choices.iter().copied());
-    let arg = Arg::new(name).long(name).value_parser(parser);
-    let arg = arg.value_name(name.to_uppercase());
-    arg.default_value(choices[0])
-}
-
-fn switch(name: &'static str) -> Arg {
-    Arg::new(name).long(name).action(ArgAction::SetTrue)
+#[derive(Args)]
+#[command(next_help_heading = "Output")]
+pub(super) struct OutputArgs {
+    /// Write the result as JSON; '-': standard output.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub(super) json: Option<PathBuf>,
+    /// Write a CSV line per interval or per run.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub(super) csv: Option<PathBuf>,
+    /// Write the percentile distribution, for HdrHistogram's plotter.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub(super) hgrm: Option<PathBuf>,
+    /// Write a histogram per interval, for HdrHistogram's log tools.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub(super) interval_log: Option<PathBuf>,
+    /// Exit with status 1 if this holds: 'p99>5ms', 'errors>0.1%', 'achieved<99%'.
+    #[arg(long, value_name = "CONDITION")]
+    pub(super) fail_if: Vec<Threshold>,
+    /// Colour.
+    #[arg(long, default_value = "auto", value_parser = ["auto", "always", "never"])]
+    pub(super) color: String,
 }

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::ArgMatches;
-
-use super::options::{self, count, count_up_to, one, optional, time};
+use super::args::{CommonArgs, ManyArgs};
+use super::options;
 use super::output::{Output, width};
 use super::progress::ProgressLine;
 use crate::failure::Failure;
@@ -18,18 +17,12 @@ use ::load::agents::{Leader, Membership, Role, RoundOrder, meet};
 use ::load::plan::{Arrivals, Stage};
 use ::load::report::Heading;
 use ::load::sweep::{Rates, Runner, Step, Sweep, SweepOptions, planned};
-use ::load::{LoadError, Outcome, Plan, Progress};
-
-/// The runner of a plan.
-pub(super) type Engine =
-    fn(&Plan, &AtomicBool, &mut dyn FnMut(&Progress<'_>)) -> Result<Outcome, LoadError>;
+use ::load::{Outcome, Plan, Progress};
 
 /// Maximum wait of agents for each other: machines start at different times.
 const MEETING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time that the others may take longer than this agent.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of repetitions; more is a typing error.
-const REPETITIONS_MAX: u64 = 10_000;
 /// Precision of the knee at which the search ends, as a share of its rate.
 const KNEE_PRECISION: f64 = 0.02;
 
@@ -37,10 +30,9 @@ const KNEE_PRECISION: f64 = 0.02;
 ///
 /// # Errors
 /// When flags or environment contradict each other.
-pub(super) fn place(matches: &ArgMatches) -> Result<Option<Membership>, Failure> {
-    let rendezvous = matches.get_one::<String>("rendezvous").cloned();
-    let number = |name| optional(matches, name, count).map_err(Failure::Usage);
-    let place = match (number("agents")?, number("rank")?, rendezvous) {
+pub(super) fn place(common: &CommonArgs) -> Result<Option<Membership>, Failure> {
+    let agents = &common.agents;
+    let place = match (agents.agents, agents.rank, agents.rendezvous.clone()) {
         (Some(size), Some(rank), Some(at)) => {
             Membership::by_hand(rank, size, at).map(|place| Some(place).filter(|p| p.size > 1))
         }
@@ -54,15 +46,18 @@ pub(super) fn place(matches: &ArgMatches) -> Result<Option<Membership>, Failure>
 /// # Errors
 /// When a run could not be made, an agent was lost, or a condition holds.
 pub(super) fn carry_out(
-    matches: &ArgMatches,
-    engine: Engine,
+    common: &CommonArgs,
     plan: &Plan,
     heading: &Heading,
     place: Option<Membership>,
 ) -> Result<(), Failure> {
-    let output = Output::of(matches)?;
-    let run_kind = RunKind::of(matches, plan).map_err(Failure::Usage)?;
-    let sweep_options = sweep_options(matches).map_err(Failure::Usage)?;
+    let run_kind = RunKind::of(&common.many, plan).map_err(Failure::Usage)?;
+    let output = Output::of(&common.output, run_kind != RunKind::Run)?;
+    let sweep_options = SweepOptions {
+        repetitions: common.many.repeat.max(1) as u32,
+        pause: common.many.pause,
+        p99_max: common.many.knee_p99,
+    };
     let part = place
         .as_ref()
         .map_or_else(|| plan.clone(), |place| part_of(plan, place));
@@ -72,7 +67,7 @@ pub(super) fn carry_out(
             Role::Leader(leader) => Some(leader),
             Role::Member(member) => {
                 let work = |order, stop: Arc<AtomicBool>| {
-                    run_part(engine, &part, place, order, &stop, &mut |_| ())
+                    run_part(&part, place, order, &stop, &mut |_| ())
                 };
                 return member.work(work).map_err(Failure::Running);
             }
@@ -83,9 +78,8 @@ pub(super) fn carry_out(
         // With agents a signal ends the process, and so the whole group, with an error.
         stop.listen()?;
     }
-    let progress = progress_line(matches, &run_kind, &sweep_options, plan);
+    let progress = progress_line(common.quiet, &run_kind, &sweep_options, plan);
     let mut group = AgentGroup {
-        engine,
         part,
         place,
         leader,
@@ -137,19 +131,18 @@ enum RunKind {
 }
 
 impl RunKind {
-    fn of(matches: &ArgMatches, plan: &Plan) -> Result<RunKind, String> {
-        if let Some(rates) = matches.get_one::<String>("sweep") {
-            let rates: Rates = rates.parse().map_err(|error| format!("--sweep: {error}"))?;
+    fn of(many: &ManyArgs, plan: &Plan) -> Result<RunKind, String> {
+        if let Some(rates) = &many.sweep {
             for &rate_per_s in &rates.per_s {
                 let step = at_rate(plan, rate_per_s);
                 step.check().map_err(|error| format!("--sweep: {error}"))?;
             }
-            return Ok(RunKind::Sweep(rates));
+            return Ok(RunKind::Sweep(rates.clone()));
         }
-        Ok(if matches.get_flag("knee") {
+        Ok(if many.knee {
             RunKind::Knee {
                 first_per_s: rate_of_plan(plan).unwrap_or(1_000.0),
-                overload: matches.get_flag("overload"),
+                overload: many.overload,
             }
         } else {
             RunKind::Run
@@ -157,18 +150,8 @@ impl RunKind {
     }
 }
 
-/// The options of a sweep, as they were typed.
-fn sweep_options(matches: &ArgMatches) -> Result<SweepOptions, String> {
-    let repetitions = one(matches, "repeat", |text| count_up_to(text, REPETITIONS_MAX))?;
-    Ok(SweepOptions {
-        repetitions: repetitions.max(1) as u32,
-        pause: one(matches, "pause", time)?,
-        p99_max: one(matches, "knee-p99", time)?,
-    })
-}
-
 fn progress_line(
-    matches: &ArgMatches,
+    is_quiet: bool,
     run_kind: &RunKind,
     sweep_options: &SweepOptions,
     plan: &Plan,
@@ -180,12 +163,11 @@ fn progress_line(
         RunKind::Sweep(rates) => planned(rates, sweep_options, run),
         RunKind::Knee { .. } => run.saturating_add(sweep_options.pause).saturating_mul(12),
     };
-    ProgressLine::new(whole, matches.get_flag("quiet"))
+    ProgressLine::new(whole, is_quiet)
 }
 
 /// One generator, or the leader of many.
 struct AgentGroup {
-    engine: Engine,
     part: Plan,
     place: Option<Membership>,
     leader: Option<Leader>,
@@ -229,7 +211,6 @@ impl AgentGroup {
 
     fn round(&mut self, order: RoundOrder) -> Result<Outcome, String> {
         let AgentGroup {
-            engine,
             part,
             place,
             leader,
@@ -240,14 +221,14 @@ impl AgentGroup {
         let mut observer = |progress: &Progress<'_>| line.tick(progress);
         match (leader, place) {
             (Some(leader), Some(place)) => leader.round(order, OUTCOME_TIMEOUT, |stop| {
-                run_part(*engine, part, place, order, &stop, &mut observer)
+                run_part(part, place, order, &stop, &mut observer)
             }),
             _ => {
                 let plan = match order.rate_per_s {
                     Some(rate_per_s) => at_rate(part, rate_per_s),
                     None => part.clone(),
                 };
-                engine(&plan, stop, &mut observer).map_err(|error| error.to_string())
+                ::load::run(&plan, stop, &mut observer).map_err(|error| error.to_string())
             }
         }
     }
@@ -288,7 +269,6 @@ impl Runner for AgentGroup {
 
 /// Runs one agent's part of an order that is for the whole group.
 fn run_part(
-    engine: Engine,
     part: &Plan,
     place: &Membership,
     order: RoundOrder,
@@ -299,7 +279,7 @@ fn run_part(
         Some(rate_per_s) => at_rate(part, rate_per_s / f64::from(place.size)),
         None => part.clone(),
     };
-    engine(&plan, stop, observer).map_err(|error| error.to_string())
+    ::load::run(&plan, stop, observer).map_err(|error| error.to_string())
 }
 
 /// One agent's part of a plan: its share of rate and connections, and random choices of its own.
@@ -359,7 +339,9 @@ fn rate_of_plan(plan: &Plan) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::args;
+    use clap::FromArgMatches;
+
+    use super::super::args::{self, LoadCommand};
     use super::*;
 
     #[test]
@@ -406,13 +388,13 @@ mod tests {
 
     #[test]
     fn flags_say_what_is_carried_out() {
-        let matches = |words: &[&str]| {
-            let command = clap::Command::new("t")
-                .args(args::many())
-                .args(args::agents());
-            command
-                .arg(clap::Arg::new("course"))
-                .try_get_matches_from([&["t"], words].concat())
+        let read = |words: &[&str]| {
+            let words = ["load", "idle", "127.0.0.1:9"].iter().chain(words);
+            let matches = args::command(String::new()).try_get_matches_from(words)?;
+            let Ok(LoadCommand::Idle(args)) = LoadCommand::from_arg_matches(&matches) else {
+                unreachable!("asked for idle");
+            };
+            Ok::<_, clap::Error>(args.common)
         };
         let mut plan = Plan {
             targets: vec!["127.0.0.1:9".parse().unwrap()],
@@ -427,7 +409,7 @@ mod tests {
             body: [].into(),
             requests_per_connection: None,
         });
-        let run_kind = |words: &[&str]| RunKind::of(&matches(words).unwrap(), &plan).unwrap();
+        let run_kind = |words: &[&str]| RunKind::of(&read(words).unwrap().many, &plan).unwrap();
         assert_eq!(run_kind(&[]), RunKind::Run);
         assert_eq!(
             run_kind(&["--sweep", "1k,2k"]),
@@ -438,22 +420,15 @@ mod tests {
             overload: true,
         };
         assert_eq!(run_kind(&["--knee", "--overload"]), knee);
-        assert!(matches(&["--knee", "--sweep", "1k"]).is_err());
+        assert!(read(&["--knee", "--sweep", "1k"]).is_err());
         assert!(
-            matches(&["--agents", "4"]).is_err(),
+            read(&["--agents", "4"]).is_err(),
             "who am I, and where are the others?"
         );
         let words = ["--repeat", "3", "--pause", "20s", "--knee-p99", "5ms"];
-        let sweep_options = sweep_options(&matches(&words).unwrap()).unwrap();
+        let many = read(&words).unwrap().many;
         let pause = Duration::from_secs(20);
         let p99 = Duration::from_millis(5);
-        assert_eq!(
-            (
-                sweep_options.repetitions,
-                sweep_options.pause,
-                sweep_options.p99_max
-            ),
-            (3, pause, p99)
-        );
+        assert_eq!((many.repeat, many.pause, many.knee_p99), (3, pause, p99));
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
+use clap::{Args, ValueHint, value_parser};
 
 use super::progress;
 use crate::failure::Failure;
@@ -14,106 +14,72 @@ use ::load::workload::session_log::{self, UserSession};
 use ::load::workload::traces::{self, UserModel};
 
 /// The command that makes files.
-pub(super) fn command() -> Command {
-    Command::new("fileset")
-        .about("Make a set of files for measuring a web server")
-        .long_about(
-            "Make 21,600 files in 650 directories, 2.3 GB, whose requests by Zipf's law have the cumulative \
-             table of T. Delisle's thesis (Waterloo 2022); or, with --model pages, 500 front pages. The same \
-             seed makes the same set. fileset.tsv beside the files lists sizes and checksums, for --fileset and \
-             --verify.",
-        )
-        .args([
-            directory("dir", "DIR", "Directory for the files: empty or new").required(true),
-            number("scale", "PART", "Fraction of the files to make, such as 0.1; sizes stay the same").default_value("1"),
-            seed(),
-            number("zipf", "EXPONENT", "Exponent of Zipf's law; 0 is uniform").default_value("1"),
-            Arg::new("model")
-                .long("model")
-                .value_parser(["thesis", "pages"])
-                .default_value("thesis")
-                .help("21,600 files of 2.3 GB, or 500 front pages of 63 MB"),
-            Arg::new("table")
-                .long("table")
-                .action(ArgAction::SetTrue)
-                .help("Only print the table; write nothing"),
-        ])
+#[derive(Args)]
+pub(crate) struct FileSetArgs {
+    /// Directory for the files: empty or new.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    dir: PathBuf,
+    /// Fraction of the files to make, such as 0.1; sizes stay the same.
+    #[arg(long, value_name = "PART", default_value = "1")]
+    scale: f64,
+    /// Seed of all random choices.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+    /// Exponent of Zipf's law; 0 is uniform.
+    #[arg(long, value_name = "EXPONENT", default_value = "1")]
+    zipf: f64,
+    /// 21,600 files of 2.3 GB, or 500 front pages of 63 MB.
+    #[arg(long, default_value = "thesis", value_parser = ["thesis", "pages"])]
+    model: String,
+    /// Only print the table; write nothing.
+    #[arg(long)]
+    table: bool,
 }
 
-/// The command that makes session logs.
-pub(super) fn traces_command() -> Command {
-    Command::new("traces")
-        .about("Make session logs for a file set, in httperf's format")
-        .long_about(
-            "Make session logs (httperf's --wsesslog) for a set that weft load fileset made: most sessions \
-             are one request, some open pages with embedded files, with active and idle periods between.",
-        )
-        .args([
-            directory("set", "SET", "Directory of the file set").required(true),
-            directory("dir", "DIR", "Directory for session-00.log and so on").required(true),
-            count("logs", "Number of logs: one per generator").default_value("16"),
-            count("requests", "Minimum number of requests per log").default_value("100000"),
-            seed(),
-            number("single", "SHARE", "Share of sessions with a single request").default_value("0.7"),
-            number("think", "FACTOR", "Factor on all think times; 0 leaves them out").default_value("1"),
-        ])
+#[derive(Args)]
+pub(crate) struct TracesArgs {
+    /// Directory of the file set.
+    #[arg(value_name = "SET", value_hint = ValueHint::DirPath)]
+    set: PathBuf,
+    /// Directory for session-00.log and so on.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    dir: PathBuf,
+    /// Number of logs: one per generator.
+    #[arg(long, value_name = "N", default_value = "16", value_parser = value_parser!(u32).range(1..=COUNT_MAX))]
+    logs: u32,
+    /// Minimum number of requests per log.
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = value_parser!(u32).range(1..=COUNT_MAX))]
+    requests: u32,
+    /// Seed of all random choices.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+    /// Share of sessions with a single request.
+    #[arg(long, value_name = "SHARE", default_value = "0.7")]
+    single: f64,
+    /// Factor on all think times; 0 leaves them out.
+    #[arg(long, value_name = "FACTOR", default_value = "1")]
+    think: f64,
 }
 
-fn directory(id: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(id)
-        .value_name(value)
-        .value_parser(value_parser!(PathBuf))
-        .value_hint(ValueHint::DirPath)
-        .help(help)
-}
+/// More is a typing error.
+const COUNT_MAX: i64 = 100_000_000;
 
-fn number(id: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(id)
-        .long(id)
-        .value_name(value)
-        .value_parser(value_parser!(f64))
-        .help(help)
-}
-
-fn count(id: &'static str, help: &'static str) -> Arg {
-    let parser = value_parser!(u32).range(1..=100_000_000);
-    Arg::new(id)
-        .long(id)
-        .value_name("N")
-        .value_parser(parser)
-        .help(help)
-}
-
-fn seed() -> Arg {
-    let arg = Arg::new("seed")
-        .long("seed")
-        .value_name("N")
-        .value_parser(value_parser!(u64));
-    arg.default_value("1").help("Seed of all random choices")
-}
-
-/// Makes the files and prints the table.
-///
-/// # Errors
-/// When the files cannot be made.
-pub(super) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let number = |id: &str| *matches.get_one::<f64>(id).expect("it has a default");
+pub(super) fn run(args: &FileSetArgs) -> Result<(), Failure> {
     let recipe = Recipe {
-        model: match matches.get_one::<String>("model").map(|name| &**name) {
-            Some("pages") => Model::Pages,
+        model: match &*args.model {
+            "pages" => Model::Pages,
             _ => Model::Thesis,
         },
-        scale: number("scale"),
-        seed: *matches.get_one("seed").expect("it has a default"),
-        exponent: number("zipf"),
+        scale: args.scale,
+        seed: args.seed,
+        exponent: args.zipf,
     };
     let mut set = FileSet::plan(recipe).map_err(Failure::Usage)?;
-    if !matches.get_flag("table") {
-        let directory: &PathBuf = matches.get_one("dir").expect("clap demands it");
+    if !args.table {
         let bar = progress::bytes_bar(set.total_bytes());
-        set.write(directory, |bytes| bar.set_position(bytes))
+        set.write(&args.dir, |bytes| bar.set_position(bytes))
             .map_err(|error| {
-                let directory = directory.display();
+                let directory = args.dir.display();
                 Failure::Running(format!("cannot make the files in {directory}: {error}"))
             })?;
         bar.finish_and_clear();
@@ -142,34 +108,30 @@ pub(super) fn run(matches: &ArgMatches) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When the set cannot be read or the logs cannot be written.
-pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
-    let number = |id: &str| *matches.get_one::<f64>(id).expect("it has a default");
-    let count = |id: &str| *matches.get_one::<u32>(id).expect("it has a default");
-    let path = |id: &str| matches.get_one::<PathBuf>(id).expect("clap demands it");
+pub(super) fn run_traces(args: &TracesArgs) -> Result<(), Failure> {
     let users = UserModel {
-        single_share: number("single"),
-        think_scale: number("think"),
+        single_share: args.single,
+        think_scale: args.think,
     };
     if !(0.0..=1.0).contains(&users.single_share) || !(0.0..=1e3).contains(&users.think_scale) {
         return Err(Failure::Usage(
             "--single must be from 0 to 1, and --think from 0 to 1000".to_owned(),
         ));
     }
-    let set = FileSet::read(path("set"))?;
-    let directory = path("dir");
+    let set = FileSet::read(&args.set)?;
+    let directory = &args.dir;
     fs::create_dir_all(directory).map_err(|error| {
         Failure::Running(format!("cannot make {}: {error}", directory.display()))
     })?;
-    let seed = *matches.get_one("seed").expect("it has a default");
     let mut counts = vec![0; set.entries.len()];
     let mut sessions_made = 0;
     let mut requests_made = 0;
-    for log in 0..count("logs") {
+    for log in 0..args.logs {
         let made = traces::session_log(
             &set,
             &users,
-            count("requests") as usize,
-            seed,
+            args.requests as usize,
+            args.seed,
             u64::from(log),
         );
         let file = directory.join(format!("session-{log:02}.log"));
@@ -190,8 +152,8 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
     writeln!(
         out,
         "{} logs for {}",
-        count("logs"),
-        path("set").join(MANIFEST).display()
+        args.logs,
+        args.set.join(MANIFEST).display()
     )?;
     writeln!(
         out,

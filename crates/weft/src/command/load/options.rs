@@ -4,102 +4,100 @@ use std::fmt::Display;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::num::NonZeroU16;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
-use ::load::Plan;
 use ::load::plan::{
-    Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Network, Page,
+    Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Network, Page, Plan,
     SessionPlan, Sessions, Stage, Statuses, Tls, TlsVersion, Workload,
 };
 use ::load::report::count_of;
 use ::load::sweep;
 use ::load::workload::fileset::FileSet;
 use ::load::workload::request_list;
-use clap::ArgMatches;
-use clap::parser::ValueSource;
 use netstack::interface_config::InterfaceConfig;
 use netstack::ip::Prefix;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use super::args::{
+    CacheArgs, CommonArgs, HttpArgs, IdleArgs, NetworkArgs, Prefixes, Stages, TlsArgs,
+};
 use crate::value;
 
 /// Largest value of IPv4's length field.
 const MTU_MAX: usize = 0xffff;
+/// Maximum number of repetitions; more is a typing error.
+pub(super) const REPETITIONS_MAX: u64 = 10_000;
 /// Default maximum length of a run with a number of requests.
 pub(super) const REQUESTS_LAST_MAX: Duration = Duration::from_secs(3600);
 
-/// Makes the plan of `weft load http|cache|idle`, and a name for its target. `rank` is that of this
-/// agent.
-pub(crate) fn plan(
-    command: &str,
-    matches: &ArgMatches,
-    rank: u32,
-) -> Result<(Plan, String), String> {
-    let (targets, workload, name, tls) = match command {
-        "http" => http(matches, rank)?,
-        "cache" => cache(matches)?,
-        _ => {
-            let (targets, name) = addresses(matches)?;
-            let name = format!("idle connections to {name}");
-            (targets, Workload::Idle, name, None)
-        }
-    };
-    let connections = one(matches, "connections", count)?;
+/// A load: what is sent to whom, in which words it is told, and how.
+pub(super) struct Load<'a> {
+    pub(super) targets: Vec<SocketAddr>,
+    pub(super) workload: Workload,
+    pub(super) name: String,
+    pub(super) tls: Option<Tls>,
+    pub(super) expect: Statuses,
+    pub(super) common: &'a CommonArgs,
+}
+
+/// Makes the plan of a load.
+pub(super) fn plan(load: Load<'_>) -> Result<Plan, String> {
+    let Load {
+        targets,
+        workload,
+        tls,
+        expect,
+        common,
+        ..
+    } = load;
+    let how = &common.how;
+    let when = &common.when;
     let is_idle = matches!(workload, Workload::Idle);
-    let requests_max = optional(matches, "requests", |text| count_up_to(text, REQUESTS_MAX))?;
-    let network = network(matches)?;
-    let plan = Plan {
+    let network = network(common)?;
+    Ok(Plan {
         sources: match &network {
-            Network::Kernel => all(matches, "source", ip)?,
+            Network::Kernel => how.source.clone(),
             Network::Netstack(interface) => sources_of(interface, &targets),
         },
         targets,
         network,
         workload,
-        arrivals: arrivals(matches)?,
-        connections: if is_idle { 0 } else { connections },
-        depth: one(matches, "depth", count)?,
-        connect_rate_per_s: optional(matches, "connect-rate", sweep::rate)?,
+        arrivals: arrivals(common),
+        connections: if is_idle { 0 } else { how.connections },
+        depth: how.depth,
+        connect_rate_per_s: how.connect_rate,
         idle: Idle {
-            connections: if is_idle {
-                connections
-            } else {
-                one(matches, "idle", count)?
-            },
-            byte_every: optional(matches, "idle-byte-every", value::duration)?,
+            connections: if is_idle { how.connections } else { how.idle },
+            byte_every: how.idle_byte_every,
         },
-        threads: one(matches, "threads", count)?,
-        warm_up: one(matches, "warm-up", time)?,
-        duration: optional(matches, "duration", time)?.unwrap_or(match requests_max {
+        threads: how.threads,
+        warm_up: when.warm_up,
+        duration: when.duration.unwrap_or(match when.requests {
             Some(_) => REQUESTS_LAST_MAX,
             None => Duration::from_secs(10),
         }),
-        requests_max,
-        interval: one(matches, "interval", time)?,
-        connect_timeout: one(matches, "connect-timeout", time)?,
-        request_timeout: one(matches, "timeout", time)?,
-        backlog_max: one(matches, "backlog", count)?,
-        io: match said(matches, "io") {
-            "uring" => Io::Uring,
-            "epoll" => Io::Epoll,
+        requests_max: when.requests,
+        interval: common.interval,
+        connect_timeout: how.connect_timeout,
+        request_timeout: how.timeout,
+        backlog_max: how.backlog,
+        io: match how.io.as_deref() {
+            Some("uring") => Io::Uring,
+            Some("epoll") => Io::Epoll,
             _ => Io::Auto,
         },
         tls,
-        expect: expect(matches)?,
-        verify: matches.get_flag("verify"),
-        seed: one(matches, "seed", number)?,
-    };
-    Ok((plan, name))
+        expect,
+        verify: how.verify,
+        seed: how.seed,
+    })
 }
 
-/// Servers, work, a name for the target, and TLS.
-type Target = (Vec<SocketAddr>, Workload, String, Option<Tls>);
-
-fn http(matches: &ArgMatches, rank: u32) -> Result<Target, String> {
-    let urls: Vec<&String> = matches.get_many("url").expect("clap demands it").collect();
-    let parsed = urls
+/// The load of `weft load http`. `rank` is that of this agent.
+pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
+    let parsed = args
+        .urls
         .iter()
         .map(|url| split(url))
         .collect::<Result<Vec<_>, _>>()?;
@@ -114,75 +112,89 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<Target, String> {
             other.authority
         ));
     }
-    let method = said(matches, "method").to_owned();
     let paths_of = parsed.iter().map(|url| expand(&url.path));
     let expanded = paths_of.collect::<Result<Vec<_>, _>>()?.concat();
     let mut pages: Vec<Page> = expanded.into_iter().map(Page::new).collect();
     let mut choice = Choice::InTurn;
-    let folder = folder(matches, &parsed)?;
-    if let Some(path) = matches.get_one::<String>("paths") {
-        pages = below(folder, paths(Path::new(path), &method)?);
+    let folder = folder(args, &parsed)?;
+    if let Some(path) = &args.paths {
+        pages = below(folder, paths(path, &args.method)?);
     }
-    if let Some(path) = matches.get_one::<String>("fileset") {
-        pages = below(folder, fileset(Path::new(path))?);
+    if let Some(path) = &args.fileset {
+        pages = below(folder, fileset(path)?);
         choice = Choice::Weighted;
     }
-    if let Some(law) = optional(matches, "popularity", parse)? {
+    if let Some(law) = args.popularity {
         choice = Choice::ByRank(law);
     }
-    let headers = headers(matches)?;
     let mut http = Http {
         authority: authority.clone(),
-        method,
+        method: args.method.clone(),
         pages: pages.into(),
         choice,
-        requests_per_connection: requests_per_connection(matches, &headers)?,
-        headers,
-        body: body(matches)?.into(),
+        requests_per_connection: closes_after(args)?,
+        headers: args.headers.clone(),
+        body: body(args)?.into(),
     };
-    let think = one(matches, "think", time)?;
-    let tries = tries_addresses(matches);
+    let tries = tries_addresses(&args.common.network);
     let port = if *is_tls { 443 } else { 80 };
-    let tls = tls(matches, *is_tls, authority, "https://")?;
-    let named = all(matches, "connect-to", |server| resolve(server, port, tries))?;
-    let targets = if named.is_empty() {
-        vec![resolve(authority, port, tries)?]
-    } else {
-        named
-    };
-    let name = format!("{} {}", http.method, urls[0]);
-    let workload = match matches.get_one::<String>("sessions") {
+    let tls = tls(&args.tls, *is_tls, authority, "https://")?;
+    let servers = args.connect_to.iter();
+    let named = servers.map(|server| resolve(server, port, tries).map_err(of("connect-to")));
+    let mut targets = named.collect::<Result<Vec<_>, _>>()?;
+    if targets.is_empty() {
+        targets = vec![resolve(authority, port, tries)?];
+    }
+    let name = format!("{} {}", http.method, args.urls[0]);
+    let workload = match &args.sessions {
         None => Workload::Http(http),
         Some(path) => {
             // Each of many agents has a log of its own.
             let path = path.replace("{rank}", &format!("{rank:02}"));
-            let (pages, scripts) = sessions(Path::new(&path), think)?;
+            let (pages, scripts) = sessions(Path::new(&path), args.think)?;
             http.pages = below(folder, pages).into();
             let scripts = scripts.into();
             Workload::Sessions(Sessions { http, scripts })
         }
     };
-    Ok((targets, workload, name, tls))
+    // With --verify, a redirection is not the expected body.
+    let expect = match &args.expect {
+        Some(statuses) => statuses.clone(),
+        None if args.common.how.verify => Statuses::content(),
+        None => Statuses::default(),
+    };
+    Ok(Load {
+        targets,
+        workload,
+        name,
+        tls,
+        expect,
+        common: &args.common,
+    })
 }
 
 /// TLS to the host of `authority`; `asked_by` is the word that asks for it.
 fn tls(
-    matches: &ArgMatches,
+    args: &TlsArgs,
     is_asked: bool,
     authority: &str,
     asked_by: &str,
 ) -> Result<Option<Tls>, String> {
     if !is_asked {
-        let is_given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
-        let given = TLS_FLAGS.into_iter().find(is_given);
-        return match given {
-            Some(flag) => Err(format!("--{flag} is for TLS: it needs {asked_by}")),
+        let given = [
+            ("cacert", args.cacert.is_some()),
+            ("insecure", args.insecure),
+            ("tls-version", args.tls_version.is_some()),
+            ("no-resumption", args.no_resumption),
+        ];
+        return match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) => Err(format!("--{flag} is for TLS: it needs {asked_by}")),
             None => Ok(None),
         };
     }
-    let authorities = match matches.get_one::<String>("cacert") {
-        _ if matches.get_flag("insecure") => None,
-        Some(path) => Some(certificates(Path::new(path)).map_err(of("cacert"))?),
+    let authorities = match &args.cacert {
+        _ if args.insecure => None,
+        Some(path) => Some(certificates(path).map_err(of("cacert"))?),
         None => {
             let found = rustls_native_certs::load_native_certs().certs;
             Some(found.iter().map(|found| found.to_vec()).collect())
@@ -196,17 +208,14 @@ fn tls(
     Ok(Some(Tls {
         server_name: host.trim_matches(['[', ']']).to_owned(),
         authorities,
-        version: match said(matches, "tls-version") {
-            "1.2" => Some(TlsVersion::V12),
-            "1.3" => Some(TlsVersion::V13),
+        version: match args.tls_version.as_deref() {
+            Some("1.2") => Some(TlsVersion::V12),
+            Some("1.3") => Some(TlsVersion::V13),
             _ => None,
         },
-        resumes: !matches.get_flag("no-resumption"),
+        resumes: !args.no_resumption,
     }))
 }
-
-/// The flags that TLS alone has.
-const TLS_FLAGS: [&str; 4] = ["cacert", "insecure", "tls-version", "no-resumption"];
 
 fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, String> {
     let wrong = |error: &dyn Display| format!("{}: {error}", path.display());
@@ -221,13 +230,14 @@ fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, String> {
     Ok(found)
 }
 
-/// The flags that name the paths to request; without any of them, the URLs do.
-const LISTS: [&str; 3] = ["paths", "fileset", "sessions"];
-
 /// The folder in which a list's paths lie, without the slash at its end: the URL's path.
-fn folder<'a>(matches: &ArgMatches, urls: &'a [Url]) -> Result<&'a str, String> {
-    let is_given = |name: &&str| matches.get_one::<String>(name).is_some();
-    let Some(list) = LISTS.into_iter().find(is_given) else {
+fn folder<'a>(args: &HttpArgs, urls: &'a [Url]) -> Result<&'a str, String> {
+    let lists = [
+        ("paths", args.paths.is_some()),
+        ("fileset", args.fileset.is_some()),
+        ("sessions", args.sessions.is_some()),
+    ];
+    let Some((list, _)) = lists.into_iter().find(|(_, is_given)| *is_given) else {
         return Ok("");
     };
     match urls {
@@ -249,17 +259,6 @@ fn below(folder: &str, mut pages: Vec<Page>) -> Vec<Page> {
         page.path.insert_str(0, folder);
     }
     pages
-}
-
-/// The expected statuses: with --verify, a redirection is not the expected body.
-fn expect(matches: &ArgMatches) -> Result<Statuses, String> {
-    // The other protocols have no such flag.
-    let typed = matches.try_get_one::<String>("expect").unwrap_or_default();
-    match typed {
-        Some(text) => text.parse().map_err(of("expect")),
-        None if matches.get_flag("verify") => Ok(Statuses::content()),
-        None => Ok(Statuses::default()),
-    }
 }
 
 /// A URL (RFC 3986). Authority and path are as they are sent: an IPv6 address is in brackets, and a
@@ -310,6 +309,11 @@ fn split(url: &str) -> Result<Url, String> {
     })
 }
 
+/// A number of requests per connection.
+pub(super) fn requests_per_connection(text: &str) -> Result<u32, String> {
+    value::count(text, 1..=u32::MAX as usize).map(|count| count as u32)
+}
+
 /// Most paths that one `{FIRST..LAST}` stands for.
 const EXPANDED_MAX: u64 = 1_000_000;
 
@@ -352,27 +356,17 @@ fn expand(path: &str) -> Result<Vec<String>, String> {
 
 /// Mean number of requests per connection. A request with `Connection: close` is the last (RFC 9112
 /// 9.6).
-fn requests_per_connection(
-    matches: &ArgMatches,
-    headers: &[(String, String)],
-) -> Result<Option<u32>, String> {
-    let said = optional(matches, "requests-per-connection", |text| {
-        value::count(text, 1..=u32::MAX as usize).map(|count| count as u32)
-    })?;
+fn closes_after(args: &HttpArgs) -> Result<Option<u32>, String> {
     let is_close = |(name, value): &(String, String)| {
         let mut options = value.split(',').map(str::trim);
         name.eq_ignore_ascii_case("connection")
             && options.any(|option| option.eq_ignore_ascii_case("close"))
     };
-    if !headers.iter().any(is_close) {
-        return Ok(if matches.get_flag("close") {
-            Some(1)
-        } else {
-            said
-        });
+    let said = args.requests_per_connection;
+    if !args.headers.iter().any(is_close) {
+        return Ok(if args.close { Some(1) } else { said });
     }
-    let is_sessions = matches.get_one::<String>("sessions").is_some();
-    if is_sessions || said.is_some_and(|count| count > 1) {
+    if args.sessions.is_some() || said.is_some_and(|count| count > 1) {
         return Err(
             "-H 'Connection: close' ends each connection after its first request; remove it"
                 .to_owned(),
@@ -386,8 +380,8 @@ const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// True if a name with several addresses is resolved to one that answers. Connections of a netstack
 /// do not start from this host.
-fn tries_addresses(matches: &ArgMatches) -> bool {
-    said(matches, "network") == "kernel"
+fn tries_addresses(network: &NetworkArgs) -> bool {
+    network.network == "kernel"
 }
 
 fn resolve(authority: &str, port: u16, tries: bool) -> Result<SocketAddr, String> {
@@ -424,23 +418,17 @@ fn one_that_answers(found: &[SocketAddr], tries: bool) -> Option<SocketAddr> {
     answering.or(found.first()).copied()
 }
 
-fn addresses(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, String), String> {
-    let names: Vec<&String> = matches
-        .get_many("server")
-        .expect("clap demands it")
-        .collect();
-    let mut targets = Vec::new();
-    for name in &names {
+fn addresses(names: &[String], network: &NetworkArgs) -> Result<Vec<SocketAddr>, String> {
+    let address = |name: &String| {
         // A URL, as `weft load http` takes one.
         if name.contains('/') {
             return Err(format!(
                 "'{name}': write HOST:PORT, without http:// and path"
             ));
         }
-        targets.push(resolve(name, 11211, tries_addresses(matches))?);
-    }
-    let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-    Ok((targets, names.join(", ")))
+        resolve(name, 11211, tries_addresses(network))
+    };
+    names.iter().map(address).collect()
 }
 
 fn paths(path: &Path, method: &str) -> Result<Vec<Page>, String> {
@@ -500,67 +488,79 @@ fn sessions(path: &Path, think: Duration) -> Result<(Vec<Page>, Vec<SessionPlan>
     Ok((pages, scripts))
 }
 
-fn headers(matches: &ArgMatches) -> Result<Vec<(String, String)>, String> {
-    let given = matches.get_many::<String>("header").into_iter().flatten();
-    given
-        .map(|field| match field.split_once(':') {
-            Some((name, text)) if !name.is_empty() && !field.contains(['\r', '\n']) => {
-                Ok((name.trim().to_owned(), text.trim().to_owned()))
-            }
-            _ => Err(format!(
-                "'{field}' is not a header field; write 'Name: value'"
-            )),
-        })
-        .collect()
+/// A header field: name and value.
+pub(super) fn header(field: &str) -> Result<(String, String), String> {
+    match field.split_once(':') {
+        Some((name, text)) if !name.is_empty() && !field.contains(['\r', '\n']) => {
+            Ok((name.trim().to_owned(), text.trim().to_owned()))
+        }
+        _ => Err(format!(
+            "'{field}' is not a header field; write 'Name: value'"
+        )),
+    }
 }
 
-fn body(matches: &ArgMatches) -> Result<Vec<u8>, String> {
-    match (
-        matches.get_one::<String>("body"),
-        matches.get_one::<String>("body-file"),
-    ) {
+fn body(args: &HttpArgs) -> Result<Vec<u8>, String> {
+    match (&args.body, &args.body_file) {
         (Some(text), _) => Ok(text.clone().into_bytes()),
-        (_, Some(path)) => {
-            let bytes = ::load::workload::input_file::read(Path::new(path));
-            bytes.map_err(|error| format!("cannot read {path}: {error}"))
-        }
+        (_, Some(path)) => ::load::workload::input_file::read(path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display())),
         (None, None) => Ok(Vec::new()),
     }
 }
 
-fn cache(matches: &ArgMatches) -> Result<Target, String> {
-    let (targets, name) = addresses(matches)?;
+/// The load of `weft load cache`.
+pub(super) fn cache(args: &CacheArgs) -> Result<Load<'_>, String> {
     // Several servers share the first one's name.
-    let first = name.split(", ").next().unwrap_or_default();
-    let tls = tls(matches, matches.get_flag("tls"), first, "--tls")?;
+    let tls = tls(&args.tls, args.speaks_tls, &args.servers[0], "--tls")?;
     let workload = Workload::Cache(Cache {
-        protocol: match said(matches, "protocol") {
+        protocol: match &*args.protocol {
             "meta" => CacheProtocol::Meta,
             _ => CacheProtocol::Text,
         },
-        set_percent: one(matches, "sets", percent)?,
-        keys: u64::from(one(matches, "keys", count)?),
-        key_prefix: said(matches, "key-prefix").to_owned(),
-        key_bytes: one(matches, "key-size", parse)?,
-        value_bytes: one(matches, "value-size", parse)?,
-        popularity: one(matches, "popularity", parse)?,
-        keys_per_get: one(matches, "multi-get", count)?,
-        exptime_s: one(matches, "exptime", count)?,
-        populate: matches.get_flag("populate"),
+        set_percent: args.sets,
+        keys: u64::from(args.keys),
+        key_prefix: args.key_prefix.clone(),
+        key_bytes: args.key_size.clone(),
+        value_bytes: args.value_size.clone(),
+        popularity: args.popularity,
+        keys_per_get: args.multi_get,
+        exptime_s: args.exptime,
+        populate: args.populate,
     });
-    Ok((targets, workload, format!("memcached at {name}"), tls))
+    Ok(Load {
+        targets: addresses(&args.servers, &args.common.network)?,
+        workload,
+        name: format!("memcached at {}", args.servers.join(", ")),
+        tls,
+        expect: Statuses::default(),
+        common: &args.common,
+    })
 }
 
-fn arrivals(matches: &ArgMatches) -> Result<Arrivals, String> {
-    let poisson = said(matches, "arrivals") == "poisson";
-    if let Some(stages) = optional(matches, "course", course)? {
-        return Ok(Arrivals::Course { stages, poisson });
+/// The load of `weft load idle`.
+pub(super) fn idle(args: &IdleArgs) -> Result<Load<'_>, String> {
+    Ok(Load {
+        targets: addresses(&args.servers, &args.common.network)?,
+        workload: Workload::Idle,
+        name: format!("idle connections to {}", args.servers.join(", ")),
+        tls: None,
+        expect: Statuses::default(),
+        common: &args.common,
+    })
+}
+
+fn arrivals(common: &CommonArgs) -> Arrivals {
+    let when = &common.when;
+    let poisson = when.arrivals == "poisson";
+    if let Some(stages) = &when.course {
+        let stages = stages.to_vec();
+        return Arrivals::Course { stages, poisson };
     }
-    let rate = optional(matches, "rate", sweep::rate)?;
     // A sweep sets the rate of each run itself; the kind of arrivals it takes from here.
-    let many = matches.contains_id("sweep") || matches.get_flag("knee");
-    let rate = rate.or(many.then_some(1e3));
-    Ok(rate.map_or(Arrivals::Closed, |rate_per_s| at_rate(rate_per_s, poisson)))
+    let many = common.many.sweep.is_some() || common.many.knee;
+    let rate = when.rate.or(many.then_some(1e3));
+    rate.map_or(Arrivals::Closed, |rate_per_s| at_rate(rate_per_s, poisson))
 }
 
 pub(crate) fn at_rate(rate_per_s: f64, poisson: bool) -> Arrivals {
@@ -572,7 +572,7 @@ pub(crate) fn at_rate(rate_per_s: f64, poisson: bool) -> Arrivals {
 }
 
 /// `0..10k:30s,10k:1m`.
-fn course(text: &str) -> Result<Vec<Stage>, String> {
+pub(super) fn course(text: &str) -> Result<Stages, String> {
     let stage = |text: &str| {
         let (rates, lasts) = text.split_once(':').ok_or_else(|| {
             format!("'{text}': write RATE:TIME or FROM..TO:TIME, such as 0..10k:30s")
@@ -594,50 +594,56 @@ fn rate_or_0(text: &str) -> Result<f64, String> {
     }
 }
 
-fn ip(text: &str) -> Result<IpAddr, String> {
-    let read = text.parse();
-    read.map_err(|_| format!("'{text}' is not an IP address"))
-}
-
-const NETSTACK_FLAGS: [&str; 4] = ["device", "address", "gateway", "mtu"];
-/// Flags that a netstack does not support, and the reasons.
-const KERNEL_FLAGS: [(&str, &str); 2] = [
-    ("source", "each --address is a source"),
-    ("io", "the device has its own I/O"),
-];
 /// More are a typing error: each has tens of thousands of ports.
 const ADDRESSES_MAX: u128 = 4096;
 
-fn network(matches: &ArgMatches) -> Result<Network, String> {
-    let is_typed = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
-    if said(matches, "network") == "kernel" {
-        return match NETSTACK_FLAGS.into_iter().find(|name| is_typed(name)) {
-            Some(name) => Err(format!("--{name} needs --network netstack")),
+fn network(common: &CommonArgs) -> Result<Network, String> {
+    let args = &common.network;
+    if args.network == "kernel" {
+        let of_netstack = [
+            ("device", args.device.is_some()),
+            ("address", !args.address.is_empty()),
+            ("gateway", !args.gateway.is_empty()),
+            ("mtu", args.mtu.is_some()),
+        ];
+        return match of_netstack.into_iter().find(|(_, is_typed)| *is_typed) {
+            Some((name, _)) => Err(format!("--{name} needs --network netstack")),
             None => Ok(Network::Kernel),
         };
     }
-    if let Some((name, why)) = KERNEL_FLAGS.into_iter().find(|(name, _)| is_typed(name)) {
+    let how = &common.how;
+    let refused = match (how.source.is_empty(), &how.io) {
+        (false, _) => Some(("source", "each --address is a source")),
+        (_, Some(_)) => Some(("io", "the device has its own I/O")),
+        (true, None) => None,
+    };
+    if let Some((name, why)) = refused {
         return Err(format!(
             "--{name} cannot be combined with --network netstack: {why}"
         ));
     }
-    let device = optional(matches, "device", parse)?;
-    let interface = InterfaceConfig {
+    let device = args.device.clone();
+    Ok(Network::Netstack(InterfaceConfig {
         device: device.ok_or("--network netstack needs a --device, such as tap:weft0")?,
-        addresses: all(matches, "address", address_range)?.concat(),
-        gateways: all(matches, "gateway", ip)?,
-        mtu: optional(matches, "mtu", |text| value::count(text, 1..=MTU_MAX))?,
-    };
-    Ok(Network::Netstack(interface))
+        addresses: args.address.concat(),
+        gateways: args.gateway.clone(),
+        mtu: args.mtu,
+    }))
+}
+
+/// A packet length in bytes.
+pub(super) fn mtu(text: &str) -> Result<usize, String> {
+    value::count(text, 1..=MTU_MAX)
 }
 
 /// `10.9.0.2/24`, or `10.9.0.2-10.9.0.99/24`.
-fn address_range(text: &str) -> Result<Vec<Prefix>, String> {
+pub(super) fn address_range(text: &str) -> Result<Prefixes, String> {
     let Some((first, last)) = text.split_once('-') else {
-        return text.parse().map(|one| vec![one]).map_err(say);
+        return text.parse().map(|one| [one].into()).map_err(say);
     };
     let last: Prefix = last.parse().map_err(say)?;
-    let first = ip(first)?;
+    let first = first.parse();
+    let first: IpAddr = first.map_err(|_| format!("'{text}' does not begin with an IP address"))?;
     let prefix = |address| Prefix { address, ..last };
     let range = match (first, last.address) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {
@@ -666,60 +672,24 @@ fn sources_of(interface: &InterfaceConfig, targets: &[SocketAddr]) -> Vec<IpAddr
     addresses.filter(reaches).collect()
 }
 
-// ---- values, with the flag's name in what is wrong with them
-
-/// Parser of a value.
-type Reader<T> = fn(&str) -> Result<T, String>;
-
-/// The value of a flag that has a default.
-pub(crate) fn one<T>(matches: &ArgMatches, name: &str, read: Reader<T>) -> Result<T, String> {
-    read(said(matches, name)).map_err(of(name))
-}
-
-/// The value of a flag that may be left out.
-pub(crate) fn optional<T>(
-    matches: &ArgMatches,
-    name: &str,
-    read: Reader<T>,
-) -> Result<Option<T>, String> {
-    let text = matches.get_one::<String>(name);
-    text.map(|text| read(text).map_err(of(name))).transpose()
-}
-
-/// The values of a flag that may be repeated.
-fn all<T>(
-    matches: &ArgMatches,
-    name: &str,
-    read: impl Fn(&str) -> Result<T, String>,
-) -> Result<Vec<T>, String> {
-    let texts = matches.get_many::<String>(name).into_iter().flatten();
-    texts.map(|text| read(text).map_err(of(name))).collect()
-}
-
-fn said<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
-    matches.get_one::<String>(name).expect("it has a default")
-}
-
 fn of(name: &str) -> impl Fn(String) -> String {
     move |sentence| format!("--{name}: {sentence}")
-}
-
-fn parse<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
-    text.parse().map_err(say)
 }
 
 fn say(error: impl Display) -> String {
     error.to_string()
 }
 
-pub(crate) fn time(text: &str) -> Result<Duration, String> {
+/// A time, or 0.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     match text {
         "0" | "0s" => Ok(Duration::ZERO),
         text => value::duration(text),
     }
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+/// A percentage.
+pub(super) fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
         _ => Err(format!(
@@ -729,14 +699,15 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 /// A count: `64`, `10k`, `1M`.
-pub(crate) fn count(text: &str) -> Result<u32, String> {
+pub(super) fn count(text: &str) -> Result<u32, String> {
     count_up_to(text, u64::from(u32::MAX)).map(|count| count as u32)
 }
 
 /// More is not told apart in 64 bits of a floating-point number.
-const REQUESTS_MAX: u64 = 1_000_000_000_000_000;
+pub(super) const REQUESTS_MAX: u64 = 1_000_000_000_000_000;
 
-pub(crate) fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
+/// A count up to a limit.
+pub(super) fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
     let whole = rate_or_0(text).ok().filter(|count| count.fract() == 0.0);
     match whole {
         Some(count) if count <= most as f64 => Ok(count as u64),
@@ -747,15 +718,12 @@ pub(crate) fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-fn number(text: &str) -> Result<u64, String> {
-    let read = text.parse();
-    read.map_err(|_| format!("'{text}' is not a whole number"))
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::FromArgMatches;
     use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
+    use super::super::args::{self, LoadCommand};
     use super::*;
 
     #[test]
@@ -776,7 +744,7 @@ mod tests {
         for (text, why) in [
             ("10.9.0.2", "10.9.0.2/24"),
             ("10.9.0.2-10.9.0.9", "10.9.0.2/24"),
-            ("here-10.9.0.9/24", "not an IP address"),
+            ("here-10.9.0.9/24", "an IP address"),
             ("10.9.0.9-10.9.0.2/24", "ends before it begins"),
             ("10.9.0.9-fd00::1/64", "mixes IPv4 and IPv6"),
             ("10.0.0.0-10.0.16.0/8", "more than 4096"),
@@ -851,18 +819,23 @@ mod tests {
         assert_eq!(one_that_answers(&[], true), None);
     }
 
+    fn load_of<T>(flags: &[&str], then: impl Fn(Load<'_>) -> T) -> Result<T, String> {
+        let words = ["load", "http", "http://127.0.0.1:1/a"].iter().chain(flags);
+        let command = args::command(String::new());
+        let matches = command.try_get_matches_from(words).unwrap();
+        let Ok(LoadCommand::Http(args)) = LoadCommand::from_arg_matches(&matches) else {
+            unreachable!("asked for http");
+        };
+        http(&args, 0).map(then)
+    }
+
     #[test]
     fn close_header_ends_the_connection() {
         let planned = |flags: &[&str]| {
-            let words = ["load", "http", "http://127.0.0.1:1/a"];
-            let command = crate::command::load::args::command(String::new());
-            let words = words.iter().chain(flags);
-            let matches = command.try_get_matches_from(words).unwrap();
-            let (name, matches) = matches.subcommand().unwrap();
-            match plan(name, matches, 0)?.0.workload {
-                Workload::Http(http) => Ok::<_, String>(http.requests_per_connection),
+            load_of(flags, |load| match load.workload {
+                Workload::Http(http) => http.requests_per_connection,
                 _ => unreachable!("asked for http"),
-            }
+            })
         };
         let close = "connection: Upgrade, Close";
         assert_eq!(planned(&["-H", close]), Ok(Some(1)));
@@ -873,13 +846,16 @@ mod tests {
     #[test]
     fn https_asks_for_tls_and_its_port() {
         let planned = |line: &str| {
-            let command = crate::command::load::args::command(String::new());
+            let command = args::command(String::new());
             let words = format!("load {line}");
             let matches = command.try_get_matches_from(words.split_whitespace());
             let matches = matches.map_err(say)?;
-            let (name, matches) = matches.subcommand().unwrap();
-            let (plan, _) = plan(name, matches, 0)?;
-            Ok::<_, String>((plan.targets[0].port(), plan.tls))
+            let load = match LoadCommand::from_arg_matches(&matches) {
+                Ok(LoadCommand::Http(args)) => http(&args, 0).and_then(plan)?,
+                Ok(LoadCommand::Cache(args)) => cache(&args).and_then(plan)?,
+                _ => unreachable!("asked for http or cache"),
+            };
+            Ok::<_, String>((load.targets[0].port(), load.tls))
         };
         let name = |line: &str| {
             let (port, tls) = planned(line).unwrap();
@@ -910,15 +886,11 @@ mod tests {
     #[test]
     fn url_with_several_servers() {
         let targets = |flags: &str| {
-            let line = format!("load http http://127.0.0.1:1/a {flags}");
-            let command = crate::command::load::args::command(String::new());
-            let matches = command
-                .try_get_matches_from(line.split_whitespace())
-                .unwrap();
-            let (name, matches) = matches.subcommand().unwrap();
-            let (plan, _) = plan(name, matches, 0)?;
-            let targets = plan.targets.iter().map(SocketAddr::to_string);
-            Ok::<_, String>(targets.collect::<Vec<_>>())
+            let flags: Vec<&str> = flags.split_whitespace().collect();
+            load_of(&flags, |load| {
+                let targets = load.targets.iter().map(SocketAddr::to_string);
+                targets.collect::<Vec<_>>()
+            })
         };
         assert_eq!(targets("").unwrap(), ["127.0.0.1:1"]);
         let two = targets("--connect-to 127.0.0.2:3 --connect-to 127.0.0.3").unwrap();

@@ -4,9 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use clap::ArgMatches;
-use clap::parser::ValueSource;
-
+use super::args::OutputArgs;
 use crate::failure::Failure;
 use crate::os::files;
 use crate::paint::{Color, Paint};
@@ -30,37 +28,24 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Reads the command line.
+    /// Opens the outputs of the command line.
     ///
     /// # Errors
-    /// When two outputs go to standard output.
-    pub(super) fn of(matches: &ArgMatches) -> Result<Output, Failure> {
-        let path = |name: &str| matches.get_one::<String>(name).map(PathBuf::from);
-        let conditions = matches.get_many::<String>("fail-if").into_iter().flatten();
-        let thresholds = conditions.map(|text| text.parse());
-        let thresholds: Result<_, String> = thresholds.collect();
+    /// When a file cannot be written, or two outputs go to standard output.
+    pub(super) fn of(args: &OutputArgs, is_sweep: bool) -> Result<Output, Failure> {
         let output = Output {
-            json: path("json"),
-            csv: path("csv"),
-            hgrm: path("hgrm"),
-            hlog: path("interval-log"),
-            thresholds: thresholds
-                .map_err(|error| Failure::Usage(format!("--fail-if: {error}")))?,
-            color: Color::from_name(
-                matches
-                    .get_one::<String>("color")
-                    .map_or("auto", |name| name),
-            ),
+            json: args.json.clone(),
+            csv: args.csv.clone(),
+            hgrm: args.hgrm.clone(),
+            hlog: args.interval_log.clone(),
+            thresholds: args.fail_if.clone(),
+            color: Color::from_name(&args.color),
             runs: 0,
             failed: Vec::new(),
             unwritten: None,
         };
         // Files are opened before the run, so a missing folder does not cost a measurement.
         output.files().try_for_each(|path| can_be_written(path))?;
-        let is_sweep = ["sweep", "knee"].iter().any(|name| {
-            matches.try_contains_id(name).unwrap_or(false)
-                && matches.value_source(name) == Some(ValueSource::CommandLine)
-        });
         if is_sweep
             && [&output.hgrm, &output.hlog]
                 .into_iter()

@@ -66,9 +66,8 @@ pub struct ServerForm {
     /// Its arguments; `{host}`, `{port}`, `{root}`, `{workers}`, `{interface}` and `{config}` stand
     /// for what each start has.
     pub arguments: Vec<String>,
-    /// The content of the file `{config}`, with the same placeholders, `{scratch}`, and `{user}`
-    /// for a line of h2o's.
-    pub config: Option<&'static str>,
+    /// The file `{config}`.
+    pub config: Option<ConfigFile>,
     /// Its protocol.
     pub protocol: ServerProtocol,
 }
@@ -162,8 +161,9 @@ impl ServerForm {
                 .replace("{scratch}", &context.scratch.display().to_string())
                 .replace("{config}", &config.display().to_string())
         };
-        if let Some(text) = self.config {
-            fs::write(&config, fill(text))?;
+        if let Some(file) = self.config {
+            let text = file.text.replace("{delivery}", file.delivery);
+            fs::write(&config, fill(&text.replace("{listen}", file.listen)))?;
         }
         let mut argv: Vec<OsString> = vec![self.program.clone().into()];
         argv.extend(self.arguments.iter().map(|argument| fill(argument).into()));
@@ -195,7 +195,7 @@ pub struct Known {
     /// Flag that prints its version.
     version: &'static str,
     arguments: &'static str,
-    config: Option<&'static str>,
+    config: Option<ConfigFile>,
     protocol: ServerProtocol,
 }
 
@@ -246,7 +246,7 @@ const fn known(name: &'static str, version: &'static str, arguments: &'static st
     }
 }
 
-const fn nginx(name: &'static str, config: &'static str) -> Known {
+const fn nginx(name: &'static str, config: ConfigFile) -> Known {
     Known {
         program: "nginx",
         package: "nginx-light",
@@ -255,65 +255,39 @@ const fn nginx(name: &'static str, config: &'static str) -> Known {
     }
 }
 
-macro_rules! nginx_conf {
-    ($delivery:literal $(, $listen:literal)?) => {
-        concat!(
-            "daemon off;\nuser root;\npid {scratch}/nginx.pid;\nerror_log stderr warn;\n",
-            "worker_processes {workers};\nworker_rlimit_nofile 20000;\n",
-            "events { use epoll; worker_connections 16384; multi_accept on; }\n",
-            "http {\n access_log off;\n types { text/html html; }\n",
-            " client_body_temp_path {scratch}/body;\n proxy_temp_path {scratch}/proxy;\n",
-            " fastcgi_temp_path {scratch}/fastcgi;\n uwsgi_temp_path {scratch}/uwsgi;\n",
-            " scgi_temp_path {scratch}/scgi;\n",
-            " open_file_cache max=30000 inactive=1h;\n",
-            " keepalive_requests 1000000000;\n keepalive_timeout 1h;\n ",
-            $delivery,
-            "\n server { listen {host}:{port} backlog=16384",
-            $($listen,)?
-            "; root {root}; }\n}\n"
-        )
-    };
+/// Configuration file of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigFile {
+    /// Text, with the placeholders of [`ServerForm::arguments`], `{scratch}`, `{user}` for h2o, and
+    /// `{delivery}` and `{listen}` for nginx.
+    text: &'static str,
+    delivery: &'static str,
+    listen: &'static str,
 }
 
-const NGINX_SENDFILE: &str = nginx_conf!("sendfile on; tcp_nopush on;");
-const NGINX_COPY: &str = nginx_conf!("sendfile off;");
-const NGINX_GZIP: &str = nginx_conf!("gzip on; gzip_comp_level 1; gzip_types text/html;");
+const fn file(text: &'static str, delivery: &'static str, listen: &'static str) -> ConfigFile {
+    ConfigFile {
+        text,
+        delivery,
+        listen,
+    }
+}
+
+const fn nginx_file(delivery: &'static str, listen: &'static str) -> ConfigFile {
+    file(include_str!("system/nginx.conf"), delivery, listen)
+}
+
+const NGINX_SENDFILE: ConfigFile = nginx_file("sendfile on; tcp_nopush on;", "");
+const NGINX_COPY: ConfigFile = nginx_file("sendfile off;", "");
+const NGINX_GZIP: ConfigFile = nginx_file("gzip on; gzip_comp_level 1; gzip_types text/html;", "");
 /// Without tcp_nopush, which holds one 64 KiB reply in a thousand back for 40 ms (measured).
-const NGINX_PLAIN: &str = nginx_conf!("sendfile on;");
-const NGINX_THREADS: &str = nginx_conf!("sendfile on; aio threads;");
+const NGINX_PLAIN: ConfigFile = nginx_file("sendfile on;", "");
+const NGINX_THREADS: ConfigFile = nginx_file("sendfile on; aio threads;", "");
 /// A queue for each worker. With one for all, and multi_accept, the first worker that wakes takes
 /// most connections.
-const NGINX_REUSEPORT: &str = nginx_conf!("sendfile on; tcp_nopush on;", " reuseport");
-
-/// 65,535 is the most that max-keep-alive-requests holds: one reconnection in 65,535 requests.
-/// lighttpd takes no more connections than half its descriptors.
-const LIGHTTPD: &str = r#"server.bind = "{host}"
-server.port = {port}
-server.document-root = "{root}"
-server.max-worker = 0
-server.max-fds = 20000
-server.max-connections = 10000
-server.listen-backlog = 16384
-server.max-keep-alive-requests = 65535
-server.max-keep-alive-idle = 3600
-server.event-handler = "linux-sysepoll"
-mimetype.assign = ( ".html" => "text/html" )
-"#;
-
-/// h2o ends an idle connection after some seconds and takes 1,024: neither is measured.
-const H2O: &str = r#"listen:
-  host: {host}
-  port: {port}
-{user}num-threads: 1
-max-connections: 20000
-http1-request-timeout: 3600
-hosts:
-  default:
-    paths:
-      "/":
-        file.dir: {root}
-        file.etag: ON
-"#;
+const NGINX_REUSEPORT: ConfigFile = nginx_file("sendfile on; tcp_nopush on;", " reuseport");
+const LIGHTTPD: ConfigFile = file(include_str!("system/lighttpd.conf"), "", "");
+const H2O: ConfigFile = file(include_str!("system/h2o.yaml"), "", "");
 
 /// Line of h2o's configuration as root, where it would change to an account that may not read the
 /// files. Without root it cannot change its account, not even to its own, and ends.

@@ -18,66 +18,9 @@ const STYLE: &str = include_str!("page.css");
 /// Lets readers take the raw samples and the figures out of the page, without a server.
 const SCRIPT: &str = include_str!("page.js");
 
-/// The works that the words of experiments speak of.
-const PAPERS: &str = "The papers: the thesis is T. Delisle, User-Level Threading for Fairness \
-    (C∀), Waterloo 2022; Liu and Chen is Improving the performance of event dispatching with \
-    temporal locality (FDM), IEE Proceedings Software 151(3), 2004; Rusty is the TCP/IP in user \
-    space of a master's thesis, Liège 2015.";
-
-/// Words for a reader who knows neither the papers nor this project. docs/glossary.md has more.
-const WORDS: &[(&str, &str)] = &[
-    (
-        "p99",
-        "the time that 99 of 100 requests stayed below; p99.9: 999 of 1,000. A median is the p50",
-    ),
-    (
-        "closed loop",
-        "each connection asks again as soon as it has its answer, so a slow server is asked less",
-    ),
-    (
-        "open loop",
-        "requests are due at times that do not depend on the answers, as of clients that know \
-         nothing of each other; a latency counts from the time at which a request was due",
-    ),
-    (
-        "knee",
-        "the most requests per second that a server keeps up with; beyond it, it is overloaded",
-    ),
-    (
-        "goodput",
-        "what arrived whole and right: replies per second, or bits per second of contents",
-    ),
-    (
-        "weft, weft epoll, weft event, weft thread",
-        "of this project's servers: fibers (threads of the program's own, not of the kernel) on \
-         io_uring; the same on epoll; event loops; a kernel thread for each connection",
-    ),
-    (
-        "weft, weft migratable, weft stackless",
-        "of its runtime: fibers that stay on their processor; fibers that may move to another one; \
-         code that returns where it waits, so that it holds no stack, and may move",
-    ),
-    (
-        "weft netstack xdp, packet, tap",
-        "a TCP/IP of its own in the server's process, on three ways of the kernel to hand over \
-         packets: AF_XDP, a packet socket, a TAP",
-    ),
-    (
-        "ceiling",
-        "a responder that answers and does nothing else: what a small answer costs at the least",
-    ),
-    (
-        "failed, never, a dash",
-        "the sample ended with an error, which the notes name; it did not come to that as long as \
-         it was watched; it was not measured",
-    ),
-    (
-        "as expected, about equal, target missed",
-        "what was written down before the run came out; a lead, or what is missing to the goal, is \
-         less than 8 %, which is noise here; it did not come out, which may be a lead that is smaller \
-         than was aimed at",
-    ),
-];
+/// The works that the words of experiments speak of, and words for a reader who knows neither them
+/// nor this project. docs/glossary.md has more.
+const WORDS: &str = include_str!("words.html");
 
 /// All reports as one page.
 pub fn html(reports: &[Report<'_>]) -> String {
@@ -113,12 +56,10 @@ fn summary(reports: &[Report<'_>]) -> String {
          <p class=\"soft\">A figure is the median of its samples, with the least and the greatest in \
          parentheses; a sample without a figure is worse than any. Below it stands what part of the first system's figure that is, or how many \
          times as much; that of the best samples is steadier on a machine with neighbours.</p>\n\
-         <p class=\"soft\">{}</p>{}",
+         {WORDS}",
         beside_others(reports),
         came_out(&verdicts),
-        escape(machine),
-        escape(PAPERS),
-        words()
+        escape(machine)
     )
 }
 
@@ -157,16 +98,6 @@ fn beside_others(reports: &[Report<'_>]) -> String {
 fn words_of(lead: f64, measure: &Measure) -> String {
     let (word, factor) = in_words(lead, measure.better);
     format!("{}× {word}", show_times(factor))
-}
-
-fn words() -> String {
-    let words = WORDS.iter().map(|(word, meaning)| {
-        let word = escape(word);
-        let meaning = escape(meaning);
-        format!("<dt>{word}</dt><dd>{meaning}.</dd>")
-    });
-    let words: String = words.collect();
-    format!("<details class=\"glossary\"><summary>Words</summary><dl>{words}</dl></details>")
 }
 
 /// Counts of the verdicts; a verdict that did not occur is left out.

@@ -179,7 +179,7 @@ pub(super) fn load(kind: u32, instructions: &[Instruction], flags: u32) -> io::R
 /// Attaches an XDP program to an interface, until the descriptor is closed.
 pub(super) fn attach_xdp(
     program: BorrowedFd<'_>,
-    interface: c_int,
+    interface: u32,
     flags: u32,
 ) -> io::Result<OwnedFd> {
     #[repr(C)]
@@ -192,7 +192,7 @@ pub(super) fn attach_xdp(
     const ATTACH_XDP: u32 = 37;
     let link = LinkCreate {
         program: program.as_raw_fd() as u32,
-        interface: interface as u32,
+        interface,
         attach: ATTACH_XDP,
         flags,
     };

@@ -249,24 +249,16 @@ pub(super) fn packet_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
 
 /// Number of frames that an AF_XDP socket dropped.
 pub(super) fn xdp_drops(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    let none = libc::xdp_statistics {
-        rx_dropped: 0,
-        rx_invalid_descs: 0,
-        tx_invalid_descs: 0,
-        rx_ring_full: 0,
-        rx_fill_ring_empty_descs: 0,
-        tx_ring_empty_descs: 0,
-    };
-    let counted = get_option(socket, libc::SOL_XDP, libc::XDP_STATISTICS, none)?;
-    Ok(counted.rx_dropped + counted.rx_ring_full)
+    let counted = rustix::net::sockopt::xdp_statistics(socket)?;
+    Ok(counted.rx_dropped + counted.rx_ring_full.unwrap_or(0))
 }
 
 /// Binds a packet socket to an interface.
-pub(super) fn bind_packet(socket: BorrowedFd<'_>, interface: c_int) -> io::Result<()> {
+pub(super) fn bind_packet(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
-        sll_ifindex: interface,
+        sll_ifindex: interface as c_int,
         sll_hatype: 0,
         sll_pkttype: 0,
         sll_halen: 0,
@@ -276,7 +268,7 @@ pub(super) fn bind_packet(socket: BorrowedFd<'_>, interface: c_int) -> io::Resul
     // SAFETY: bind(2) reads `len` bytes of the address, which lives until the end of the call.
     let returned = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
     checked(returned)?;
-    listen_to_all(socket, interface)
+    listen_to_all(socket, interface as c_int)
 }
 
 /// A group of packet sockets that has no member yet. The kernel gives it a number that no other
@@ -396,62 +388,13 @@ fn get_option<T: Copy>(
 }
 
 /// The number of an interface.
-pub(super) fn index_of(name: &str) -> io::Result<c_int> {
-    let padded = interface_name(name)?;
-    // SAFETY: the name is NUL-terminated: `interface_name` leaves the last byte zero.
-    match unsafe { libc::if_nametoindex(padded.as_ptr()) } {
-        0 => Err(io::Error::last_os_error()),
-        index => Ok(index as c_int),
-    }
-}
-
-/// A socket for the frames of one queue. Documentation/networking/af_xdp.rst
-pub(super) fn xdp_socket() -> io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let family = AddressFamily::from_raw(libc::AF_XDP as u16);
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(family, SocketType::RAW, flags, None)?)
+pub(super) fn index_of(name: &str) -> io::Result<u32> {
+    interface_name(name)?;
+    Ok(rustix::net::netdevice::name_to_index(any_socket()?, name)?)
 }
 
 /// Frames that the kernel takes with one call in copy mode: an option that libc lacks.
 pub(super) const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
-
-/// Offsets of the rings' parts in their mappings.
-pub(super) fn xdp_offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
-    const NONE: libc::xdp_ring_offset = libc::xdp_ring_offset {
-        producer: 0,
-        consumer: 0,
-        desc: 0,
-        flags: 0,
-    };
-    let offsets = libc::xdp_mmap_offsets {
-        rx: NONE,
-        tx: NONE,
-        fr: NONE,
-        cr: NONE,
-    };
-    get_option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, offsets)
-}
-
-/// Binds an AF_XDP socket to a queue, in copy mode.
-pub(super) fn bind_xdp(
-    socket: BorrowedFd<'_>,
-    interface: c_int,
-    queue: u32,
-    flags: u16,
-) -> io::Result<()> {
-    let address = libc::sockaddr_xdp {
-        sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: libc::XDP_COPY | flags,
-        sxdp_ifindex: interface as u32,
-        sxdp_queue_id: queue,
-        sxdp_shared_umem_fd: 0,
-    };
-    let len = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: bind(2) reads `len` bytes of the address, which lives until the end of the call.
-    let returned = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
-    checked(returned)
-}
 
 /// Tells the kernel that there are frames in the transmit ring.
 pub(super) fn kick(socket: BorrowedFd<'_>) -> rustix::io::Result<()> {

@@ -372,27 +372,15 @@ pub struct TcpCounters {
 impl TcpCounters {
     /// Adds those of another connection.
     pub fn add(&mut self, other: &TcpCounters) {
-        self.segments_received += other.segments_received;
-        self.segments_sent += other.segments_sent;
-        self.retransmissions += other.retransmissions;
-        let count = |sum: &mut u32, more: u32| *sum = sum.saturating_add(more);
-        count(&mut self.timeouts, other.timeouts);
-        count(&mut self.fast_recoveries, other.fast_recoveries);
-        count(&mut self.needless_reductions, other.needless_reductions);
-        count(&mut self.marks_echoed, other.marks_echoed);
-        count(&mut self.tail_loss_probes, other.tail_loss_probes);
-        count(&mut self.window_probes, other.window_probes);
-        count(&mut self.paws_drops, other.paws_drops);
-        count(&mut self.missing_timestamps, other.missing_timestamps);
-        count(&mut self.unacceptable, other.unacceptable);
-        count(&mut self.challenge_acks, other.challenge_acks);
-        count(
-            &mut self.challenge_acks_omitted,
-            other.challenge_acks_omitted,
-        );
-        count(&mut self.reassembly_refused, other.reassembly_refused);
-        count(&mut self.duplicates_received, other.duplicates_received);
-        count(&mut self.duplicates_reported, other.duplicates_reported);
+        macro_rules! sums {
+            ($($count:ident)*) => { $(self.$count = self.$count.saturating_add(other.$count);)* };
+        }
+        sums! {
+            segments_received segments_sent retransmissions timeouts fast_recoveries
+            needless_reductions marks_echoed tail_loss_probes window_probes paws_drops
+            missing_timestamps unacceptable challenge_acks challenge_acks_omitted
+            reassembly_refused duplicates_received duplicates_reported
+        }
     }
 }
 

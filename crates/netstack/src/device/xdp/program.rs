@@ -20,7 +20,6 @@
 //!   40   exit
 //! ```
 
-use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -49,7 +48,7 @@ impl Program {
     /// `has_pieces`: a frame may come in several, of which the program sees the first. It looks at
     /// no more.
     pub(super) fn attach(
-        interface: c_int,
+        interface: u32,
         queues: u32,
         mode: AttachMode,
         has_pieces: bool,

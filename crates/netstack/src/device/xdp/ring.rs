@@ -10,12 +10,18 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpRingOffset, XdpUmemReg,
+    XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::super::mapping::Mapping;
 use super::super::sys;
@@ -40,40 +46,36 @@ pub(super) struct Rings {
 /// A socket with its umem, bound to a queue: each ring has a place for every chunk. A frame may
 /// have several if it `has_pieces`.
 pub(super) fn open(
-    interface: c_int,
+    interface: u32,
     queue: u32,
     chunk_len: usize,
     chunks: usize,
     has_pieces: bool,
 ) -> io::Result<(OwnedFd, Umem, Rings)> {
-    let socket = sys::xdp_socket()?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
     let fd = socket.as_fd();
     let umem = Umem {
         memory: Mapping::anonymous(chunk_len * chunks)?,
     };
-    let region = libc::xdp_umem_reg {
+    let region = XdpUmemReg {
         addr: umem.memory.at(0, 0).as_ptr() as u64,
         len: umem.memory.len() as u64,
         chunk_size: chunk_len as u32,
         headroom: 0,
-        flags: 0,
+        flags: XdpUmemRegFlags::empty(),
         tx_metadata_len: 0,
     };
-    sys::set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &region)?;
+    sockopt::set_xdp_umem_reg(fd, region)?;
     let entries = chunks as u32;
-    let sizes = [
-        libc::XDP_UMEM_FILL_RING,
-        libc::XDP_UMEM_COMPLETION_RING,
-        libc::XDP_RX_RING,
-        libc::XDP_TX_RING,
-    ];
-    for ring in sizes {
-        sys::set_option(fd, libc::SOL_XDP, ring, &entries)?;
-    }
+    sockopt::set_xdp_umem_fill_ring_size(fd, entries)?;
+    sockopt::set_xdp_umem_completion_ring_size(fd, entries)?;
+    sockopt::set_xdp_rx_ring_size(fd, entries)?;
+    sockopt::set_xdp_tx_ring_size(fd, entries)?;
     // Before Linux 6.17 it takes 32 with each call, whatever is asked for.
     let _ = sys::set_option(fd, libc::SOL_XDP, sys::XDP_MAX_TX_SKB_BUDGET, &entries);
-    let offsets = sys::xdp_offsets(fd)?;
-    let map = |offset: &libc::xdp_ring_offset, page_offset: u64, entry_len: usize| {
+    let offsets = sockopt::xdp_mmap_offsets(fd)?;
+    let map = |offset: &XdpRingOffset, page_offset: u64, entry_len: usize| {
         let len = offset.desc as usize + chunks * entry_len;
         Ok::<_, io::Error>(Counters {
             memory: Mapping::of(fd, len, page_offset)?,
@@ -85,15 +87,15 @@ pub(super) fn open(
     };
     let numbers = size_of::<u64>();
     let frames = size_of::<Descriptor>();
-    let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
     let rings = Rings {
-        fill: Producer::new(map(&offsets.fr, libc::XDP_UMEM_PGOFF_FILL_RING, numbers)?),
-        completion: Consumer::new(map(&offsets.cr, completion_at, numbers)?),
-        receive: Consumer::new(map(&offsets.rx, libc::XDP_PGOFF_RX_RING as u64, frames)?),
-        transmit: Producer::new(map(&offsets.tx, libc::XDP_PGOFF_TX_RING as u64, frames)?),
+        fill: Producer::new(map(&offsets.fr, XDP_UMEM_PGOFF_FILL_RING, numbers)?),
+        completion: Consumer::new(map(&offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING, numbers)?),
+        receive: Consumer::new(map(&offsets.rx, XDP_PGOFF_RX_RING, frames)?),
+        transmit: Producer::new(map(&offsets.tx, XDP_PGOFF_TX_RING, frames)?),
     };
-    let flags = if has_pieces { libc::XDP_USE_SG } else { 0 };
-    sys::bind_xdp(fd, interface, queue, flags)?;
+    let mut flags = SocketAddrXdpFlags::XDP_COPY;
+    flags.set(SocketAddrXdpFlags::XDP_USE_SG, has_pieces);
+    bind(fd, &SocketAddrXdp::new(flags, interface, queue))?;
     Ok((socket, umem, rings))
 }
 

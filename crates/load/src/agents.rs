@@ -650,13 +650,13 @@ struct DeadlineStream<'a> {
 }
 
 impl Read for DeadlineStream<'_> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         self.stream.set_read_timeout(Some(left))?;
-        self.stream.read(room)
+        self.stream.read(buffer)
     }
 }
 

@@ -196,60 +196,63 @@ pub struct Class {
     pub replies_by_status: [u64; 6],
 }
 
-/// Errors in httperf's classes, and six more. Each failed request or connection is counted once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Errors {
+/// Defines the classes of errors, each a count.
+macro_rules! classes {
+    ($($(#[$doc:meta])* $class:ident)*) => {
+        /// Errors in httperf's classes, and six more. Each failed request or connection is counted
+        /// once.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Errors {
+            $($(#[$doc])* pub $class: u64,)*
+        }
+
+        impl Errors {
+            /// Names, as in JSON and CSV, and counts.
+            pub fn named(&self) -> [(&'static str, u64); [$(stringify!($class)),*].len()] {
+                [$((stringify!($class), self.$class)),*]
+            }
+
+            /// Adds the errors of another period.
+            pub fn add(&mut self, other: &Errors) {
+                $(self.$class += other.$class;)*
+            }
+        }
+    };
+}
+
+classes! {
     /// No reply, or no connection, within the plan's time-out.
-    pub client_timeout: u64,
+    client_timeout
     /// The kernel gave a connection up (`ETIMEDOUT`).
-    pub socket_timeout: u64,
+    socket_timeout
     /// Connection refused.
-    pub refused: u64,
+    refused
     /// Connection reset.
-    pub reset: u64,
+    reset
     /// No more descriptors (`EMFILE`, `ENFILE`).
-    pub fd_unavailable: u64,
+    fd_unavailable
     /// No more ports, or no such source address (`EADDRNOTAVAIL`, `EADDRINUSE`).
-    pub address_unavailable: u64,
+    address_unavailable
     /// TLS failed: a handshake, a certificate, or a record.
-    #[serde(default)]
-    pub tls: u64,
+    tls
     /// Anything else.
-    pub other: u64,
+    other
     /// Connection closed in the middle of a reply, or in place of one.
-    pub short_reply: u64,
+    short_reply
     /// Bytes that are no reply of the protocol, or an unsolicited reply.
-    pub bad_reply: u64,
+    bad_reply
     /// Reply with a status outside [`Plan::expect`](crate::Plan::expect); of a cache: an error.
-    pub unexpected_status: u64,
+    unexpected_status
     /// Wrong body (only with [`Plan::verify`](crate::Plan::verify)), or a cache value under another
     /// key than requested.
-    pub wrong_bytes: u64,
+    wrong_bytes
     /// Miss of a key that was stored before the run (only with
     /// [`Plan::verify`](crate::Plan::verify)).
-    pub missing_value: u64,
+    missing_value
 }
 
 impl Errors {
-    /// Names, as in JSON and CSV, and counts.
-    pub fn named(&self) -> [(&'static str, u64); 13] {
-        [
-            ("client_timeout", self.client_timeout),
-            ("socket_timeout", self.socket_timeout),
-            ("refused", self.refused),
-            ("reset", self.reset),
-            ("fd_unavailable", self.fd_unavailable),
-            ("address_unavailable", self.address_unavailable),
-            ("tls", self.tls),
-            ("other", self.other),
-            ("short_reply", self.short_reply),
-            ("bad_reply", self.bad_reply),
-            ("unexpected_status", self.unexpected_status),
-            ("wrong_bytes", self.wrong_bytes),
-            ("missing_value", self.missing_value),
-        ]
-    }
-
     /// Replies that arrived and are wrong.
     pub(crate) fn wrong_replies(&self) -> u64 {
         self.bad_reply + self.unexpected_status + self.wrong_bytes + self.missing_value
@@ -303,23 +306,6 @@ impl Errors {
     /// Sum of all classes.
     pub fn total(&self) -> u64 {
         self.named().iter().map(|(_, count)| count).sum()
-    }
-
-    /// Adds the errors of another period.
-    pub fn add(&mut self, other: &Errors) {
-        self.client_timeout += other.client_timeout;
-        self.socket_timeout += other.socket_timeout;
-        self.refused += other.refused;
-        self.reset += other.reset;
-        self.fd_unavailable += other.fd_unavailable;
-        self.address_unavailable += other.address_unavailable;
-        self.tls += other.tls;
-        self.other += other.other;
-        self.short_reply += other.short_reply;
-        self.bad_reply += other.bad_reply;
-        self.unexpected_status += other.unexpected_status;
-        self.wrong_bytes += other.wrong_bytes;
-        self.missing_value += other.missing_value;
     }
 }
 
@@ -415,26 +401,17 @@ impl Tally {
         }
         self.errors.add(&other.errors);
         add(&mut self.handshake_ns, &other.handshake_ns);
-        self.resumed += other.resumed;
         add(&mut self.connect_ns, &other.connect_ns);
         add(&mut self.lag_ns, &other.lag_ns);
-        self.intended += other.intended;
-        self.missed += other.missed;
-        self.waited += other.waited;
-        self.begun += other.begun;
-        self.sent += other.sent;
-        self.drained += other.drained;
-        self.carried += other.carried;
+        macro_rules! sum {
+            ($($count:ident)*) => { $(self.$count += other.$count;)* };
+        }
+        sum! {
+            intended missed waited begun sent drained carried opened idle_closed hits misses compared
+            sessions received_bytes sent_bytes resumed
+        }
         self.backlog_max = self.backlog_max.max(other.backlog_max);
-        self.opened += other.opened;
         self.idle_open = other.idle_open;
-        self.idle_closed += other.idle_closed;
-        self.hits += other.hits;
-        self.misses += other.misses;
-        self.compared += other.compared;
-        self.sessions += other.sessions;
-        self.received_bytes += other.received_bytes;
-        self.sent_bytes += other.sent_bytes;
     }
 }
 

@@ -123,8 +123,8 @@ impl Poll {
         let timeout = timespec(wait);
         let mut events = std::mem::take(&mut self.events);
         events.clear();
-        let room = rustix::buffer::spare_capacity(&mut events);
-        let result = epoll::wait(&self.epoll, room, Some(&timeout));
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        let result = epoll::wait(&self.epoll, spare, Some(&timeout));
         for event in &events {
             self.note(event.data.u64() as u32, event.flags);
         }
@@ -205,14 +205,14 @@ impl Poll {
             let received = match entry.receive {
                 Receive::None => continue,
                 Receive::Read => {
-                    let room = input.len();
-                    recv(socket, &mut **input, RecvFlags::DONTWAIT).map(|(n, _)| (n, room))
+                    let asked = input.len();
+                    recv(socket, &mut **input, RecvFlags::DONTWAIT).map(|(n, _)| (n, asked))
                 }
                 Receive::Discard(bytes) => {
-                    let room = bytes.min(DISCARD_BYTES as u64) as usize;
+                    let asked = bytes.min(DISCARD_BYTES as u64) as usize;
                     let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
                     // With MSG_TRUNC the second number is the true length.
-                    recv(socket, &mut self.discarded[..room], flags).map(|(_, n)| (n, room))
+                    recv(socket, &mut self.discarded[..asked], flags).map(|(_, n)| (n, asked))
                 }
             };
             let result = match received {
@@ -221,9 +221,9 @@ impl Poll {
                     continue;
                 }
                 Err(error) => -error.raw_os_error(),
-                Ok((n, room)) => {
+                Ok((n, asked)) => {
                     // A short read: the socket is empty, and the next edge announces more.
-                    entry.is_readable = n == room || entry.state.has_ended;
+                    entry.is_readable = n == asked || entry.state.has_ended;
                     n as i32
                 }
             };

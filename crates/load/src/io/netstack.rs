@@ -370,8 +370,8 @@ impl<D: Device> Stream<'_, D> {
 }
 
 impl<D: Device> Read for Stream<'_, D> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        self.until(|shard, flow| match shard.read(flow, room) {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.until(|shard, flow| match shard.read(flow, buffer) {
             0 => match result_at_end(shard, flow)? {
                 0 => Some(Ok(0)),
                 error => Some(Err(io::Error::from_raw_os_error(-error))),

@@ -179,14 +179,14 @@ mod tests {
     }
 
     impl Read for Slow<'_> {
-        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             self.reads.set(self.reads.get() + 1);
             self.is_pausing = !self.is_pausing;
             match self.said.split_first() {
                 _ if self.is_pausing => Err(io::ErrorKind::WouldBlock.into()),
                 None => Ok(0),
                 Some((first, rest)) => {
-                    (room[0], self.said) = (*first, rest);
+                    (buffer[0], self.said) = (*first, rest);
                     Ok(1)
                 }
             }

@@ -582,13 +582,13 @@ impl Server {
             let Some(it) = self.conversations.get_mut(&flow) else {
                 continue;
             };
-            let mut room = [0; 4096];
+            let mut buffer = [0; 4096];
             loop {
-                match shard.read(flow, &mut room) {
+                match shard.read(flow, &mut buffer) {
                     0 => break,
                     len => {
                         seen.bytes += len as u64;
-                        it.input.extend(&room[..len]);
+                        it.input.extend(&buffer[..len]);
                     }
                 }
                 for _ in 0..take_requests(&mut it.input) {

@@ -8,79 +8,26 @@ use super::{Auth, Binding, Peer, Service, watch};
 use crate::store::{ClassStats, Seconds, Stats};
 
 /// Names that nothing here corresponds to; always 0.
-const ZEROS: &[&str] = &[
-    "response_obj_oom",
-    "response_obj_count",
-    "response_obj_bytes",
-    "read_buf_count",
-    "read_buf_bytes",
-    "read_buf_bytes_free",
-    "read_buf_oom",
-    "slab_reassign_chunk_rescues",
-    "slab_reassign_evictions_nomem",
-    "slab_reassign_inline_reclaim",
-    "slab_reassign_busy_items",
-    "slab_reassign_busy_nomem",
-    "slab_reassign_busy_deletes",
-    "slab_global_page_pool",
-    "malloc_fails",
-    "unexpected_napi_ids",
-    "round_robin_fallback",
-    "lru_maintainer_juggles",
-    "lru_bumps_dropped",
-    "lrutail_reflocked",
-    "evicted_active",
-    "moves_to_cold",
-    "moves_to_warm",
-    "moves_within_lru",
-    "direct_reclaims",
-];
+const ZEROS: &str = "
+    response_obj_oom response_obj_count response_obj_bytes read_buf_count read_buf_bytes
+    read_buf_bytes_free read_buf_oom slab_reassign_chunk_rescues slab_reassign_evictions_nomem
+    slab_reassign_inline_reclaim slab_reassign_busy_items slab_reassign_busy_nomem
+    slab_reassign_busy_deletes slab_global_page_pool malloc_fails unexpected_napi_ids
+    round_robin_fallback lru_maintainer_juggles lru_bumps_dropped lrutail_reflocked
+    evicted_active moves_to_cold moves_to_warm moves_within_lru direct_reclaims";
 
 /// The same of `stats items`.
-const ITEM_ZEROS: &[&str] = &[
-    "age_hot",
-    "age_warm",
-    "evicted_active",
-    "crawler_items_checked",
-    "lrutail_reflocked",
-    "moves_to_cold",
-    "moves_within_lru",
-    "direct_reclaims",
-    "hits_to_hot",
-    "hits_to_warm",
-    "hits_to_cold",
-    "hits_to_temp",
-];
+const ITEM_ZEROS: &str = "
+    age_hot age_warm evicted_active crawler_items_checked lrutail_reflocked moves_to_cold
+    moves_within_lru direct_reclaims hits_to_hot hits_to_warm hits_to_cold hits_to_temp";
 
 /// The same of `stats settings`.
-const SETTING_ZEROS: &[&str] = &[
-    "num_threads_per_udp",
-    "slab_automove_ratio",
-    "slab_automove_window",
-    "slab_automove_freeratio",
-    "slab_chunk_max",
-    "tail_repair_time",
-    "hot_lru_pct",
-    "warm_lru_pct",
-    "hot_max_factor",
-    "warm_max_factor",
-    "temporary_ttl",
-    "worker_logbuf_size",
-    "read_buf_mem_limit",
-    "num_napi_ids",
-    "ext_item_size",
-    "ext_item_age",
-    "ext_low_ttl",
-    "ext_recache_rate",
-    "ext_wbuf_size",
-    "ext_compact_under",
-    "ext_drop_under",
-    "ext_max_sleep",
-    "ext_max_frag",
-    "ssl_wbuf_size",
-    "ssl_verify_mode",
-    "ssl_keyformat",
-];
+const SETTING_ZEROS: &str = "
+    num_threads_per_udp slab_automove_ratio slab_automove_window slab_automove_freeratio
+    slab_chunk_max tail_repair_time hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor
+    temporary_ttl worker_logbuf_size read_buf_mem_limit num_napi_ids ext_item_size ext_item_age
+    ext_low_ttl ext_recache_rate ext_wbuf_size ext_compact_under ext_drop_under ext_max_sleep
+    ext_max_frag ssl_wbuf_size ssl_verify_mode ssl_keyformat";
 
 /// Settings of TLS that are not shown: files, and names of ciphers.
 const SETTING_NULLS: &[&str] = &["ssl_chain_cert", "ssl_key", "ssl_ciphers", "ssl_ca_cert"];
@@ -118,6 +65,9 @@ pub(crate) fn group_of(service: &Service, group: &[u8], now: Seconds, sink: &mut
 
 /// Writes `name value` pairs of anything that can be displayed.
 macro_rules! show {
+    ($sink:expr, $from:expr => $($field:ident)*) => {
+        $($sink(stringify!($field), &$from.$field.to_string());)*
+    };
     ($sink:expr, $($name:literal: $value:expr),* $(,)?) => {
         $($sink($name, &$value.to_string());)*
     };
@@ -169,7 +119,7 @@ fn general(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
         "log_watchers": watchers.count(),
         "detail_uncounted": service.detail.uncounted(),
     );
-    ZEROS.iter().for_each(|name| sink(name, "0"));
+    ZEROS.split_whitespace().for_each(|name| sink(name, "0"));
 }
 
 fn commands(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
@@ -184,19 +134,12 @@ fn commands(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
         "cmd_meta": counters.get(Count::Meta),
         "get_hits": hits,
         "get_misses": misses,
-        "get_expired": stats.get_expired,
-        "get_flushed": stats.get_flushed,
-        "delete_misses": stats.delete_misses,
-        "delete_hits": stats.delete_hits,
-        "incr_misses": stats.incr_misses,
-        "incr_hits": stats.incr_hits,
-        "decr_misses": stats.decr_misses,
-        "decr_hits": stats.decr_hits,
-        "cas_misses": stats.cas_misses,
-        "cas_hits": stats.cas_hits,
-        "cas_badval": stats.cas_badval,
-        "touch_hits": stats.touch_hits,
-        "touch_misses": stats.touch_misses,
+    );
+    show!(sink, stats =>
+        get_expired get_flushed delete_misses delete_hits incr_misses incr_hits decr_misses
+        decr_hits cas_misses cas_hits cas_badval touch_hits touch_misses
+    );
+    show!(sink,
         "store_too_large": counters.get(Count::StoreTooLarge),
         "store_no_memory": counters.get(Count::StoreNoMemory),
         "auth_cmds": counters.get(Count::AuthCommands),
@@ -219,18 +162,10 @@ fn memory(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
         "slabs_moved": stats.slabs_moved,
         "lru_crawler_running": u8::from(is_crawling),
         "lru_crawler_starts": service.counters.get(Count::CrawlerStarts),
-        "bytes": stats.bytes,
-        "curr_items": stats.curr_items,
-        "total_items": stats.total_items,
-        "expired_unfetched": stats.expired_unfetched,
-        "evicted_unfetched": stats.evicted_unfetched,
-        "evictions": stats.evictions,
-        "reclaimed": stats.reclaimed,
-        "crawler_reclaimed": stats.crawler_reclaimed,
-        "crawler_items_checked": stats.crawler_items_checked,
-        "limbo_chunks": stats.limbo_chunks,
-        "upload_bytes": stats.upload_bytes,
-        "uploads_refused": stats.uploads_refused,
+    );
+    show!(sink, stats =>
+        bytes curr_items total_items expired_unfetched evicted_unfetched evictions reclaimed
+        crawler_reclaimed crawler_items_checked limbo_chunks upload_bytes uploads_refused
     );
 }
 
@@ -292,12 +227,17 @@ fn settings(service: &Service, sink: &mut Sink<'_>) {
         "hash_algorithm": "foldhash",
         "memory_file": or_null(&settings.memory_file),
     );
-    SETTING_ZEROS.iter().for_each(|name| sink(name, "0"));
+    SETTING_ZEROS
+        .split_whitespace()
+        .for_each(|name| sink(name, "0"));
     SETTING_NULLS.iter().for_each(|name| sink(name, "NULL"));
 }
 
 /// Writes `prefix:name value` of anything that can be displayed.
 macro_rules! show_class {
+    ($sink:expr, $prefix:expr, $from:expr => $($field:ident)*) => {
+        $($sink(&format!("{}:{}", $prefix, stringify!($field)), &$from.$field.to_string());)*
+    };
     ($sink:expr, $prefix:expr, $($name:literal: $value:expr),* $(,)?) => {
         $($sink(&format!("{}:{}", $prefix, $name), &$value.to_string());)*
     };
@@ -313,21 +253,22 @@ fn items(class: &ClassStats, sink: &mut Sink<'_>) {
         "number_hot": class.number_small,
         "number_warm": class.number_main,
         "number_cold": 0,
-        "age": class.age,
-        "mem_requested": class.mem_requested,
-        "evicted": class.evicted,
-        "evicted_nonzero": class.evicted_nonzero,
-        "evicted_time": class.evicted_time,
+    );
+    show_class!(sink, format_args!("items:{}", class.id), class =>
+        age mem_requested evicted evicted_nonzero evicted_time
+    );
+    show_class!(sink, format_args!("items:{}", class.id),
         "outofmemory": class.out_of_memory,
         "tailrepairs": 0,
-        "reclaimed": class.reclaimed,
-        "expired_unfetched": class.expired_unfetched,
-        "evicted_unfetched": class.evicted_unfetched,
-        "crawler_reclaimed": class.crawler_reclaimed,
+    );
+    show_class!(sink, format_args!("items:{}", class.id), class =>
+        reclaimed expired_unfetched evicted_unfetched crawler_reclaimed
+    );
+    show_class!(sink, format_args!("items:{}", class.id),
         "moves_to_warm": class.promoted,
         "ghost_hits": class.ghost_hits,
     );
-    for name in ITEM_ZEROS {
+    for name in ITEM_ZEROS.split_whitespace() {
         sink(&format!("items:{}:{name}", class.id), "0");
     }
 }
@@ -335,22 +276,10 @@ fn items(class: &ClassStats, sink: &mut Sink<'_>) {
 fn slabs(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
     let classes = service.store().class_stats(now);
     for class in &classes {
-        show_class!(sink, class.id,
-            "chunk_size": class.chunk_size,
-            "chunks_per_page": class.chunks_per_page,
-            "total_pages": class.total_pages,
-            "total_chunks": class.total_chunks,
-            "used_chunks": class.used_chunks,
-            "free_chunks": class.free_chunks,
-            "free_chunks_end": class.free_chunks_end,
-            "get_hits": class.get_hits,
-            "cmd_set": class.cmd_set,
-            "delete_hits": class.delete_hits,
-            "incr_hits": class.incr_hits,
-            "decr_hits": class.decr_hits,
-            "cas_hits": class.cas_hits,
-            "cas_badval": class.cas_badval,
-            "touch_hits": class.touch_hits,
+        show_class!(sink, class.id, class =>
+            chunk_size chunks_per_page total_pages total_chunks used_chunks free_chunks
+            free_chunks_end get_hits cmd_set delete_hits incr_hits decr_hits cas_hits cas_badval
+            touch_hits
         );
     }
     show!(sink,

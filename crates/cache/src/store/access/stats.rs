@@ -16,27 +16,24 @@ impl Store {
             limit_maxbytes: u64::from(pool.pages_limit()) * PAGE_LEN as u64,
             total_malloced: u64::from(pool.pages_in_use()) * PAGE_LEN as u64,
             get_hits: (1..=pool.lens.last()).map(|id| pool.get_hits(id)).sum(),
-            get_misses: pool.counters.sum(|stripe| &stripe.get_misses),
-            get_expired: pool.counters.sum(|stripe| &stripe.get_expired),
-            get_flushed: pool.counters.sum(|stripe| &stripe.get_flushed),
             touch_hits: (1..=pool.lens.last()).map(|id| pool.touch_hits(id)).sum(),
-            touch_misses: pool.counters.sum(|stripe| &stripe.touch_misses),
-            delete_misses: pool.counters.sum(|stripe| &stripe.delete_misses),
-            incr_misses: pool.counters.sum(|stripe| &stripe.incr_misses),
-            decr_misses: pool.counters.sum(|stripe| &stripe.decr_misses),
-            cas_misses: pool.counters.sum(|stripe| &stripe.cas_misses),
-            crawler_items_checked: pool.counters.sum(|stripe| &stripe.crawler_items_checked),
             slabs_moved: pool.counters.sum(|stripe| &stripe.pages_moved),
-            reader_waits: pool.counters.sum(|stripe| &stripe.reader_waits),
-            refused_behind_readers: pool.counters.sum(|stripe| &stripe.refused_behind_readers),
             upload_bytes: pool.upload_len.load(Relaxed),
-            uploads_refused: pool.counters.sum(|stripe| &stripe.uploads_refused),
             slab_reassign_running: pool.is_moving.load(Relaxed),
             slab_reassign_rescues: pool.counters.sum(|stripe| &stripe.rescues),
             hash_power_level: pool.index.power(),
             hash_bytes: pool.index.memory_len(),
             ..Stats::default()
         };
+        macro_rules! sums {
+            ($($count:ident)*) => {
+                $(stats.$count = pool.counters.sum(|stripe| &stripe.$count);)*
+            };
+        }
+        sums! {
+            get_misses get_expired get_flushed touch_misses delete_misses incr_misses decr_misses
+            cas_misses crawler_items_checked reader_waits refused_behind_readers uploads_refused
+        }
         pool.class_ids().for_each(|id| stats.add(&pool.class(id)));
         stats
     }
@@ -81,18 +78,14 @@ impl Stats {
         self.limbo_chunks += class.limbo_len();
         self.ghost_bytes += class.ghosts_len() as u64;
         self.total_items += counts.stored;
-        self.cmd_set += counts.cmd_set;
-        self.delete_hits += counts.delete_hits;
-        self.incr_hits += counts.incr_hits;
-        self.decr_hits += counts.decr_hits;
-        self.cas_hits += counts.cas_hits;
-        self.cas_badval += counts.cas_badval;
         self.evictions += counts.evicted;
-        self.reclaimed += counts.reclaimed;
-        self.expired_unfetched += counts.expired_unfetched;
-        self.evicted_unfetched += counts.evicted_unfetched;
-        self.crawler_reclaimed += counts.crawler_reclaimed;
-        self.out_of_memory += counts.out_of_memory;
+        macro_rules! add {
+            ($($count:ident)*) => { $(self.$count += counts.$count;)* };
+        }
+        add! {
+            cmd_set delete_hits incr_hits decr_hits cas_hits cas_badval reclaimed
+            expired_unfetched evicted_unfetched crawler_reclaimed out_of_memory
+        }
     }
 }
 

@@ -11,197 +11,22 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::command::serve;
 use crate::engine;
 
-/// Words, separated by spaces, and what they are here.
-type Tips = &'static [(&'static str, &'static str)];
+/// Sections of a command each, with lines of `WORDS = TIP`.
+const TIPS: &str = include_str!("tips.txt");
 
-/// Flags of nginx, caddy, miniserve, http-server, static-web-server, darkhttpd.
-const OF_SERVERS: Tips = &[
-    (
-        "-p --port -b --bind --host --addr --interface --interfaces --domain",
-        "address and port are one: --listen 127.0.0.1:8080, or --listen :8080 for every interface",
-    ),
-    (
-        "-r --root -d --dir --directory --folder --path",
-        "the directory has no flag: weft serve DIR",
-    ),
-    (
-        "--cert --certificate --key --private-key --tls --ssl --https",
-        "HTTPS is --tls-cert FILE --tls-key FILE",
-    ),
-    (
-        "-t --threads --worker-processes",
-        "the number of kernel threads is --workers N",
-    ),
-    (
-        "--worker-connections --maxconn",
-        "the maximum number of connections is --max-connections N",
-    ),
-    (
-        "-v --verbose --log --log-file --access-logs --log-level",
-        "requests are logged by --access-log FILE, or - for standard output",
-    ),
-    (
-        "-D --daemon --daemonize",
-        "weft serve stays in the foreground; packaging/systemd has a unit that runs it",
-    ),
-    (
-        "--browse --directory-listing --dir-listing --autoindex --list --indexes",
-        "directories without an index file are listed by --listing",
-    ),
-    (
-        "-g --gzip --brotli --compression",
-        "FILE.gz, FILE.br or FILE.zst beside FILE is sent to clients that take it; --compress \
-         makes them in memory",
-    ),
-    (
-        "--cors",
-        "pages of other sites may read the files with --header 'Access-Control-Allow-Origin: *'",
-    ),
-    (
-        "--single --fallback --page-fallback --spa-fallback --history",
-        "unknown paths are answered with a file by --spa FILE",
-    ),
-    (
-        "--memory --cache-size",
-        "--memory-budget SIZE is the memory for file contents",
-    ),
-    (
-        "--max-age --cache-control --expires",
-        "Cache-Control is set by --cache GLOB=VALUE: --cache '**=max-age=3600'",
-    ),
-    (
-        "--404 --page-404",
-        "a page of your own is --error-page 404=FILE",
-    ),
-    (
-        "--no-cache",
-        "Cache-Control is set by --cache GLOB=VALUE: --cache '**=no-cache'",
-    ),
-    ("--silent", "--quiet prints nothing at start"),
-    (
-        "--auth --password --htpasswd",
-        "--basic-auth '**=FILE' asks for the passwords in FILE",
-    ),
-    (
-        "--upload --upload-files --proxy --reverse-proxy --http2 --http3",
-        "there are no uploads, proxying or HTTP/2 here: put a proxy that has them in front",
-    ),
-    (
-        "-T --test",
-        "a configuration file is checked by: weft check-config FILE",
-    ),
-];
+/// The lines of a command's section.
+fn tips(command: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let title = format!("[{command}]");
+    let mut sections = TIPS.split("\n\n");
+    let section = sections.find(|section| section.starts_with(&title));
+    let lines = section.unwrap_or_default().lines();
+    lines.filter_map(|line| line.split_once(" = "))
+}
 
-/// Flags of wrk, hey, ab, oha, bombardier, k6, curl, memtier, mutilate.
-const OF_GENERATORS: Tips = &[
-    (
-        "--concurrency --concurrent --clients --conns --users --vus -C",
-        "connections open at the same time are --connections N, or -c N",
-    ),
-    (
-        "--qps --rps --rate-limit",
-        "requests per second are --rate N, or -R N",
-    ),
-    (
-        "--num --number --count --total -N",
-        "the number of requests is --requests N, or -n N",
-    ),
-    (
-        "-z --time --timelimit --length --runtime --test-time",
-        "how long to measure is --duration TIME, or -d TIME, as in 30s",
-    ),
-    (
-        "--latency --latencies --histogram --percentiles -l",
-        "percentiles of the latency are always shown; --hgrm FILE writes all of them",
-    ),
-    (
-        "-k --keepalive --keep-alive",
-        "connections stay open; --close makes a new one for every request",
-    ),
-    (
-        "--disable-keepalive --no-keepalive --reconnect",
-        "--close makes a new connection for every request",
-    ),
-    (
-        "--pipeline --pipelining -P",
-        "--depth N is the number of requests under way on one connection",
-    ),
-    ("-X --request", "the request method is --method NAME, or -m"),
-    (
-        "-D --data --data-binary --data-raw --form",
-        "the body of every request is --body TEXT or --body-file FILE",
-    ),
-    (
-        "-s --script --lua",
-        "there are no scripts: --paths FILE has what to ask for, --sessions FILE what follows what",
-    ),
-    (
-        "--workers --cpus -w",
-        "--threads N, or -t N, is the number of kernel threads",
-    ),
-    (
-        "--insecure --tls --ssl --https --http2 -2",
-        "HTTP/1.1 in clear text is spoken, no TLS and no HTTP/2",
-    ),
-    (
-        "--host --server --port --url -p -S -u",
-        "the server has no flag: weft load http URL, or weft load cache HOST:PORT",
-    ),
-    (
-        "--stages --ramp --ramp-up",
-        "a rate that changes is --course, as in '0..10k:30s,10k:1m'",
-    ),
-    ("--data-size", "how long values are is --value-size SIZES"),
-    ("--ratio --update", "the share of sets is --sets PERCENT"),
-    ("--output -o --format", "--json FILE writes the result"),
-    (
-        "-v --verbose --debug",
-        "a progress line is shown while a run lasts, and --csv writes a line per interval",
-    ),
-];
-
-/// Names of other caches for memcached's `--memory-limit`.
-const OF_CACHES: Tips = &[(
-    "--memory --max-memory --maxmemory --mem",
-    "-m MEGABYTES, or --memory-limit, is the memory for items",
-)];
-
-/// Earlier names of flags of `weft lab`.
-const OF_THE_LAB: Tips = &[
-    ("--subjects", "which systems to measure is --systems NAMES"),
-    ("--subject", "a system of your own is --system NAME=COMMAND"),
-    (
-        "--cells --cell",
-        "which configurations to measure is --configurations TEXT",
-    ),
-];
-
-/// Words in a command's place.
-const COMMANDS: Tips = &[
-    ("version", "weft --version prints it"),
-    (
-        "stop quit kill restart reload",
-        "signals do that: SIGTERM stops a server, SIGHUP reloads it (`systemctl reload weft`)",
-    ),
-    (
-        "start run server http http-server web file-server static",
-        "a directory is served by: weft serve DIR",
-    ),
-    (
-        "check test validate configtest",
-        "a configuration file is checked by: weft check-config FILE",
-    ),
-    ("memcached", "that is: weft cache"),
-    (
-        "bench benchmark wrk hey ab oha",
-        "a server is measured by: weft load http URL",
-    ),
-];
-
-fn find(tips: Tips, typed: &str) -> Option<&'static str> {
-    let mut rows = tips.iter();
-    let row = rows.find(|(words, _)| words.split(' ').any(|word| word == typed));
-    row.map(|(_, tip)| *tip)
+fn find(command: &str, typed: &str) -> Option<&'static str> {
+    let mut tips = tips(command);
+    let tip = tips.find(|(words, _)| words.split(' ').any(|word| word == typed));
+    tip.map(|(_, tip)| tip)
 }
 
 /// The error with a tip, if there is one for what was typed behind this command.
@@ -223,7 +48,6 @@ pub(super) fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Erro
         "serve" => for_serve(error),
         "cache" => for_cache(error),
         "load" => for_load(error),
-        "lab" => for_lab(error),
         _ => for_others(error),
     }
 }
@@ -283,7 +107,7 @@ fn for_serve(error: clap::Error) -> clap::Error {
     let Some(typed) = unknown(&error) else {
         return error;
     };
-    if let Some(tip) = find(OF_SERVERS, &typed) {
+    if let Some(tip) = find("serve", &typed) {
         return suggesting_only(error, tip);
     }
     if let Some(tip) = serve::tip_for_port(&typed) {
@@ -300,19 +124,12 @@ fn for_serve(error: clap::Error) -> clap::Error {
     }
 }
 
-fn for_lab(error: clap::Error) -> clap::Error {
-    match unknown(&error).and_then(|typed| find(OF_THE_LAB, &typed)) {
-        Some(tip) => suggesting_only(error, tip),
-        None => for_others(error),
-    }
-}
-
 /// clap leads to a help of its own only, and the cache has memcached's.
 fn for_cache(error: clap::Error) -> clap::Error {
     let Some(typed) = unknown(&error) else {
         return error;
     };
-    if let Some(tip) = find(OF_CACHES, &typed) {
+    if let Some(tip) = find("cache", &typed) {
         return suggesting_only(error, tip);
     }
     if error.get(ContextKind::SuggestedArg).is_none() {
@@ -324,15 +141,10 @@ fn for_cache(error: clap::Error) -> clap::Error {
 fn for_load(error: clap::Error) -> clap::Error {
     const WHAT: &str = "say what to send: weft load http URL, or weft load cache HOST:PORT";
     if let Some(word) = unknown_command(&error) {
-        if word.to_ascii_lowercase().starts_with("http://") {
+        let lower = word.to_ascii_lowercase();
+        if lower.starts_with("http://") || lower.starts_with("https://") {
             let tip = format!("HTTP requests are sent by: weft load http {word}");
             return suggesting_only(error, tip);
-        }
-        if word.to_ascii_lowercase().starts_with("https://") {
-            return suggesting_only(
-                error,
-                "HTTP is spoken in clear text only: weft load http URL",
-            );
         }
         let has_guess = error.get(ContextKind::SuggestedSubcommand).is_some();
         return if has_guess && !word.contains(':') {
@@ -344,7 +156,7 @@ fn for_load(error: clap::Error) -> clap::Error {
     let Some(typed) = unknown(&error) else {
         return error;
     };
-    if let Some(tip) = find(OF_GENERATORS, &typed) {
+    if let Some(tip) = find("load", &typed) {
         return suggesting_only(error, tip);
     }
     if usage(&error).contains("load [OPTIONS] <COMMAND>")
@@ -376,7 +188,7 @@ fn for_others(error: clap::Error) -> clap::Error {
     if let Some(word) = unknown_command(&error) {
         return for_unknown_command(error, &word);
     }
-    if let Some(tip) = unknown(&error).and_then(|typed| find(OF_SERVERS, &typed)) {
+    if let Some(tip) = unknown(&error).and_then(|typed| find("serve", &typed)) {
         return suggesting_only(error, format!("a server is `weft serve DIR`; {tip}"));
     }
     error
@@ -390,7 +202,7 @@ fn for_unknown_command(error: clap::Error, word: &str) -> clap::Error {
             format!("a directory is served by: weft serve {word}"),
         );
     }
-    if let Some(tip) = find(COMMANDS, word) {
+    if let Some(tip) = find("weft", word) {
         return suggesting_only(error, tip);
     }
     if has_guess {
@@ -441,15 +253,10 @@ mod tests {
     #[test]
     fn what_others_call_it_is_no_flag_of_ours() {
         let command = command();
-        for (name, tips) in [
-            ("serve", OF_SERVERS),
-            ("load", OF_GENERATORS),
-            ("cache", OF_CACHES),
-            ("lab", OF_THE_LAB),
-        ] {
+        for name in ["serve", "load", "cache"] {
             let ours = flags(command.find_subcommand(name).unwrap());
             assert!(ours.len() > 9, "{ours:?}");
-            for flag in tips.iter().flat_map(|(flags, _)| flags.split(' ')) {
+            for flag in tips(name).flat_map(|(flags, _)| flags.split(' ')) {
                 assert!(
                     !ours.iter().any(|own| own == flag),
                     "{name}: {flag} is ours"
@@ -477,12 +284,10 @@ mod tests {
 
     #[test]
     fn no_word_is_told_two_things() {
-        for tips in [OF_SERVERS, OF_GENERATORS, OF_CACHES, OF_THE_LAB, COMMANDS] {
-            let mut words: Vec<_> = tips
-                .iter()
-                .flat_map(|(words, _)| words.split(' '))
-                .collect();
+        for name in ["serve", "load", "cache", "weft"] {
+            let mut words: Vec<_> = tips(name).flat_map(|(words, _)| words.split(' ')).collect();
             let count = words.len();
+            assert!(count > 0, "{name}");
             words.sort_unstable();
             words.dedup();
             assert_eq!(words.len(), count, "{words:?}");

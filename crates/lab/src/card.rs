@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
 
 use crate::busy::Usage;
 use crate::sample::Noise;
@@ -218,28 +219,11 @@ pub(crate) fn machine() -> String {
 
 /// `2026-11-22 08:40`, in UTC.
 pub fn date_of(unix_s: u64) -> String {
-    // Days to a date, by eras of 400 years that begin on 1 March (H. Hinnant, "chrono-compatible
-    // low-level date algorithms").
-    let days = unix_s / 86_400 + 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let time = Duration::from_secs(unix_s % 86_400).as_secs();
-    format!(
-        "{year}-{month:02}-{day:02} {:02}:{:02}",
-        time / 3600,
-        time % 3600 / 60
-    )
+    let date = OffsetDateTime::from_unix_timestamp(unix_s as i64);
+    let date = date.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let month = u8::from(date.month());
+    let day = format!("{}-{month:02}-{:02}", date.year(), date.day());
+    format!("{day} {:02}:{:02}", date.hour(), date.minute())
 }
 
 #[cfg(test)]

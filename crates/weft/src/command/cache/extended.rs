@@ -2,7 +2,7 @@
 //! as getsubopt(3) reads them.
 
 use super::config::CacheConfig;
-use super::table::{EXTENDED, IDLE, REFUSED, Reasons, names};
+use super::table::{EXTENDED, IDLE, REFUSED, Reasons, names, rows};
 use crate::engine;
 use crate::settings::layer::{Layer, Mistake, SettingText};
 use crate::settings::layers::resolve;
@@ -47,10 +47,8 @@ fn expand(typed: &mut Layer) -> (Vec<String>, Vec<Mistake>) {
 /// Reason for a name, with or without `no_`.
 fn reason(reasons: Reasons, typed: &str) -> Option<&'static str> {
     let is_meant = |name: &str| name == typed || Some(name) == typed.strip_prefix("no_");
-    let row = reasons
-        .iter()
-        .find(|(names, _)| names.split(' ').any(is_meant));
-    row.map(|(_, why)| *why)
+    let row = rows(reasons).find(|(names, _)| names.split(' ').any(is_meant));
+    row.map(|(_, why)| why)
 }
 
 fn read(word: &str) -> Result<(&'static Setting<CacheConfig>, SettingText), String> {

@@ -10,7 +10,7 @@ use crate::value::{fold, write_row};
 /// Column of the descriptions, and width of a line.
 const COLUMN: usize = 26;
 const EXTENDED_COLUMN: usize = 28;
-const WIDTH: usize = 80;
+const WIDTH: usize = 100;
 
 /// Writes `weft cache VERSION`, which is where memcached writes its own.
 pub(crate) fn version(out: &mut impl Write) -> io::Result<()> {
@@ -109,7 +109,7 @@ fn write_names(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::cache::table::Reasons;
+    use crate::command::cache::table::{Reasons, rows};
 
     #[test]
     fn the_help_names_everything_within_the_width() {
@@ -159,8 +159,8 @@ mod tests {
 
     fn reasons(reasons: Reasons) -> String {
         let row =
-            |(names, why): &(&str, &str)| format!("| `{}` | {why} |\n", names.replace(' ', "`, `"));
-        reasons.iter().map(row).collect()
+            |(names, why): (&str, &str)| format!("| `{}` | {why} |\n", names.replace(' ', "`, `"));
+        rows(reasons).map(row).collect()
     }
 
     type UsageOf = fn(&Setting<CacheConfig>) -> String;

@@ -228,76 +228,22 @@ const OURS: Rows = &[
 const YIELDS: &str = "a connection yields when its replies fill a buffer";
 
 /// Options of memcached's `-o` that change nothing here, with the reason.
-pub(super) const IDLE: Reasons = &[
-    ("hashexpand", "the table grows by itself, a piece at a time"),
-    (
-        "hash_algorithm",
-        "keys are hashed with a secret random seed",
-    ),
-    (
-        "tail_repair_time",
-        "no client can keep an item from being evicted",
-    ),
-    (
-        "lru_crawler_sleep lru_crawler_tocrawl",
-        "the crawler yields after each bounded piece of work",
-    ),
-    (
-        "read_buf_mem_limit read_obj_mem_limit resp_obj_mem_limit",
-        "buffers are held only while bytes are on their way",
-    ),
-    (
-        "lru_maintainer hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor temporary_ttl",
-        "there are no hot, warm and cold queues",
-    ),
-    (
-        "slab_reassign slab_automove slab_automove_ratio slab_automove_window \
-         slab_automove_freeratio",
-        "memory moves between sizes by itself",
-    ),
-    (
-        "slab_chunk_max chunked_items",
-        "the store decides how a large item is laid out",
-    ),
-    ("inline_ascii_resp", "replies are made when they are sent"),
-    (
-        "watcher_logbuf_size worker_logbuf_size",
-        "the log of a watcher has its own bound",
-    ),
-    (
-        "ssl_wbuf_size",
-        "a TLS record is as long as what there is to send, up to 16 KiB",
-    ),
-    ("modern", "what it turns on is always on"),
-    ("drop_privileges", "--sandbox sets it, and it is on"),
-];
+pub(super) const IDLE: Reasons = include_str!("idle.txt");
 
 /// Options of memcached's `-o` that are refused, with the reason.
-pub(super) const REFUSED: Reasons = &[
-    ("slab_sizes", "-f and -n set the sizes"),
-    ("ssl_kernel_tls", "TLS is done here, not in the kernel"),
-    (
-        "sock_cookie_id",
-        "sockets carry no mark: filter by address or by user",
-    ),
-    (
-        "ext_path ext_page_size ext_wbuf_size ext_threads ext_item_size ext_item_age ext_low_ttl \
-         ext_drop_unread ext_recache_rate ext_compact_under ext_drop_under ext_max_frag \
-         ext_max_sleep",
-        "there is no external storage: give the cache more memory, or run more of them",
-    ),
-    (
-        "proxy_config",
-        "weft is not a proxy: put memcached's or nutcracker in front (docs/scale-out.md)",
-    ),
-];
+pub(super) const REFUSED: Reasons = include_str!("refused.txt");
 
-/// Names, separated by spaces, and a reason.
-pub(super) type Reasons = &'static [(&'static str, &'static str)];
+/// Lines of names, separated by spaces, and a reason: `NAMES = REASON`.
+pub(super) type Reasons = &'static str;
+
+/// The lines of such a list.
+pub(super) fn rows(reasons: Reasons) -> impl Iterator<Item = (&'static str, &'static str)> {
+    reasons.lines().filter_map(|line| line.split_once(" = "))
+}
 
 /// Each name of such a list.
 pub(super) fn names(reasons: Reasons) -> impl Iterator<Item = &'static str> {
-    reasons.iter().flat_map(|(names, _)| names.split(' '))
+    rows(reasons).flat_map(|(names, _)| names.split(' '))
 }
 
 /// Options of memcached 1.6.18's `-o` that have an effect.

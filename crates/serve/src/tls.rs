@@ -29,6 +29,7 @@ use session::{HostIndex, HostName};
 use crate::metrics::MetricsWriter;
 use files::{Authorities, Loaded};
 use followed::{Followed, Look, Which};
+pub use kind::subject;
 pub use managed::Managed;
 use provider::provider;
 use tickets::{TicketKey, TicketKeys, Tickets, read_keys};
@@ -525,6 +526,7 @@ impl Current {
             config.alpn_protocols.push(proof);
         }
         config.session_storage = Arc::clone(&files.sessions);
+        config.ignore_client_order = true;
         if options.resumes {
             config.ticketer = Arc::new(Tickets {
                 keys: Arc::clone(&files.tickets),

@@ -81,6 +81,8 @@ pub struct TlsFacts<'a> {
     pub alpn: Option<&'a [u8]>,
     /// Host name that the client asks for (SNI, RFC 6066 3).
     pub server_name: Option<&'a str>,
+    /// Certificate of the client in DER, if it has shown one: it is of an accepted authority.
+    pub client: Option<&'a [u8]>,
 }
 
 /// Result of [`Session::receive`].

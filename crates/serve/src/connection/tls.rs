@@ -98,9 +98,11 @@ impl TlsConnection {
     /// Result of the handshake.
     pub(super) fn facts(&self) -> TlsFacts<'_> {
         let connection = self.connection.as_ref();
+        let chain = connection.and_then(|connection| connection.peer_certificates());
         TlsFacts {
             alpn: connection.and_then(|connection| connection.alpn_protocol()),
             server_name: connection.and_then(|connection| connection.server_name()),
+            client: chain.and_then(<[_]>::first).map(AsRef::as_ref),
         }
     }
 

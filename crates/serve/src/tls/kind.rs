@@ -65,6 +65,17 @@ pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<HostName> {
     names.filter_map(host_name).collect()
 }
 
+/// Longest subject that is shown, in characters.
+const SUBJECT_LEN_MAX: usize = 256;
+
+/// Subject of a certificate in DER, such as `O=Example, CN=alice`; `None` if it cannot be read. RFC
+/// 5280 4.1.2.6
+pub fn subject(certificate: &[u8]) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let subject = certificate.subject().to_string();
+    Some(subject.chars().take(SUBJECT_LEN_MAX).collect())
+}
+
 fn host_name(name: &GeneralName<'_>) -> Option<HostName> {
     let address: IpAddr = match name {
         GeneralName::DNSName(name) => return name.parse().ok(),

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use event::Mechanism;
@@ -21,9 +21,9 @@ use serve::engine::{Accept, EventOptions, PipelineOptions};
 use serve::limits::Limits;
 use serve::listen::{self, Address};
 use serve::metrics::MetricsWriter;
-use serve::tls::{Certificate, Clients, Managed, Tls, TlsOptions};
+use serve::tls::{Certificate, Clients, Managed, Tls, TlsOptions, subject};
 use serve::{Engine, Server, Settings};
-use session::Echo;
+use session::{Echo, Opening};
 
 use authority::Authority;
 
@@ -78,6 +78,8 @@ struct Running {
     _server: Server,
     tls: Arc<Tls>,
     address: SocketAddr,
+    /// Subjects of the certificates of the clients that were served.
+    subjects: Arc<Mutex<Vec<Option<String>>>>,
 }
 
 fn start(engine: Engine, options: TlsOptions, limits: Limits) -> Running {
@@ -94,10 +96,18 @@ fn start(engine: Engine, options: TlsOptions, limits: Limits) -> Running {
         limits,
         ..Settings::default()
     };
+    let subjects = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&subjects);
+    let open = move |opening: Opening<'_>| {
+        let certificate = opening.tls.and_then(|tls| tls.client);
+        seen.lock().unwrap().push(certificate.and_then(subject));
+        Echo
+    };
     Running {
-        _server: Server::start(settings, |_| Echo).unwrap(),
+        _server: Server::start(settings, open).unwrap(),
         tls,
         address,
+        subjects,
     }
 }
 
@@ -522,6 +532,8 @@ fn a_reload_ends_sessions_with_client_certificates() {
         assert!(echoes(&mut client, b"x\n"));
         assert_eq!(client.conn.handshake_kind(), Some(expected));
     }
+    let subject = Some("CN=rcgen self signed cert".to_owned());
+    assert_eq!(*running.subjects.lock().unwrap(), vec![subject; 2]);
     fs::copy(Authority::new().file("ca.pem"), authority.file("ca.pem")).unwrap();
     running.tls.reload().unwrap();
     assert!(!echoes(&mut connect(), b"x\n"));
@@ -561,14 +573,20 @@ fn clients_that_must_show_a_certificate_do_or_fail() {
     fs::copy(stranger.file("client.pem"), authority.file("stranger.pem")).unwrap();
     fs::copy(stranger.file("client.key"), authority.file("stranger.key")).unwrap();
     let check = |clients: Clients, expected: [bool; 3]| {
-        let options = TlsOptions {
-            clients,
-            ..authority.options()
-        };
-        let running = start(fibers(BackendChoice::Auto), options, Limits::default());
-        let shows = [None, Some("client"), Some("stranger")];
-        let got = shows.map(|shows| echoes(&mut running.connect(authority.client(shows)), b"x\n"));
-        assert_eq!(got, expected);
+        for engine in engines() {
+            let options = TlsOptions {
+                clients: clients.clone(),
+                ..authority.options()
+            };
+            let running = start(engine, options, Limits::default());
+            let shows = [None, Some("client"), Some("stranger")];
+            let got =
+                shows.map(|shows| echoes(&mut running.connect(authority.client(shows)), b"x\n"));
+            assert_eq!(got, expected);
+            let asked = clients != Clients::Unknown;
+            let seen = running.subjects.lock().unwrap();
+            assert_eq!(seen.iter().flatten().count(), usize::from(asked));
+        }
     };
     check(Clients::Unknown, [true, true, true]);
     check(

@@ -442,12 +442,24 @@ fn a_mistake_in_a_certificate_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
     let cert = file(folder.path(), "cert.pem", &certificate().0);
     let other = file(folder.path(), "other.pem", &certificate().0);
-    for (cert, key, place) in [
-        (&*cert, "none.pem", ":2: tls_key: "),
-        (&cert, &other, ":2: tls_key: "),
-        ("none.pem", &other, ":1: tls_cert: "),
+    for (cert, key, more, place) in [
+        (&*cert, "none.pem", "", ":2: tls_key: "),
+        (&cert, &other, "", ":2: tls_key: "),
+        ("none.pem", &other, "", ":1: tls_cert: "),
+        (
+            &cert,
+            &cert,
+            "tls_client_ca = 'none.pem'",
+            ":3: tls_client_ca: ",
+        ),
+        (
+            "none.pem",
+            &other,
+            "tls_client_ca = 'none.pem'",
+            ":1: tls_cert: ",
+        ),
     ] {
-        let text = format!("tls_cert = '{cert}'\ntls_key = '{key}'\n");
+        let text = format!("tls_cert = '{cert}'\ntls_key = '{key}'\n{more}\n");
         let path = file(folder.path(), "weft.toml", &text);
         let ran = run(&mut weft(&["check-config", &path]));
         assert_eq!((ran.code, ran.err.lines().count()), (2, 1), "{}", ran.err);
@@ -609,4 +621,10 @@ fn a_wrong_certificate_names_the_file() {
     );
     let config = file(folder.path(), "weft.toml", "tls_cert = 'none.pem'\n");
     check(&mut weft(&["check-config", &config]), 2, "none.pem");
+    let config = file(folder.path(), "weft.toml", "tls_client_ca = 'none.pem'\n");
+    check(
+        &mut weft(&["check-config", &config]),
+        2,
+        "`tls_client_ca` needs a certificate",
+    );
 }

@@ -58,7 +58,8 @@ fn of_tls(config: &ServeConfig) -> impl Iterator<Item = PathBuf> {
     let pairs = config
         .all()
         .flat_map(|host| host.tls_cert.iter().chain(&host.tls_key));
-    pairs.chain(&config.tls_ticket_keys).cloned()
+    let others = config.tls_ticket_keys.iter().chain(&config.tls_client_ca);
+    pairs.chain(others).cloned()
 }
 
 fn of_site(host: &ServeConfig) -> Vec<(Right, PathBuf)> {
@@ -97,6 +98,7 @@ mod tests {
             tls_cert: vec![path("cert")],
             tls_key: vec![path("key")],
             tls_ticket_keys: vec![path("tickets")],
+            tls_client_ca: Some(path("authorities")),
             error_pages: vec![(404, path("page")), (500, "in-root".into())],
             basic_auth: vec![("/**".to_owned(), path("passwords"))],
             redirects: vec![RedirectSource::File(path("redirects"))],
@@ -117,7 +119,7 @@ mod tests {
         assert_eq!(of(Right::Tree), "root");
         assert_eq!(of(Right::Log), "log");
         assert_eq!(of(Right::State), "state/acme");
-        let read = "cert external key page passwords redirects settings tickets";
+        let read = "authorities cert external key page passwords redirects settings tickets";
         assert_eq!(of(Right::File), read);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ::serve::engine::netstack::NetstackInterface;
 use ::serve::limits::{AddressLimit, ProxyProtocol, raise_nofile};
 use ::serve::listen::{Address, Bound, Inherited};
-use ::serve::tls::{Certificate, Managed, Tls, TlsOptions};
+use ::serve::tls::{Certificate, Clients, Managed, Tls, TlsOptions};
 
 use session::HostName;
 
@@ -220,6 +220,17 @@ pub(super) fn tls_options(
     for host in config.all() {
         certificates.extend(certificates_of(host)?);
     }
+    let clients = match config.tls_client_ca.clone() {
+        Some(_) if !config.has_tls() => {
+            return Err(
+                "`tls_client_ca` needs a certificate (`tls_cert`): clients show theirs in TLS alone"
+                    .to_owned(),
+            );
+        }
+        Some(file) if config.tls_client_is_optional => Clients::MayShow(file),
+        Some(file) => Clients::MustShow(file),
+        None => Clients::Unknown,
+    };
     if !config.has_tls() {
         return Ok(None);
     }
@@ -231,6 +242,7 @@ pub(super) fn tls_options(
         hosts: of_files.flat_map(names).collect(),
         key_option: "--tls-key FILE",
         resumes: true,
+        clients,
         ticket_keys: config.tls_ticket_keys.clone(),
         protocols: vec![b"http/1.1".to_vec()],
         in_the_clear: web::WANTS_HTTPS,

@@ -55,6 +55,10 @@ pub(crate) struct ServeConfig {
     /// Keys of the certificates, in the same order; none if they share their files.
     pub(crate) tls_key: Vec<PathBuf>,
     pub(crate) tls_ticket_keys: Vec<PathBuf>,
+    /// Authorities of the clients' certificates.
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    /// True if clients without a certificate are served as well.
+    pub(crate) tls_client_is_optional: bool,
     pub(crate) listing: bool,
     pub(crate) hidden: bool,
     pub(crate) follow_links: bool,
@@ -386,6 +390,22 @@ const FILE: Rows = &[
              encrypts tickets, all decrypt them. Files that change are read again. Without any, \
              keys in memory change every 12 hours.",
         ),
+    set("tls-client-ca")
+        .file("FILE", put!(tls_client_ca = Some as_typed))
+        .reloads()
+        .help("Authorities (PEM) of the certificates that clients must show, for every host")
+        .more(
+            "Plain addresses and Unix sockets ask for none. A file that changes is read again, and \
+             no session is resumed then. Lists of revoked certificates are not read.",
+        ),
+    set("tls-client-auth")
+        .chooses(CLIENT_AUTH, |config, text| {
+            config.tls_client_is_optional = text == "optional";
+            Ok(())
+        })
+        .starts_as("required")
+        .reloads()
+        .help("Need of a client's certificate; one that is shown must be valid"),
     set("proxy-header")
         .chooses(PROXY_HEADERS, |config, text| {
             config.proxy_header = match text {
@@ -431,6 +451,11 @@ const FILE: Rows = &[
             add_network(&mut config.limit_exempt, text)
         })
         .help("Networks without these limits; may be repeated"),
+];
+
+const CLIENT_AUTH: crate::settings::Choices = &[
+    ("required", "refuse clients without one"),
+    ("optional", "serve clients without one as well"),
 ];
 
 const PROXY_HEADERS: crate::settings::Choices = &[

@@ -60,6 +60,8 @@ pub(crate) struct LogLine<'a> {
     pub(crate) user_agent: Option<&'a [u8]>,
     /// Content coding of the reply.
     pub(crate) encoding: Option<&'a [u8]>,
+    /// Subject of the client's certificate. Only the JSON format has a field for it.
+    pub(crate) subject: Option<&'a str>,
     /// The server's own words on what went wrong. Only the JSON format has a field for them.
     pub(crate) error: Option<&'a str>,
 }
@@ -116,6 +118,7 @@ impl LogLine<'_> {
         push_member("referer", self.referer, to);
         push_member("user_agent", self.user_agent, to);
         push_member("encoding", self.encoding, to);
+        push_member("tls_client", self.subject.map(str::as_bytes), to);
         push_member("error", self.error.map(str::as_bytes), to);
         to.extend_from_slice(b",\"duration_s\":");
         log.put_gap();
@@ -201,6 +204,7 @@ mod tests {
             referer: None,
             user_agent,
             encoding: None,
+            subject: None,
             error: None,
         }
     }
@@ -211,6 +215,7 @@ mod tests {
             host: Some(b"example.org"),
             referer: Some(b"http://a/"),
             encoding: Some(b"br"),
+            subject: Some("O=\"a\", CN=b"),
             ..line(b"GET / HTTP/1.1", Some(b"curl/8"))
         };
         assert_eq!(
@@ -225,7 +230,7 @@ mod tests {
             written(&line, LogFormat::Json),
             "{\"time\":\"2026-11-20T12:00:00Z\",\"peer\":\"192.0.2.7\",\"request\":\"GET / HTTP/1.1\",\
              \"status\":200,\"bytes\":5,\"host\":\"example.org\",\"referer\":\"http://a/\",\
-             \"user_agent\":\"curl/8\",\"encoding\":\"br\",\"duration_s\":0.001500}\n"
+             \"user_agent\":\"curl/8\",\"encoding\":\"br\",\"tls_client\":\"O=\\\"a\\\", CN=b\",\"duration_s\":0.001500}\n"
         );
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct Replier<'a> {
     pub(crate) handle: &'a Handle,
     pub(crate) service: &'a Service,
     pub(crate) transport: Transport,
+    /// Subject of the client's certificate.
+    pub(crate) subject: Option<&'a str>,
     /// The host that answers.
     pub(crate) host: &'a VirtualHost,
     /// Origins whose scripts may read the reply.
@@ -400,6 +402,7 @@ impl Replier<'_> {
             referer: field(Name::Referer),
             user_agent: field(Name::UserAgent),
             encoding: entry.and_then(|entry| content_encoding(&entry.head_200)),
+            subject: self.subject,
             error: why,
         };
         let format = self.service.config.log_format;

@@ -36,6 +36,8 @@ pub struct Session {
     handle: Arc<Handle>,
     peer: Peer,
     transport: Transport,
+    /// Subject of the client's certificate, for the log.
+    subject: Option<Box<str>>,
     state: State,
     is_draining: bool,
     /// Buffer for paths that need decoding.
@@ -109,15 +111,18 @@ impl Session {
             handle,
             peer,
             transport: Transport::default(),
+            subject: None,
             state: State::BETWEEN,
             is_draining: false,
             path_buffer: Vec::new(),
         }
     }
 
-    /// The same over TLS: replies carry the host's `Strict-Transport-Security`.
-    pub fn over_tls(mut self) -> Session {
+    /// The same over TLS: replies carry the host's `Strict-Transport-Security`, and the log has the
+    /// subject of the client's certificate.
+    pub fn over_tls(mut self, subject: Option<String>) -> Session {
         self.transport = Transport::Tls;
+        self.subject = subject.map(String::into_boxed_str);
         self
     }
 
@@ -137,6 +142,7 @@ impl session::Session for Session {
                 handle: &self.handle,
                 service: &service,
                 transport: self.transport,
+                subject: self.subject.as_deref(),
                 host: service.first(),
                 client: self.peer,
                 now,
@@ -200,6 +206,7 @@ impl session::Session for Session {
             handle: &self.handle,
             service: &service,
             transport: self.transport,
+            subject: self.subject.as_deref(),
             host: service.first(),
             readers: Readers::Own,
             client: self.peer,

@@ -337,7 +337,7 @@ fn plain_requests_go_to_https() {
     let line = "\r\nStrict-Transport-Security: max-age=7\r\n";
     for request in ["GET /", "GET /none", "OPTIONS /"] {
         assert!(
-            reply_of(&mut session().over_tls(), request).contains(line),
+            reply_of(&mut session().over_tls(None), request).contains(line),
             "{request}"
         );
         assert!(

@@ -1,13 +1,15 @@
-"""Certificates of files: renewed by certbot and lego as docs/serve.md has it, and broken in every way."""
+"""Certificates of files: renewed by certbot and lego as docs/serve.md has it, broken in every way, and those of clients."""
 
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
 
 from checks.acme import Authority, shown
 from checks.lifecycle import Clients
-from world import check, expect, expect_equal, wait_for
+from memcache import certificate
+from world import ALL, check, expect, expect_equal, free_port, wait_for
 
 NAME = "example.org"
 
@@ -149,3 +151,39 @@ def each_kind_of_broken_pem_has_its_word(world):
     site = world.folder(a__txt=b"a")
     with world.server("--tls-cert", folder / "old.pem", "--tls-key", folder / "ec.key", site=site) as server:
         wait_for("a warning", lambda: "old.pem expired on " in server.output())
+
+
+@check(*ALL)
+def clients_of_a_site_show_certificates(world):
+    folder, config, log = world.scratch, world.scratch / "serve.toml", world.scratch / "access.log"
+    (folder / "stranger").mkdir()
+    authority, chain, key = certificate(folder)
+    _, *stranger = certificate(folder / "stranger")
+    trusted = shutil.copy(authority, folder / "trusted.pem")
+    port = free_port()
+
+    def configure(**more):
+        config.write_text('log_format = "json"\n' + "".join(f'{name} = "{value}"\n' for name, value in more.items()))
+
+    def status(pair=None, path="/a.txt"):
+        shown = ("--cert", pair[0], "--key", pair[1]) if pair else ()
+        return world.output_of("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", trusted, *shown,
+                               f"https://localhost:{port}{path}", status=tuple(range(256))).decode()
+
+    configure(tls_client_ca=authority)
+    with world.server("--config", config, "--tls-cert", chain, "--tls-key", key, "--access-log", log, site=world.folder(a__txt=b"a"),
+                      listen=[f"127.0.0.1:{port}"]) as server:
+        expect_equal("required", (status((chain, key)), status(), status(stranger)), ("200", "000", "000"))
+        wait_for("a line in the log", lambda: log.read_text().count("\n") == 1)
+        expect('"tls_client":"CN=localhost"' in log.read_text(), log.read_text())
+        configure(tls_client_ca=folder / "none.pem")
+        server.signal(signal.SIGHUP)
+        wait_for("a refusal", lambda: f"not reloaded: {config}:2: tls_client_ca: " in server.output())
+        expect_equal("still required", status(), "000")
+        configure(tls_client_ca=authority, tls_client_auth="optional")
+        server.signal(signal.SIGHUP)
+        wait_for("those without one are served", lambda: status() == "200")
+        expect_equal("optional", (status((chain, key)), status(stranger)), ("200", "000"))
+        # Read again by itself, and none of the old ones is accepted.
+        (folder / "stranger/ca.pem").rename(authority)
+        wait_for("the other authority", lambda: status(stranger) == "200", 30)

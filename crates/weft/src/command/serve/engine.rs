@@ -13,7 +13,7 @@ use ::serve::access_log::{AccessLog, Options, Target};
 use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{Address, Bound};
 use ::serve::metrics::MetricsWriter;
-use ::serve::tls::Tls;
+use ::serve::tls::{Tls, subject};
 use ::serve::{Server, Settings};
 use session::{Now, Opening};
 use web::{
@@ -223,7 +223,7 @@ fn start_server(
         let peer = opening.peer.map_or(Peer::Unix, Peer::Tcp);
         let session = Session::new(Arc::clone(&handle), peer);
         match (opening.tls, https_port) {
-            (Some(_), _) => session.over_tls(),
+            (Some(tls), _) => session.over_tls(tls.client.and_then(subject)),
             (None, Some(port)) if is_netstack || is_tcp[opening.listener] => {
                 session.redirecting_to_https(port)
             }

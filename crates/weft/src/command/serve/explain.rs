@@ -36,7 +36,7 @@ pub(crate) fn explain(config: &ServeConfig, url: &str) -> Result<String, String>
     let session = Session::new(Arc::clone(&handle), Peer::Unix);
     let https_port = config.listen.iter().find_map(Address::port);
     let session = match (scheme, config.https_redirect.first(), https_port) {
-        ("https", ..) => session.over_tls(),
+        ("https", ..) => session.over_tls(None),
         ("http", Some(_), Some(port)) => session.redirecting_to_https(port),
         ("http", ..) => session,
         _ => return Err(wrong()),

@@ -186,6 +186,9 @@ cmd_system() {
     need faketime faketime
     need certbot certbot
     need lego lego
+    need testssl testssl.sh
+    need hexdump bsdextrautils
+    need dig dnsutils
     need pyflakes3 pyflakes3
     # pip builds what it has no wheel for.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev

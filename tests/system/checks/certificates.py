@@ -1,5 +1,6 @@
-"""Certificates of files: renewed by certbot and lego as docs/serve.md has it, broken in every way, and those of clients."""
+"""Certificates of files: renewed by certbot and lego as docs/serve.md has it, broken in every way, those of clients, and what testssl finds."""
 
+import json
 import shutil
 import signal
 import socket
@@ -187,3 +188,22 @@ def clients_of_a_site_show_certificates(world):
         # Read again by itself, and none of the old ones is accepted.
         (folder / "stranger/ca.pem").rename(authority)
         wait_for("the other authority", lambda: status(stranger) == "200", 30)
+
+
+@check(limit_s=900)
+def testssl_finds_nothing_above_low(world):
+    root, chain, key = certificate(world.scratch, days=100)
+    found = world.scratch / "testssl.json"
+    config = world.scratch / "serve.toml"
+    config.write_text('hsts = "max-age=31536000"\n')
+    port = free_port()
+    with world.server("--config", config, "--tls-cert", chain, "--tls-key", key, site=world.folder(index__html=b"hello"),
+                      listen=[f"127.0.0.1:{port}"]):
+        world.output_of("testssl", "--quiet", "--color", "0", "--warnings", "batch", "--ip", "127.0.0.1", "--add-ca", root,
+                        "--jsonfile", found, f"localhost:{port}", status=tuple(range(256)), seconds=880)
+    findings = json.loads(found.read_text())
+    expect(len(findings) > 100, f"testssl looked at {len(findings)} things")
+    # An authority of tests has no lists of revoked certificates.
+    bad = [f"{it['id']}: {it['finding']}" for it in findings
+           if it["severity"] in ("MEDIUM", "HIGH", "CRITICAL") and it["id"] != "cert_revocation"]
+    expect(not bad, "; ".join(bad))

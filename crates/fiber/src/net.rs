@@ -49,6 +49,18 @@ macro_rules! stream {
                 self.socket.receive(deadline, f)
             }
 
+            /// Receives without a wait what is there, and shows it to `f`; an empty slice is the end
+            /// of the stream. `None` if nothing is there, or a wait finds out for as little.
+            ///
+            /// # Errors
+            /// What `recv(2)` reports.
+            pub fn receive_now<R>(
+                &self,
+                f: impl FnOnce(&[u8]) -> R,
+            ) -> std::io::Result<Option<R>> {
+                self.socket.receive_now(f)
+            }
+
             /// Receives into `buffer`; 0 is the end of the stream.
             ///
             /// # Errors

@@ -121,10 +121,10 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     let session = open(stream, facts, now);
                     machine.handle_opened(session, now);
                 }
-                Action::CheckQueues { asks_unsent } => {
-                    let queues = stream.queues(asks_unsent);
+                Action::CheckUnread => {
+                    let unread = stream.unread();
                     now = read_clock(machine);
-                    machine.handle_queues(queues, now);
+                    machine.handle_unread(unread, now);
                 }
                 Action::Finish => {
                     let finished = stream.shutdown(Shutdown::Write);

@@ -3,8 +3,8 @@
 
 mod gathered;
 mod packets;
-mod queues;
 pub(crate) mod unacked;
+mod unread;
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -22,13 +22,13 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use session::Outbox;
 
 use crate::buffers::PIECE_LEN_MAX;
-use crate::connection::{FilePiece, FileProgress, Queues, Unacked, UnackedCheck};
+use crate::connection::{FilePiece, FileProgress, Unacked, UnackedCheck};
 use crate::file::{self, COPIED_PIECE_LEN};
 pub(crate) use gathered::Gathered;
 pub(crate) use packets::send_pages;
-pub(crate) use queues::queues;
 use unacked::poll_for;
 pub(crate) use unacked::unacked;
+pub(crate) use unread::unread;
 
 /// A connected byte stream. Every wait has a deadline.
 pub(crate) trait Stream: Send + Sync + 'static {
@@ -118,12 +118,11 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// `BrokenPipe` if it will never take more.
     fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked>;
 
-    /// Counts the bytes in the socket's queues; those not sent only if that is asked, and then our
-    /// side of the stream ends first.
+    /// Counts the bytes that were received and not read.
     ///
     /// # Errors
     /// What `ioctl(2)` reports.
-    fn queues(&self, asks_unsent: bool) -> io::Result<Queues>;
+    fn unread(&self) -> io::Result<u64>;
 
     /// Ends reading, writing or both, and wakes what waits in them. From any thread.
     ///
@@ -173,6 +172,14 @@ macro_rules! either {
 }
 
 impl FiberStream {
+    /// Receives what is there, without a wait, and shows it to `f`.
+    ///
+    /// # Errors
+    /// What `recv(2)` reports.
+    pub(crate) fn receive_now<R>(&self, f: impl FnOnce(&[u8]) -> R) -> io::Result<Option<R>> {
+        either!(self, stream => stream.receive_now(f))
+    }
+
     /// Returns it as a source of input for stackless fibers.
     pub(crate) fn source(&self) -> fiber::Source<'_> {
         either!(self, stream => stream.source())
@@ -222,8 +229,8 @@ impl Stream for FiberStream {
         either!(self, stream => unacked(stream.as_fd(), check))
     }
 
-    fn queues(&self, asks_unsent: bool) -> io::Result<Queues> {
-        either!(self, stream => queues(stream.as_fd(), asks_unsent))
+    fn unread(&self) -> io::Result<u64> {
+        either!(self, stream => unread(stream.as_fd()))
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -365,8 +372,8 @@ impl Stream for ThreadStream {
         unacked(self.fd.as_fd(), check)
     }
 
-    fn queues(&self, asks_unsent: bool) -> io::Result<Queues> {
-        queues(self.fd.as_fd(), asks_unsent)
+    fn unread(&self) -> io::Result<u64> {
+        unread(self.fd.as_fd())
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use session::{GiveUp, Next, Now, Phase, Received, Session};
 
-use super::action::{Action, Facts, FileProgress, Queues, Unacked};
+use super::action::{Action, Facts, FileProgress, Unacked};
 pub(crate) use super::linger::DRAIN_GRACE;
 use super::linger::Linger;
 use super::origin::Origin;
@@ -47,8 +47,6 @@ pub(crate) struct Machine<S> {
     /// last input came.
     begun: Instant,
     arrived_after_us: u32,
-    /// Number of bytes sent in all, as far as can be counted.
-    sent_len: u32,
     pub(super) state: State,
     phase: Phase,
     drain: Drain,
@@ -75,7 +73,7 @@ pub(super) enum State {
         waits: bool,
     },
     Working,
-    CheckQueues(Closed),
+    CheckUnread(Closed),
     Finish(Closed),
     Discard(Closed),
     Close(Closed),
@@ -86,7 +84,7 @@ impl State {
     fn is_end(self) -> bool {
         matches!(
             self,
-            State::CheckQueues(_) | State::Finish(_) | State::Discard(_) | State::Close(_)
+            State::CheckUnread(_) | State::Finish(_) | State::Discard(_) | State::Close(_)
         )
     }
 }
@@ -114,11 +112,6 @@ const MEMORY_CHECK_EVERY: Duration = Duration::from_millis(100);
 /// a courtesy then: a peer that takes nothing more goes without. Behind a reply it has as long as
 /// the reply, because a peer takes a reply without it for one that was cut off.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(100);
-
-/// Number of bytes that leave a new connection without a wait, unless the peer has next to no
-/// space: every congestion window begins with more (RFC 6928), and so does the receive window of a
-/// socket with the smallest buffer that Linux allows. socket(7)
-const SENT_AT_ONCE_LEN_MAX: u32 = 1024;
 
 // ---- the next action
 
@@ -148,7 +141,6 @@ impl<S: Session> Machine<S> {
             deadline: now.monotonic + patience,
             begun: now.monotonic,
             arrived_after_us: 0,
-            sent_len: 0,
             state,
             phase: Phase::Idle,
             drain: Drain::No,
@@ -189,9 +181,7 @@ impl<S: Session> Machine<S> {
                 tls: self.tls.as_ref().map(|tls| tls.facts()),
                 client: self.client(),
             }),
-            State::CheckQueues(_) => Action::CheckQueues {
-                asks_unsent: self.sent_len > SENT_AT_ONCE_LEN_MAX,
-            },
+            State::CheckUnread(_) => Action::CheckUnread,
             State::Finish(_) => Action::Finish,
             State::Close(closed) => Action::Close(closed),
         }
@@ -345,7 +335,7 @@ impl<S: Session> Machine<S> {
                 self.take_proxy_header(input, now);
             }
             // It was not left in the socket, where a check would find it.
-            (State::CheckQueues(closed), _) => self.state = State::Finish(closed),
+            (State::CheckUnread(closed), _) => self.state = State::Finish(closed),
             _ => {
                 self.shared.counters.received(input.len());
                 if self.held.len() + input.len() <= HELD_LEN_MAX {
@@ -493,7 +483,7 @@ impl<S: Session> Machine<S> {
             Next::Close if !self.held.is_empty() || self.drain == Drain::Announced => {
                 State::Finish(Closed::Session)
             }
-            Next::Close => State::CheckQueues(Closed::Session),
+            Next::Close => State::CheckUnread(Closed::Session),
             Next::Linger => State::Finish(Closed::Session),
         };
     }
@@ -549,8 +539,6 @@ impl<S: Session> Machine<S> {
             return self.cut_off(now);
         }
         outgoing.consume(len);
-        let sent_len = u32::try_from(len).unwrap_or(u32::MAX);
-        self.sent_len = self.sent_len.saturating_add(sent_len);
         if self.tls.is_none() {
             if outgoing.is_empty() && outgoing.out.replies() > 0 {
                 // Counted together with them.
@@ -644,16 +632,16 @@ impl<S: Session> Machine<S> {
             }
             State::Receive | State::Fill => {
                 let phase = self.phase;
-                let state = State::CheckQueues(Closed::TimedOut(phase));
+                let state = State::CheckUnread(Closed::TimedOut(phase));
                 self.give_up(GiveUp::TimedOut(phase), state, now);
             }
-            State::Discard(closed) => self.state = State::CheckQueues(closed),
+            State::Discard(closed) => self.state = State::CheckUnread(closed),
             // These do not wait for the peer.
             State::Open
             | State::Turn
             | State::Work { .. }
             | State::Working
-            | State::CheckQueues(_)
+            | State::CheckUnread(_)
             | State::Finish(_)
             | State::Close(_) => {}
         }
@@ -696,16 +684,16 @@ impl<S: Session> Machine<S> {
         self.settle(now);
     }
 
-    /// Takes the result of [`Action::CheckQueues`].
-    pub(crate) fn handle_queues(&mut self, queues: io::Result<Queues>, now: Now) {
-        let queues = match queues {
-            Ok(queues) => queues,
+    /// Takes the result of [`Action::CheckUnread`].
+    pub(crate) fn handle_unread(&mut self, unread: io::Result<u64>, now: Now) {
+        let unread = match unread {
+            Ok(unread) => unread,
             Err(error) => return self.handle_error(&error, now),
         };
-        if let State::CheckQueues(closed) = self.state {
+        if let State::CheckUnread(closed) = self.state {
             let is_extended = (self.linger.as_ref())
                 .is_none_or(|linger| linger.is_extended_by_input(now.monotonic));
-            let is_in_use = queues.unsent > 0 || (queues.unread > 0 && is_extended);
+            let is_in_use = unread > 0 && is_extended;
             self.state = match &mut self.linger {
                 None if is_in_use => State::Finish(closed),
                 Some(linger) if is_in_use && !linger.is_over(now.monotonic) => {
@@ -785,7 +773,7 @@ impl<S: Session> Machine<S> {
         let is_reply_lost =
             self.outgoing.is_some() && !self.tls.as_ref().is_some_and(|tls| tls.has_ended);
         self.state = match self.state {
-            State::CheckQueues(closed)
+            State::CheckUnread(closed)
             | State::Finish(closed)
             | State::Discard(closed)
             | State::Close(closed)
@@ -864,10 +852,10 @@ impl<S: Session> Machine<S> {
                 if self.is_stream_ended {
                     State::Close(Closed::Peer)
                 } else {
-                    State::CheckQueues(Closed::Peer)
+                    State::CheckUnread(Closed::Peer)
                 }
             }
-            State::CheckQueues(closed) | State::Discard(closed) if self.is_stream_ended => {
+            State::CheckUnread(closed) | State::Discard(closed) if self.is_stream_ended => {
                 State::Close(closed)
             }
             state => state,
@@ -877,7 +865,7 @@ impl<S: Session> Machine<S> {
             && !tls.is_handshaking()
             && matches!(
                 self.state,
-                State::CheckQueues(_)
+                State::CheckUnread(_)
                     | State::Finish(_)
                     | State::Close(
                         Closed::Session | Closed::Drained | Closed::Peer | Closed::TimedOut(_)
@@ -889,7 +877,7 @@ impl<S: Session> Machine<S> {
             outgoing.begin(now.monotonic, &self.shared.limits);
             if matches!(
                 self.state,
-                State::Close(_) | State::CheckQueues(Closed::TimedOut(_))
+                State::Close(_) | State::CheckUnread(Closed::TimedOut(_))
             ) {
                 outgoing.until = now.monotonic + GOODBYE_PATIENCE;
             }

@@ -115,7 +115,7 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
             };
             if self.pool.admit(self.point, &stream, spawn) {
                 self.serving = Some(Serving::begin(&self.pool, self.point, stream));
-                if self.go_on(|_| clock::now()) {
+                if self.go_on(|_| clock::now()) && self.take_first_input() {
                     return Flow::Receive;
                 }
             }
@@ -123,6 +123,23 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
                 return Flow::Done;
             }
         }
+    }
+
+    /// Takes the first request if it is there, as of most clients that waited in the listen queue;
+    /// `false` if the connection has ended.
+    fn take_first_input(&mut self) -> bool {
+        // Handshakes wait for their turn.
+        if self.pool.point(self.point).tls.is_some() {
+            return true;
+        }
+        self.go_on(|driver| {
+            let connection = Arc::clone(&driver.connection);
+            let stream = &connection.stream;
+            match stream.receive_now(|input| driver.handle_received(input)) {
+                Ok(received) => received.unwrap_or_else(clock::now),
+                Err(error) => driver.handle_receive_error(&error),
+            }
+        })
     }
 
     /// Tells the driver what came and does what follows; `false` if the connection has ended.

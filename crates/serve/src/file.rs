@@ -47,10 +47,6 @@ pub(crate) fn on_disk(piece: &FilePiece<'_>) -> Option<DiskRead> {
 /// Files up to this length are looked at whole.
 const LOOKED_AT_LEN_MAX: u64 = 4 * 1024 * 1024;
 
-/// Age of a positive answer that is believed: the kernel evicts pages that have not been used for
-/// seconds. (If it ever is not, one request waits for the disk with the processor.)
-const CACHED_AGE_MAX: Duration = Duration::from_millis(50);
-
 /// True if all of a file of moderate length is in the page cache.
 fn is_cached_whole(range: &FileRange) -> bool {
     let file = &range.file;
@@ -59,13 +55,11 @@ fn is_cached_whole(range: &FileRange) -> bool {
         return false;
     }
     let now = Instant::now();
-    if file.was_cached(now, CACHED_AGE_MAX) {
+    if file.was_cached(now) {
         return true;
     }
     let is_cached = fiber::fs::is_cached(file.as_fd(), 0..len);
-    if is_cached {
-        file.note_cached(now);
-    }
+    file.note_cached(is_cached, now);
     is_cached
 }
 

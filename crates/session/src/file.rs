@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, Stat};
 
@@ -46,10 +46,19 @@ pub struct SharedFile {
     is_moving: bool,
     direct: OnceLock<Option<OwnedFd>>,
     /// Time at which a driver last saw the whole file in the page cache, in milliseconds since the
-    /// first such check; 0 is never.
+    /// first such check; 0 is never. And the first time since which it was seen there each time.
     seen_cached_ms: AtomicU64,
+    cached_since_ms: AtomicU64,
     first_check: OnceLock<Instant>,
 }
+
+/// Divisor and bounds: a file that has been in the page cache for some time is believed to be there
+/// for half of that without another look. The kernel evicts pages that have not been used for
+/// seconds; under pressure, new ones earlier. (If it ever is not there, one request waits for the
+/// disk with the processor.)
+const CACHED_PART: u64 = 2;
+const CACHED_AGE_MIN_MS: u64 = 50;
+const CACHED_AGE_MAX_MS: u64 = 1_000;
 
 /// Identity of one state of a file: if any part differs, the bytes may differ. `ctime` is included
 /// because a process that may write the file can set `mtime` back.
@@ -111,6 +120,7 @@ impl SharedFile {
             is_moving: false,
             direct: OnceLock::new(),
             seen_cached_ms: AtomicU64::new(0),
+            cached_since_ms: AtomicU64::new(0),
             first_check: OnceLock::new(),
         })
     }
@@ -169,17 +179,22 @@ impl SharedFile {
             .map(AsFd::as_fd)
     }
 
-    /// Records that the whole file was in the page cache at `now`.
-    pub fn note_cached(&self, now: Instant) {
-        self.seen_cached_ms
-            .store(self.age_ms(now), Ordering::Relaxed);
+    /// Records whether the whole file was in the page cache at `now`.
+    pub fn note_cached(&self, is_cached: bool, now: Instant) {
+        let now_ms = if is_cached { self.age_ms(now) } else { 0 };
+        let seen = self.seen_cached_ms.swap(now_ms, Ordering::Relaxed);
+        if seen == 0 || now_ms.saturating_sub(seen) > 2 * CACHED_AGE_MAX_MS {
+            self.cached_since_ms.store(now_ms, Ordering::Relaxed);
+        }
     }
 
-    /// True if the whole file was seen in the page cache less than `age_max` ago. Asking the kernel
-    /// for each request would cost more than it saves.
-    pub fn was_cached(&self, now: Instant, age_max: Duration) -> bool {
+    /// True if the whole file was seen in the page cache lately: asking the kernel for each request
+    /// would cost more than it saves. The longer it has been there, the longer that is believed.
+    pub fn was_cached(&self, now: Instant) -> bool {
         let seen = self.seen_cached_ms.load(Ordering::Relaxed);
-        seen != 0 && self.age_ms(now).saturating_sub(seen) < age_max.as_millis() as u64
+        let cached_for = seen.saturating_sub(self.cached_since_ms.load(Ordering::Relaxed));
+        let age_max = (cached_for / CACHED_PART).clamp(CACHED_AGE_MIN_MS, CACHED_AGE_MAX_MS);
+        seen != 0 && self.age_ms(now).saturating_sub(seen) < age_max
     }
 
     fn age_ms(&self, now: Instant) -> u64 {
@@ -213,6 +228,7 @@ impl TryFrom<File> for SharedFile {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::time::Duration;
 
     #[test]
     fn rename_over_keeps_it_unchanged() {
@@ -301,14 +317,26 @@ mod tests {
     fn cached_note_expires() {
         let shared = SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap();
         let start = Instant::now();
-        let second = Duration::from_secs(1);
-        assert!(!shared.was_cached(start, second), "no check yet");
-        shared.note_cached(start);
-        assert!(shared.was_cached(start, second));
-        assert!(shared.was_cached(start + Duration::from_millis(999), second));
-        assert!(!shared.was_cached(start + second, second));
-        shared.note_cached(start + second);
-        assert!(shared.was_cached(start + second, second));
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(!shared.was_cached(start), "no check yet");
+        shared.note_cached(true, start);
+        assert!(shared.was_cached(at(49)));
+        assert!(!shared.was_cached(at(50)));
+        // Believed for longer and longer, up to a second.
+        for ms in (0..).step_by(50).take(400) {
+            shared.note_cached(true, at(ms));
+        }
+        assert!(shared.was_cached(at(19_950 + 999)));
+        assert!(!shared.was_cached(at(19_950 + 1_000)));
+        // After a pause it is as new.
+        shared.note_cached(true, at(30_000));
+        assert!(!shared.was_cached(at(30_050)));
+        shared.note_cached(true, at(31_000));
+        assert!(shared.was_cached(at(31_100)));
+        shared.note_cached(false, at(31_200));
+        assert!(!shared.was_cached(at(31_200)));
+        shared.note_cached(true, at(31_300));
+        assert!(!shared.was_cached(at(31_350)));
     }
 
     /// Opening by descriptor and by name agree on whether the file system has direct I/O.

@@ -218,7 +218,10 @@ impl Site {
         let moment = self.moment(now);
         let key = self.key(lookup.path);
         let is_fresh = |record: &Record| !self.is_record_due(record, moment);
-        if let Some((entry, id)) = self.table.hit(key, lookup.accepts, is_fresh) {
+        let is_ready = |entry: &Entry| entry.is_ready(self.config.memory_file_len_max);
+        if let Some((entry, id)) = self.table.hit(key, lookup.accepts, is_fresh, is_ready)
+            && entry.is_unchanged()
+        {
             self.sketch.touch(id.hash(), moment.ns);
             return Found::Entry(entry);
         }

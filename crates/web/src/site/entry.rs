@@ -50,6 +50,26 @@ impl Entry {
         matches!(self.body, Body::Memory(_))
     }
 
+    /// True if it answers as it is: with bytes in memory, or with a file that has its place in the
+    /// page cache and is too long for memory.
+    #[inline]
+    pub(super) fn is_ready(&self, memory_file_len_max: u64) -> bool {
+        let is_long = self.len > memory_file_len_max;
+        match &self.body {
+            Body::Memory(_) => true,
+            Body::File { keep, settled, .. } => *keep && *settled && is_long,
+        }
+    }
+
+    /// True if the bytes are still those of its stamp.
+    #[inline]
+    pub(super) fn is_unchanged(&self) -> bool {
+        match &self.body {
+            Body::Memory(_) => true,
+            Body::File { file, .. } => file.is_unchanged().unwrap_or(false),
+        }
+    }
+
     /// The operator's header lines of a reply that is about this file, and does not carry it.
     pub(crate) fn rule_lines(&self) -> &[u8] {
         &self.head_304[self.rules.clone()]

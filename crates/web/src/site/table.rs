@@ -125,13 +125,14 @@ impl Table {
         }
     }
 
-    /// The entry in memory that answers at once, if there is one and it was checked lately.
+    /// The entry that answers at once, if there is one and its record was checked lately.
     #[inline]
     pub(super) fn hit(
         &self,
         key: Key<'_>,
         accepts: Encodings,
         is_fresh: impl FnOnce(&Record) -> bool,
+        is_ready: impl FnOnce(&Entry) -> bool,
     ) -> Option<(Arc<Entry>, Id)> {
         let shard = self.shard(key.hash);
         let records = shard.records.read().unwrap_or_else(PoisonError::into_inner);
@@ -142,7 +143,8 @@ impl Table {
             return None;
         }
         let id = record.best(accepts);
-        let entry = Arc::clone(record.in_memory(id.encoding)?);
+        let entry = record.entry(id.encoding).filter(|entry| is_ready(entry));
+        let entry = Arc::clone(entry?);
         record.refer();
         shard.hits.fetch_add(1, Relaxed);
         Some((entry, id))

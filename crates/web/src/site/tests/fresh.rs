@@ -186,3 +186,19 @@ fn without_openat2_load_finds_all() {
     world.at_s += 1.0;
     assert_eq!(world.text("/link"), "changed");
 }
+
+#[test]
+fn a_long_file_is_a_hit_until_written() {
+    let world = World::with(&[("f", "release 1")], |config| {
+        config.memory_file_len_max = 4
+    });
+    assert_eq!(world.text("/f"), "release 1");
+    assert_eq!(world.text("/f"), "release 1");
+    assert_eq!(world.count("site_hits_total"), 1);
+    let etag = world.entry("/f").etag.clone();
+    fs::write(world.path("f"), "release 2").unwrap();
+    set_mtime(&world.path("f"), 1_000_000_000);
+    let entry = world.entry("/f");
+    assert_eq!(text_of(&entry), "release 2");
+    assert_ne!(entry.etag, etag);
+}

@@ -36,6 +36,7 @@ mod budget;
 mod compress;
 mod config;
 mod cors;
+mod directories;
 mod entries;
 mod entry;
 mod error_pages;
@@ -72,6 +73,7 @@ use crate::lookup::Lookup;
 use access::Access;
 use available_memory::AvailableMemory;
 use compress::Compressions;
+use directories::Directories;
 use error_pages::ErrorPage;
 use holdings::{Garbage, Holdings};
 use listing::Listings;
@@ -106,6 +108,7 @@ pub struct Site {
     /// Memory that the page-cache budget follows. `None` if the budget is configured.
     available: Option<AvailableMemory>,
     listings: Listings,
+    directories: Directories,
     compressions: Compressions,
     error_pages: Vec<ErrorPage>,
     on_warning: Warnings,
@@ -202,6 +205,7 @@ impl Site {
             holdings: Mutex::new(Holdings::new(&config, page_cache_budget)),
             available,
             listings: Listings::default(),
+            directories: Directories::default(),
             compressions: Compressions::default(),
             error_pages: Vec::new(),
             on_warning: Warnings::default(),
@@ -317,6 +321,9 @@ impl Site {
             "site_moving_total" "Files sent while they were still being written." of(&counts.moving);
             "site_out_of_descriptors_total" "Files that could not be opened because no descriptor was left (EMFILE, ENFILE)." of(&counts.out_of_descriptors);
             "site_error_pages_lost_total" "Error pages that could not be read any more, so that the built-in one is sent." of(&counts.error_pages_lost);
+            "site_directories" "Directories of which is known whether compressed files are in them, or will be." self.directories.len() as u64;
+            "site_directories_dropped_total" "Directories forgotten to make room for others." of(&self.directories.dropped);
+            "site_variants_spared_total" "Files whose variants were not looked for, because their directory has none." of(&self.directories.spared);
             "site_listing_bytes" "Bytes of listings that are kept or on their way." self.listings.held_len();
             "site_listings_refused_total" "Listings not made because clients have not received too many." self.listings.refused();
             "site_memory_admitted_total" "Files taken into memory." holdings.memory.admitted;

@@ -8,6 +8,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use session::{FileStamp, SharedFile};
 
+use super::Moment;
+
 /// The site's root directory: every path is looked up from here, and (unless links may lead out)
 /// nothing outside it can be reached, whatever the path or the links on the way say.
 #[derive(Debug)]
@@ -38,6 +40,20 @@ pub(super) enum Blocking {
     Never,
     /// The thread may wait.
     Allowed,
+}
+
+/// Place, time and permissions of a look at the disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look<'a> {
+    pub(super) root: &'a Root,
+    pub(super) moment: Moment,
+    pub(super) blocking: Blocking,
+}
+
+impl Look<'_> {
+    pub(super) fn stat(&self, path: &str) -> Result<(Kind, FileStamp), Miss> {
+        self.root.stat(path, self.blocking)
+    }
 }
 
 /// Reason for which there is nothing to serve.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use session::FileStamp;
 
 use super::entry::Entry;
-use super::open::{Blocking, Kind, Miss, Root, is_hidden};
+use super::open::{Blocking, Kind, Look, Miss, Root, is_hidden};
 use super::quiet::WAIT_MAX;
 use super::table::{Key, Record, Survey};
 use super::{Moment, Site, head, mime};
@@ -85,8 +85,13 @@ impl Site {
             .table
             .get(key)
             .filter(|record| record.generation == root.generation);
+        let look = Look {
+            root: &root,
+            moment,
+            blocking,
+        };
         let Some(known) = known else {
-            let survey = self.with_descriptors(|| self.survey(&root, key.path, blocking))?;
+            let survey = self.with_descriptors(|| self.survey(look, key.path))?;
             return Ok(self.enroll(key, survey, &root, None, moment));
         };
         // Only from the second request on: files asked for once go first.
@@ -95,7 +100,7 @@ impl Site {
             return Ok(known);
         }
         self.counts.rechecks.fetch_add(1, Relaxed);
-        match self.with_descriptors(|| self.survey(&root, key.path, blocking)) {
+        match self.with_descriptors(|| self.survey(look, key.path)) {
             Ok(survey) if survey == *known.survey && known.settled => {
                 known.confirm(moment.ns);
                 Ok(known)
@@ -125,14 +130,14 @@ impl Site {
 
     /// Surveys the disk for a path: one look-up for the file, and one for each variant. With clean
     /// URLs, what has a better address is [`Miss::Moved`] there.
-    fn survey(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
-        let surveyed = self.survey_at(root, path, blocking);
+    fn survey(&self, look: Look<'_>, path: &str) -> Result<Survey, Miss> {
+        let surveyed = self.survey_at(look, path);
         if !self.config.clean_urls {
             return surveyed;
         }
         let address = match &surveyed {
-            Ok(survey) => self.clean_address(root, path, &survey.source, blocking)?,
-            Err(miss) => self.without_slash(root, path, miss, blocking)?,
+            Ok(survey) => self.clean_address(look, path, &survey.source)?,
+            Err(miss) => self.without_slash(look, path, miss)?,
         };
         address.map_or(surveyed, |address| Err(Miss::Moved(address)))
     }
@@ -141,10 +146,9 @@ impl Site {
     /// for an index file, `a` for `a.html`, unless another file answers there.
     fn clean_address(
         &self,
-        root: &Root,
+        look: Look<'_>,
         path: &str,
         source: &str,
-        blocking: Blocking,
     ) -> Result<Option<String>, Miss> {
         let Some(stem) = source.strip_suffix(PAGE_SUFFIX) else {
             return Ok(None);
@@ -156,7 +160,7 @@ impl Site {
             if address == path {
                 return Ok(None);
             }
-            if self.leads_to(root, address, source, blocking)? {
+            if self.leads_to(look, address, source)? {
                 return Ok(Some(address.to_owned()));
             }
         }
@@ -166,10 +170,9 @@ impl Site {
     /// `a` for `a/`, if nothing answers for `a/` and `a.html` does for `a`.
     fn without_slash(
         &self,
-        root: &Root,
+        look: Look<'_>,
         path: &str,
         miss: &Miss,
-        blocking: Blocking,
     ) -> Result<Option<String>, Miss> {
         let may_move = match miss {
             Miss::Directory => !self.config.listing,
@@ -178,19 +181,13 @@ impl Site {
         let Some(name) = path.strip_suffix('/').filter(|_| may_move) else {
             return Ok(None);
         };
-        let is_page = self.leads_to(root, name, &page_of(name), blocking)?;
+        let is_page = self.leads_to(look, name, &page_of(name))?;
         Ok(is_page.then(|| name.to_owned()))
     }
 
     /// True if `source` is the file that answers for `path`.
-    fn leads_to(
-        &self,
-        root: &Root,
-        path: &str,
-        source: &str,
-        blocking: Blocking,
-    ) -> Result<bool, Miss> {
-        match self.survey_at(root, path, blocking) {
+    fn leads_to(&self, look: Look<'_>, path: &str, source: &str) -> Result<bool, Miss> {
+        match self.survey_at(look, path) {
             Ok(survey) => Ok(*survey.source == *source),
             Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
             Err(_) => Ok(false),
@@ -198,18 +195,18 @@ impl Site {
     }
 
     /// The survey of a path as it is, unless a rule denies the file that answers.
-    fn survey_at(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
-        let survey = self.survey_disk(root, path, blocking)?;
+    fn survey_at(&self, look: Look<'_>, path: &str) -> Result<Survey, Miss> {
+        let survey = self.survey_disk(look, path)?;
         if self.denies(&survey.source) {
             return Err(Miss::NotFound);
         }
         Ok(survey)
     }
 
-    fn survey_disk(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
-        let miss = match self.source(root, path, blocking) {
+    fn survey_disk(&self, look: Look<'_>, path: &str) -> Result<Survey, Miss> {
+        let miss = match self.source(look, path) {
             Ok((source, plain)) => {
-                let variants = self.variants(root, &source, Some(&plain), blocking)?;
+                let variants = self.variants(look, &source, Some(&plain))?;
                 return Ok(Survey {
                     source: source.into(),
                     has_plain: true,
@@ -220,7 +217,7 @@ impl Site {
             Err(miss) => miss,
         };
         for source in self.only_compressed(path, &miss) {
-            let variants = self.variants(root, &source, None, blocking)?;
+            let variants = self.variants(look, &source, None)?;
             if let Some(plain) = variants.into_iter().flatten().next() {
                 return Ok(Survey {
                     source: source.into(),
@@ -253,19 +250,21 @@ impl Site {
     /// The variants of a file; of `plain` itself, if it is there, those that are not older.
     fn variants(
         &self,
-        root: &Root,
+        look: Look<'_>,
         source: &str,
         plain: Option<&FileStamp>,
-        blocking: Blocking,
     ) -> Result<[Option<FileStamp>; 3], Miss> {
         let mut variants = [None; 3];
         // What is compressed already has none.
         if !self.config.precompressed || self.rules.coding(source).is_some() {
             return Ok(variants);
         }
+        if !self.may_have_variants(look, source)? {
+            return Ok(variants);
+        }
         for (variant, encoding) in variants.iter_mut().zip(Encoding::ALL) {
             let name = format!("{source}{}", encoding.suffix());
-            *variant = match root.stat(&name, blocking) {
+            *variant = match look.stat(&name) {
                 // An older one is of an older state of the original.
                 Ok((Kind::File, stamp)) => Some(stamp)
                     .filter(|variant| plain.is_none_or(|plain| is_as_new(variant, plain))),
@@ -278,14 +277,9 @@ impl Site {
 
     /// The file that answers for a path: the file itself, or for a directory the first of its index
     /// files.
-    fn source(
-        &self,
-        root: &Root,
-        path: &str,
-        blocking: Blocking,
-    ) -> Result<(String, FileStamp), Miss> {
+    fn source(&self, look: Look<'_>, path: &str) -> Result<(String, FileStamp), Miss> {
         if !(path.is_empty() || path.ends_with('/')) {
-            let miss = match root.stat(path, blocking) {
+            let miss = match look.stat(path) {
                 Ok((Kind::File, stamp)) => return Ok((path.to_owned(), stamp)),
                 Ok((Kind::Directory, _)) => Miss::Moved(format!("{path}/")),
                 Err(miss) => miss,
@@ -294,7 +288,7 @@ impl Site {
             let Some(page) = self.page(path).filter(|_| is_missing) else {
                 return Err(miss);
             };
-            return match root.stat(&page, blocking) {
+            return match look.stat(&page) {
                 Ok((Kind::File, stamp)) => Ok((page, stamp)),
                 Ok((Kind::Directory, _)) | Err(Miss::NotFound) => Err(miss),
                 Err(miss) => Err(miss),
@@ -302,13 +296,13 @@ impl Site {
         }
         for name in &self.config.index {
             let index = format!("{path}{name}");
-            match root.stat(&index, blocking) {
+            match look.stat(&index) {
                 Ok((Kind::File, stamp)) => return Ok((index, stamp)),
                 Ok((Kind::Directory, _)) | Err(Miss::NotFound) => {}
                 Err(miss) => return Err(miss),
             }
         }
-        root.stat(path, blocking)?;
+        look.stat(path)?;
         Err(Miss::Directory)
     }
 
@@ -390,6 +384,7 @@ impl Site {
             *root = Arc::new(new);
             let garbage = self.holdings().start_over(&self.table, generation);
             self.listings.clear();
+            self.directories.clear();
             self.root_checked_ns.fetch_max(moment.ns, Relaxed);
             drop(garbage);
         }

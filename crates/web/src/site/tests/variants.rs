@@ -151,3 +151,79 @@ fn compressed_name_has_its_coding() {
     }
     assert_eq!(text_of(&entry_of(world.ask("/logo.svgz", &ALL))), "svgz");
 }
+
+/// Names that come to a directory are told by its time, which must differ from that of the names
+/// before them, however fast the test is.
+fn age(world: &World, directory: &str) {
+    let directory = File::open(world.path(directory)).unwrap();
+    let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    directory.set_modified(time).unwrap();
+}
+
+/// Forty files in `d`, surveyed so often that their directory is known.
+fn world_of_known(names: impl Fn(usize) -> String) -> World {
+    let mut world = World::new(&[]);
+    (0..40).for_each(|n| world.write(&names(n), "plain"));
+    age(&world, "d");
+    for _ in 0..2 {
+        (0..40).for_each(|n| assert_eq!(world.text(&format!("/{}", names(n))), "plain"));
+        world.at_s += 1.0;
+    }
+    world
+}
+
+#[test]
+fn absent_variants_are_not_looked_for() {
+    let world = world_of_known(|n| format!("d/{n}.js"));
+    let spared = world.count("site_variants_spared_total");
+    assert!(spared >= 40, "{spared}");
+    assert_eq!(world.count("site_directories"), 1);
+    world.write("d/7.js.br", "br");
+    assert_eq!(text_of(&entry_of(world.ask("/d/7.js", &ALL))), "br");
+    world.write("d/gone.js.gz", "gz");
+    assert_eq!(text_of(&entry_of(world.ask("/d/gone.js", &ALL))), "gz");
+    assert_eq!(world.count("site_variants_spared_total"), spared);
+}
+
+#[test]
+fn a_replaced_directory_is_looked_at() {
+    let mut world = world_of_known(|n| format!("d/{n}.js"));
+    fs::rename(world.path("d"), world.path("old")).unwrap();
+    world.write("d/8.js", "plain");
+    world.write("d/8.js.br", "br");
+    assert_eq!(text_of(&entry_of(world.ask("/d/8.js", &ALL))), "br");
+    let spared = world.count("site_variants_spared_total");
+    world.at_s += 1.0;
+    assert_eq!(text_of(&entry_of(world.ask("/d/8.js", &ALL))), "br");
+    assert_eq!(world.count("site_variants_spared_total"), spared);
+}
+
+#[test]
+fn names_without_a_file_cost_one_look() {
+    let world = world_of_known(|n| format!("d/{n}.js"));
+    let spared = world.count("site_variants_spared_total");
+    assert!(matches!(world.ask("/d/none.js", &ALL), Found::NotFound));
+    assert_eq!(world.count("site_variants_spared_total"), spared + 1);
+}
+
+#[test]
+fn directories_with_variants_are_not_learnt() {
+    for (name, has_been_spared) in [("d/0.css.br", false), ("d/0.CSS.Gz", false), ("d/br", true)] {
+        let mut world = World::new(&[(name, "other")]);
+        (0..40).for_each(|n| world.write(&format!("d/{n}.js"), "plain"));
+        for _ in 0..3 {
+            (0..40).for_each(|n| assert_eq!(world.text(&format!("/d/{n}.js")), "plain"));
+            world.at_s += 1.0;
+        }
+        let spared = world.count("site_variants_spared_total") > 0;
+        assert_eq!(spared, has_been_spared, "{name}");
+    }
+}
+
+#[test]
+fn known_directories_have_a_limit() {
+    let world = World::new(&[]);
+    (0..5000).for_each(|n| _ = world.ask(&format!("/{n}/a.js"), &ALL));
+    assert_eq!(world.count("site_directories"), 4096);
+    assert_eq!(world.count("site_directories_dropped_total"), 904);
+}

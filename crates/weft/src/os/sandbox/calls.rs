@@ -15,9 +15,8 @@ use seccompiler::{
 
 use super::Needs;
 
-// `libc` has none of these. cachestat(2), tcp(7), PR_GET_AUXV(2const)
+// `libc` has none of these. cachestat(2), PR_GET_AUXV(2const)
 const SYS_CACHESTAT: c_long = 451;
-const SIOCOUTQNSD: libc::Ioctl = 0x894B;
 const PR_GET_AUXV: libc::c_int = 0x4155_5856;
 
 /// Calls without conditions.
@@ -36,8 +35,8 @@ const PLAIN: &[c_long] = &[
     libc::SYS_read, libc::SYS_readv, libc::SYS_pread64, libc::SYS_preadv, libc::SYS_preadv2,
     libc::SYS_write, libc::SYS_writev, libc::SYS_pwrite64, libc::SYS_pwritev, libc::SYS_pwritev2,
     libc::SYS_openat, libc::SYS_openat2, libc::SYS_close, libc::SYS_lseek, libc::SYS_fcntl,
-    libc::SYS_dup, libc::SYS_dup3, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx,
-    libc::SYS_readlinkat, libc::SYS_getdents64, libc::SYS_getcwd, libc::SYS_faccessat,
+    libc::SYS_dup, libc::SYS_dup3, libc::SYS_fstat, libc::SYS_fstatfs, libc::SYS_newfstatat,
+    libc::SYS_statx, libc::SYS_readlinkat, libc::SYS_getdents64, libc::SYS_getcwd, libc::SYS_faccessat,
     libc::SYS_faccessat2, libc::SYS_fadvise64, SYS_CACHESTAT, libc::SYS_fsync,
     libc::SYS_fdatasync, libc::SYS_ftruncate, libc::SYS_flock, libc::SYS_unlinkat,
     libc::SYS_mkdirat, libc::SYS_renameat, libc::SYS_renameat2,
@@ -76,7 +75,7 @@ const RINGS: &[c_long] = &[
 /// Requests of ioctl(2) that take a socket or ask for a terminal's size.
 #[rustfmt::skip]
 const IOCTLS: &[libc::Ioctl] = &[
-    libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TIOCOUTQ, SIOCOUTQNSD, libc::TIOCGWINSZ,
+    libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TIOCOUTQ, libc::TIOCGWINSZ,
     libc::TCGETS,
 ];
 

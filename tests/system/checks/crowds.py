@@ -265,3 +265,25 @@ def status_or_none(client):
         return type(error).__name__
     except Exception as error:
         return str(error)
+
+
+@check()
+def a_hundred_thousand_files_cost_next_to_nothing(world):
+    """What was never asked for may cost 200 bytes, which is room for an allocator: it costs none."""
+    count = 100_000
+    few, many = world.folder("few", page__html=b"x"), world.folder("many", page__html=b"x")
+    for nth in range(count // 1000):
+        folder = many / f"{nth:03}"
+        folder.mkdir()
+        (folder / "000.html").write_text("x")
+        for name in range(1, 1000):
+            os.link(folder / "000.html", folder / f"{name:03}.html")
+    kib = []
+    for site in (few, many):
+        with world.server(site=site) as server:
+            expect_equal("status", server.get("/page.html").status, 200)
+            kib.append(int(server.status("VmRSS").split()[0]))
+            if site == many:
+                expect_equal("status of the last file", server.get("/099/999.html").status, 200)
+    expect(kib[1] - kib[0] <= count * 200 / 1024, f"{kib[1] - kib[0]} KiB more for {count} files")
+    world.note = f"{kib[1] - kib[0]} KiB"

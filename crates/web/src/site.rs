@@ -27,8 +27,9 @@
 //! one made ([`compress`]), and is answered with what there is.
 //!
 //! **Floods.** Names that do not exist are not remembered: each costs one lookup in the kernel's
-//! own caches (four with an extension, because it may exist in compressed form only), or on a
-//! worker thread the first time. So random names cannot displace existing ones.
+//! own caches (four with an extension, because it may exist in compressed form only, unless its
+//! directory [is known](directories) to have none), or on a worker thread the first time. So random
+//! names cannot displace existing ones.
 
 mod access;
 mod available_memory;

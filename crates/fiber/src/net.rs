@@ -49,8 +49,8 @@ macro_rules! stream {
                 self.socket.receive(deadline, f)
             }
 
-            /// Receives without a wait what is there, and shows it to `f`; an empty slice is the end
-            /// of the stream. `None` if nothing is there, or a wait finds out for as little.
+            /// Receives what is there, without a wait, and shows it to `f`; an empty slice is the
+            /// end of the stream. `None` if nothing is there, or a wait finds out for as little.
             ///
             /// # Errors
             /// What `recv(2)` reports.

@@ -145,13 +145,14 @@ impl Runtime {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        builder.spawn_in(&self.cluster, Location::caller(), f)
+        builder.spawn_in(Arc::clone(&self.cluster), Location::caller(), f)
     }
 
     /// Starts a [stackless fiber](Stackless).
     #[track_caller]
     pub fn spawn_stackless_with(&self, builder: Builder, value: impl Stackless) -> JoinHandle<()> {
-        let started = builder.spawn_stackless_in(&self.cluster, Location::caller(), value);
+        let started =
+            builder.spawn_stackless_in(Arc::clone(&self.cluster), Location::caller(), value);
         started.expect("a runtime that is there takes fibers")
     }
 

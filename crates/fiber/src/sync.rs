@@ -68,7 +68,7 @@ mod rwlock;
 mod select;
 mod semaphore;
 mod short;
-mod wait;
+pub(crate) mod wait;
 
 use std::sync::{LockResult, PoisonError};
 

@@ -215,7 +215,7 @@ impl Processor {
         let popped = self
             .cluster
             .queue
-            .pop(&mut visitor, stamp::now(), waiting_since);
+            .pop(&mut visitor, stamp::now, waiting_since);
         drop(visitor);
         let Some((fiber, origin)) = popped else {
             return; // Others have been faster.
@@ -257,7 +257,7 @@ impl Processor {
         }
         let mut visitor = self.visitor.borrow_mut();
         let queue = &self.cluster.queue;
-        let helped = queue.help(&mut visitor, stamp::now(), waiting_since);
+        let helped = queue.help(&mut visitor, stamp::now, waiting_since);
         drop(visitor);
         if let Some(fiber) = helped {
             self.shared().counters.fibers_helped.add(1);

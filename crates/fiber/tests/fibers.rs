@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fiber::sync::Event;
 use fiber::{BackendChoice, Builder, Runtime};
 
 mod patience;
@@ -378,6 +379,25 @@ fn compute(time: Duration) {
     while Instant::now() < until {
         std::hint::spin_loop();
     }
+}
+
+#[test]
+fn unpark_ends_no_wait_for_a_grant() {
+    let runtime = runtime(2);
+    let gate = Arc::new(Event::new());
+    let waiter = runtime.spawn({
+        let gate = Arc::clone(&gate);
+        move || {
+            gate.wait();
+            assert!(gate.is_set(), "it was unparked and not granted");
+            // The token was kept for it.
+            fiber::park();
+        }
+    });
+    (0..1000).for_each(|_| waiter.fiber().unpark());
+    gate.set();
+    waiter.fiber().unpark();
+    waiter.join().unwrap();
 }
 
 /// Seen (in review): a stall was reported of a fiber that gave way every few milliseconds, and what

@@ -13,7 +13,7 @@
 pub(crate) use std::hint::spin_loop;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
@@ -24,10 +24,30 @@ pub(crate) use loom::cell::UnsafeCell;
 pub(crate) use loom::hint::spin_loop;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
+
+/// A fence that is sequentially consistent.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn full_fence() {
+    // A locked instruction orders all ordinary memory as well as `mfence`, which the standard
+    // library's fence is, and takes a fifth of the time.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: what lies on top of the stack stays as it is.
+    unsafe {
+        std::arch::asm!("lock or dword ptr [rsp], 0", options(nostack));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+#[cfg(loom)]
+pub(crate) fn full_fence() {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
 
 /// [`std::cell::UnsafeCell`] with loom's methods: loom's own checks that no two threads are inside
 /// at once.

@@ -25,20 +25,27 @@ pub(crate) fn now() -> u64 {
     ticks
 }
 
-/// Growth of the counter in `time`, within some percent. The first call measures it, which takes
-/// some 100 µs.
+/// Growth of the counter in `time`, within some percent.
 pub(crate) fn ticks(time: Duration) -> u64 {
+    per_microsecond().saturating_mul(time.as_micros() as u64)
+}
+
+/// Time since the counter was `stamp`, within some percent.
+pub(crate) fn since(stamp: u64) -> Duration {
+    Duration::from_micros(now().saturating_sub(stamp) / per_microsecond())
+}
+
+/// Growth of the counter in a microsecond. The first call measures it, which takes some 100 µs.
+fn per_microsecond() -> u64 {
     static PER_MICROSECOND: OnceLock<u64> = OnceLock::new();
-    let per_microsecond = *PER_MICROSECOND.get_or_init(|| {
+    *PER_MICROSECOND.get_or_init(|| {
         // A thread that is interrupted between two clocks measures nonsense, once.
         let mut measured = [(); 5].map(|()| measure());
         measured.sort_unstable();
         measured[2].max(1)
-    });
-    per_microsecond.saturating_mul(time.as_micros() as u64)
+    })
 }
 
-/// Growth of the counter in a microsecond.
 fn measure() -> u64 {
     let (began, counted_from) = (Instant::now(), now());
     while began.elapsed() < Duration::from_micros(20) {

@@ -158,7 +158,7 @@ impl DumpedFiber {
             waits_for: reason.map(in_words),
             waits_for_fiber,
             processor: cluster.index_of(control.home()),
-            age: look.age(),
+            age: control.age(),
             stack: control.stack().map(|stack| DumpedStack {
                 usable_len: stack.usable().len(),
                 touched_len: touched_len(&stack.usable()),

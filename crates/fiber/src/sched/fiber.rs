@@ -23,9 +23,10 @@ use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::base::cancelled::Cancellation;
+use crate::base::stamp;
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
 pub(crate) use crate::sched::fiber_ref::FiberRef;
 use crate::sched::watch::Watch;
@@ -48,7 +49,6 @@ pub(crate) struct Control {
     pub(super) context: Context,
     /// Processor where it started; null before. Wake-ups from other threads go there.
     pub(super) home: AtomicPtr<ProcessorShared>,
-    id: u64,
     /// For those who look.
     pub(super) look: Look,
     pub(super) token: Token,
@@ -58,6 +58,7 @@ pub(crate) struct Control {
     is_stackless: bool,
     /// Ending, so no fiber-local values are made any more. Touched where the fiber runs only.
     has_no_locals: Cell<bool>,
+    id: u64,
     waiting: Waiting,
     cancellation: Cancellation,
     /// Touched where the fiber runs only.
@@ -72,6 +73,8 @@ pub(crate) struct Control {
     /// Boxed: most have none.
     name: Option<Box<Cow<'static, str>>>,
     spawned_at: &'static Location<'static>,
+    /// Time of the spawn: see [`stamp`].
+    pub(super) spawned: u64,
 }
 
 /// State that few fibers need.
@@ -188,7 +191,13 @@ impl Control {
             registry_slot: AtomicU32::new(0),
             name: name.map(Box::new),
             spawned_at,
+            spawned: stamp::now(),
         })
+    }
+
+    /// Time since it was spawned.
+    pub(crate) fn age(&self) -> Duration {
+        stamp::since(self.spawned)
     }
 
     pub(crate) fn id(&self) -> u64 {

@@ -20,7 +20,9 @@
 //!                                     notify (work for any): SEARCH, and it is the spinner
 //! ```
 
-use crate::base::atomic::{AtomicBool, AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering, fence};
+use crate::base::atomic::{
+    AtomicBool, AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering, full_fence,
+};
 
 const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
@@ -85,7 +87,7 @@ impl Idle {
     /// next if there is: those that pushed in the meantime relied on it.
     pub(crate) fn end_spin(&self) {
         self.spinner.store(false, Ordering::Release);
-        fence(Ordering::SeqCst);
+        full_fence();
     }
 
     /// The first step to sleep. The second is to look at everything once more.
@@ -97,14 +99,14 @@ impl Idle {
         drop(sleepers);
         // Without it the models below deadlock: the count may be seen after the run queues were
         // seen empty.
-        fence(Ordering::SeqCst);
+        full_fence();
     }
 
     /// Same as [`register`](Idle::register), for a processor that goes: it is woken by messages,
     /// and not for work that others can do.
     pub(crate) fn register_for_messages(&self, index: usize) {
         self.states[index].store(ASLEEP, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        full_fence();
     }
 
     /// Awake again, or after all.
@@ -128,7 +130,7 @@ impl Idle {
     /// the caller.
     #[inline]
     pub(crate) fn wake(&self, index: usize) -> bool {
-        fence(Ordering::SeqCst);
+        full_fence();
         let state = &self.states[index];
         state.load(Ordering::Relaxed) == ASLEEP
             && state
@@ -146,7 +148,7 @@ impl Idle {
     /// After work was added that any processor may take: which to wake.
     #[inline]
     pub(crate) fn notify(&self) -> Notified {
-        fence(Ordering::SeqCst);
+        full_fence();
         if !self.has_sleepers() {
             return Notified::None;
         }

@@ -193,7 +193,7 @@ pub(crate) fn with_running<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Opti
 
 /// Makes a fiber ready that any processor may run, in a run queue of the calling processor, if that
 /// is one of `cluster`'s.
-pub(crate) fn push_movable_if_in(cluster: &Cluster, fiber: FiberRef) -> bool {
+pub(crate) fn push_movable_if_in(cluster: &Cluster, now: u64, fiber: FiberRef) -> bool {
     let processor = here_ptr();
     if processor.is_null() {
         return false;
@@ -202,7 +202,7 @@ pub(crate) fn push_movable_if_in(cluster: &Cluster, fiber: FiberRef) -> bool {
     let processor = unsafe { &*processor };
     let is_in = std::ptr::eq(&*processor.cluster, cluster);
     if is_in {
-        processor.push_movable(fiber);
+        processor.push_movable(now, fiber);
     }
     is_in
 }
@@ -329,9 +329,9 @@ impl Processor {
 
     /// Makes a fiber ready that any processor may run, on behalf of the fiber that runs here, which
     /// may go on for long.
-    pub(crate) fn push_movable(&self, fiber: FiberRef) {
+    fn push_movable(&self, now: u64, fiber: FiberRef) {
         let mut visitor = self.visitor.borrow_mut();
-        self.cluster.queue.push(&mut visitor, stamp::now(), fiber);
+        self.cluster.queue.push(&mut visitor, now, fiber);
         drop(visitor);
         self.shares_work.set(true);
         self.notify();

@@ -26,14 +26,15 @@
 //! to the others with their age, and a remote push that finds the run queues closed forwards its
 //! own item.
 //!
-//! Stamps are handed in, so that this file has no clock and can be model-checked.
+//! Stamps, or the clock, are handed in, so that this file can be model-checked. A pop reads the
+//! clock only if an age is asked for: that takes as long as the rest.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::base::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, spin_loop,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, full_fence, spin_loop,
 };
 
 /// Run queues per processor. Two, so that a push finds one free while the other is helped from.
@@ -145,7 +146,7 @@ impl<T> ReadyQueue<T> {
     pub(crate) fn drain_to_others(&self, index: usize) -> usize {
         // With the fence of `push_remote`: either the item that is pushed there is seen here, or
         // that it is closed, there.
-        fence(Ordering::SeqCst);
+        full_fence();
         let own = || index * QUEUES..(index + 1) * QUEUES;
         let mut count = 0;
         // The oldest first, so that the heads of the others' run queues are right.
@@ -195,7 +196,7 @@ impl<T> ReadyQueue<T> {
     pub(crate) fn push_remote(&self, index: usize, now: u64, item: T) {
         let index = self.open_from(index);
         self.push_to(index, now as usize, now, item);
-        fence(Ordering::SeqCst);
+        full_fence();
         if !self.is_open(index) {
             self.drain_to_others(index);
         }
@@ -224,7 +225,7 @@ impl<T> ReadyQueue<T> {
     pub(crate) fn pop(
         &self,
         visitor: &mut Visitor,
-        now: u64,
+        now: impl Fn() -> u64 + Copy,
         waiting_since: u64,
     ) -> Option<(T, Origin)> {
         if let Some(item) = self.help(visitor, now, waiting_since) {
@@ -240,16 +241,22 @@ impl<T> ReadyQueue<T> {
     /// Chooses a run queue to look at, or looks at the chosen one: so at most every other call
     /// helps.
     #[inline]
-    pub(crate) fn help(&self, visitor: &mut Visitor, now: u64, waiting_since: u64) -> Option<T> {
+    pub(crate) fn help(
+        &self,
+        visitor: &mut Visitor,
+        now: impl Fn() -> u64,
+        waiting_since: u64,
+    ) -> Option<T> {
         let Some(target) = visitor.target.take() else {
             visitor.target = self.choose(visitor);
             return None;
         };
+        let now = now();
         let age = self.clocks[target].age(now);
         if age <= self.cutoff(visitor.index, now, waiting_since) {
             return None;
         }
-        self.try_pop(target, now)
+        self.try_pop(target, || now)
     }
 
     /// Draws a run queue of another processor.
@@ -279,7 +286,7 @@ impl<T> ReadyQueue<T> {
         worst + HELP_LOG2
     }
 
-    fn try_pop(&self, queue: usize, now: u64) -> Option<T> {
+    fn try_pop(&self, queue: usize, now: impl Fn() -> u64) -> Option<T> {
         let clock = &self.clocks[queue];
         if clock.is_empty() {
             return None;
@@ -288,7 +295,7 @@ impl<T> ReadyQueue<T> {
         let (stamp, item) = items.pop_front()?;
         match items.front() {
             Some(&(next, _)) => {
-                let average = moving_average(log2(waited(now, stamp)), clock.average());
+                let average = moving_average(log2(waited(now(), stamp)), clock.average());
                 clock.average.store(average, Ordering::Relaxed);
                 clock.head.store(next, Ordering::Relaxed);
             }
@@ -315,7 +322,7 @@ impl<T> ReadyQueue<T> {
     pub(crate) fn search(&self, visitor: &mut Visitor, now: u64) -> Option<T> {
         let queues_open = self.queues_open.load(Ordering::Acquire);
         let start = (visitor.draw() >> 32) as usize % queues_open;
-        (0..queues_open).find_map(|step| self.try_pop((start + step) % queues_open, now))
+        (0..queues_open).find_map(|step| self.try_pop((start + step) % queues_open, || now))
     }
 
     /// True if no run queue has an item. After a fence of the caller's, which is about to sleep.
@@ -479,7 +486,7 @@ mod tests {
     use super::*;
 
     fn drain(queue: &ReadyQueue<u32>, visitor: &mut Visitor, now: u64) -> Vec<u32> {
-        std::iter::from_fn(|| queue.pop(visitor, now, EMPTY).map(|(item, _)| item)).collect()
+        std::iter::from_fn(|| queue.pop(visitor, || now, EMPTY).map(|(item, _)| item)).collect()
     }
 
     #[test]
@@ -509,7 +516,7 @@ mod tests {
         assert!(!has_several_after(&|here| queue.push(here, 100, 1)));
         assert!(has_several_after(&|here| queue.push(here, 100, 2)));
         assert!(!has_several_after(&|here| {
-            queue.pop(here, 100, EMPTY);
+            queue.pop(here, || 100, EMPTY);
         }));
         drain(&queue, &mut here, 100);
         for stamp in [102, 104] {
@@ -526,7 +533,7 @@ mod tests {
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         queue.push(&mut there, 1_000, 99);
         (0..100).for_each(|n| queue.push(&mut here, 1_000_000, n));
-        let mut popped = std::iter::from_fn(|| queue.pop(&mut here, 1_001_000, EMPTY));
+        let mut popped = std::iter::from_fn(|| queue.pop(&mut here, || 1_001_000, EMPTY));
         assert!(popped.any(|item| item == (99, Origin::Helped)));
         assert!(
             popped.next().is_some(),
@@ -541,7 +548,7 @@ mod tests {
         queue.push(&mut there, 1_000, 99);
         (0..100).for_each(|n| queue.push(&mut here, 1_000, n));
         for _ in 0..50 {
-            let (_, origin) = queue.pop(&mut here, 2_000, EMPTY).unwrap();
+            let (_, origin) = queue.pop(&mut here, || 2_000, EMPTY).unwrap();
             assert_eq!(origin, Origin::Own);
         }
     }
@@ -551,7 +558,7 @@ mod tests {
         let queue = ReadyQueue::new(2);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         queue.push(&mut there, 1_000, 99);
-        let mut try_often = |since| (0..100).find_map(|_| queue.help(&mut here, 2_000, since));
+        let mut try_often = |since| (0..100).find_map(|_| queue.help(&mut here, || 2_000, since));
         assert_eq!(try_often(1_000), None);
         assert_eq!(try_often(EMPTY), Some(99));
     }
@@ -564,7 +571,7 @@ mod tests {
         (0..100).for_each(|n| queue.push(&mut here, 1_000_000, 100 + n));
         let mut before = Origin::Own;
         for _ in 0..100 {
-            let (_, origin) = queue.pop(&mut here, 1_000_001, EMPTY).unwrap();
+            let (_, origin) = queue.pop(&mut here, || 1_000_001, EMPTY).unwrap();
             assert!((before, origin) != (Origin::Helped, Origin::Helped));
             before = origin;
         }
@@ -578,7 +585,7 @@ mod tests {
         let mut helped = 0;
         for _ in 0..10_000 {
             queue.push(&mut there, 1, 0);
-            helped += usize::from(queue.help(&mut here, 1_000_000, EMPTY).is_some());
+            helped += usize::from(queue.help(&mut here, || 1_000_000, EMPTY).is_some());
         }
         // 10,000 choices, half of them of a remote run queue, 3 in 256 of those: some 60.
         assert!(
@@ -657,7 +664,9 @@ mod models {
             queue.push(&mut here, 2, 2);
             let mut sum = 0;
             for _ in 0..2 {
-                sum += queue.pop(&mut here, 9, EMPTY).map_or(0, |(item, _)| item);
+                sum += queue
+                    .pop(&mut here, || 9, EMPTY)
+                    .map_or(0, |(item, _)| item);
             }
             sum += helper.join().unwrap();
             // A try-lock that failed may have left something, which is then found.
@@ -707,7 +716,7 @@ mod models {
                 .for_each(|thread| thread.join().unwrap());
             assert_eq!(queue.oldest(1), EMPTY, "left in a queue that is closed");
             let mut sum = 0;
-            while let Some((item, _)) = queue.pop(&mut here, 9, EMPTY) {
+            while let Some((item, _)) = queue.pop(&mut here, || 9, EMPTY) {
                 sum += item;
             }
             assert_eq!(sum, 3);

@@ -16,13 +16,6 @@ impl Unparker {
         suspendable().map_or_else(|| Unparker::Thread(std::thread::current()), Unparker::Fiber)
     }
 
-    pub(crate) fn is_caller(&self) -> bool {
-        match self {
-            Unparker::Fiber(fiber) => suspendable().is_some_and(|caller| caller.id() == fiber.id()),
-            Unparker::Thread(thread) => thread.id() == std::thread::current().id(),
-        }
-    }
-
     pub(crate) fn unpark(&self) {
         match self {
             Unparker::Fiber(fiber) => fiber.unpark(),

@@ -25,6 +25,11 @@ pub(crate) fn on(reason: WaitReason) -> Noted<'static> {
     note(encode(reason), false)
 }
 
+/// Same as [`on`], with a reason that is encoded already.
+pub(crate) fn on_encoded(reason: u64) -> Noted<'static> {
+    note(reason, false)
+}
+
 /// Notes that the calling fiber waits for a lock that keeps its owner's number in `owner`.
 pub(crate) fn on_lock(owner: &AtomicU64) -> Noted<'_> {
     let address = std::ptr::from_ref(owner).expose_provenance();

@@ -23,7 +23,8 @@ impl Fiber {
         // long as the cluster, which the control block holds.
         let home = unsafe { &*self.control.home.load(Ordering::Acquire) };
         if fiber.is_movable() {
-            self.control.cluster().push_movable(fiber, home.index);
+            let cluster = self.control.cluster();
+            cluster.push_movable(fiber, stamp::now(), || home.index);
         } else {
             home.push_ready(fiber);
         }
@@ -31,6 +32,14 @@ impl Fiber {
 }
 
 impl FiberRef {
+    /// Makes a pinned fiber ready that has given its processor away and that nothing else makes
+    /// ready: from any thread.
+    pub(crate) fn make_ready_at_home(self) {
+        // SAFETY: as in `make_ready`.
+        let home = unsafe { &*self.control().home.load(Ordering::Relaxed) };
+        home.push_ready(self);
+    }
+
     /// True if the fiber, which has frames, is pinned to the calling thread: it does not go on
     /// before the caller gives the processor away.
     pub(crate) fn waits_for_caller(self) -> bool {
@@ -48,16 +57,18 @@ impl Cluster {
     /// The runtime has been shut down; the fiber is not taken.
     pub(crate) fn spawn(&self, fiber: FiberRef) -> io::Result<()> {
         self.admit(fiber)?;
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        self.push_movable(fiber, next % self.open_slots().len().max(1));
+        self.push_movable(fiber, fiber.control().spawned, || {
+            let next = self.next.fetch_add(1, Ordering::Relaxed);
+            next % self.open_slots().len().max(1)
+        });
         Ok(())
     }
 
-    /// Makes a fiber ready that any processor may run: in a run queue of the calling processor or,
-    /// if the caller is none of the cluster's, of processor `index`.
-    pub(crate) fn push_movable(&self, fiber: FiberRef, index: usize) {
-        if !processor::push_movable_if_in(self, fiber) {
-            self.queue.push_remote(index, stamp::now(), fiber);
+    /// Makes a fiber ready at `now` that any processor may run: in a run queue of the calling
+    /// processor or, if the caller is none of the cluster's, of processor `index`.
+    fn push_movable(&self, fiber: FiberRef, now: u64, index: impl FnOnce() -> usize) {
+        if !processor::push_movable_if_in(self, now, fiber) {
+            self.queue.push_remote(index(), now, fiber);
             self.notify();
         }
     }
@@ -65,6 +76,7 @@ impl Cluster {
 
 impl ProcessorShared {
     /// Makes one of this processor's own fibers ready, from any thread.
+    #[inline(always)]
     pub(crate) fn push_ready(&self, fiber: FiberRef) {
         if !processor::push_ready_if_here(self, fiber) {
             self.send(Message::Ready(fiber));

@@ -145,12 +145,12 @@ impl Builder {
         T: Send + 'static,
     {
         let cluster = self.named_or_current_cluster()?;
-        self.spawn_in(&cluster, Location::caller(), f)
+        self.spawn_in(cluster, Location::caller(), f)
     }
 
     pub(crate) fn spawn_in<F, T>(
         self,
-        cluster: &Arc<Cluster>,
+        cluster: Arc<Cluster>,
         spawned_at: &'static Location<'static>,
         f: F,
     ) -> io::Result<JoinHandle<T>>
@@ -172,7 +172,7 @@ impl Builder {
     #[track_caller]
     pub fn spawn_stackless(self, value: impl Stackless) -> io::Result<JoinHandle<()>> {
         let cluster = self.named_or_current_cluster()?;
-        self.spawn_stackless_in(&cluster, Location::caller(), value)
+        self.spawn_stackless_in(cluster, Location::caller(), value)
     }
 
     fn named_or_current_cluster(&self) -> io::Result<Arc<Cluster>> {
@@ -184,7 +184,7 @@ impl Builder {
 
     pub(crate) fn spawn_stackless_in(
         self,
-        cluster: &Arc<Cluster>,
+        cluster: Arc<Cluster>,
         spawned_at: &'static Location<'static>,
         value: impl Stackless,
     ) -> io::Result<JoinHandle<()>> {
@@ -196,7 +196,7 @@ impl Builder {
 
     fn start(
         self,
-        cluster: &Arc<Cluster>,
+        cluster: Arc<Cluster>,
         spawned_at: &'static Location<'static>,
         entry: impl FnOnce() + Send + 'static,
     ) -> io::Result<Fiber> {
@@ -216,12 +216,13 @@ impl Builder {
 
     fn start_body(
         self,
-        cluster: &Arc<Cluster>,
+        cluster: Arc<Cluster>,
         spawned_at: &'static Location<'static>,
         body: Body,
     ) -> io::Result<Fiber> {
         let processor = self.processor;
         let (fiber, reference) = self.make(cluster, spawned_at, body);
+        let cluster = fiber.control.cluster();
         let started = match processor {
             Some(index) => cluster.spawn_on(reference, index),
             None => cluster.spawn(reference),
@@ -238,17 +239,11 @@ impl Builder {
     /// A fiber that is yet to start, or to be released.
     fn make(
         self,
-        cluster: &Arc<Cluster>,
+        cluster: Arc<Cluster>,
         spawned_at: &'static Location<'static>,
         body: Body,
     ) -> (Fiber, FiberRef) {
-        let control = Control::new(
-            Arc::clone(cluster),
-            self.name,
-            spawned_at,
-            self.is_migratable,
-            body,
-        );
+        let control = Control::new(cluster, self.name, spawned_at, self.is_migratable, body);
         let fiber = Fiber {
             control: Arc::clone(&control),
         };
@@ -279,7 +274,12 @@ where
     T: Send,
 {
     let packet = Arc::new(Packet::new(None));
-    let whole = entry(Arc::clone(&packet), f);
+    let run = entry(Arc::clone(&packet), f);
+    let caller = Unparker::current();
+    let whole = move || {
+        run();
+        caller.unpark();
+    };
     assert!(!processor::blocks_all_of(cluster), "{}", NEVER_RUNS);
     // SAFETY: this frame stays, and does not unwind, before the fiber has left its result, and the
     // fiber has dropped the closure by then. (In the child of a fork the wait panics, and there the
@@ -288,7 +288,7 @@ where
     // goes. If the runtime stops first, the fiber never runs again, and this call never returns; if
     // the caller is a fiber that its runtime leaves behind, its stack and its kernel thread stay.
     let whole = unsafe { outlive_borrows(Box::new(whole)) };
-    let started = Builder::new().start(cluster, spawned_at, whole);
+    let started = Builder::new().start(Arc::clone(cluster), spawned_at, whole);
     let fiber = started.expect("failed to spawn a fiber");
     let _noted = waiting::on(WaitReason::Join { fiber: fiber.id() });
     while !packet.is_finished() {
@@ -297,7 +297,7 @@ where
             if is_cancelled() {
                 fiber.cancel();
             }
-            packet.wait_once(park);
+            park();
         });
     }
     packet
@@ -421,11 +421,11 @@ impl<'scope> Scope<'scope, '_> {
         let counted_in = CountedIn::new(&self.data);
         let builder = Builder::new();
         let body = builder.body(whole).expect("failed to spawn a scoped fiber");
-        let (fiber, reference) = builder.make(&cluster, Location::caller(), body);
+        let (fiber, reference) = builder.make(cluster, Location::caller(), body);
         // Held until it is listed, so that it cannot strike itself off before. What runs under it
         // is not the user's.
         let mut fibers = lock(&self.data.fibers);
-        let started = cluster.spawn(reference);
+        let started = fiber.control.cluster().spawn(reference);
         if started.is_ok() {
             counted_in.has_started();
             fibers.insert(fiber.id(), fiber.clone());

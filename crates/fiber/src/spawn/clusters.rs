@@ -2,6 +2,7 @@
 
 use std::io;
 use std::panic::Location;
+use std::sync::Arc;
 
 use crate::io::offload::offload;
 use crate::sched::block::suspendable;
@@ -22,7 +23,7 @@ impl ClusterHandle {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let started = Builder::new().spawn_in(&self.0, Location::caller(), f);
+        let started = Builder::new().spawn_in(Arc::clone(&self.0), Location::caller(), f);
         started.expect("failed to spawn a fiber")
     }
 

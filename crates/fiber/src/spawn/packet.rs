@@ -1,24 +1,25 @@
 //! Result of a fiber, and the wait for it.
 
 use std::any::Any;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::base::abort::{AbortOnUnwind, DROPPED};
 use crate::base::home::Home;
 use crate::base::lock::lock;
 use crate::io::cancel::checkpoint;
-use crate::sched::block::{park, park_until_deadline, suspendable};
 use crate::sched::fiber::Fiber;
-use crate::sched::processor::{is_fiber_of_here, running_here};
+use crate::sched::local;
+use crate::sched::processor::{is_fiber_of_here, running_here, with_current};
 use crate::sched::unparker::Unparker;
-use crate::sched::{local, waiting};
 use crate::switch::reason::WaitReason;
+use crate::sync::Event;
+use crate::sync::wait::Limit;
 
 /// The end of a fiber, in the fiber: puts its result away. Afterwards its control block, which
 /// others may keep for as long as they like and drop on any thread, has nothing of the user's.
@@ -51,7 +52,7 @@ pub(super) fn refuse_to_wait_for(fiber: u64) -> io::Result<()> {
     if running_here().is_some_and(|caller| caller.control().id() == fiber) {
         return refused("a fiber would wait for itself");
     }
-    if suspendable().is_none() && is_fiber_of_here(fiber) {
+    if with_current(|_, _| ()).is_none() && is_fiber_of_here(fiber) {
         return refused("the fiber cannot run while this processor waits for it");
     }
     Ok(())
@@ -59,34 +60,16 @@ pub(super) fn refuse_to_wait_for(fiber: u64) -> io::Result<()> {
 
 /// Shared cell for the result of a fiber.
 pub(crate) struct Packet<T> {
-    /// There while `progress` is FINISHED.
+    /// There once the fiber has finished, until it is taken.
     result: UnsafeCell<MaybeUninit<FiberResult<T>>>,
-    progress: AtomicU8,
-    waiters: Mutex<Waiters>,
+    is_taken: Cell<bool>,
+    finished: Event,
     /// Told of a panic that was not looked at.
     scope: Option<Arc<ScopeData>>,
 }
 
-const RUNNING: u8 = 0;
-const FINISHED: u8 = 1;
-/// And the result has been taken.
-const TAKEN: u8 = 2;
-
-/// Several may share a handle, and wait; mostly it is one, which costs no memory.
-#[derive(Debug, Default)]
-enum Waiters {
-    #[default]
-    None,
-    One(Unparker),
-    #[expect(
-        clippy::box_collection,
-        reason = "every fiber has this, few have several that wait"
-    )]
-    Several(Box<Vec<Unparker>>),
-}
-
-// SAFETY: `result` is written once before `progress` says so, and taken only after, by the one
-// handle.
+// SAFETY: `result` is written once before `finished` says so, and taken only after, with
+// `is_taken`, by the one handle.
 unsafe impl<T: Send> Sync for Packet<T> {}
 // SAFETY: the result may move between threads.
 unsafe impl<T: Send> Send for Packet<T> {}
@@ -95,8 +78,8 @@ impl<T> Packet<T> {
     pub(super) fn new(scope: Option<Arc<ScopeData>>) -> Packet<T> {
         Packet {
             result: UnsafeCell::new(MaybeUninit::uninit()),
-            progress: AtomicU8::new(RUNNING),
-            waiters: Mutex::default(),
+            is_taken: Cell::new(false),
+            finished: Event::new(),
             scope,
         }
     }
@@ -104,78 +87,39 @@ impl<T> Packet<T> {
     pub(crate) fn finish(&self, result: FiberResult<T>) {
         // SAFETY: only the fiber itself comes here, once, before any look.
         unsafe { (*self.result.get()).write(result) };
-        self.progress.store(FINISHED, Ordering::Release);
-        let waiters = std::mem::take(&mut *lock(&self.waiters));
-        match waiters {
-            Waiters::None => {}
-            Waiters::One(waiter) => waiter.unpark(),
-            Waiters::Several(waiters) => waiters.iter().for_each(Unparker::unpark),
-        }
+        self.finished.set();
     }
 
-    /// The result of a fiber that has finished.
+    /// The result of a fiber that has finished. Only for the one handle.
     pub(super) fn take(&self) -> Option<FiberResult<T>> {
-        let taken =
-            self.progress
-                .compare_exchange(FINISHED, TAKEN, Ordering::Acquire, Ordering::Relaxed);
-        // SAFETY: it is there, and the thread that changed FINISHED to TAKEN has it alone.
-        taken
-            .ok()
-            .map(|_| unsafe { (*self.result.get()).assume_init_read() })
+        let may_take = self.is_finished() && !self.is_taken.replace(true);
+        // SAFETY: it is there, and taken once.
+        may_take.then(|| unsafe { (*self.result.get()).assume_init_read() })
     }
 
     pub(super) fn is_finished(&self) -> bool {
-        self.progress.load(Ordering::Acquire) != RUNNING
+        self.finished.is_set()
     }
 
     pub(super) fn wait(&self, fiber: &Fiber) {
-        while !self.is_finished() {
+        if !self.is_finished() {
             fiber.control.cluster().process.check("join a fiber");
-            self.wait_once(park);
+            self.finished.wait_within(Limit::Never, reason(fiber));
         }
     }
 
     /// Same as [`wait`](Packet::wait), but a suspension point like others.
-    pub(super) fn try_wait(&self) -> io::Result<()> {
+    pub(super) fn try_wait(&self, fiber: &Fiber) -> io::Result<()> {
         while !self.is_finished() {
             checkpoint()?;
-            self.wait_once(park_until_deadline);
+            self.finished.wait_within(Limit::WithFiber, reason(fiber));
         }
         Ok(())
     }
-
-    pub(super) fn wait_once(&self, park: impl FnOnce()) {
-        lock(&self.waiters).add(Unparker::current());
-        // Checked again: it may have finished before it could see the waiter.
-        if !self.is_finished() {
-            park();
-        }
-        if !self.is_finished() {
-            // It gives up, or stands in line again.
-            lock(&self.waiters).remove_caller();
-        }
-    }
 }
 
-impl Waiters {
-    fn add(&mut self, waiter: Unparker) {
-        *self = match std::mem::take(self) {
-            Waiters::None => Waiters::One(waiter),
-            Waiters::One(first) => Waiters::Several(Box::new(vec![first, waiter])),
-            Waiters::Several(mut waiters) => {
-                waiters.push(waiter);
-                Waiters::Several(waiters)
-            }
-        };
-    }
-
-    fn remove_caller(&mut self) {
-        match self {
-            Waiters::One(waiter) if waiter.is_caller() => *self = Waiters::None,
-            Waiters::Several(waiters) => waiters.retain(|waiter| !waiter.is_caller()),
-            _ => {}
-        }
-    }
+fn reason(fiber: &Fiber) -> WaitReason {
+    WaitReason::Join { fiber: fiber.id() }
 }
 
 impl<T> Drop for Packet<T> {
@@ -209,7 +153,6 @@ impl<T> JoinHandle<T> {
         {
             panic!("failed to join a fiber: {error}");
         }
-        let _noted = waiting::on(WaitReason::Join { fiber });
         self.packet.wait(&self.fiber);
         self.packet.take().expect("a fiber leaves one result")
     }
@@ -229,7 +172,7 @@ impl<T> JoinHandle<T> {
                 .process
                 .check("wait for a fiber");
         }
-        self.packet.try_wait()
+        self.packet.try_wait(&self.fiber)
     }
 
     /// Asks the fiber to end: see [`Fiber::cancel`]. What it returns then is for

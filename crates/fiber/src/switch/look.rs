@@ -7,7 +7,6 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
 
 /// State of a fiber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,15 +58,12 @@ impl fmt::Display for FiberState {
 /// The marks. Written by the processor that runs the fiber, read by any thread.
 pub(crate) struct Look {
     state: AtomicU8,
-    /// Milliseconds of the coarse monotonic clock, which wrap after 49 days.
-    spawned_ms: u32,
 }
 
 impl Look {
     pub(crate) fn new() -> Look {
         Look {
             state: AtomicU8::new(FiberState::Unstarted as u8),
-            spawned_ms: coarse_ms(),
         }
     }
 
@@ -80,15 +76,4 @@ impl Look {
     pub(crate) fn state(&self) -> FiberState {
         FiberState::ALL[usize::from(self.state.load(Ordering::Acquire))]
     }
-
-    /// Time since it was spawned, to some milliseconds.
-    pub(crate) fn age(&self) -> Duration {
-        Duration::from_millis(u64::from(coarse_ms().wrapping_sub(self.spawned_ms)))
-    }
-}
-
-/// The monotonic clock to the kernel's tick, at a quarter of the price. clock_gettime(2)
-fn coarse_ms() -> u32 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000) as u32
 }

@@ -117,6 +117,7 @@ impl Waiting {
 const KIND_SHIFT: u32 = 56;
 const PAYLOAD: u64 = (1 << KIND_SHIFT) - 1;
 
+#[inline]
 pub(crate) fn encode(reason: WaitReason) -> u64 {
     let (kind, payload) = match reason {
         WaitReason::Lock { address, .. } => (1, address as u64),

@@ -2,7 +2,7 @@
 
 use super::const_unless_loom;
 use super::short::Short;
-use super::wait::{Node, Queue, Wait};
+use super::wait::{Node, Queue, Wait, Wakes};
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
 
@@ -42,26 +42,26 @@ impl Barrier {
 
     /// Waits until `n` have come.
     pub fn wait(&self) -> BarrierWaitResult {
-        let wait = Wait::new();
+        let wait = Wait::until(None);
         let node = Node::new(&wait, 0, std::ptr::null_mut());
-        let all_here = self.state.with(|state| {
+        let mut wakes = Wakes::default();
+        let is_leader = self.state.with(|state| {
             state.arrived += 1;
             if state.arrived >= self.size {
                 state.arrived = 0;
-                return Some(state.queue.grant_all(|_| 0));
+                state.queue.grant_all(&mut wakes, |_| 0);
+                return true;
             }
             // SAFETY: this frame goes on when the node is claimed, and so out of the queue.
             unsafe { state.queue.push_back(&node) };
-            None
+            false
         });
-        let is_leader = all_here.is_some();
-        match all_here {
-            Some(wakes) => wakes.wake(),
-            None => {
-                let address = std::ptr::from_ref(self).addr();
-                let _noted = waiting::on(WaitReason::Event { address });
-                wait.block(None);
-            }
+        if is_leader {
+            wakes.wake();
+        } else {
+            let address = std::ptr::from_ref(self).addr();
+            let _noted = waiting::on(WaitReason::Event { address });
+            wait.block(None);
         }
         BarrierWaitResult { is_leader }
     }

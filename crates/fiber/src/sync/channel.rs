@@ -24,7 +24,7 @@ use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TryS
 
 use super::blocks::{Block, Cursor};
 use super::short::Short;
-use super::wait::{Claimed, Limit, Node, Queue, Wait, Wake};
+use super::wait::{Claimed, Limit, Node, Queue, Wait, Wake, Wakes};
 use crate::base::atomic::{AtomicPtr, AtomicUsize, Ordering, UnsafeCell};
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
@@ -569,9 +569,11 @@ impl<T> Channel<T> {
         if self.sender_count.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        let wakes = self.with_both(|both| {
+        let mut wakes = Wakes::default();
+        self.with_both(|both| {
             both.flags |= NO_SENDERS;
-            both.receiving.waiting.grant_all(|tag| code(tag, CLOSED))
+            let waiting = &mut both.receiving.waiting;
+            waiting.grant_all(&mut wakes, |tag| code(tag, CLOSED));
         });
         wakes.wake();
     }
@@ -581,9 +583,11 @@ impl<T> Channel<T> {
         if self.receiver_count.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        let wakes = self.with_both(|both| {
+        let mut wakes = Wakes::default();
+        self.with_both(|both| {
             both.flags |= NO_RECEIVERS;
-            both.sending.waiting.grant_all(|tag| code(tag, CLOSED))
+            let waiting = &mut both.sending.waiting;
+            waiting.grant_all(&mut wakes, |tag| code(tag, CLOSED));
         });
         wakes.wake();
         self.drop_messages();

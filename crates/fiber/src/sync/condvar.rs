@@ -144,9 +144,10 @@ impl Condvar {
         if !self.waiters.load(Ordering::Relaxed) {
             return;
         }
-        let wakes: Wakes = self.queue.with(|queue| {
+        let mut wakes = Wakes::default();
+        self.queue.with(|queue| {
             self.waiters.store(false, Ordering::Relaxed);
-            queue.grant_all(|_| 0)
+            queue.grant_all(&mut wakes, |_| 0);
         });
         wakes.wake();
     }
@@ -167,7 +168,7 @@ impl Condvar {
 
     /// Stands in line, unlocks, waits; `false` when the deadline has passed.
     fn block(&self, deadline: Option<Instant>, unlock: impl FnOnce()) -> bool {
-        let wait = Wait::new();
+        let wait = Wait::until(deadline);
         let node = Node::new(&wait, 0, std::ptr::null_mut());
         self.queue.with(|queue| {
             // SAFETY: this frame goes on when the node is claimed, and so out of the queue, or

@@ -1,10 +1,10 @@
 //! [`Event`].
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::const_unless_loom;
 use super::short::Short;
-use super::wait::{Node, Queue, Wait};
+use super::wait::{Limit, Node, Queue, Wait, Wakes};
 use crate::base::atomic::{AtomicBool, Ordering};
 use crate::base::clock::after;
 use crate::sched::waiting;
@@ -42,9 +42,10 @@ impl Event {
 
     /// Sets the event: all waiters go on, and later callers do not wait.
     pub fn set(&self) {
-        let wakes = self.queue.with(|queue| {
+        let mut wakes = Wakes::default();
+        self.queue.with(|queue| {
             self.set.store(true, Ordering::Release);
-            queue.grant_all(|_| 0)
+            queue.grant_all(&mut wakes, |_| 0);
         });
         wakes.wake();
     }
@@ -62,19 +63,26 @@ impl Event {
 
     /// Waits until it has happened.
     pub fn wait(&self) {
-        self.wait_until(None);
+        self.wait_within(None, self.reason());
     }
 
     /// Waits until it has happened, but not longer than `timeout`; says whether it has.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
-        self.wait_until(Some(after(timeout)))
+        self.wait_within(Some(after(timeout)), self.reason())
     }
 
-    fn wait_until(&self, deadline: Option<Instant>) -> bool {
+    fn reason(&self) -> WaitReason {
+        let address = std::ptr::from_ref(self).addr();
+        WaitReason::Event { address }
+    }
+
+    /// Waits until it has happened, or the limit; says whether it has. A dump shows the reason.
+    pub(crate) fn wait_within(&self, limit: impl Into<Limit>, reason: WaitReason) -> bool {
         if self.is_set() {
             return true;
         }
-        let wait = Wait::new();
+        let limit = limit.into();
+        let wait = Wait::until(limit);
         let node = Node::new(&wait, 0, std::ptr::null_mut());
         let is_set = self.queue.with(|queue| {
             let is_set = self.set.load(Ordering::Acquire);
@@ -85,9 +93,8 @@ impl Event {
             }
             is_set
         });
-        let address = std::ptr::from_ref(self).addr();
-        let _noted = waiting::on(WaitReason::Event { address });
-        if is_set || wait.block(deadline).is_some() {
+        let _noted = waiting::on(reason);
+        if is_set || wait.block(limit).is_some() {
             return true;
         }
         self.queue.with(|queue| queue.remove(&node));

@@ -20,7 +20,7 @@ use super::mutex::RawMutex;
 use super::semaphore::RawSemaphore;
 use super::short::{Short, SpinLock};
 use super::wait::parker::Processor;
-use super::wait::{Node, Queue, Wait};
+use super::wait::{Node, Queue, Wait, Wakes};
 use super::{Barrier, Condvar, Event, Mutex, Once, RwLock, Select};
 use crate::base::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::switch::reason::WaitReason;
@@ -511,7 +511,9 @@ fn catches_missing_recheck() {
         let other = std::sync::Arc::clone(&shared);
         let setter = thread::spawn(move || {
             other.0.store(true, Ordering::SeqCst);
-            other.1.with(|queue| queue.grant_all(|_| 0)).wake();
+            let mut wakes = Wakes::default();
+            other.1.with(|queue| queue.grant_all(&mut wakes, |_| 0));
+            wakes.wake();
         });
         if !shared.0.load(Ordering::SeqCst) {
             let wait = Wait::new();

@@ -283,7 +283,7 @@ impl RawMutex {
         let _noted = waiting::on_lock(&self.owner);
         let mut tag = NEW;
         loop {
-            let wait = Wait::new();
+            let wait = Wait::until(deadline);
             if wait.blocks_processor() {
                 tag = BLOCKS_PROCESSOR;
             }

@@ -8,7 +8,7 @@ use super::wait::{Node, Queue, Wait, Wakes};
 use crate::base::atomic::{AtomicUsize, Ordering};
 use crate::base::clock::after;
 use crate::sched::waiting;
-use crate::switch::reason::WaitReason;
+use crate::switch::reason::{WaitReason, encode};
 
 /// A number of permits that are taken and given back.
 ///
@@ -220,15 +220,20 @@ impl RawSemaphore {
         reason: WaitReason,
     ) -> bool {
         assert!(count <= PERMITS_MAX, "{}", TOO_MANY);
-        self.try_acquire(count) || self.acquire_slow(count, deadline, reason)
+        self.try_acquire(count) || self.acquire_slow(count, deadline, encode(reason))
     }
 
     #[cold]
-    fn acquire_slow(&self, count: usize, deadline: Option<Instant>, reason: WaitReason) -> bool {
-        let _noted = waiting::on(reason);
+    fn acquire_slow(&self, count: usize, deadline: Option<Instant>, reason: u64) -> bool {
+        let _noted = waiting::on_encoded(reason);
         let mut was_granted = false;
         loop {
-            let wait = Wait::new();
+            // It may grant its own wish below, and would not have given its processor away then.
+            let wait = if was_granted {
+                Wait::new()
+            } else {
+                Wait::until(deadline)
+            };
             let tag = tag(count, wait.blocks_processor());
             let node = Node::new(&wait, tag, std::ptr::null_mut());
             if !self.enqueue(&node, was_granted) {
@@ -292,7 +297,8 @@ impl RawSemaphore {
 
     #[cold]
     fn enqueue_first(&self, node: &Node, was_granted: bool) {
-        let wakes = self.line.with(|line| {
+        let mut wakes = Wakes::default();
+        self.line.with(|line| {
             // From here on the state changes under this lock only.
             self.state.fetch_or(WAITERS, Ordering::Acquire);
             if was_granted {
@@ -301,7 +307,7 @@ impl RawSemaphore {
             // SAFETY: as in `enqueue`.
             unsafe { line.queue.insert_behind(node, blocks_processor) };
             // It may find what it wants at once.
-            self.serve(line)
+            self.serve(line, &mut wakes);
         });
         wakes.wake();
     }
@@ -323,9 +329,10 @@ impl RawSemaphore {
 
     /// After a time-out. It may have been the one that the others stood behind.
     fn leave(&self, node: &Node) {
-        let wakes = self.line.with(|line| {
+        let mut wakes = Wakes::default();
+        self.line.with(|line| {
             line.queue.remove(node);
-            self.serve(line)
+            self.serve(line, &mut wakes);
         });
         wakes.wake();
     }
@@ -342,28 +349,49 @@ impl RawSemaphore {
 
     #[cold]
     fn release_slow(&self, count: usize) {
-        let wakes = self.line.with(|line| {
-            if self.state.load(Ordering::Relaxed) & WAITERS != 0 {
-                return self.add(count).map(|()| self.serve(line));
+        let mut wakes = Wakes::default();
+        let is_added = self.line.with(|line| {
+            let state = self.state.load(Ordering::Relaxed);
+            if state == WAITERS && self.hand_on(line, count, &mut wakes) {
+                return true;
+            }
+            if state & WAITERS != 0 {
+                let added = self.add(count);
+                return added.map(|()| self.serve(line, &mut wakes)).is_some();
             }
             // The last waiter has gone meanwhile.
             let set = Ordering::Release;
             let fetch = Ordering::Relaxed;
-            let added = self
-                .state
-                .fetch_update(set, fetch, |seen| more(seen, count));
-            added.ok().map(|_| Wakes::default())
+            let next = |seen| more(seen, count);
+            self.state.fetch_update(set, fetch, next).is_ok()
         });
-        wakes.expect(TOO_MANY).wake();
+        assert!(is_added, "{}", TOO_MANY);
+        wakes.wake();
+    }
+
+    /// Hands permits that are released on to the first in line, if it wants just so many and there
+    /// are no others: what [`serve`](RawSemaphore::serve) would do. With the line's lock held.
+    fn hand_on(&self, line: &mut Line, count: usize, wakes: &mut Wakes) -> bool {
+        if line.taken_back > 0 {
+            return false;
+        }
+        let Some(first) = line.queue.claim_front_if(tag(count, false)) else {
+            return false;
+        };
+        line.granted += count;
+        wakes.push(first.grant(IS_GRANTED));
+        if line.queue.is_empty() {
+            self.state.store(0, Ordering::Release);
+        }
+        true
     }
 
     /// Makes good what was taken back, and gives permits to those at the front, as far as they go.
     /// With the line's lock held.
-    fn serve(&self, line: &mut Line) -> Wakes {
-        let mut wakes = Wakes::default();
+    fn serve(&self, line: &mut Line, wakes: &mut Wakes) {
         let state = self.state.load(Ordering::Acquire);
         if state & WAITERS == 0 {
-            return wakes;
+            return;
         }
         let made_good = line.taken_back.min(state / ONE);
         line.taken_back -= made_good;
@@ -395,6 +423,5 @@ impl RawSemaphore {
         let waiters = if is_over { 0 } else { WAITERS };
         // Last: without WAITERS, others change the state from here on.
         self.state.store((free * ONE) | waiters, Ordering::Release);
-        wakes
     }
 }

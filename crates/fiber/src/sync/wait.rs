@@ -55,6 +55,8 @@ impl From<Option<Instant>> for Limit {
 enum Caller {
     /// A fiber that suspends: nothing else.
     Fiber,
+    /// A pinned fiber that waits for the grant alone, in one queue: see [`Wait::until`].
+    Pinned,
     /// A plain thread: that thread.
     Thread,
     /// Code of a processor that cannot suspend, in a fiber that unwinds or on the processor's
@@ -74,7 +76,19 @@ pub(crate) struct Wait {
 impl Wait {
     /// A wait of the calling fiber or thread.
     pub(crate) fn new() -> Wait {
-        let (who, caller) = parker::current();
+        Wait::of(parker::current(false))
+    }
+
+    /// A wait in one queue, until the limit; the grant comes from another.
+    ///
+    /// Without a limit a pinned fiber needs neither a token nor a compare-and-exchange: nothing
+    /// else ends its wait, and what makes it ready goes through its home, which has no hand free
+    /// before the fiber has left it. So it suspends in any case, and is made ready once.
+    pub(crate) fn until(limit: impl Into<Limit>) -> Wait {
+        Wait::of(parker::current(limit.into() == Limit::Never))
+    }
+
+    fn of((who, caller): (Who, Caller)) -> Wait {
         Wait {
             state: AtomicUsize::new(WAITING),
             who: UnsafeCell::new(Some(who)),
@@ -90,10 +104,13 @@ impl Wait {
     /// Waits for the grant and returns its code; `None` if the wait ended first.
     pub(crate) fn block(&self, limit: impl Into<Limit>) -> Option<usize> {
         let mut limit = limit.into();
+        let mut has_suspended = false;
         loop {
-            if let Some(code) = self.state.load(Ordering::Acquire).checked_sub(DONE) {
-                return Some(code);
+            let code = self.state.load(Ordering::Acquire).checked_sub(DONE);
+            if code.is_some() && (has_suspended || self.caller != Caller::Pinned) {
+                return code;
             }
+            has_suspended = true;
             if parker::park(self.caller, limit) {
                 if self.give_up() {
                     return None;
@@ -112,6 +129,11 @@ impl Wait {
     }
 
     fn claim(&self) -> bool {
+        if self.caller == Caller::Pinned {
+            // It is in this queue alone, whose lock is held.
+            self.state.store(CLAIMED, Ordering::Relaxed);
+            return true;
+        }
         self.state
             .compare_exchange(WAITING, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
@@ -313,13 +335,11 @@ impl Queue {
     }
 
     /// Claims all and grants them `code`.
-    pub(crate) fn grant_all(&mut self, code: impl Fn(usize) -> usize) -> Wakes {
-        let mut wakes = Wakes::default();
+    pub(crate) fn grant_all(&mut self, wakes: &mut Wakes, code: impl Fn(usize) -> usize) {
         while let Some(claimed) = self.claim_front() {
             let code = code(claimed.tag());
             wakes.push(claimed.grant(code));
         }
-        wakes
     }
 }
 
@@ -351,7 +371,7 @@ impl Claimed {
         // SAFETY: the claimer alone touches it.
         let who = wait.who.with_mut(|who| unsafe { (*who).take() });
         // First: from the store on, a waiter on another thread may go on and be gone.
-        let waker = who.expect("a wait is granted once").into_waker();
+        let waker = who.expect("a wait is granted once").into_waker(wait.caller);
         wait.state.store(DONE + code, Ordering::Release);
         Wake(waker)
     }
@@ -363,12 +383,14 @@ impl Claimed {
 pub(crate) struct Wake(GrantedWaiter);
 
 impl Wake {
+    #[inline(always)]
     pub(crate) fn wake(self) {
         self.0.unpark();
     }
 }
 
-/// Wake-ups to be made when the lock is free again; mostly one, which costs no memory.
+/// Wake-ups to be made when the lock is free again; mostly one, which costs no memory. They lie in
+/// the frame that makes them: copies would take longer than the rest.
 #[must_use]
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
@@ -384,12 +406,20 @@ impl Wakes {
         }
     }
 
+    #[inline]
     pub(crate) fn wake(self) {
         if let Some(first) = self.first {
             first.wake();
         }
-        self.rest.into_iter().for_each(Wake::wake);
+        if !self.rest.is_empty() {
+            wake_all(self.rest);
+        }
     }
+}
+
+#[cold]
+fn wake_all(wakes: Vec<Wake>) {
+    wakes.into_iter().for_each(Wake::wake);
 }
 
 /// Parking of fibers and threads.
@@ -401,7 +431,7 @@ mod parker {
     use super::{Caller, Limit};
     use crate::base::thread_wait;
     use crate::io::{cancel, op};
-    use crate::sched::fiber::FiberRef;
+    use crate::sched::fiber::{FiberRef, Suspend};
     use crate::sched::unparker::Unparker;
     use crate::sched::{block, processor};
 
@@ -413,8 +443,9 @@ mod parker {
     }
 
     impl Who {
-        pub(super) fn into_waker(self) -> GrantedWaiter {
+        pub(super) fn into_waker(self, caller: Caller) -> GrantedWaiter {
             match self {
+                Who::Fiber(fiber) if caller == Caller::Pinned => GrantedWaiter::Pinned(fiber),
                 Who::Fiber(fiber) if fiber.waits_for_caller() => GrantedWaiter::OfHere(fiber),
                 Who::Fiber(fiber) => GrantedWaiter::Held(Unparker::Fiber(fiber.handle())),
                 Who::Thread(thread) => GrantedWaiter::Held(Unparker::Thread(thread)),
@@ -425,23 +456,30 @@ mod parker {
     /// Handle to a granted waiter, which may have gone on.
     #[derive(Debug)]
     pub(super) enum GrantedWaiter {
+        /// Cannot go on before this makes it ready.
+        Pinned(FiberRef),
         /// Pinned to the calling thread: it cannot go on before the caller suspends.
         OfHere(FiberRef),
         Held(Unparker),
     }
 
     impl GrantedWaiter {
-        #[inline]
+        #[inline(always)]
         pub(super) fn unpark(&self) {
             match self {
+                GrantedWaiter::Pinned(fiber) => fiber.make_ready_at_home(),
                 GrantedWaiter::OfHere(fiber) => fiber.borrow_handle().unpark(),
                 GrantedWaiter::Held(unparker) => unparker.unpark(),
             }
         }
     }
 
-    pub(super) fn current() -> (Who, Caller) {
+    /// `for_grant`: nothing else ends the wait.
+    pub(super) fn current(for_grant: bool) -> (Who, Caller) {
         match processor::with_current(|_, fiber| fiber) {
+            Some(fiber) if for_grant && !fiber.control().is_migratable() => {
+                (Who::Fiber(fiber), Caller::Pinned)
+            }
             Some(fiber) => (Who::Fiber(fiber), Caller::Fiber),
             None if processor::is_here() => (this_thread(), Caller::BlocksProcessor),
             None => (this_thread(), Caller::Thread),
@@ -455,8 +493,14 @@ mod parker {
 
     /// Waits for the wake-up, or less; says whether the wait has ended.
     pub(super) fn park(caller: Caller, limit: Limit) -> bool {
-        if caller != Caller::Fiber {
-            return park_thread(limit);
+        match caller {
+            Caller::Fiber => {}
+            Caller::Pinned => {
+                debug_assert_eq!(limit, Limit::Never, "nothing but the grant ends it");
+                block::suspend(Suspend::Wait);
+                return false;
+            }
+            Caller::Thread | Caller::BlocksProcessor => return park_thread(limit),
         }
         let left = match limit {
             Limit::Never => {
@@ -518,7 +562,7 @@ pub(super) mod parker {
     pub(super) type GrantedWaiter = Who;
 
     impl Who {
-        pub(super) fn into_waker(self) -> GrantedWaiter {
+        pub(super) fn into_waker(self, _: Caller) -> GrantedWaiter {
             self
         }
 
@@ -573,9 +617,11 @@ pub(super) mod parker {
         PROCESSOR.with(|here| here.borrow().clone())
     }
 
-    pub(super) fn current() -> (Who, Caller) {
+    /// Fibers of a model's processor are pinned.
+    pub(super) fn current(for_grant: bool) -> (Who, Caller) {
         let caller = match here() {
             None => Caller::Thread,
+            Some(_) if SUSPENDS.with(Cell::get) && for_grant => Caller::Pinned,
             Some(_) if SUSPENDS.with(Cell::get) => Caller::Fiber,
             Some(_) => Caller::BlocksProcessor,
         };
@@ -586,7 +632,7 @@ pub(super) mod parker {
         if matches!(limit, Limit::At(_)) {
             return true;
         }
-        let processor = here().filter(|_| caller == Caller::Fiber);
+        let processor = here().filter(|_| matches!(caller, Caller::Fiber | Caller::Pinned));
         processor.iter().for_each(|processor| processor.give());
         THIS_THREAD.with(Who::clone).0.wait();
         processor.iter().for_each(|processor| processor.take());

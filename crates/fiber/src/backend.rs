@@ -112,6 +112,13 @@ impl Backend {
         matches!(self, Backend::Uring(uring) if uring.is_to_complete())
     }
 
+    /// True if a turn would hand something over or bring something, as far as is known without a
+    /// system call.
+    #[inline]
+    pub(crate) fn has_pending(&self) -> bool {
+        matches!(self, Backend::Uring(uring) if uring.has_pending())
+    }
+
     /// True if the kernel has nothing left to complete, and no buffer is out.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {

@@ -37,6 +37,9 @@ pub(crate) use retire::retire_here;
 /// are not kept waiting.
 const MOVABLE_PER_TURN: usize = 64;
 
+/// A turn that has run fewer fibers goes on with those that have become ready meanwhile.
+const RUNS_PER_TURN: u64 = 64;
+
 /// Pinned fibers that run between two looks at the time, if none has done much and the turn before
 /// was not cut short.
 const PINNED_PER_TIME: usize = 8;
@@ -118,13 +121,14 @@ impl Processor {
         }
     }
 
-    /// Runs what was ready when the turn began, the oldest first; what becomes ready meanwhile runs
-    /// in the next turn.
+    /// Runs what was ready when the turn began, the oldest first; then what has become ready
+    /// meanwhile, as long as the rest of the turn has nothing to do.
     fn run_some(&self) {
         let queue = &self.cluster.queue;
-        let began = stamp::now();
+        let mut began = stamp::now();
+        let switches_before = self.shared().counters.switches.get();
         // The pinned fibers became ready in the turn before.
-        let pinned_since = self.turn_began.replace(began);
+        let mut pinned_since = self.turn_began.replace(began);
         let is_monitored = self.cluster.is_monitored();
         if is_monitored {
             let took = began.saturating_sub(pinned_since);
@@ -139,6 +143,7 @@ impl Processor {
         self.direct_max.set(if is_direct { DIRECT_MAX } else { 0 });
         self.direct_left.set(self.direct_max.get());
         let mut until_time = PINNED_PER_TIME;
+        let mut has_run_pinned = false;
         // A fiber that may leave a processor that goes does so instead of running.
         let mut movable_left = if self.retiring.is_begun() {
             0
@@ -161,6 +166,7 @@ impl Processor {
                 movable_left -= 1;
                 self.run_movable(if pinned > 0 { pinned_since } else { u64::MAX });
             } else if pinned > 0 {
+                has_run_pinned = true;
                 let runs = self.run_pinned(pinned_since);
                 until_time = until_time.saturating_sub(usize::from(runs));
                 let is_time = was_cut || self.unsuspended.get() >= MUCH_UNSUSPENDED;
@@ -180,11 +186,39 @@ impl Processor {
                     break;
                 }
             } else {
-                break;
+                let runs = self.shared().counters.switches.get() - switches_before;
+                let is_over = was_cut || runs >= RUNS_PER_TURN || movable_left == 0;
+                if is_over || !self.may_go_on() || has_run_pinned && self.has_been_long() {
+                    break;
+                }
+                has_run_pinned = false;
+                // All that is ready now, of which nothing is older than the turn.
+                pinned_since = self.turn_began.get();
+                began = u64::MAX;
+                self.begin_batch();
+                self.is_past_batch.set(false);
             }
         }
         if is_monitored && queue.oldest(self.index) == u64::MAX {
             self.backlog.clear();
+        }
+    }
+
+    /// After all that was ready: true if there is more by now, and the rest of a turn would have
+    /// nothing to do.
+    fn may_go_on(&self) -> bool {
+        self.has_work()
+            && !self.retiring.is_begun()
+            && !self.shared().has_messages()
+            && !self.backend.has_pending()
+    }
+
+    /// Same as [`is_turn_long`](Processor::is_turn_long), by the latest stamp of a push since the
+    /// last look, if there is one: that has been read already.
+    fn has_been_long(&self) -> bool {
+        match self.latest_push.replace(0) {
+            0 => self.is_turn_long(),
+            latest => latest.saturating_sub(self.turn_began.get()) >= self.turn_max,
         }
     }
 

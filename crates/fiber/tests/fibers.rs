@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fiber::sync::Event;
+use fiber::sync::{Event, Semaphore};
 use fiber::{BackendChoice, Builder, Runtime};
 
 mod patience;
@@ -379,6 +379,29 @@ fn compute(time: Duration) {
     while Instant::now() < until {
         std::hint::spin_loop();
     }
+}
+
+#[test]
+fn turn_goes_on_with_what_is_ready() {
+    let runtime = runtime(1);
+    let turns = || runtime.counters()[0].turns;
+    runtime.run(|| {
+        let before = turns();
+        (0..1000).for_each(|_| fiber::spawn(|| ()).join().unwrap());
+        let (first, second) = (Semaphore::new(1), Semaphore::new(0));
+        fiber::scope(|scope| {
+            for [wanted, given] in [[&first, &second], [&second, &first]] {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        wanted.acquire().forget();
+                        given.release(1);
+                    }
+                });
+            }
+        });
+        let taken = turns() - before;
+        assert!(taken < 1000, "{taken} turns for 4,000 runs");
+    });
 }
 
 #[test]

@@ -126,14 +126,15 @@ impl Uring {
 
     fn submit_and_collect(&self, counters: &Counters) {
         let mut ring = self.ring.borrow_mut();
-        let submission = ring.submission();
-        let idle = submission.is_empty() && !submission.taskrun() && !submission.cq_overflow();
-        drop(submission);
-        if idle {
-            return;
+        if is_to_be_entered(&mut ring) {
+            counters.enters.add(1);
+            submit(&ring);
         }
-        counters.enters.add(1);
-        submit(&ring);
+    }
+
+    pub(super) fn has_pending(&self) -> bool {
+        let mut ring = self.ring.borrow_mut();
+        is_to_be_entered(&mut ring) || !ring.completion().is_empty()
     }
 
     fn submit_and_sleep(&self, counters: &Counters, timeout: Option<Duration>) {
@@ -313,6 +314,13 @@ impl Drop for Uring {
             buffers.give_pages_back();
         }
     }
+}
+
+/// True if there is something to submit, or the kernel has completions to deliver.
+#[inline]
+fn is_to_be_entered(ring: &mut IoUring) -> bool {
+    let submission = ring.submission();
+    !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
 }
 
 /// Submits everything and runs deferred completions, without waiting.

@@ -70,6 +70,8 @@ pub(crate) struct Processor {
     pub(crate) visitor: RefCell<Visitor>,
     /// Start of the turn: no fiber that becomes ready in it is older. See [`stamp`].
     pub(crate) turn_began: Cell<u64>,
+    /// Stamp of the latest push since the last look at the time; 0 if there was none.
+    pub(crate) latest_push: Cell<u64>,
     /// The turn before has left fibers to this one, and how long a turn may last. See
     /// [`turn`](crate::turn).
     pub(crate) turn_was_cut: Cell<bool>,
@@ -273,6 +275,7 @@ impl Processor {
             gave_way: RefCell::default(),
             visitor: RefCell::new(visitor),
             turn_began: Cell::new(0),
+            latest_push: Cell::new(0),
             turn_was_cut: Cell::new(false),
             turn_max: stamp::ticks(TURN_MAX),
             backlog: Backlog::new(stamp::ticks(WORTH_WAKING)),
@@ -320,8 +323,7 @@ impl Processor {
     pub(crate) fn make_ready(&self, fiber: FiberRef) {
         if fiber.is_movable() {
             // No processor is woken yet: if this is all there is to do, it runs here, next.
-            let mut visitor = self.visitor.borrow_mut();
-            self.cluster.queue.push(&mut visitor, stamp::now(), fiber);
+            self.push(stamp::now(), fiber);
         } else {
             self.push_ready(fiber);
         }
@@ -330,11 +332,16 @@ impl Processor {
     /// Makes a fiber ready that any processor may run, on behalf of the fiber that runs here, which
     /// may go on for long.
     fn push_movable(&self, now: u64, fiber: FiberRef) {
-        let mut visitor = self.visitor.borrow_mut();
-        self.cluster.queue.push(&mut visitor, now, fiber);
-        drop(visitor);
+        self.push(now, fiber);
         self.shares_work.set(true);
         self.notify();
+    }
+
+    #[inline]
+    fn push(&self, now: u64, fiber: FiberRef) {
+        self.latest_push.set(now);
+        let mut visitor = self.visitor.borrow_mut();
+        self.cluster.queue.push(&mut visitor, now, fiber);
     }
 
     pub(crate) fn notify(&self) {

@@ -53,6 +53,11 @@ const PINNED_PER_LOOK: u8 = 16;
 const SPIN_ROUNDS: usize = 64;
 const PAUSES_PER_ROUND: usize = 8;
 
+/// Sleep of a processor that finds nothing but what others are about to take, and the number of
+/// those in a row in which it finds not even that. With the kernel's slack one takes 0.1 ms.
+const NAP: Duration = Duration::from_micros(50);
+const NAPS: u8 = 4;
+
 impl Processor {
     /// Runs fibers until the cluster stops, or the processor is removed.
     pub(crate) fn run(&self) {
@@ -64,6 +69,9 @@ impl Processor {
         while !self.cluster.is_stopping() {
             self.shared().counters.turns.add(1);
             self.take_messages();
+            if self.has_work() || self.retiring.is_begun() {
+                self.hand_over();
+            }
             self.run_some();
             self.expire_timers();
             if self.retiring.is_begun() && self.wind_down() {
@@ -303,17 +311,40 @@ impl Processor {
     fn search(&self) -> bool {
         let found = self.find();
         if let Some(fiber) = found {
+            self.hand_over();
             self.run_fiber(fiber);
         }
         found.is_some()
     }
 
+    /// Takes an item from any run queue; of another processor's, one that has waited for a moment.
     fn find(&self) -> Option<FiberRef> {
         let mut visitor = self.visitor.borrow_mut();
-        let fiber = self.cluster.queue.search(&mut visitor, stamp::now())?;
+        let now = stamp::now();
+        let until = now.saturating_sub(self.keep_ticks);
+        let Some(fiber) = self.cluster.queue.search(&mut visitor, now, until) else {
+            self.look_after_young();
+            return None;
+        };
         self.shares_work.set(true);
         self.shared().counters.fibers_stolen.add(1);
         Some(fiber)
+    }
+
+    /// After a search in vain: what is too young to take is to be looked at again, by this
+    /// processor. Those that have pushed it may have seen a spinner, and woken none.
+    fn look_after_young(&self) {
+        if !self.cluster.queue.is_empty() {
+            let is_first = self.naps_left.get() == 0;
+            self.naps_left.set(NAPS + u8::from(is_first));
+        }
+    }
+
+    /// Before the processor runs a fiber: wakes another for what it has looked after.
+    fn hand_over(&self) {
+        if self.naps_left.replace(0) > 0 && !self.cluster.queue.is_empty() {
+            self.notify();
+        }
     }
 
     /// Sleeps until there is something to do; before that, looks around for a moment if that seems
@@ -324,15 +355,24 @@ impl Processor {
         let took = now.saturating_sub(self.turn_began.replace(now));
         self.backlog.note_runs(took);
         let idle = &self.cluster.idle;
-        let is_worth = self.cluster.open_slots().len() > 1 && self.shares_work.replace(false);
-        if is_worth && idle.begin_spin() && self.spin() {
-            return;
+        let naps_left = self.naps_left.get();
+        let shares_work = self.shares_work.replace(false) || naps_left > 0;
+        let is_worth = self.cluster.open_slots().len() > 1 && shares_work;
+        if is_worth && idle.begin_spin() {
+            let has_found = match naps_left {
+                1..=NAPS => self.nap(),
+                _ => self.spin(),
+            };
+            if has_found || self.naps_left.get() > 0 {
+                return;
+            }
         }
         idle.register(self.index);
         if self.cluster.is_work_for(self.index) {
             self.left(idle.leave(self.index));
             return self.enter_backend(SleepLimit::Poll);
         }
+        self.naps_left.set(0);
         self.shared().counters.sleeps.add(1);
         self.enter_backend(SleepLimit::For(self.until_next_timer()));
         self.turn_began.set(stamp::now());
@@ -359,19 +399,52 @@ impl Processor {
     /// whether there is something to do.
     fn spin(&self) -> bool {
         self.shared().counters.spins.add(1);
+        self.naps_left.set(self.naps_left.get().min(NAPS));
         for _ in 0..SPIN_ROUNDS {
             if self.shared().has_messages()
-                || !self.cluster.queue.is_empty()
-                || self.has_pinned_ready()
+                || self
+                    .cluster
+                    .queue
+                    .has_since(stamp::now().saturating_sub(self.keep_ticks))
+                || self.has_work()
             {
                 break;
             }
-            (0..PAUSES_PER_ROUND).for_each(|_| std::hint::spin_loop());
+            // A message may be a fiber of another processor's that waits for this one.
+            let mut pauses = (0..PAUSES_PER_ROUND).map(|_| std::hint::spin_loop());
+            if pauses.any(|()| self.shared().has_messages()) {
+                break;
+            }
             if self.backend.kind() == BackendKind::Uring {
                 // No system call as long as nothing has come.
                 self.enter_backend(SleepLimit::Poll);
             }
         }
+        if self.shared().has_messages() {
+            self.cluster.idle.end_spin();
+            self.look_after_young();
+            return true;
+        }
+        self.search_as_spinner() || self.shared().has_messages() || self.has_work()
+    }
+
+    /// Sleeps for a moment as the spinner of the cluster, because others take what they push in less
+    /// time than it takes to fetch it from there: so they wake no processor for it, and what does
+    /// wait is found when the moment is over. Says whether the processor is to go on.
+    fn nap(&self) -> bool {
+        let idle = &self.cluster.idle;
+        self.naps_left.set(self.naps_left.get() - 1);
+        self.shared().counters.naps.add(1);
+        idle.register_for_messages(self.index);
+        let wait = if self.shared().has_messages() || self.cluster.is_stopping() {
+            SleepLimit::Poll
+        } else {
+            let limit = self.until_next_timer();
+            SleepLimit::For(Some(limit.map_or(NAP, |limit| limit.min(NAP))))
+        };
+        self.enter_backend(wait);
+        self.turn_began.set(stamp::now());
+        idle.leave(self.index);
         self.search_as_spinner() || self.shared().has_messages() || self.has_work()
     }
 
@@ -390,13 +463,16 @@ impl Processor {
     fn search_as_spinner(&self) -> bool {
         let found = self.find();
         self.cluster.idle.end_spin();
+        let Some(fiber) = found else {
+            self.look_after_young();
+            return false;
+        };
+        self.naps_left.set(0);
         if !self.cluster.queue.is_empty() {
             self.notify();
         }
-        if let Some(fiber) = found {
-            self.run_fiber(fiber);
-        }
-        found.is_some()
+        self.run_fiber(fiber);
+        true
     }
 
     /// The kernel may have moved this thread to a CPU with another cache.

@@ -46,6 +46,7 @@ counters! {
     turns_cut: "Of these, cut short because they took long, so that what had come meanwhile went first.",
     sleeps: "Times that the processor went to sleep.",
     spins: "Times that it looked around for a moment before it would sleep.",
+    naps: "Times that it slept for a moment because what it found had not waited for long.",
     wakes: "Times that it was woken.",
     messages_rung: "Times that it was woken by a message to its ring, and not through an eventfd.",
     wakes_early: "Times that it was woken to look for work and found none.",

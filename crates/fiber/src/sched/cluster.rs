@@ -262,7 +262,8 @@ impl Cluster {
     /// True if processor `index`, which has registered as a sleeper, must stay awake after all.
     pub(crate) fn is_work_for(&self, index: usize) -> bool {
         let has_messages = self.processors[index].has_messages();
-        has_messages || !self.queue.is_empty() || self.is_stopping()
+        let is_work = !self.queue.is_empty() && !self.idle.has_spinner();
+        has_messages || is_work || self.is_stopping()
     }
 }
 

@@ -121,6 +121,12 @@ impl Idle {
         }
     }
 
+    /// True if there is a spinner, to be asked after [`register`](Idle::register): it takes what is
+    /// there, or wakes one that will.
+    pub(crate) fn has_spinner(&self) -> bool {
+        self.spinner.load(Ordering::Relaxed)
+    }
+
     /// True if processor `index` sleeps and was not woken.
     pub(crate) fn is_asleep(&self, index: usize) -> bool {
         self.states[index].load(Ordering::SeqCst) == ASLEEP
@@ -258,10 +264,14 @@ mod models {
     use loom::sync::{Arc, Condvar, Mutex as Lock};
     use loom::thread;
 
-    /// Work in the run queues, messages for processor 0, and parkers of both.
+    /// Work in the run queues of a third processor, messages for processor 0, and parkers of both.
     struct World {
         idle: Idle,
         queues: AtomicUsize,
+        /// The work is too young to take.
+        is_young: AtomicBool,
+        /// Same as `Processor::naps_left`, of one.
+        naps: [AtomicBool; 2],
         inbox: AtomicBool,
         parkers: [(Lock<bool>, Condvar); 2],
     }
@@ -271,6 +281,8 @@ mod models {
             Arc::new(World {
                 idle: Idle::new(2),
                 queues: AtomicUsize::new(0),
+                is_young: AtomicBool::new(false),
+                naps: [(), ()].map(|()| AtomicBool::new(false)),
                 inbox: AtomicBool::new(false),
                 parkers: [(), ()].map(|()| (Lock::new(false), Condvar::new())),
             })
@@ -310,28 +322,83 @@ mod models {
                     .is_ok()
         }
 
-        /// Same as `Processor::search_as_spinner`.
-        fn search_as_spinner(&self) -> bool {
-            let found = self.take();
-            self.idle.end_spin();
-            if self.queues.load(Ordering::Relaxed) > 0 {
-                self.notify();
+        /// Same as `Processor::find`.
+        fn find(&self, index: usize) -> bool {
+            let found = !self.is_young.load(Ordering::Relaxed) && self.take();
+            if !found {
+                self.look_after_young(index);
             }
             found
         }
 
-        /// Same as `Processor::rest`: spin once, register, look again, sleep. Returns true if it
-        /// took work.
+        fn has_work(&self) -> bool {
+            self.queues.load(Ordering::Relaxed) > 0
+        }
+
+        fn look_after_young(&self, index: usize) {
+            if self.has_work() {
+                self.naps[index].store(true, Ordering::Relaxed);
+            }
+        }
+
+        /// Same as `Processor::hand_over`.
+        fn hand_over(&self, index: usize) {
+            let looks_after = self.naps[index].load(Ordering::Relaxed);
+            self.naps[index].store(false, Ordering::Relaxed);
+            if looks_after && self.has_work() {
+                self.notify();
+            }
+        }
+
+        /// Same as `Processor::search`.
+        fn search(&self, index: usize) -> bool {
+            let found = self.find(index);
+            if found {
+                self.hand_over(index);
+            }
+            found
+        }
+
+        /// Same as `Processor::search_as_spinner`.
+        fn search_as_spinner(&self, index: usize) -> bool {
+            let found = self.find(index);
+            self.idle.end_spin();
+            if !found {
+                self.look_after_young(index);
+                return false;
+            }
+            self.naps[index].store(false, Ordering::Relaxed);
+            if self.has_work() {
+                self.notify();
+            }
+            true
+        }
+
+        /// Same as `Processor::rest`: spin once or nap, register, look again, sleep. Returns true
+        /// if it took work.
         fn rest(&self, index: usize) -> bool {
-            if self.idle.begin_spin() && self.search_as_spinner() {
-                return true;
+            if self.idle.begin_spin() {
+                if self.naps[index].load(Ordering::Relaxed) {
+                    self.naps[index].store(false, Ordering::Relaxed);
+                    self.idle.register_for_messages(index);
+                    thread::yield_now();
+                    self.idle.leave(index);
+                }
+                if self.search_as_spinner(index) {
+                    return true;
+                }
+                if self.naps[index].load(Ordering::Relaxed) {
+                    return false;
+                }
             }
             self.idle.register(index);
             let inbox = index == 0 && self.inbox.load(Ordering::Relaxed);
-            if !inbox && self.queues.load(Ordering::Relaxed) == 0 {
+            let is_work = self.has_work() && !self.idle.has_spinner();
+            if !inbox && !is_work {
+                self.naps[index].store(false, Ordering::Relaxed);
                 self.sleep(index);
             }
-            self.idle.leave(index) == Woken::ToSearch && self.search_as_spinner()
+            self.idle.leave(index) == Woken::ToSearch && self.search_as_spinner(index)
         }
 
         fn sleep(&self, index: usize) {
@@ -354,7 +421,9 @@ mod models {
 
         /// A processor that runs until it has taken one piece of work.
         fn work_one(&self, index: usize) {
-            while !self.take() && !self.rest(index) {}
+            while !self.search(index) && !self.rest(index) {
+                thread::yield_now();
+            }
         }
     }
 
@@ -412,6 +481,40 @@ mod models {
                 took |= world.rest(0);
                 thread::yield_now();
             }
+            world.hand_over(0);
+            if took {
+                world.push(); // The other waits for it, and may sleep by now.
+            }
+        });
+    }
+
+    /// Pushes what is too young to take at first; nothing tells when it is not any more.
+    fn push_young(world: &World, pushes: usize) {
+        world.is_young.store(true, Ordering::Relaxed);
+        (0..pushes).for_each(|_| world.push());
+        world.is_young.store(false, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn young_work_is_looked_after() {
+        let push_twice = |world: &World| push_young(world, 2);
+        check_between(push_twice, |world| world.work_one(0));
+    }
+
+    /// Processor 0 has looked after young work, when a message comes that it runs for long.
+    #[test]
+    fn young_work_is_handed_over() {
+        let brings = |world: &World| {
+            push_young(world, 1);
+            world.send();
+        };
+        check_between(brings, |world| {
+            let mut took = false;
+            while !world.inbox.load(Ordering::Relaxed) {
+                took |= !took && (world.search(0) || world.rest(0));
+                thread::yield_now();
+            }
+            world.hand_over(0);
             if took {
                 world.push(); // The other waits for it, and may sleep by now.
             }
@@ -426,6 +529,7 @@ mod models {
             if world.rest(0) {
                 world.push(); // Handed over: it takes none.
             }
+            world.hand_over(0);
             while !world.inbox.load(Ordering::Relaxed) {
                 world.sleep_for_messages();
                 thread::yield_now();

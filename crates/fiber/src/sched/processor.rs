@@ -34,6 +34,10 @@ use crate::switch::stack::StackCache;
 /// Time for which fibers run before the processor looks at the back end.
 pub(crate) const TURN_MAX: Duration = Duration::from_millis(2);
 
+/// Time for which what is ready for any processor is left to the one that made it ready. A fiber
+/// that is spawned to be joined at once then runs there, and waking it costs no message.
+const KEEP: Duration = Duration::from_micros(3);
+
 pub(crate) struct Processor {
     /// The loop's, while a fiber runs.
     pub(crate) context: Context,
@@ -83,6 +87,10 @@ pub(crate) struct Processor {
     /// processor may run, since the last sleep: the next may come soon, so it is worth a look
     /// around before the next sleep.
     pub(crate) shares_work: Cell<bool>,
+    /// Naps before the next sleep. While there are some, the processor may have left work to
+    /// another that was too young to take, and looks after it: see [`turn`](crate::turn).
+    pub(crate) naps_left: Cell<u8>,
+    pub(crate) keep_ticks: u64,
     /// Stacks for the next steps: the warmest first.
     pub(crate) stacks: StackCache,
     /// Fibers that have frames here and cannot leave: those that have started here, and those in
@@ -281,6 +289,8 @@ impl Processor {
             backlog: Backlog::new(stamp::ticks(WORTH_WAKING)),
             pinned_in_a_row: Cell::new(0),
             shares_work: Cell::new(false),
+            naps_left: Cell::new(0),
+            keep_ticks: stamp::ticks(KEEP),
             stacks: StackCache::default(),
             pinned: Cell::new(0),
             retiring: Retiring::default(),

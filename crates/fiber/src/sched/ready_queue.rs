@@ -318,11 +318,25 @@ impl<T> ReadyQueue<T> {
         }
     }
 
-    /// Takes an item wherever there is one: all run queues in order, from a random one on.
-    pub(crate) fn search(&self, visitor: &mut Visitor, now: u64) -> Option<T> {
+    /// Takes an item wherever there is one: all run queues in order, from a random one on. From
+    /// another's, one that has waited since `until` or before: a fiber that was spawned to be
+    /// joined at once runs where its parent does.
+    pub(crate) fn search(&self, visitor: &mut Visitor, now: u64, until: u64) -> Option<T> {
         let queues_open = self.queues_open.load(Ordering::Acquire);
         let start = (visitor.draw() >> 32) as usize % queues_open;
-        (0..queues_open).find_map(|step| self.try_pop((start + step) % queues_open, || now))
+        let mut queues = (0..queues_open).map(|step| (start + step) % queues_open);
+        queues.find_map(|queue| {
+            let is_own = queue / QUEUES == visitor.index;
+            let may = is_own || self.clocks[queue].head.load(Ordering::Relaxed) <= until;
+            may.then(|| self.try_pop(queue, || now)).flatten()
+        })
+    }
+
+    /// True if an item has waited since `until` or before.
+    pub(crate) fn has_since(&self, until: u64) -> bool {
+        let queues_open = self.queues_open.load(Ordering::Acquire);
+        let mut clocks = self.clocks[..queues_open].iter();
+        clocks.any(|clock| clock.head.load(Ordering::Relaxed) <= until)
     }
 
     /// True if no run queue has an item. After a fence of the caller's, which is about to sleep.
@@ -601,8 +615,8 @@ mod tests {
         for index in 0..8 {
             queue.push_remote(index, 5, 42);
             assert!(!queue.is_empty());
-            assert_eq!(queue.search(&mut visitors[3], 6), Some(42));
-            assert_eq!(queue.search(&mut visitors[3], 6), None);
+            assert_eq!(queue.search(&mut visitors[3], 6, 6), Some(42));
+            assert_eq!(queue.search(&mut visitors[3], 6, 6), None);
         }
     }
 
@@ -619,7 +633,7 @@ mod tests {
         queue.push_remote(3, 200, 11);
         assert_eq!((queue.oldest(1), queue.oldest(3)), (EMPTY, EMPTY));
         let mut found: Vec<_> =
-            std::iter::from_fn(|| queue.search(&mut visitors[0], 300)).collect();
+            std::iter::from_fn(|| queue.search(&mut visitors[0], 300, 300)).collect();
         found.sort_unstable();
         assert_eq!(found, (0..12).collect::<Vec<_>>());
         queue.open(1);
@@ -660,7 +674,7 @@ mod models {
             let (mut here, mut there) = (queue.open(0), queue.open(1));
             queue.push(&mut here, 1, 1u32);
             let other = Arc::clone(&queue);
-            let helper = thread::spawn(move || other.search(&mut there, 9).unwrap_or(0));
+            let helper = thread::spawn(move || other.search(&mut there, 9, 9).unwrap_or(0));
             queue.push(&mut here, 2, 2);
             let mut sum = 0;
             for _ in 0..2 {
@@ -670,7 +684,7 @@ mod models {
             }
             sum += helper.join().unwrap();
             // A try-lock that failed may have left something, which is then found.
-            while let Some(item) = queue.search(&mut here, 9) {
+            while let Some(item) = queue.search(&mut here, 9, 9) {
                 sum += item;
             }
             assert_eq!(sum, 3);
@@ -690,8 +704,8 @@ mod models {
             queue.push_remote(0, 3, 2);
             assert!(!queue.is_empty());
             pusher.join().unwrap();
-            let first = queue.search(&mut here, 9).unwrap();
-            assert_eq!(first + queue.search(&mut here, 9).unwrap(), 3);
+            let first = queue.search(&mut here, 9, 9).unwrap();
+            assert_eq!(first + queue.search(&mut here, 9, 9).unwrap(), 3);
         });
     }
 
@@ -742,7 +756,7 @@ mod models {
                 .into_iter()
                 .for_each(|thread| thread.join().unwrap());
             assert_eq!(queue.oldest(0), EMPTY);
-            assert_eq!(queue.search(&mut here, 9), Some(2));
+            assert_eq!(queue.search(&mut here, 9, 9), Some(2));
         });
     }
 }

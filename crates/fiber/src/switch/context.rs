@@ -38,6 +38,9 @@ pub(crate) struct Context {
     place: AtomicU64,
 }
 
+/// Cache lines of a frame that waits that are read first: its own, and those of its callers.
+const FRAME_LINES: usize = 2;
+
 /// Alignment of the stack pointer at a call.
 const STACK_ALIGN: usize = 16;
 
@@ -198,7 +201,8 @@ impl Context {
     /// Fetches what a switch to this context is going to touch first.
     #[inline(always)]
     pub(crate) fn prefetch_frame(&self) {
-        prefetch(self.stack.load(Ordering::Relaxed));
+        let frame = self.stack.load(Ordering::Relaxed);
+        (0..FRAME_LINES).for_each(|line| prefetch(frame + line * 64));
     }
 
     /// Fetches the registers.

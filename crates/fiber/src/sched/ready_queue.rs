@@ -262,16 +262,21 @@ impl<T> ReadyQueue<T> {
     /// Draws a run queue of another processor.
     #[inline]
     fn choose(&self, visitor: &mut Visitor) -> Option<usize> {
-        let queues_open = self.queues_open.load(Ordering::Relaxed);
-        if queues_open <= QUEUES {
+        if !self.has_others() {
             return None;
         }
         let random = visitor.draw();
-        let queue = (random >> 32) as usize % queues_open;
+        let queue = (random >> 32) as usize % self.queues_open.load(Ordering::Relaxed);
         let owner = queue / QUEUES;
         let cache_of = |index: usize| self.caches[index].load(Ordering::Relaxed);
         let is_worth = cache_of(owner) == cache_of(visitor.index) || random % 256 < FAR_ODDS;
         (owner != visitor.index && is_worth).then_some(queue)
+    }
+
+    /// True if there was ever a second processor, so that ages matter.
+    #[inline]
+    fn has_others(&self) -> bool {
+        self.queues_open.load(Ordering::Relaxed) > QUEUES
     }
 
     /// Age from which on a run queue of another processor is helped.
@@ -295,8 +300,10 @@ impl<T> ReadyQueue<T> {
         let (stamp, item) = items.pop_front()?;
         match items.front() {
             Some(&(next, _)) => {
-                let average = moving_average(log2(waited(now(), stamp)), clock.average());
-                clock.average.store(average, Ordering::Relaxed);
+                if self.has_others() {
+                    let average = moving_average(log2(waited(now(), stamp)), clock.average());
+                    clock.average.store(average, Ordering::Relaxed);
+                }
                 clock.head.store(next, Ordering::Relaxed);
             }
             None => clock.head.store(EMPTY, Ordering::Relaxed),

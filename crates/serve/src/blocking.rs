@@ -121,10 +121,10 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     let session = open(stream, facts, now);
                     machine.handle_opened(session, now);
                 }
-                Action::CheckUnread => {
-                    let unread = stream.unread();
+                Action::CheckQueues { asks_unsent } => {
+                    let queues = stream.queues(asks_unsent);
                     now = read_clock(machine);
-                    machine.handle_unread(unread, now);
+                    machine.handle_queues(queues, now);
                 }
                 Action::Finish => {
                     let finished = stream.shutdown(Shutdown::Write);

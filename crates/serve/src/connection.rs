@@ -10,7 +10,7 @@
 //!  engine ──────────────────────────────────────────────────────────────────────▶ Machine ── Session
 //!         ◀──────────────────────────────────────────────────────────────────────
 //!           next_action: Open · Receive · Fill · Send · SendFile · ReadFile · CheckUnacked ·
-//!                        Turn · Work · Nothing · CheckUnread · Finish · Close
+//!                        Turn · Work · Nothing · CheckQueues · Finish · Close
 //! ```
 //!
 //! The engine decides how bytes move and on which thread. The machine decides everything else:
@@ -35,8 +35,8 @@
 //!                           ├─▶ Finish ▶ Discard ─▶ Close
 //!                           │     ▲         │  ▲      ▲
 //!                           │     │         ▼  │      │
-//!                           └─▶ CheckUnread ────┴─────┘
-//!                             the last reply was sent: is input there?
+//!                           └─▶ CheckQueues ────┴─────┘
+//!                             the last reply was sent: is input there, or may it still come?
 //! ```
 //!
 //! Asking twice gives the same answer, so an engine may ask at any time. Unrequested events are
@@ -60,7 +60,7 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 mod without_tls;
 
-pub(crate) use action::{Action, Facts, FilePiece, FileProgress, Unacked, UnackedCheck};
+pub(crate) use action::{Action, Facts, FilePiece, FileProgress, Queues, Unacked, UnackedCheck};
 pub(crate) use machine::{DRAIN_GRACE, Machine};
 #[cfg(feature = "tls")]
 pub(crate) use tls::{TlsConnection, is_record_whole};

@@ -3,8 +3,8 @@
 
 mod gathered;
 mod packets;
+mod queues;
 pub(crate) mod unacked;
-mod unread;
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -22,13 +22,13 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use session::Outbox;
 
 use crate::buffers::PIECE_LEN_MAX;
-use crate::connection::{FilePiece, FileProgress, Unacked, UnackedCheck};
+use crate::connection::{FilePiece, FileProgress, Queues, Unacked, UnackedCheck};
 use crate::file::{self, COPIED_PIECE_LEN};
 pub(crate) use gathered::Gathered;
 pub(crate) use packets::send_pages;
+pub(crate) use queues::queues;
 use unacked::poll_for;
 pub(crate) use unacked::unacked;
-pub(crate) use unread::unread;
 
 /// A connected byte stream. Every wait has a deadline.
 pub(crate) trait Stream: Send + Sync + 'static {
@@ -118,11 +118,12 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// `BrokenPipe` if it will never take more.
     fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked>;
 
-    /// Counts the bytes that were received and not read.
+    /// Counts the bytes in the socket's queues; those not sent only if that is asked, and then our
+    /// side of the stream ends first.
     ///
     /// # Errors
     /// What `ioctl(2)` reports.
-    fn unread(&self) -> io::Result<u64>;
+    fn queues(&self, asks_unsent: bool) -> io::Result<Queues>;
 
     /// Ends reading, writing or both, and wakes what waits in them. From any thread.
     ///
@@ -229,8 +230,8 @@ impl Stream for FiberStream {
         either!(self, stream => unacked(stream.as_fd(), check))
     }
 
-    fn unread(&self) -> io::Result<u64> {
-        either!(self, stream => unread(stream.as_fd()))
+    fn queues(&self, asks_unsent: bool) -> io::Result<Queues> {
+        either!(self, stream => queues(stream.as_fd(), asks_unsent))
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -372,8 +373,8 @@ impl Stream for ThreadStream {
         unacked(self.fd.as_fd(), check)
     }
 
-    fn unread(&self) -> io::Result<u64> {
-        unread(self.fd.as_fd())
+    fn queues(&self, asks_unsent: bool) -> io::Result<Queues> {
+        queues(self.fd.as_fd(), asks_unsent)
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {

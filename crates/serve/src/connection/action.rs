@@ -46,9 +46,13 @@ pub(crate) enum Action<'a> {
     Work,
     /// Wait until the work is done.
     Nothing,
-    /// Count the unread bytes of the socket, which has taken all output:
-    /// [`handle_unread`](super::Machine::handle_unread).
-    CheckUnread,
+    /// Count the bytes in the queues of the socket, which has taken all output:
+    /// [`handle_queues`](super::Machine::handle_queues).
+    CheckQueues {
+        /// Unsent bytes count too, once our side of the stream has ended. Not asked after so little
+        /// output that it leaves the socket at once, which saves system calls.
+        asks_unsent: bool,
+    },
     /// End our side of the stream, `shutdown(2)` for writing:
     /// [`handle_finished`](super::Machine::handle_finished).
     Finish,
@@ -125,4 +129,13 @@ impl Unacked {
         len: 0,
         all_is_sent: true,
     };
+}
+
+/// Bytes in the queues of a socket whose stream this side ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Queues {
+    /// Received, and not read.
+    pub(crate) unread: u64,
+    /// Not sent, because the peer has no space for them.
+    pub(crate) unsent: u64,
 }

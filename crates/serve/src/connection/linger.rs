@@ -7,8 +7,7 @@
 //!
 //! To wait for the peer's end costs as much as a receive, and nearly every peer sends nothing
 //! behind its last request. So a connection that its peer has asked to close is closed at once if
-//! nothing is unread: a client that has asked for it must send nothing more (RFC 9112 9.6), and the
-//! kernel goes on sending the rest of the reply.
+//! nothing is unread and all of the reply has left the socket.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

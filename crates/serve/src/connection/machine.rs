@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use session::{GiveUp, Next, Now, Phase, Received, Session};
 
-use super::action::{Action, Facts, FileProgress, Unacked};
+use super::action::{Action, Facts, FileProgress, Queues, Unacked};
 pub(crate) use super::linger::DRAIN_GRACE;
 use super::linger::Linger;
 use super::origin::Origin;
@@ -47,6 +47,8 @@ pub(crate) struct Machine<S> {
     /// last input came.
     begun: Instant,
     arrived_after_us: u32,
+    /// Number of bytes sent in all, as far as can be counted.
+    sent_len: u32,
     pub(super) state: State,
     phase: Phase,
     drain: Drain,
@@ -73,7 +75,7 @@ pub(super) enum State {
         waits: bool,
     },
     Working,
-    CheckUnread(Closed),
+    CheckQueues(Closed),
     Finish(Closed),
     Discard(Closed),
     Close(Closed),
@@ -84,7 +86,7 @@ impl State {
     fn is_end(self) -> bool {
         matches!(
             self,
-            State::CheckUnread(_) | State::Finish(_) | State::Discard(_) | State::Close(_)
+            State::CheckQueues(_) | State::Finish(_) | State::Discard(_) | State::Close(_)
         )
     }
 }
@@ -112,6 +114,11 @@ const MEMORY_CHECK_EVERY: Duration = Duration::from_millis(100);
 /// a courtesy then: a peer that takes nothing more goes without. Behind a reply it has as long as
 /// the reply, because a peer takes a reply without it for one that was cut off.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Number of bytes that leave a new connection without a wait, unless the peer has next to no
+/// space: every congestion window begins with more (RFC 6928), and so does the receive window of a
+/// socket with the smallest buffer that Linux allows. socket(7)
+const SENT_AT_ONCE_LEN_MAX: u32 = 1024;
 
 // ---- the next action
 
@@ -141,6 +148,7 @@ impl<S: Session> Machine<S> {
             deadline: now.monotonic + patience,
             begun: now.monotonic,
             arrived_after_us: 0,
+            sent_len: 0,
             state,
             phase: Phase::Idle,
             drain: Drain::No,
@@ -181,7 +189,9 @@ impl<S: Session> Machine<S> {
                 tls: self.tls.as_ref().map(|tls| tls.facts()),
                 client: self.client(),
             }),
-            State::CheckUnread(_) => Action::CheckUnread,
+            State::CheckQueues(_) => Action::CheckQueues {
+                asks_unsent: self.sent_len > SENT_AT_ONCE_LEN_MAX,
+            },
             State::Finish(_) => Action::Finish,
             State::Close(closed) => Action::Close(closed),
         }
@@ -335,7 +345,7 @@ impl<S: Session> Machine<S> {
                 self.take_proxy_header(input, now);
             }
             // It was not left in the socket, where a check would find it.
-            (State::CheckUnread(closed), _) => self.state = State::Finish(closed),
+            (State::CheckQueues(closed), _) => self.state = State::Finish(closed),
             _ => {
                 self.shared.counters.received(input.len());
                 if self.held.len() + input.len() <= HELD_LEN_MAX {
@@ -483,7 +493,7 @@ impl<S: Session> Machine<S> {
             Next::Close if !self.held.is_empty() || self.drain == Drain::Announced => {
                 State::Finish(Closed::Session)
             }
-            Next::Close => State::CheckUnread(Closed::Session),
+            Next::Close => State::CheckQueues(Closed::Session),
             Next::Linger => State::Finish(Closed::Session),
         };
     }
@@ -539,6 +549,8 @@ impl<S: Session> Machine<S> {
             return self.cut_off(now);
         }
         outgoing.consume(len);
+        let sent_len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.sent_len = self.sent_len.saturating_add(sent_len);
         if self.tls.is_none() {
             if outgoing.is_empty() && outgoing.out.replies() > 0 {
                 // Counted together with them.
@@ -632,16 +644,16 @@ impl<S: Session> Machine<S> {
             }
             State::Receive | State::Fill => {
                 let phase = self.phase;
-                let state = State::CheckUnread(Closed::TimedOut(phase));
+                let state = State::CheckQueues(Closed::TimedOut(phase));
                 self.give_up(GiveUp::TimedOut(phase), state, now);
             }
-            State::Discard(closed) => self.state = State::CheckUnread(closed),
+            State::Discard(closed) => self.state = State::CheckQueues(closed),
             // These do not wait for the peer.
             State::Open
             | State::Turn
             | State::Work { .. }
             | State::Working
-            | State::CheckUnread(_)
+            | State::CheckQueues(_)
             | State::Finish(_)
             | State::Close(_) => {}
         }
@@ -684,16 +696,16 @@ impl<S: Session> Machine<S> {
         self.settle(now);
     }
 
-    /// Takes the result of [`Action::CheckUnread`].
-    pub(crate) fn handle_unread(&mut self, unread: io::Result<u64>, now: Now) {
-        let unread = match unread {
-            Ok(unread) => unread,
+    /// Takes the result of [`Action::CheckQueues`].
+    pub(crate) fn handle_queues(&mut self, queues: io::Result<Queues>, now: Now) {
+        let queues = match queues {
+            Ok(queues) => queues,
             Err(error) => return self.handle_error(&error, now),
         };
-        if let State::CheckUnread(closed) = self.state {
+        if let State::CheckQueues(closed) = self.state {
             let is_extended = (self.linger.as_ref())
                 .is_none_or(|linger| linger.is_extended_by_input(now.monotonic));
-            let is_in_use = unread > 0 && is_extended;
+            let is_in_use = queues.unsent > 0 || (queues.unread > 0 && is_extended);
             self.state = match &mut self.linger {
                 None if is_in_use => State::Finish(closed),
                 Some(linger) if is_in_use && !linger.is_over(now.monotonic) => {
@@ -773,7 +785,7 @@ impl<S: Session> Machine<S> {
         let is_reply_lost =
             self.outgoing.is_some() && !self.tls.as_ref().is_some_and(|tls| tls.has_ended);
         self.state = match self.state {
-            State::CheckUnread(closed)
+            State::CheckQueues(closed)
             | State::Finish(closed)
             | State::Discard(closed)
             | State::Close(closed)
@@ -852,10 +864,10 @@ impl<S: Session> Machine<S> {
                 if self.is_stream_ended {
                     State::Close(Closed::Peer)
                 } else {
-                    State::CheckUnread(Closed::Peer)
+                    State::CheckQueues(Closed::Peer)
                 }
             }
-            State::CheckUnread(closed) | State::Discard(closed) if self.is_stream_ended => {
+            State::CheckQueues(closed) | State::Discard(closed) if self.is_stream_ended => {
                 State::Close(closed)
             }
             state => state,
@@ -865,7 +877,7 @@ impl<S: Session> Machine<S> {
             && !tls.is_handshaking()
             && matches!(
                 self.state,
-                State::CheckUnread(_)
+                State::CheckQueues(_)
                     | State::Finish(_)
                     | State::Close(
                         Closed::Session | Closed::Drained | Closed::Peer | Closed::TimedOut(_)
@@ -877,7 +889,7 @@ impl<S: Session> Machine<S> {
             outgoing.begin(now.monotonic, &self.shared.limits);
             if matches!(
                 self.state,
-                State::Close(_) | State::CheckUnread(Closed::TimedOut(_))
+                State::Close(_) | State::CheckQueues(Closed::TimedOut(_))
             ) {
                 outgoing.until = now.monotonic + GOODBYE_PATIENCE;
             }

@@ -11,7 +11,7 @@ use netstack::stack::{FlowId, Shard};
 use session::Session;
 
 use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
-use crate::connection::{Action, FilePiece, Machine, Unacked};
+use crate::connection::{Action, FilePiece, Machine, Queues, Unacked};
 use crate::engine::admission::{Admission, Opens};
 use crate::engine::reactor::{self, LONG_LEN, LongUntil, Wait, is_put_off, take_steps};
 use crate::file;
@@ -169,11 +169,15 @@ impl<S: Session + 'static> Connection<S> {
                 let session = admission.session(self.listener, peer, facts, context.now);
                 machine.handle_opened(session, context.now);
             }
-            Action::CheckUnread => {
+            Action::CheckQueues { .. } => {
                 // What was not acknowledged is kept until it is, whatever becomes of the machine.
                 let (front, _) = shard.peek(id);
                 let unread = front.len() as u64;
-                machine.handle_unread(Ok(unread), context.now);
+                let queues = Queues {
+                    unread,
+                    ..Queues::default()
+                };
+                machine.handle_queues(Ok(queues), context.now);
             }
             Action::Finish => {
                 shard.finish(id);

@@ -70,7 +70,10 @@ pub(crate) fn output<S: Session>(
             let unacked = socket.unacked(&check, *now)?;
             machine.handle_unacked(unacked, *now);
         }
-        Action::CheckUnread => machine.handle_unread(stream::unread(socket.as_fd()), *now),
+        Action::CheckQueues { asks_unsent } => {
+            let queues = stream::queues(socket.as_fd(), asks_unsent);
+            machine.handle_queues(queues, *now);
+        }
         Action::Finish => machine.handle_finished(socket.finish(), *now),
         _ => unreachable!("its engine does what is no output"),
     }

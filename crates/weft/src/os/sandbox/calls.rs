@@ -15,8 +15,9 @@ use seccompiler::{
 
 use super::Needs;
 
-// `libc` has none of these. cachestat(2), PR_GET_AUXV(2const)
+// `libc` has none of these. cachestat(2), tcp(7), PR_GET_AUXV(2const)
 const SYS_CACHESTAT: c_long = 451;
+const SIOCOUTQNSD: libc::Ioctl = 0x894B;
 const PR_GET_AUXV: libc::c_int = 0x4155_5856;
 
 /// Calls without conditions.
@@ -75,7 +76,7 @@ const RINGS: &[c_long] = &[
 /// Requests of ioctl(2) that take a socket or ask for a terminal's size.
 #[rustfmt::skip]
 const IOCTLS: &[libc::Ioctl] = &[
-    libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TIOCOUTQ, libc::TIOCGWINSZ,
+    libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TIOCOUTQ, SIOCOUTQNSD, libc::TIOCGWINSZ,
     libc::TCGETS,
 ];
 

@@ -1,5 +1,6 @@
 //! The last reply reaches a peer that sends more than it was to.
 
+use super::super::Queues;
 use super::*;
 use crate::connection::linger::{
     LINGER_DRAIN_TIMEOUT, LINGER_IDLE, LINGER_LEN_MAX, LINGER_TIMEOUT,
@@ -38,7 +39,7 @@ fn a_refused_peer_may_go_on_sending() {
         by_time.pass(LINGER_IDLE / 2);
         assert_eq!(by_time.say("and more"), Blocked::Receive);
     }
-    by_time.unread = 1;
+    by_time.queues.unread = 1;
     assert_eq!(by_time.expire(), SESSION);
     assert_eq!(by_time.now.monotonic, until);
 
@@ -61,7 +62,7 @@ fn a_refused_peer_may_go_on_sending() {
 
 /// Seen: a client that sent an empty line or another request behind its last one lost up to a
 /// socket buffer of the reply. Cause: a socket that is closed with unread input is reset, and its
-/// send queue is dropped. RFC 9112 9.6. Cure: a look at the receive queue before the close.
+/// send queue is dropped. RFC 9112 9.6. Cure: a look at the queues before the close.
 #[test]
 fn input_behind_the_last_reply_resets_nothing() {
     let mut world = World::new();
@@ -70,16 +71,29 @@ fn input_behind_the_last_reply_resets_nothing() {
         SESSION,
         "no wait without a reason"
     );
+    // A few bytes have left the socket, so it is not asked.
     let mut world = World::new();
-    world.unread = 1;
-    assert_eq!(world.say("say x\nbye\n"), Blocked::Receive);
-    assert_eq!(world.take_got(), "x\n");
-    let lingering = world.machine.shared.lingering.count();
-    assert_eq!(lingering, 1);
-    assert_eq!(world.say("say late\n"), Blocked::Receive);
-    world.machine.handle_end_of_input(world.now);
-    assert_eq!(world.run(), SESSION);
-    assert_eq!(world.take_got(), "", "it answers nothing more");
+    world.queues.unsent = 1;
+    assert_eq!(world.say("say x\nbye\n"), SESSION);
+    for (unread, unsent) in [(1, 0), (0, 1)] {
+        let mut world = World::new();
+        world.say("big 2000\n");
+        world.got.clear();
+        world.queues = Queues { unread, unsent };
+        let blocked = world.say("say x\nbye\n");
+        assert_eq!(world.take_got(), "x\n");
+        assert_eq!(
+            blocked,
+            Blocked::Receive,
+            "{unread} unread, {unsent} unsent"
+        );
+        let lingering = world.machine.shared.lingering.count();
+        assert_eq!(lingering, 1);
+        assert_eq!(world.say("say late\n"), Blocked::Receive);
+        world.machine.handle_end_of_input(world.now);
+        assert_eq!(world.run(), SESSION);
+        assert_eq!(world.take_got(), "", "it answers nothing more");
+    }
     // It was read with the last request.
     let mut world = World::new();
     assert_eq!(world.say("say x\nbye\nsay late\n"), Blocked::Receive);
@@ -87,7 +101,7 @@ fn input_behind_the_last_reply_resets_nothing() {
     assert_eq!(world.take_got(), "x\n");
     // No input can come any more.
     let mut world = World::new();
-    world.unread = 1;
+    world.queues.unsent = 1;
     world.window = 0;
     world.say("say x\nbye\n");
     world.machine.handle_end_of_input(world.now);
@@ -96,10 +110,30 @@ fn input_behind_the_last_reply_resets_nothing() {
 }
 
 #[test]
+fn a_peer_that_reads_slowly_is_lingered_for() {
+    let slow = || {
+        let mut world = World::new();
+        world.queues.unsent = 100_000;
+        assert_eq!(world.say("big 200000\nbye\n"), Blocked::Receive);
+        world
+    };
+    let mut world = slow();
+    let begun = world.now.monotonic;
+    for _ in 1..LINGER_TIMEOUT.as_secs() / LINGER_IDLE.as_secs() {
+        assert_eq!(world.expire(), Blocked::Receive);
+    }
+    assert_eq!(world.expire(), SESSION);
+    assert_eq!(world.now.monotonic, begun + LINGER_TIMEOUT);
+    let mut world = slow();
+    world.queues.unsent = 0;
+    assert_eq!(world.expire(), SESSION);
+}
+
+#[test]
 fn a_408_reaches_the_peer() {
     let mut world = World::new();
     world.say("half of a lin");
-    world.unread = 1;
+    world.queues.unread = 1;
     assert_eq!(world.expire(), Blocked::Receive);
     // One that trickles on gains little.
     world.pass(LINGER_IDLE - NANOSECOND);
@@ -130,7 +164,9 @@ fn a_drain_lingers_for_a_moment() {
     world.pass(DRAIN_GRACE / 2);
     world.machine.handle_drain(world.now);
     assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE / 2);
-    assert_eq!(world.expire(), SESSION);
+    world.queues.unsent = 1;
+    assert_eq!(world.expire(), Blocked::Receive, "unless it reads");
+    assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE);
 }
 
 /// Seen: 40 clients that sent a byte now and then behind their last request held a drain for as
@@ -154,7 +190,7 @@ fn trickling_does_not_hold_a_drain() {
             assert_eq!(world.say("x"), Blocked::Receive);
             world.pass(step);
         }
-        world.unread = 1;
+        world.queues.unread = 1;
         while world.until() > world.now.monotonic {
             assert_eq!(world.say("x"), Blocked::Receive);
             world.pass(step);

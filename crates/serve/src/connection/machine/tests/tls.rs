@@ -352,7 +352,7 @@ fn a_goodbye_waits_long_behind_a_reply() {
 fn a_goodbye_behind_the_last_request_is_read() {
     let mut pair = Pair::new(&[]);
     pair.say("say w\n");
-    pair.world.unread = 24;
+    pair.world.queues.unread = 24;
     assert_eq!(pair.say("say x\nbye\n"), Blocked::Receive);
     assert_eq!((&pair.heard[..], pair.has_ended), (&b"w\nx\n"[..], true));
     pair.client.send_close_notify();

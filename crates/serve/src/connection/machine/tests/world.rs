@@ -13,7 +13,7 @@ use session::{Chunk, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, Sess
 
 use std::time::Instant;
 
-use super::super::{Action, Closed, FileProgress, Machine, Shared, TlsConnection, Unacked};
+use super::super::{Action, Closed, FileProgress, Machine, Queues, Shared, TlsConnection, Unacked};
 use crate::buffers::PIECE_LEN_MAX;
 use crate::connection::action::{FilePiece, UnackedCheck};
 use crate::file::COPIED_PIECE_LEN;
@@ -227,8 +227,8 @@ pub(super) struct World {
     pub(super) has_changed: bool,
     /// What was sent and is still on its way to the peer.
     pub(super) unacked: Unacked,
-    /// Unread bytes of the socket.
-    pub(super) unread: u64,
+    /// What is left in the socket's queues.
+    pub(super) queues: Queues,
     /// How the file's bytes were asked for.
     pub(super) asked: Vec<OutputAction>,
     /// How often bytes were taken that were said to be the last ones.
@@ -276,7 +276,7 @@ impl World {
             file_len: FILE_LEN,
             has_changed: false,
             unacked: Unacked::NONE,
-            unread: 0,
+            queues: Queues::default(),
             asked: Vec::new(),
             ends: 0,
         }
@@ -339,7 +339,7 @@ impl World {
         assert!(
             matches!(
                 action,
-                Action::CheckUnread | Action::Finish | Action::Close(_)
+                Action::CheckQueues { .. } | Action::Finish | Action::Close(_)
             ),
             "the stream ended"
         );
@@ -444,7 +444,13 @@ impl World {
                 self.machine.handle_worked(job.run(now), now);
             }
             Action::Nothing => return Some(Blocked::Nothing),
-            Action::CheckUnread => self.machine.handle_unread(Ok(self.unread), now),
+            Action::CheckQueues { asks_unsent } => {
+                let mut queues = self.queues;
+                if !asks_unsent {
+                    queues.unsent = 0;
+                }
+                self.machine.handle_queues(Ok(queues), now);
+            }
             Action::Finish => self.machine.handle_finished(Ok(()), now),
             Action::Close(closed) => return Some(Blocked::Closed(closed)),
         }

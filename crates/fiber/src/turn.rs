@@ -428,9 +428,9 @@ impl Processor {
         self.search_as_spinner() || self.shared().has_messages() || self.has_work()
     }
 
-    /// Sleeps for a moment as the spinner of the cluster, because others take what they push in less
-    /// time than it takes to fetch it from there: so they wake no processor for it, and what does
-    /// wait is found when the moment is over. Says whether the processor is to go on.
+    /// Sleeps for a moment as the spinner of the cluster, because others take what they push in
+    /// less time than it takes to fetch it from there: so they wake no processor for it, and what
+    /// does wait is found when the moment is over. Says whether the processor is to go on.
     fn nap(&self) -> bool {
         let idle = &self.cluster.idle;
         self.naps_left.set(self.naps_left.get() - 1);

@@ -209,10 +209,10 @@ fn unparks_remotely(runtime: &Runtime, is_awake: bool) {
             std::thread::yield_now();
         }
         slept = sleeps();
-        match round {
-            WARM_UP => stepping::begin(),
-            WARM_UP.. => stepping::mark(),
-            _ => {}
+        match round.cmp(&WARM_UP) {
+            std::cmp::Ordering::Equal => stepping::begin(),
+            std::cmp::Ordering::Greater => stepping::mark(),
+            std::cmp::Ordering::Less => {}
         }
         parking.fiber().unpark();
         if round > WARM_UP {

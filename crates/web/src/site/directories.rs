@@ -42,7 +42,7 @@ struct Directory {
 }
 
 /// The names of a directory.
-enum Names {
+enum CompressedNames {
     /// None is a variant's, as long as the stamp is this one.
     Absent(FileStamp),
     /// Some are, or that cannot be told.
@@ -115,40 +115,40 @@ impl Site {
         }
         let is_settled = |stamp| head::is_settled(stamp, look.moment.since_epoch);
         match read_names(look.root, &known.path) {
-            Ok(Names::Absent(stamp)) if is_settled(stamp) => {
+            Ok(CompressedNames::Absent(stamp)) if is_settled(stamp) => {
                 let now_ns = look.moment.ns;
                 let directory = Directory::new(&known.path, known.generation, Some(stamp), now_ns);
                 self.directories.put(hash, directory);
                 return Ok(false);
             }
-            Ok(Names::Absent(_) | Names::Changing) => {}
+            Ok(CompressedNames::Absent(_) | CompressedNames::Changing) => {}
             Err(miss @ Miss::OutOfDescriptors) => return Err(miss),
-            Ok(Names::Present) | Err(_) => known.is_useless.store(true, Relaxed),
+            Ok(CompressedNames::Present) | Err(_) => known.is_useless.store(true, Relaxed),
         }
         Ok(true)
     }
 }
 
 /// Reads the names of a directory. Blocks.
-fn read_names(root: &Root, path: &str) -> Result<Names, Miss> {
+fn read_names(root: &Root, path: &str) -> Result<CompressedNames, Miss> {
     let fd = root.open_directory(path)?;
     let file_system = rustix::fs::fstatfs(&fd).map_err(miss_of)?.f_type;
     if !TRUSTED.contains(&(file_system as u32)) {
-        return Ok(Names::Present);
+        return Ok(CompressedNames::Present);
     }
     let stamp = || rustix::fs::fstat(&fd).map(|stat| FileStamp::of(&stat));
     let before = stamp().map_err(miss_of)?;
     for (nth, entry) in Dir::read_from(fd.as_fd()).map_err(miss_of)?.enumerate() {
         let entry = entry.map_err(miss_of)?;
         if nth == NAMES_MAX || is_variant(entry.file_name().to_bytes()) {
-            return Ok(Names::Present);
+            return Ok(CompressedNames::Present);
         }
     }
     let is_same = stamp().map_err(miss_of)? == before;
     Ok(if is_same {
-        Names::Absent(before)
+        CompressedNames::Absent(before)
     } else {
-        Names::Changing
+        CompressedNames::Changing
     })
 }
 
@@ -215,15 +215,24 @@ mod tests {
     #[test]
     fn times_of_proc_are_not_trusted() {
         let root = Root::open(Path::new("/proc/self"), false, 0).unwrap();
-        assert!(matches!(read_names(&root, ""), Ok(Names::Present)));
+        assert!(matches!(
+            read_names(&root, ""),
+            Ok(CompressedNames::Present)
+        ));
     }
 
     #[test]
     fn variants_are_told_by_their_names() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path(), false, 0).unwrap();
-        assert!(matches!(read_names(&root, ""), Ok(Names::Absent(_))));
+        assert!(matches!(
+            read_names(&root, ""),
+            Ok(CompressedNames::Absent(_))
+        ));
         std::fs::write(directory.path().join("a.ZST"), "").unwrap();
-        assert!(matches!(read_names(&root, ""), Ok(Names::Present)));
+        assert!(matches!(
+            read_names(&root, ""),
+            Ok(CompressedNames::Present)
+        ));
     }
 }

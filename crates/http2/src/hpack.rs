@@ -1,0 +1,18 @@
+//! Header compression, RFC 7541.
+//!
+//! `integer` and `huffman` are the codes, `table` is the static and the dynamic table; `decoder`
+//! and `encoder` are the two directions of a connection, each with a table of its own.
+
+mod decoder;
+mod encoder;
+mod huffman;
+mod integer;
+mod table;
+
+pub use decoder::{CompressionError, Decoder};
+pub use encoder::{Encoder, Indexing, RepeatedField, encode_literals};
+
+pub(crate) use table::static_name;
+
+#[cfg(test)]
+mod tests;

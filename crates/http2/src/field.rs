@@ -1,7 +1,5 @@
 //! Header fields: bytes that may stand in them, and a list of them within limits.
 
-use crate::hpack::static_name;
-
 /// Fields of one header block, in order, within limits.
 ///
 /// A list is used again for the next block, so that a request allocates nothing.
@@ -88,12 +86,18 @@ impl FieldList {
     }
 
     pub(crate) fn fields(&self) -> impl DoubleEndedIterator<Item = Field<'_>> {
-        self.fields.iter().map(|span| Field {
+        (0..self.fields.len()).map(|at| self.field(at))
+    }
+
+    #[inline]
+    pub(crate) fn field(&self, at: usize) -> Field<'_> {
+        let span = self.fields[at];
+        Field {
             name: &self.text[span.start as usize..span.value_start as usize],
             value: &self.text[span.value_start as usize..span.end as usize],
             name_index: span.name_index,
             is_valid: span.is_valid,
-        })
+        }
     }
 
     /// Appends a field.
@@ -129,16 +133,6 @@ impl FieldList {
     }
 }
 
-impl Field<'_> {
-    /// True if the field has this name, which the static table has.
-    pub(crate) fn is(&self, name: &[u8]) -> bool {
-        match self.name_index {
-            0 => self.name == name,
-            index => static_name(index) == name,
-        }
-    }
-}
-
 /// Bytes of a name: those of a token (RFC 9110 5.6.2), but no large letters (RFC 9113 8.2.1).
 const NAME: u8 = 1;
 /// Bytes of a value. RFC 9110 5.5: other control characters than a tab are invalid.
@@ -154,7 +148,7 @@ const CLASSES: [u8; 256] = {
             || matches!(octet, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`')
             || matches!(octet, b'|' | b'~');
         let is_text = (octet >= b' ' && octet != 127) || octet == b'\t';
-        classes[byte] = is_token as u8 * NAME | is_text as u8 * VALUE;
+        classes[byte] = (is_token as u8 * NAME) | (is_text as u8 * VALUE);
         byte += 1;
     }
     classes

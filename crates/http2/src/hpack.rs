@@ -12,7 +12,5 @@ mod table;
 pub use decoder::{CompressionError, Decoder};
 pub use encoder::{Encoder, Indexing, RepeatedField, encode_literals};
 
-pub(crate) use table::static_name;
-
 #[cfg(test)]
 mod tests;

@@ -32,15 +32,21 @@ pub enum CompressionError {
     BadTableSize,
 }
 
-impl fmt::Display for CompressionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl CompressionError {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
             CompressionError::Truncated => "a header block ends inside of a field",
             CompressionError::IntegerTooLong => "an integer of more than 32 bits",
             CompressionError::BadHuffman => "a string with a wrong Huffman code",
             CompressionError::BadIndex => "an index without an entry",
             CompressionError::BadTableSize => "a table size that is not allowed",
-        })
+        }
+    }
+}
+
+impl fmt::Display for CompressionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
     }
 }
 

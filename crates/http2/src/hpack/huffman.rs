@@ -211,8 +211,8 @@ mod tests {
             (0, 0x1ff8, 13),
             (usize::from(b'0'), 0, 5),
             (usize::from(b'~'), 0x1ffd, 13),
-            (127, 0xffff_ffc, 28),
-            (255, 0x3ff_ffee, 26),
+            (127, 0x0fff_fffc, 28),
+            (255, 0x03ff_ffee, 26),
             (256, 0x3fff_ffff, 30),
         ] {
             assert_eq!((CODE.codes[symbol], LENS[symbol]), (code, len), "{symbol}");

@@ -67,11 +67,6 @@ pub(super) const STATIC: [(&[u8], &[u8]); 61] = [
     (b"www-authenticate", b""),
 ];
 
-/// Name of an entry of the static table, by its index from 1.
-pub(crate) fn static_name(index: u8) -> &'static [u8] {
-    STATIC[usize::from(index) - 1].0
-}
-
 /// First index of the dynamic table.
 pub(super) const DYNAMIC_FIRST: usize = STATIC.len() + 1;
 
@@ -140,8 +135,8 @@ impl Table {
         self.size
     }
 
-    /// Number of entries.
-    pub(super) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.entries.len()
     }
 

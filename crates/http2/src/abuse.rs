@@ -1,0 +1,172 @@
+//! Limits on what costs a server and brings a client nothing.
+//!
+//! Each kind of it has a budget that fills again with the time, so that a connection may live for
+//! days. Useful frames give some of it back.
+
+use std::fmt;
+use std::time::Instant;
+
+use crate::error::{ErrorCode, Fault};
+
+/// Kinds of frames and events that are useless in great numbers. Each has a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abuse {
+    /// Streams that are reset before they have ended, by the peer (rapid reset, CVE-2023-44487) or
+    /// by us because of its faults (made you reset, CVE-2025-8671), or refused.
+    Resets,
+    /// SETTINGS and their acknowledgements.
+    Settings,
+    /// PING and its acknowledgements.
+    Pings,
+    /// PRIORITY and PRIORITY_UPDATE.
+    Priorities,
+    /// WINDOW_UPDATE.
+    Windows,
+    /// Windows that are opened by a few bytes at a time.
+    TinyWindows,
+    /// DATA without bytes, and without an end.
+    EmptyData,
+    /// Frames of streams that have ended.
+    LateFrames,
+    /// Frames of an unknown type, and GOAWAY.
+    OtherFrames,
+}
+
+/// Budget of one [`Abuse`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbuseLimit {
+    /// Number at once.
+    pub burst: u32,
+    /// Number a second in the long run.
+    pub per_s: u32,
+}
+
+pub(crate) const ABUSES: usize = 9;
+
+/// Budgets that no honest client was seen to need. Those of resets are nghttp2's.
+pub(crate) const LIMITS: [AbuseLimit; ABUSES] = [
+    limit(1000, 33),  // a page left by a browser: some hundred requests
+    limit(100, 10),   // one or two a connection
+    limit(1000, 100), // gRPC measures the bandwidth with one each round trip
+    limit(1000, 100), // a few for each request
+    limit(4000, 400), // two for each DATA frame
+    limit(1000, 33),
+    limit(100, 10),
+    limit(1000, 100), // a request's body on its way when it is refused
+    limit(100, 10),
+];
+
+const fn limit(burst: u32, per_s: u32) -> AbuseLimit {
+    AbuseLimit { burst, per_s }
+}
+
+impl Abuse {
+    fn text(self) -> &'static str {
+        match self {
+            Abuse::Resets => "too many streams were reset",
+            Abuse::Settings => "too many SETTINGS",
+            Abuse::Pings => "too many PINGs",
+            Abuse::Priorities => "too many changes of priorities",
+            Abuse::Windows => "too many WINDOW_UPDATEs",
+            Abuse::TinyWindows => "too many tiny windows",
+            Abuse::EmptyData => "too many DATA frames without data",
+            Abuse::LateFrames => "too many frames on closed streams",
+            Abuse::OtherFrames => "too many frames of unknown types",
+        }
+    }
+}
+
+impl fmt::Display for Abuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// Use of the budgets by one connection.
+#[derive(Debug)]
+pub(crate) struct AbuseMeter {
+    used: [u32; ABUSES],
+    /// Time up to which the budgets were filled again.
+    filled: Instant,
+}
+
+impl AbuseMeter {
+    pub(crate) fn new(now: Instant) -> AbuseMeter {
+        AbuseMeter {
+            used: [0; ABUSES],
+            filled: now,
+        }
+    }
+
+    /// Charges one of a kind.
+    #[inline]
+    pub(crate) fn charge(
+        &mut self,
+        kind: Abuse,
+        limits: &[AbuseLimit; ABUSES],
+        now: Instant,
+    ) -> Result<(), Fault> {
+        let used = &mut self.used[kind as usize];
+        *used += 1;
+        if *used <= limits[kind as usize].burst {
+            return Ok(());
+        }
+        self.fill(limits, now);
+        if self.used[kind as usize] <= limits[kind as usize].burst {
+            return Ok(());
+        }
+        Err(Fault::Connection(ErrorCode::ENHANCE_YOUR_CALM, kind.text()))
+    }
+
+    /// Gives some of a kind back.
+    #[inline]
+    pub(crate) fn give_back(&mut self, kind: Abuse, count: u32) {
+        let used = &mut self.used[kind as usize];
+        *used = used.saturating_sub(count);
+    }
+
+    #[cold]
+    fn fill(&mut self, limits: &[AbuseLimit; ABUSES], now: Instant) {
+        let elapsed_s = now.saturating_duration_since(self.filled).as_secs();
+        if elapsed_s > 0 {
+            let elapsed_s = u32::try_from(elapsed_s).unwrap_or(u32::MAX);
+            for (used, limit) in self.used.iter_mut().zip(limits) {
+                *used = used.saturating_sub(limit.per_s.saturating_mul(elapsed_s));
+            }
+            self.filled = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn budget_fills_again() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let mut meter = AbuseMeter::new(begin);
+        let mut charge = |ms| meter.charge(Abuse::Settings, &LIMITS, at(ms)).is_ok();
+        assert!((0..100).all(|_| charge(0)));
+        assert!(!charge(999));
+        // One was charged in vain.
+        assert!((0..9).all(|_| charge(1000)));
+        assert!(!charge(1999));
+        assert!((0..100).all(|_| charge(3_600_000)));
+    }
+
+    #[test]
+    fn useful_frames_give_back() {
+        let now = Instant::now();
+        let mut meter = AbuseMeter::new(now);
+        for _ in 0..1_000_000 {
+            meter.give_back(Abuse::Windows, 4);
+            for _ in 0..4 {
+                meter.charge(Abuse::Windows, &LIMITS, now).unwrap();
+            }
+        }
+    }
+}

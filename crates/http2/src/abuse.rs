@@ -41,7 +41,8 @@ pub struct AbuseLimit {
     pub per_s: u32,
 }
 
-pub(crate) const ABUSES: usize = 9;
+/// Number of kinds of [`Abuse`].
+pub const ABUSES: usize = 9;
 
 /// Budgets that no honest client was seen to need. Those of resets are nghttp2's.
 pub(crate) const LIMITS: [AbuseLimit; ABUSES] = [

@@ -68,7 +68,8 @@ pub struct EndpointLimits {
     pub table_len_max: u32,
     /// Priorities kept for streams that are not open yet; the oldest are forgotten.
     pub early_priorities_max: usize,
-    abuse: [AbuseLimit; ABUSES],
+    /// Budgets, in the order of [`Abuse`].
+    pub abuse: [AbuseLimit; ABUSES],
 }
 
 impl Default for EndpointLimits {
@@ -236,7 +237,7 @@ const DRAIN_PING: [u8; 8] = *b"draining";
 /// Window below which an opening is tiny.
 const TINY_WINDOW: i32 = 256;
 
-/// What `step` did.
+/// Result of one step.
 struct Step {
     used: usize,
     event: Option<StreamEvent>,

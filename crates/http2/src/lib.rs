@@ -43,7 +43,7 @@ mod priority;
 mod request;
 mod streams;
 
-pub use abuse::{Abuse, AbuseLimit};
+pub use abuse::{ABUSES, Abuse, AbuseLimit};
 pub use endpoint::{
     BodyPiece, Endpoint, EndpointCounters, EndpointLimits, PREFACE, ReplyHead, StreamEvent, Taken,
 };

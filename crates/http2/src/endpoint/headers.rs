@@ -81,7 +81,9 @@ impl Endpoint {
             let why = error.text();
             return Err(Fault::Connection(ErrorCode::COMPRESSION_ERROR, why));
         }
-        if let Some(key) = self.streams.find(block.id) {
+        if block.id <= self.history.last_id
+            && let Some(key) = self.streams.find(block.id)
+        {
             return self.take_trailers(key, block.ends, call);
         }
         match self.history.of(block.id) {

@@ -20,9 +20,9 @@ pub struct Encoder {
 /// Treatment of a literal by those who pass it on. RFC 7541 6.2
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexing {
-    /// It may be indexed.
+    /// May be indexed.
     Allowed,
-    /// It must not be indexed: a secret. RFC 7541 7.1.3
+    /// Must not be indexed: a secret. RFC 7541 7.1.3
     Never,
 }
 

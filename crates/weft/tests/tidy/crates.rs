@@ -31,6 +31,16 @@ const CRATES: &[CrateFloors] = &[
         upward: &[],
     },
     CrateFloors {
+        name: "http2",
+        floors: "
+            error field priority
+            abuse frame hpack
+            request streams
+            endpoint
+        ",
+        upward: &[],
+    },
+    CrateFloors {
         name: "event",
         floors: "
             interest set sys table waker

@@ -18,6 +18,7 @@
 //! |---|---|
 //! | `Receive(phase)` | sends what is in the outbox, waits for more input within the phase's time-out |
 //! | `Flush` | sends what is in the outbox and shows the unused input again: this is back-pressure |
+//! | `Duplex(phase, has_more)` | sends what is in the outbox, shows input as it comes meanwhile, and the session again once it is half empty |
 //! | `Work` | calls [`Session::work`] where blocking is allowed, then shows the unused input again |
 //! | `Wait` | the same, on a thread of its own: the work is to wait for something to happen |
 //! | `Close` | sends what is in the outbox and closes |

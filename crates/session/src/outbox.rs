@@ -91,6 +91,16 @@ impl Outbox {
         self.queued_len >= self.watermark || self.parts.len() >= PARTS_MAX
     }
 
+    /// True if at most half of the outbox is in use: a session with more to say may go on.
+    pub fn is_half_empty(&self) -> bool {
+        self.queued_len <= self.watermark / 2 && self.parts.len() <= PARTS_MAX / 2
+    }
+
+    /// True if twice as much is queued as fills the outbox. Then no more input is taken.
+    pub fn is_overfull(&self) -> bool {
+        self.queued_len >= 2 * self.watermark || self.parts.len() >= 2 * PARTS_MAX
+    }
+
     /// True while memory is short: then bytes that can be shared should not be copied.
     pub fn is_lean(&self) -> bool {
         self.watermark < WATERMARK

@@ -202,6 +202,12 @@ fn deliver<S: Session>(
                 return phase;
             }
             Next::Flush => peer.take(out),
+            Next::Duplex { phase, has_more } => {
+                peer.take(out);
+                if !has_more || out.is_overfull() {
+                    return phase;
+                }
+            }
             Next::Work | Next::Wait => session.work(test_now()),
             Next::Close | Next::Linger => {
                 peer.take_all(out);
@@ -233,7 +239,7 @@ fn fill_body_buffer<'a, S: Session>(
         buffer[..len].copy_from_slice(&piece[..len]);
         piece = &piece[len..];
         match session.body_filled(len, test_now(), out) {
-            Next::Receive(next) => *phase = next,
+            Next::Receive(next) | Next::Duplex { phase: next, .. } => *phase = next,
             Next::Close | Next::Linger => peer.replayed.closed = true,
             Next::Flush | Next::Work | Next::Wait => *phase = Phase::Idle,
         }

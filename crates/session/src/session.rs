@@ -10,7 +10,7 @@ pub trait Session: Send {
     /// Takes input and writes replies.
     ///
     /// `input` holds every byte that was received and not yet used, oldest first; it may be empty
-    /// after [`Next::Flush`], [`Next::Work`] and [`Next::Wait`]. A session that is shown the same
+    /// after [`Next::Flush`], [`Next::Duplex`], [`Next::Work`] and [`Next::Wait`]. A session that is shown the same
     /// bytes twice with more behind them must come to the same replies as if it had seen them at
     /// once.
     ///
@@ -101,6 +101,15 @@ pub enum Next {
     Receive(Phase),
     /// Send the outbox, then show the unused input again.
     Flush,
+    /// Send the outbox, and show input as it comes meanwhile, within the phase's time-out. With
+    /// `has_more`, show the unused input, or none, once the outbox is at most half full: there is
+    /// more to say. While the outbox is more than full, no input is taken.
+    Duplex {
+        /// Input that is waited for.
+        phase: Phase,
+        /// True if more output is to come without further input.
+        has_more: bool,
+    },
     /// Call [`Session::work`] where blocking is allowed, then show the unused input again.
     Work,
     /// Call [`Session::work`] on a kernel thread of its own: the work waits for an event, for

@@ -69,6 +69,10 @@ pub(super) enum State {
     Handshake,
     Open,
     Receive,
+    /// Input is taken also while something is on its way out.
+    Duplex {
+        has_more: bool,
+    },
     Fill,
     Turn,
     Work {
@@ -103,6 +107,9 @@ enum Drain {
 
 /// Limit on held input, in bytes. Each session has smaller limits of its own.
 const HELD_LEN_MAX: usize = 1024 * 1024;
+
+/// Length of held input in bytes from which none is taken while something is on its way out.
+const HELD_LEN_DUPLEX: usize = 32 * 1024;
 
 /// Capacity that an idle machine keeps for unused input, in bytes.
 const HELD_LEN_KEPT: usize = 512;
@@ -165,15 +172,20 @@ impl<S: Session> Machine<S> {
     /// Returns the next action. Asking changes nothing.
     #[inline]
     pub(crate) fn next_action(&mut self) -> Action<'_> {
+        if self.state == (State::Duplex { has_more: true }) && self.has_space() {
+            return Action::Turn;
+        }
         if let Some(outgoing) = &self.outgoing {
             let is_last = self.state.is_end() && !self.is_tls;
             return outgoing.next_action(self.tls.is_some(), is_last, &self.shared.buffers);
         }
         let until = self.deadline;
         match self.state {
-            State::Receive | State::Proxy | State::Handshake | State::Discard(_) => {
-                Action::Receive { until }
-            }
+            State::Receive
+            | State::Duplex { .. }
+            | State::Proxy
+            | State::Handshake
+            | State::Discard(_) => Action::Receive { until },
             State::Fill => {
                 let space = self
                     .session
@@ -195,6 +207,23 @@ impl<S: Session> Machine<S> {
             State::Finish(_) => Action::Finish,
             State::Close(closed) => Action::Close(closed),
         }
+    }
+
+    /// True if input may be given to it while something is on its way out: an engine that waits for
+    /// space should wait for input as well.
+    #[inline]
+    pub(crate) fn is_duplex(&self) -> bool {
+        let is_overfull = |outgoing: &Outgoing| outgoing.out.is_overfull();
+        matches!(self.state, State::Duplex { .. })
+            && self.held.len() < HELD_LEN_DUPLEX
+            && !self.is_ended
+            && !self.outgoing.as_deref().is_some_and(is_overfull)
+    }
+
+    /// True if a session with more to say may go on.
+    fn has_space(&self) -> bool {
+        let is_half_empty = |outgoing: &Outgoing| outgoing.out.is_half_empty();
+        self.outgoing.as_deref().is_none_or(is_half_empty)
     }
 
     /// True if a complete reply is queued, so that the time of its sending must be recorded.
@@ -219,7 +248,10 @@ impl<S: Session> Machine<S> {
     /// True if it waits for input, and not for the rest of a request.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        let waits = matches!(self.state, State::Receive | State::Proxy | State::Handshake);
+        let waits = matches!(
+            self.state,
+            State::Receive | State::Duplex { .. } | State::Proxy | State::Handshake
+        );
         self.phase == Phase::Idle && waits
     }
 
@@ -288,7 +320,7 @@ impl<S: Session> Machine<S> {
 
     /// Gives the session the turn that [`Action::Turn`] asked for.
     pub(crate) fn handle_turn(&mut self, now: Now) {
-        if self.state == State::Turn {
+        if matches!(self.state, State::Turn | State::Duplex { has_more: true }) {
             self.show_held(now);
             self.settle(now);
         }
@@ -326,7 +358,7 @@ impl<S: Session> Machine<S> {
     fn take(&mut self, input: &[u8], now: Now) {
         self.note_arrival(now);
         match (self.state, &mut self.session) {
-            (State::Receive | State::Fill, Some(session)) => {
+            (State::Receive | State::Duplex { .. } | State::Fill, Some(session)) => {
                 self.shared.counters.received(input.len());
                 let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
                 if self.held.is_empty() {
@@ -485,6 +517,13 @@ impl<S: Session> Machine<S> {
                     _ => State::Receive,
                 }
             }
+            Next::Duplex { phase, has_more } => {
+                self.wait_in(phase, received.used > 0, now);
+                if self.held.len() > HELD_LEN_MAX {
+                    return self.refuse_too_long(now);
+                }
+                State::Duplex { has_more }
+            }
             Next::Flush => State::Turn,
             Next::Work => State::Work { waits: false },
             Next::Wait => State::Work { waits: true },
@@ -642,7 +681,7 @@ impl<S: Session> Machine<S> {
             State::Proxy | State::Handshake => {
                 self.state = State::Close(Closed::TimedOut(Phase::Head));
             }
-            State::Receive | State::Fill => {
+            State::Receive | State::Duplex { .. } | State::Fill => {
                 let phase = self.phase;
                 let state = State::CheckQueues(Closed::TimedOut(phase));
                 self.give_up(GiveUp::TimedOut(phase), state, now);
@@ -860,7 +899,13 @@ impl<S: Session> Machine<S> {
             _ if self.is_ended && self.drain != Drain::No && self.is_idle() => {
                 State::Close(Closed::Drained)
             }
-            State::Receive | State::Fill | State::Proxy | State::Handshake if self.is_ended => {
+            State::Receive
+            | State::Duplex { has_more: false }
+            | State::Fill
+            | State::Proxy
+            | State::Handshake
+                if self.is_ended =>
+            {
                 if self.is_stream_ended {
                     State::Close(Closed::Peer)
                 } else {

@@ -1,5 +1,6 @@
 //! A machine with a scripted peer, in virtual time.
 
+mod duplex;
 mod linger;
 mod memory;
 mod model;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
+use std::time::Instant;
 
 use session::Session;
 
@@ -118,9 +119,31 @@ impl<S: Session + 'static> Connection<S> {
                 } = context;
                 let slow = |read: DiskRead| inbox.read(jobs, watch.token, read);
                 let slow = context.has_file_threads.then_some(slow);
-                return output(machine, socket, now, long_until, slow);
+                let stepped = output(machine, socket, now, long_until, slow);
+                if let Break(Wait::Writable { until }) = stepped
+                    && machine.is_duplex()
+                {
+                    return receive_beside(machine, socket, context, until);
+                }
+                return stepped;
             }
         }
         Continue(0)
     }
+}
+
+/// Receives while output waits for space.
+fn receive_beside<S: Session>(
+    machine: &mut Machine<S>,
+    socket: &mut Socket,
+    context: &mut LoopContext<S>,
+    until: Instant,
+) -> ControlFlow<Wait, u64> {
+    let buffer = machine.shared().memory.part_of(&mut context.receive_buffer);
+    match socket.receive(buffer, until) {
+        Continue(Ok(len)) => machine.handle_input(&context.receive_buffer[..len], context.now),
+        Continue(Err(error)) => machine.handle_error(&error, context.now),
+        Break(_) => return Break(Wait::Either { until }),
+    }
+    Continue(0)
 }

@@ -159,6 +159,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
                     match connection.waits {
                         Wait::Input { .. } if readiness.is_readable() => self.resume(at),
                         Wait::Writable { .. } if readiness.is_writable() => self.resume(at),
+                        Wait::Either { .. } => self.resume(at),
                         // It would be reported again and again, for as long as it waits for
                         // something else.
                         _ if self.poller.is_level => self.unwatch(at),
@@ -251,10 +252,14 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
                 self.arm(at, until);
                 self.watch(at, Interest::READ)
             }
-            Wait::Writable { until } => {
+            waits @ (Wait::Writable { until } | Wait::Either { until }) => {
+                let wanted = match waits {
+                    Wait::Either { .. } => Interest::BOTH,
+                    _ => Interest::WRITE,
+                };
                 self.arm(at, until);
                 let was_watched = self.connections[at].watch.is_watched();
-                let is_watched = self.watch(at, Interest::WRITE);
+                let is_watched = self.watch(at, wanted);
                 if !was_watched && self.poller.misses_space() {
                     self.connections[at].socket.try_again();
                     self.queue(at);

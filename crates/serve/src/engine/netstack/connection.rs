@@ -122,7 +122,17 @@ impl<S: Session + 'static> Connection<S> {
             Action::Send { out, until, .. } => {
                 let cwnd = cwnd_of(shard, id);
                 if !retransmit.has_space(buffer_pool, cwnd) {
-                    return Break(Wait::Writable { until });
+                    if !machine.is_duplex() {
+                        return Break(Wait::Writable { until });
+                    }
+                    let (front, _) = shard.peek(id);
+                    let len = front.len().min(machine.shared().memory.receive_len_max());
+                    if len == 0 {
+                        return Break(Wait::Either { until });
+                    }
+                    machine.handle_input(&front[..len], context.now);
+                    shard.consume(id, len);
+                    return Continue(0);
                 }
                 let len = retransmit.take(buffer_pool, cwnd, out);
                 // What was taken at once took no time.

@@ -399,7 +399,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
                         machine.handle_error(&io::ErrorKind::ConnectionReset.into(), now);
                     });
                 }
-                Wait::Input { .. } => self.resume(id),
+                Wait::Input { .. } | Wait::Either { .. } => self.resume(id),
                 Wait::Writable { .. } => {
                     let cwnd = cwnd_of(self.netstack.shard(), id);
                     if connection.retransmit.has_space(&self.buffer_pool, cwnd) {
@@ -484,7 +484,10 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         // A session that panics is our mistake, and ends this connection only: the hook has
         // reported it.
         match driven.unwrap_or(Wait::End(Closed::Error)) {
-            Wait::Input { until } | Wait::Writable { until } | Wait::Time { until } => {
+            Wait::Input { until }
+            | Wait::Writable { until }
+            | Wait::Either { until }
+            | Wait::Time { until } => {
                 self.arm(id, until);
             }
             Wait::Turn => {

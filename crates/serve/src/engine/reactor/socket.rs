@@ -24,6 +24,8 @@ pub(crate) enum Wait {
     Input { until: Instant },
     /// Space in the socket's buffer.
     Writable { until: Instant },
+    /// Input, or space in the socket's buffer.
+    Either { until: Instant },
     /// The time.
     Time { until: Instant },
     /// A thread that works or reads for it.
@@ -38,7 +40,10 @@ impl Wait {
     /// Deadline of the wait, if it has one.
     pub(crate) fn until(&self) -> Option<Instant> {
         match *self {
-            Wait::Input { until } | Wait::Writable { until } | Wait::Time { until } => Some(until),
+            Wait::Input { until }
+            | Wait::Writable { until }
+            | Wait::Either { until }
+            | Wait::Time { until } => Some(until),
             Wait::Thread | Wait::Turn | Wait::End(_) => None,
         }
     }

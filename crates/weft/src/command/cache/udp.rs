@@ -62,7 +62,9 @@ fn replies(session: &mut Session, request: &[u8]) -> Vec<u8> {
             Next::Flush => {}
             Next::Work => fiber::offload(|| session.work(Now::read())),
             // `watch` is refused over UDP.
-            Next::Receive(_) | Next::Wait | Next::Close | Next::Linger => return reply,
+            Next::Receive(_) | Next::Duplex { .. } | Next::Wait | Next::Close | Next::Linger => {
+                return reply;
+            }
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::limits::Limits;
 
 /// A session with one command for everything that a session can want. Lines, answered in order:
 /// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`,
-/// `body LEN` (that many bytes follow), `work`, `refuse`, `bye`.
+/// `body LEN` (that many bytes follow), `work`, `duplex PIECES` (input is taken while these wait), `refuse`, `bye`.
 #[derive(Clone, Debug)]
 pub(super) struct Toy {
     state: ToyState,
@@ -43,6 +43,7 @@ enum ToyState {
     Body { space: Vec<u8>, filled: usize },
     Work(Next),
     Worked,
+    Duplex(usize),
 }
 
 /// Bodies from here on are taken in space of the session's own.
@@ -84,6 +85,7 @@ impl Toy {
                 let space = vec![0; number()];
                 self.state = ToyState::Body { space, filled: 0 };
             }
+            "duplex" => self.state = ToyState::Duplex(number()),
             "work" => self.state = ToyState::Work(Next::Work),
             "wait" => self.state = ToyState::Work(Next::Wait),
             "refuse" => {
@@ -100,6 +102,28 @@ impl Toy {
             return Some(Next::Close);
         }
         None
+    }
+
+    /// Answers lines at once, and says the rest of the pieces as there is space.
+    fn go_on(&mut self, mut left: usize, input: &[u8], start: usize, out: &mut Outbox) -> Received {
+        let mut used = start;
+        while let Some(len) = input[used..].iter().position(|&byte| byte == b'\n') {
+            out.put(&input[used..used + len + 1]);
+            used += len + 1;
+        }
+        while left > 0 && !out.is_full() {
+            left -= 1;
+            out.put(&[b'd'; 100]);
+        }
+        let has_more = left > 0;
+        self.state = if has_more {
+            ToyState::Duplex(left)
+        } else {
+            ToyState::Lines
+        };
+        let phase = Phase::Idle;
+        let next = Next::Duplex { phase, has_more };
+        Received { used, next }
     }
 
     /// A body that is whole is answered.
@@ -119,12 +143,16 @@ impl Session for Toy {
         let mut used = 0;
         loop {
             let rest = &input[used..];
+            if let ToyState::Duplex(left) = self.state {
+                return self.go_on(left, input, used, out);
+            }
             let more = !rest.is_empty() || matches!(self.state, ToyState::Flood(_));
             if out.is_full() && more {
                 let next = Next::Flush;
                 return Received { used, next };
             }
             match &mut self.state {
+                ToyState::Duplex(_) => unreachable!("it has its turn above"),
                 ToyState::Flood(0) => self.state = ToyState::Lines,
                 ToyState::Flood(left) => {
                     *left -= 1;

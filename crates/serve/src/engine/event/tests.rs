@@ -616,3 +616,51 @@ fn a_fast_download_leaves_turns_to_others() {
     let longest = longest.load(Ordering::Relaxed);
     assert!(longest <= 2 << 20, "{longest} bytes in one turn");
 }
+
+/// Says so many bytes, and sends back each byte that comes meanwhile.
+struct Talks(usize);
+
+impl Session for Talks {
+    fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+        out.put(input);
+        while self.0 > 0 && !out.is_full() {
+            let len = self.0.min(10_000);
+            out.put_shared(vec![b'.'; len].into());
+            self.0 -= len;
+        }
+        let next = Next::Duplex {
+            phase: Phase::Idle,
+            has_more: self.0 > 0,
+        };
+        let used = input.len();
+        Received { used, next }
+    }
+}
+
+/// Input is taken although the peer has stopped to read: its answer comes long before the end.
+#[test]
+fn input_is_taken_while_output_waits() {
+    const LEN: usize = 32 << 20;
+    for mechanism in [
+        Mechanism::Select,
+        Mechanism::Poll,
+        Mechanism::EpollEdge,
+        Mechanism::Uring,
+    ] {
+        let world = World::new(options(1, mechanism), |_| {}, || Talks(LEN));
+        let mut client = world.connect();
+        client.write_all(b"a").unwrap();
+        // The socket is full once the same number of bytes has been sent twice.
+        let sent = || world.shared.counters.snapshot().bytes_sent();
+        let before = AtomicU64::new(0);
+        world.wait_until("it is blocked", || {
+            let now = sent();
+            now > 0 && before.swap(now, Ordering::Relaxed) == now
+        });
+        client.write_all(b"b").unwrap();
+        let mut got = vec![0; LEN + 2];
+        client.read_exact(&mut got).unwrap();
+        let at = got.iter().rposition(|&byte| byte == b'b').unwrap();
+        assert!(at < LEN / 2, "{mechanism:?}: behind {at} bytes");
+    }
+}

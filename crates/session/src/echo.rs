@@ -1,5 +1,5 @@
 use crate::outbox::Outbox;
-use crate::session::{GiveUp, Next, Now, Phase, Received, Session};
+use crate::session::{GiveUp, Next, NoWork, Now, Phase, Received, Session};
 
 /// The smallest real session: sends every line back, and closes at the line `bye`.
 ///
@@ -19,6 +19,8 @@ pub struct Echo;
 const LINE_LEN_MAX: usize = 4096;
 
 impl Session for Echo {
+    type Work = NoWork;
+
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         let mut used = 0;
         while let Some(end) = input[used..].iter().position(|&byte| byte == b'\n') {

@@ -19,8 +19,7 @@
 //! | `Receive(phase)` | sends what is in the outbox, waits for more input within the phase's time-out |
 //! | `Flush` | sends what is in the outbox and shows the unused input again: this is back-pressure |
 //! | `Duplex(phase, has_more)` | sends what is in the outbox, shows input as it comes meanwhile, and the session again once it is half empty |
-//! | `Work` | calls [`Session::work`] where blocking is allowed, then shows the unused input again |
-//! | `Wait` | the same, on a thread of its own: the work is to wait for something to happen |
+//! | `Work` | sends what is in the outbox, then runs the session's [`Work`] where blocking is allowed, and hands it back |
 //! | `Close` | sends what is in the outbox and closes |
 //! | `Linger` | the same, but goes on reading for a while, so that the peer gets to see the reply |
 //!
@@ -28,6 +27,9 @@
 //! io_uring picked. Unused input is shown again, with more behind it. A long request body need not
 //! fit in one buffer: a session may take it piece by piece as ordinary input, or lend the driver
 //! its own buffer ([`Session::body_buffer`]), into which the bytes are received without a copy.
+//!
+//! A session never blocks. What may block is a value of its own, [`Session::Work`], which owns what
+//! it needs: the driver runs it elsewhere, while the session may go on, and hands it back.
 //!
 //! [`Echo`] is the smallest real session. [`replay`] is the test harness for all sessions: it
 //! delivers a conversation whole, byte by byte, and cut at seeded random places, and requires the
@@ -51,5 +53,8 @@ pub use host::{HostIndex, HostName, name_and_port};
 pub use log::Log;
 pub use network::{IpNetwork, Networks, PrefixLen};
 pub use outbox::{Chunk, Outbox};
-pub use session::{GiveUp, Next, Now, Opening, Phase, Received, Session, TlsFacts};
+pub use session::{
+    GiveUp, Next, NoWork, Now, Opening, Phase, Received, Session, TlsFacts, WORKS_MAX, Work,
+    work_here,
+};
 pub use shards::Shards;

@@ -10,6 +10,7 @@
 //! replay(|| Echo, &Script::new().send("ping\n").expect("ping\n"));
 //! ```
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::file::FileRange;
 use crate::outbox::{Chunk, Outbox};
-use crate::session::{Next, Now, Phase, Received, Session};
+use crate::session::{Next, Now, Phase, Received, Session, WORKS_MAX, Work as _};
 
 /// Bytes that a peer sends, and the replies that it must get.
 #[derive(Clone, Debug, Default)]
@@ -115,23 +116,23 @@ pub enum Cutting {
     Whole,
     /// Each byte arrives alone.
     EveryByte,
-    /// Pieces of random length from this seed, an outbox with a random watermark, and a peer that
-    /// often takes only the beginning of the output, so that the session receives more while output
-    /// waits.
+    /// Pieces of random length from this seed, an outbox with a random watermark, a peer that often
+    /// takes only the beginning of the output, so that the session receives more while output waits,
+    /// and work that comes back late and in any order.
     Seeded(u64),
 }
 
 /// Plays one conversation with one cutting.
-pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Replayed {
+pub fn run<S: Session>(session: S, sent: &[u8], cutting: Cutting) -> Replayed {
     let mut random = match cutting {
         Cutting::Seeded(seed) => Random(seed),
         _ => Random(1),
     };
-    let mut out = match cutting {
+    let out = match cutting {
         Cutting::Seeded(_) => Outbox::with_watermark(1 + random.below(70_000)),
         _ => Outbox::new(),
     };
-    let mut peer = Peer {
+    let peer = Peer {
         replayed: Replayed {
             replied: Vec::new(),
             closed: false,
@@ -141,10 +142,23 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Replaye
             _ => None,
         },
     };
-    let mut held = Vec::new();
+    let away = Away {
+        works: VecDeque::new(),
+        order: match cutting {
+            Cutting::Seeded(seed) => Some(Random(seed.rotate_left(32))),
+            _ => None,
+        },
+    };
+    let mut replay = Replay {
+        session,
+        held: Vec::new(),
+        out,
+        peer,
+        away,
+    };
     let mut rest = sent;
     let mut phase = Phase::Idle;
-    while !rest.is_empty() && !peer.replayed.closed {
+    while !rest.is_empty() && !replay.is_closed() {
         let len = match cutting {
             Cutting::Whole => rest.len(),
             Cutting::EveryByte => 1,
@@ -152,14 +166,21 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Replaye
         };
         let (piece, after) = rest.split_at(len);
         rest = after;
-        let piece = fill_body_buffer(&mut session, piece, &mut phase, &mut out, &mut peer);
+        let piece = replay.fill_body_buffer(piece, &mut phase);
         if !piece.is_empty() {
-            held.extend_from_slice(piece);
-            phase = deliver(&mut session, &mut held, &mut out, &mut peer);
+            replay.held.extend_from_slice(piece);
+            let next = replay.show();
+            phase = replay.go_on(next);
         }
     }
-    peer.take_all(&mut out);
-    peer.replayed
+    while let Some(work) = replay.away.take()
+        && !replay.is_closed()
+    {
+        let next = replay.bring_back(work);
+        replay.go_on(next);
+    }
+    replay.peer.take_all(&mut replay.out);
+    replay.peer.replayed
 }
 
 /// The bytes in an outbox, files read out.
@@ -184,68 +205,125 @@ pub fn test_now() -> Now {
     }
 }
 
-/// Shows the session what is held until it waits for more; returns the phase it waits in.
-fn deliver<S: Session>(
-    session: &mut S,
-    held: &mut Vec<u8>,
-    out: &mut Outbox,
-    peer: &mut Peer,
-) -> Phase {
-    // Each round uses input, sends output or does work; a session that only spins is broken.
-    for _ in 0..1_000_000 {
-        let Received { used, next } = session.receive(held, test_now(), out);
-        assert!(used <= held.len(), "used {used} of {} bytes", held.len());
-        held.drain(..used);
-        match next {
-            Next::Receive(phase) => {
-                peer.take(out);
-                return phase;
-            }
-            Next::Flush => peer.take(out),
-            Next::Duplex { phase, has_more } => {
-                peer.take(out);
-                if !has_more || out.is_overfull() {
-                    return phase;
-                }
-            }
-            Next::Work | Next::Wait => session.work(test_now()),
-            Next::Close | Next::Linger => {
-                peer.take_all(out);
-                peer.replayed.closed = true;
-                return Phase::Idle;
-            }
-        }
-    }
-    panic!(
-        "the session neither waits nor closes; it holds {} bytes",
-        held.len()
-    );
+/// One conversation that is played.
+struct Replay<S: Session> {
+    session: S,
+    held: Vec<u8>,
+    out: Outbox,
+    peer: Peer,
+    away: Away<S::Work>,
 }
 
-/// Puts what it can into the session's own buffer, as a driver does; returns what is left.
-fn fill_body_buffer<'a, S: Session>(
-    session: &mut S,
-    mut piece: &'a [u8],
-    phase: &mut Phase,
-    out: &mut Outbox,
-    peer: &mut Peer,
-) -> &'a [u8] {
-    while *phase == Phase::Body && !piece.is_empty() {
-        let buffer = session.body_buffer();
-        let len = buffer.len().min(piece.len());
-        if len == 0 {
-            break;
-        }
-        buffer[..len].copy_from_slice(&piece[..len]);
-        piece = &piece[len..];
-        match session.body_filled(len, test_now(), out) {
-            Next::Receive(next) | Next::Duplex { phase: next, .. } => *phase = next,
-            Next::Close | Next::Linger => peer.replayed.closed = true,
-            Next::Flush | Next::Work | Next::Wait => *phase = Phase::Idle,
-        }
-        peer.take(out);
+impl<S: Session> Replay<S> {
+    fn is_closed(&self) -> bool {
+        self.peer.replayed.closed
     }
-    piece
+
+    /// Shows the session what is held.
+    fn show(&mut self) -> Next {
+        let received = (self.session).receive(&self.held, test_now(), &mut self.out);
+        let Received { used, next } = received;
+        let len = self.held.len();
+        assert!(used <= len, "used {used} of {len} bytes");
+        self.held.drain(..used);
+        next
+    }
+
+    /// Goes on until the session waits for more; returns the phase it waits in.
+    fn go_on(&mut self, mut next: Next) -> Phase {
+        // Each round uses input, sends output or does work; a session that only spins is broken.
+        for _ in 0..1_000_000 {
+            if let Next::Close | Next::Linger = next {
+                self.peer.take_all(&mut self.out);
+                self.peer.replayed.closed = true;
+                return Phase::Idle;
+            }
+            self.peer.take(&mut self.out);
+            next = match next {
+                Next::Receive(phase) => return phase,
+                Next::Duplex { phase, has_more } => {
+                    self.take_works();
+                    match self.away.take_some() {
+                        Some(work) => self.bring_back(work),
+                        None if !has_more || self.out.is_overfull() => return phase,
+                        None => self.show(),
+                    }
+                }
+                Next::Work => {
+                    let work = self.session.take_work();
+                    let work = work.expect("a session that waits for work has some");
+                    self.away.works.push_back(work);
+                    let back = self.away.take().expect("one was put there");
+                    match self.bring_back(back) {
+                        Next::Receive(_) | Next::Duplex { .. } if !self.held.is_empty() => {
+                            self.show()
+                        }
+                        next => next,
+                    }
+                }
+                _ => self.show(),
+            };
+        }
+        panic!(
+            "the session neither waits nor closes; it holds {} bytes",
+            self.held.len()
+        );
+    }
+
+    fn take_works(&mut self) {
+        while self.away.works.len() < WORKS_MAX
+            && let Some(work) = self.session.take_work()
+        {
+            self.away.works.push_back(work);
+        }
+    }
+
+    /// Runs work and hands it back.
+    fn bring_back(&mut self, mut work: S::Work) -> Next {
+        work.run(test_now());
+        (self.session).handle_worked(work, test_now(), &mut self.out)
+    }
+
+    /// Puts what it can into the session's own buffer, as a driver does; returns what is left.
+    fn fill_body_buffer<'a>(&mut self, mut piece: &'a [u8], phase: &mut Phase) -> &'a [u8] {
+        while *phase == Phase::Body && !piece.is_empty() {
+            let buffer = self.session.body_buffer();
+            let len = buffer.len().min(piece.len());
+            if len == 0 {
+                break;
+            }
+            buffer[..len].copy_from_slice(&piece[..len]);
+            piece = &piece[len..];
+            let next = (self.session).body_filled(len, test_now(), &mut self.out);
+            *phase = self.go_on(next);
+        }
+        piece
+    }
+}
+
+/// Work that is out.
+struct Away<W> {
+    works: VecDeque<W>,
+    /// If set, work comes back in any order, and some of it late.
+    order: Option<Random>,
+}
+
+impl<W> Away<W> {
+    /// Takes one that is done.
+    fn take(&mut self) -> Option<W> {
+        let len = self.works.len() as u64;
+        let at = match &mut self.order {
+            Some(random) if len > 0 => random.below(len) as usize,
+            _ => 0,
+        };
+        self.works.remove(at)
+    }
+
+    /// The same, or none yet.
+    fn take_some(&mut self) -> Option<W> {
+        let is_late = self.order.as_mut().is_some_and(|random| random.below(2) == 0);
+        if is_late { None } else { self.take() }
+    }
 }
 
 /// The peer: the bytes it has got, and how it takes output.
@@ -340,7 +418,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Echo, GiveUp, SharedFile};
+    use crate::{Echo, GiveUp, NoWork, SharedFile};
 
     /// The panic message of a replay that must fail.
     fn complaint<S: Session>(open: impl Fn() -> S, script: &Script) -> String {
@@ -381,6 +459,8 @@ mod tests {
     struct Lengths;
 
     impl Session for Lengths {
+        type Work = NoWork;
+
         fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
             out.put(format!("{} ", input.len()).as_bytes());
             Received {
@@ -414,6 +494,8 @@ mod tests {
     struct Filler;
 
     impl Session for Filler {
+        type Work = NoWork;
+
         fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
             while !out.is_full() {
                 out.put(b"x");
@@ -443,6 +525,8 @@ mod tests {
     struct Waiting;
 
     impl Session for Waiting {
+        type Work = NoWork;
+
         fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
             let said: &[u8] = if out.is_empty() {
                 b"free\n"
@@ -494,6 +578,8 @@ mod tests {
     }
 
     impl Session for Lender {
+        type Work = NoWork;
+
         fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
             self.copied += input.len() - usize::from(!self.has_begun);
             self.has_begun = true;
@@ -536,6 +622,8 @@ mod tests {
     struct Files(Arc<SharedFile>);
 
     impl Session for Files {
+        type Work = NoWork;
+
         fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
             out.put(b"<");
             out.put_file(FileRange {

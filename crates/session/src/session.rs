@@ -5,24 +5,40 @@ use crate::outbox::Outbox;
 
 /// One protocol conversation with one peer.
 ///
-/// `Send`, because [`work`](Session::work) may run on another kernel thread than the driver's.
+/// `Send`, because a driver may go on with it on another kernel thread.
 pub trait Session: Send {
+    /// Work of this protocol that may block: opening a file whose directory entry is not in memory,
+    /// verifying a password. [`NoWork`] for a protocol that never blocks.
+    type Work: Work;
+
     /// Takes input and writes replies.
     ///
     /// `input` holds every byte that was received and not yet used, oldest first; it may be empty
-    /// after [`Next::Flush`], [`Next::Duplex`], [`Next::Work`] and [`Next::Wait`]. A session that is shown the same
-    /// bytes twice with more behind them must come to the same replies as if it had seen them at
-    /// once.
+    /// after [`Next::Flush`] and [`Next::Duplex`]. A session that is shown the same bytes twice with
+    /// more behind them must come to the same replies as if it had seen them at once.
     ///
     /// Stops and returns [`Next::Flush`] when [`Outbox::is_full`]: a peer that pipelines a million
     /// requests gets its replies in bounded memory.
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received;
 
-    /// Does what may block, after the session returned [`Next::Work`] or [`Next::Wait`]: opening a
-    /// file whose directory entry is not in memory, listing a directory. The only method that may
-    /// block.
-    fn work(&mut self, now: Now) {
-        let _ = now;
+    /// Hands out work, which the driver runs where blocking is allowed. Called once after
+    /// [`Next::Work`], which promises some; after each [`Next::Duplex`] until it returns `None`,
+    /// or the driver runs as much of this connection as it may.
+    fn take_work(&mut self) -> Option<Self::Work> {
+        None
+    }
+
+    /// Takes work back that was run. Several may be out at a time after [`Next::Duplex`], and come
+    /// back in any order. After the end of the conversation they do not come back.
+    fn handle_worked(&mut self, work: Self::Work, now: Now, out: &mut Outbox) -> Next {
+        let _ = (work, now, out);
+        unreachable!("work of a session that hands out none")
+    }
+
+    /// Takes work back that was not run, because too much of all connections waits.
+    fn handle_refused(&mut self, work: Self::Work, now: Now, out: &mut Outbox) -> Next {
+        let _ = (work, now, out);
+        Next::Close
     }
 
     /// The session's own buffer for the next bytes of a long request body, asked for while it waits
@@ -59,6 +75,41 @@ pub trait Session: Send {
     fn closed(&mut self, now: Now) {
         let _ = now;
     }
+}
+
+/// Work that a session hands out. It owns what it needs, and brings its result back in itself.
+pub trait Work: Send + 'static {
+    /// Does the work. The only call of a session's code that may block.
+    fn run(&mut self, now: Now);
+
+    /// True if it waits for an event, for however long (a `watch`), and must not delay the work of
+    /// other connections: it runs on a kernel thread of its own. A session limits how many wait at
+    /// a time.
+    fn waits(&self) -> bool {
+        false
+    }
+}
+
+/// Number of works of one session that a driver runs at a time, at most.
+pub const WORKS_MAX: usize = 8;
+
+/// The work of a session that never blocks: there is none.
+#[derive(Debug)]
+pub enum NoWork {}
+
+impl Work for NoWork {
+    fn run(&mut self, _: Now) {
+        match *self {}
+    }
+}
+
+/// Runs the work of a session that returned [`Next::Work`], on the spot, and hands it back.
+pub fn work_here<S: Session>(session: &mut S, now: Now, out: &mut Outbox) -> Next {
+    let mut work = session
+        .take_work()
+        .expect("a session that waits for work has some");
+    work.run(now);
+    session.handle_worked(work, now, out)
 }
 
 /// Facts about a connection with which a session is opened.
@@ -103,19 +154,17 @@ pub enum Next {
     Flush,
     /// Send the outbox, and show input as it comes meanwhile, within the phase's time-out. With
     /// `has_more`, show the unused input, or none, once the outbox is at most half full: there is
-    /// more to say. While the outbox is more than full, no input is taken.
+    /// more to say. While the outbox is more than full, no input is taken. Work that the session
+    /// has is run meanwhile ([`Session::take_work`]).
     Duplex {
         /// Input that is waited for.
         phase: Phase,
         /// True if more output is to come without further input.
         has_more: bool,
     },
-    /// Call [`Session::work`] where blocking is allowed, then show the unused input again.
+    /// Send the outbox, then run the session's work ([`Session::take_work`]). No input is shown
+    /// until it is back.
     Work,
-    /// Call [`Session::work`] on a kernel thread of its own: the work waits for an event, for
-    /// however long (a `watch`), and must not delay the work of other connections. A session limits
-    /// how many wait at a time.
-    Wait,
     /// Send the outbox and close: the peer has sent all that it will.
     Close,
     /// Send the outbox and close in stages: shut down our side, discard what the peer still sends

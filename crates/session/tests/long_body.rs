@@ -1,7 +1,7 @@
 //! A session that lends the driver its own buffer for long bodies: netstrings (`5:hello,`).
 
 use session::replay::{Script, replay};
-use session::{Next, Now, Outbox, Phase, Received, Session};
+use session::{Next, NoWork, Now, Outbox, Phase, Received, Session};
 
 /// Receives netstrings and replies with each one's length and byte sum.
 #[derive(Default)]
@@ -25,6 +25,8 @@ impl Netstrings {
 }
 
 impl Session for Netstrings {
+    type Work = NoWork;
+
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         let mut used = 0;
         loop {

@@ -50,4 +50,4 @@ pub use service::auth;
 pub use service::{
     Auth, Binding, Evicted, Host, NoHost, Peer, Process, Service, Settings, StopMode,
 };
-pub use session::Session;
+pub use session::{Session, Work};

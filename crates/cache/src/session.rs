@@ -1,12 +1,14 @@
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
-use crate::conversation::{Context, Progress, State};
+use crate::conversation::{Context, Dump, Progress, State};
 use crate::service::connections::Connection;
 use crate::service::counters::Count;
+use crate::service::watch::Watcher;
 use crate::service::{Auth, Binding, ConnEvent, Peer, Service};
 use crate::store::{Cursor, Seconds};
 use crate::{binary, text};
@@ -99,6 +101,8 @@ impl Drop for Session {
 }
 
 impl session::Session for Session {
+    type Work = Work;
+
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let mut cx = Context::new(&self.service, &self.connection, now, out);
         let mut used = 0;
@@ -136,18 +140,30 @@ impl session::Session for Session {
         }
     }
 
-    fn work(&mut self, now: Now) {
-        match &mut self.state {
-            State::Watch(watcher) => watcher.wait(WATCH_WAIT),
-            State::Dump(dump) => dump.walk(&self.service, self.service.seconds(now)),
-            State::Crawl => {
-                let seconds = self.service.seconds(now);
-                self.state = State::Crawled(match Crawl::begin(&self.service) {
-                    Some(crawl) => crawl.run(seconds),
-                    None => b"BUSY currently processing crawler request\r\n",
-                });
-            }
-            _ => {}
+    fn take_work(&mut self) -> Option<Work> {
+        let service = || Arc::clone(&self.service);
+        Some(Work(match &mut self.state {
+            State::Watch(watcher) => Errand::Watch(Arc::clone(watcher)),
+            State::Dump(dump) => Errand::Dump(service(), mem::take(dump)),
+            State::Crawl => Errand::Crawl(service(), BUSY),
+            _ => return None,
+        }))
+    }
+
+    fn handle_worked(&mut self, work: Work, _: Now, _: &mut Outbox) -> Next {
+        match work.0 {
+            Errand::Watch(_) => {}
+            Errand::Dump(_, dump) => self.state = State::Dump(dump),
+            Errand::Crawl(_, reply) => self.state = State::Crawled(reply),
+        }
+        Next::Flush
+    }
+
+    fn handle_refused(&mut self, work: Work, now: Now, out: &mut Outbox) -> Next {
+        match work.0 {
+            Errand::Crawl(..) => self.handle_worked(work, now, out),
+            // Half of a listing must not look like all of it.
+            Errand::Watch(_) | Errand::Dump(..) => Next::Close,
         }
     }
 
@@ -196,6 +212,41 @@ impl session::Session for Session {
             .log_connection(ConnEvent::Close(reason), peer, id, now);
     }
 }
+
+/// Work of a conversation that would keep a processor busy for long, or waits.
+#[derive(Debug)]
+pub struct Work(Errand);
+
+#[derive(Debug)]
+enum Errand {
+    /// Lines of what happens are waited for.
+    Watch(Arc<Watcher>),
+    /// A listing is walked on for a piece.
+    Dump(Arc<Service>, Box<Dump>),
+    /// A crawl, and the reply.
+    Crawl(Arc<Service>, &'static [u8]),
+}
+
+impl session::Work for Work {
+    fn run(&mut self, now: Now) {
+        match &mut self.0 {
+            Errand::Watch(watcher) => watcher.wait(WATCH_WAIT),
+            Errand::Dump(service, dump) => dump.walk(service, service.seconds(now)),
+            Errand::Crawl(service, reply) => {
+                if let Some(crawl) = Crawl::begin(service) {
+                    *reply = crawl.run(service.seconds(now));
+                }
+            }
+        }
+    }
+
+    fn waits(&self) -> bool {
+        matches!(self.0, Errand::Watch(_))
+    }
+}
+
+/// Reply to a client while another has a crawl.
+const BUSY: &[u8] = b"BUSY currently processing crawler request\r\n";
 
 /// A crawl over all items, for a client. One at a time, as in memcached: each keeps a processor
 /// busy, and the items it removes are gone for the next one.
@@ -286,7 +337,7 @@ impl Conversation<'_> {
                 let next = if watcher.is_ended() || self.is_draining {
                     Next::Close
                 } else {
-                    Next::Wait
+                    Next::Work
                 };
                 // A watcher only watches: its input is not read.
                 Progress {
@@ -346,8 +397,8 @@ fn dialect_of(first: u8, service: &Service) -> Dialect {
 
 #[cfg(test)]
 mod tests {
-    use session::Session as _;
     use session::replay::{queued, test_now};
+    use session::{Session as _, work_here};
 
     use super::*;
     use crate::store::{Config, Store};
@@ -365,7 +416,7 @@ mod tests {
             let mut out = Outbox::new();
             let asked = session.receive(b"lru_crawler crawl all\r\n", test_now(), &mut out);
             assert_eq!(asked.next, Next::Work);
-            session.work(test_now());
+            assert_eq!(work_here(&mut session, test_now(), &mut out), Next::Flush);
             let answered = session.receive(b"", test_now(), &mut out);
             assert_eq!(answered.next, Next::Receive(Phase::Idle));
             String::from_utf8(queued(&out)).unwrap()

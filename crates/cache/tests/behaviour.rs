@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use cache::store::{Config, Store};
 use cache::{Host, Peer, Process, Service, Session, Settings, StopMode};
 use session::replay::{queued, test_now};
-use session::{GiveUp, Next, Outbox, Phase, Received, Session as _};
+use session::{GiveUp, Next, Outbox, Phase, Received, Session as _, work_here};
 
 fn service() -> Arc<Service> {
     transcript::service(Settings::default()).expect("a store")
@@ -30,7 +30,7 @@ fn ask(session: &mut Session, text: &str) -> String {
     let mut out = Outbox::new();
     let Received { used, mut next } = session.receive(text.as_bytes(), test_now(), &mut out);
     while next == Next::Work {
-        session.work(test_now());
+        work_here(session, test_now(), &mut out);
         next = session.receive(b"", test_now(), &mut out).next;
     }
     assert_eq!(
@@ -157,10 +157,10 @@ fn watcher_until_the_drain() {
     let received = watcher.receive(b"watch fetchers mutations\r\n", test_now(), &mut out);
     assert_eq!(
         (received.next, take(&mut out).as_str()),
-        (Next::Wait, "OK\r\n")
+        (Next::Work, "OK\r\n")
     );
     ask(&mut open(&service), "set a% 0 30 1\r\nx\r\nget a% b\r\n");
-    watcher.work(test_now());
+    work_here(&mut watcher, test_now(), &mut out);
     watcher.receive(b"", test_now(), &mut out);
     let lines = take(&mut out);
     let ends: Vec<_> = lines
@@ -176,7 +176,7 @@ fn watcher_until_the_drain() {
         ]
     );
     service.end_watchers();
-    watcher.work(test_now());
+    work_here(&mut watcher, test_now(), &mut out);
     assert_eq!(watcher.receive(b"", test_now(), &mut out).next, Next::Close);
 }
 

@@ -10,7 +10,7 @@ use cache::{Peer, Service, Session, Settings};
 use proptest::prelude::*;
 use proptest::sample::select;
 use session::replay::{queued, test_now};
-use session::{Chunk, Next, Outbox, Session as _};
+use session::{Chunk, Next, Outbox, Session as _, work_here};
 
 fn service() -> Arc<Service> {
     transcript::service(Settings::default()).expect("a store")
@@ -27,7 +27,7 @@ fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
         out.clear();
         match received.next {
             Next::Flush => {}
-            Next::Work => session.work(test_now()),
+            Next::Work => drop(work_here(&mut session, test_now(), &mut out)),
             next => break (replied, next),
         }
     }
@@ -58,7 +58,7 @@ fn empty_listing_yields() {
         assert_eq!(checked(), before, "it walked where others wait");
         input = &input[received.used..];
         match received.next {
-            Next::Work => session.work(test_now()),
+            Next::Work => drop(work_here(&mut session, test_now(), &mut out)),
             _ => break,
         }
     }

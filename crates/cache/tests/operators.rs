@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cache::{Peer, Service, Session, Settings};
 use session::replay::{queued, test_now};
-use session::{Next, Now, Outbox, Session as _};
+use session::{Next, Now, Outbox, Session as _, work_here};
 
 fn service(settings: Settings) -> Arc<Service> {
     transcript::service(settings).expect("a store")
@@ -38,7 +38,7 @@ fn ask_after(session: &mut Session, seconds: u64, line: &str) -> String {
         reply.extend(queued(&out));
         out.clear();
         match received.next {
-            Next::Work => session.work(now),
+            Next::Work => drop(work_here(session, now, &mut out)),
             Next::Flush => {}
             _ => return String::from_utf8(reply).expect("text"),
         }

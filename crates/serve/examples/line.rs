@@ -15,7 +15,7 @@ use serve::engine::netstack::{NetstackInterface, NetstackListener};
 use serve::engine::{EventOptions, PipelineOptions};
 use serve::listen::{self, Address, Bound};
 use serve::{Engine, Server, Settings};
-use session::{Next, Now, Outbox, Phase, Received, Session};
+use session::{Next, NoWork, Now, Outbox, Phase, Received, Session};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -25,6 +25,8 @@ struct Reverse;
 const LINE_LEN_MAX: usize = 4096;
 
 impl Session for Reverse {
+    type Work = NoWork;
+
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         let mut used = 0;
         let then = |used, next| Received { used, next };

@@ -109,12 +109,13 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     fiber::on_processor_stack(|| machine.handle_turn(now));
                 }
                 Action::Work => {
-                    let job = machine.take_work();
-                    let worked = machine.shared().jobs.run(job, now);
-                    now = read_clock(machine);
-                    match worked {
-                        Ok(job) => machine.handle_worked(job, now),
-                        Err(error) => machine.handle_error(&error, now),
+                    if let Some(work) = machine.take_work() {
+                        let worked = machine.shared().jobs.run(work, now);
+                        now = read_clock(machine);
+                        match worked {
+                            Ok(work) => machine.handle_worked(work, now),
+                            Err(work) => machine.handle_refused(work, now),
+                        }
                     }
                 }
                 Action::Open(facts) => {

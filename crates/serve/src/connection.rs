@@ -29,7 +29,7 @@
 //!                        session.receive ───────┤
 //!                           │                   │
 //!                           ├─▶ Turn ───────────┤ it filled the outbox
-//!                           ├─▶ Work ▶ Working ─┘ it must do what may block
+//!                           ├─▶ Work ▶ Working ─┘ it waits for what may block
 //!                           │
 //!                           │ it refused the peer, which may still be sending
 //!                           ├─▶ Finish ▶ Discard ─▶ Close

@@ -9,8 +9,8 @@
 //! Threads of the thread engine block themselves, beside the pool and its figures (`weft_jobs_…`):
 //! nothing else waits for them.
 //!
-//! A connection has at most one job in the line. One that is cut leaves its job behind, so what is
-//! handed over has a limit and a counter of its own. Jobs that wait for something to happen have
+//! A connection has at most eight jobs in the line ([`session::WORKS_MAX`]). One that is cut leaves
+//! its jobs behind, so what is handed over has a limit and a counter of its own. Jobs that wait for something to happen have
 //! threads of their own and never stand in the line: twenty `watch`ers took twenty of the threads
 //! for as long as they watched.
 
@@ -21,24 +21,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use session::{Now, Session};
+use session::{Now, Work};
 
 use crate::metrics::MetricsWriter;
-
-/// A session that is handed out for work. The engine runs it wherever blocking is allowed; if the
-/// connection ends meanwhile, the job may be dropped as well as brought back.
-pub(crate) struct Job<S> {
-    pub(crate) session: S,
-    /// It waits for something to happen, however long that takes.
-    pub(crate) waits: bool,
-}
-
-impl<S: Session> Job<S> {
-    pub(crate) fn run(mut self, now: Now) -> Job<S> {
-        self.session.work(now);
-        self
-    }
-}
 
 /// The jobs of a server.
 #[derive(Debug)]
@@ -58,45 +43,52 @@ impl Jobs {
         }
     }
 
-    /// Runs a job and waits for it, on a fiber or on a thread that serves one connection.
+    /// Runs work and waits for it, on a fiber or on a thread that serves one connection.
     ///
     /// # Errors
-    /// As [`hand_over`](Jobs::hand_over).
+    /// The work, as [`work`](Jobs::work).
     ///
     /// # Panics
-    /// With the job.
-    pub(crate) fn run<S: Session + 'static>(
-        self: &Arc<Self>,
-        job: Job<S>,
-        now: Now,
-    ) -> io::Result<Job<S>> {
-        if !job.waits || fiber::current().is_none() {
-            return Ok(fiber::offload(move || job.run(now)));
+    /// With the work.
+    pub(crate) fn run<W: Work>(self: &Arc<Self>, mut work: W, now: Now) -> Result<W, W> {
+        if !work.waits() || fiber::current().is_none() {
+            fiber::offload(|| work.run(now));
+            return Ok(work);
         }
         let (done, wait) = fiber::sync::mpsc::channel();
-        self.work(job, now, move |job| drop(done.send(job)))?;
-        // The job has the session, without which nothing goes on.
+        self.work(work, now, move |work| drop(done.send(work)))?;
+        // The session waits for it, without which nothing goes on.
         match fiber::uncancellable(|| wait.recv()) {
-            Ok(Some(job)) => Ok(job),
+            Ok(Some(work)) => Ok(work),
             _ => resume_unwind(Box::new("a job has panicked")),
         }
     }
 
-    /// Has a job run elsewhere. `done` gets it back on the thread that ran it; `None` if it
+    /// Has work run elsewhere. `done` gets it back on the thread that ran it; `None` if it
     /// panicked.
     ///
     /// # Errors
-    /// As [`hand_over`](Jobs::hand_over).
-    pub(crate) fn work<S: Session + 'static>(
+    /// The work, if as much as may be handed over has not been done yet.
+    pub(crate) fn work<W: Work>(
         self: &Arc<Self>,
-        job: Job<S>,
+        mut work: W,
         now: Now,
-        done: impl FnOnce(Option<Job<S>>) + Send + 'static,
-    ) -> io::Result<()> {
-        let waits = job.waits;
-        // The panic hook has reported it.
-        let run = move || done(catch_unwind(AssertUnwindSafe(|| job.run(now))).ok());
-        self.hand_over(waits, run)
+        done: impl FnOnce(Option<W>) + Send + 'static,
+    ) -> Result<(), W> {
+        let Ok(place) = self.reserve() else {
+            return Err(work);
+        };
+        let waits = work.waits();
+        let run = move || {
+            let run = AssertUnwindSafe(|| {
+                work.run(now);
+                work
+            });
+            // The panic hook has reported it.
+            done(catch_unwind(run).ok());
+        };
+        place.hand_over_as(waits, run);
+        Ok(())
     }
 
     /// Has something done elsewhere. `waits`: it waits for something to happen, and so has a thread
@@ -109,12 +101,7 @@ impl Jobs {
         waits: bool,
         call: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        let place = self.reserve()?;
-        if waits {
-            on_own_thread(move || place.run(call));
-        } else {
-            place.hand_over(call);
-        }
+        self.reserve()?.hand_over_as(waits, call);
         Ok(())
     }
 
@@ -162,6 +149,14 @@ impl Place {
         fiber::offload_detached(move || self.run(call));
     }
 
+    fn hand_over_as(self, waits: bool, call: impl FnOnce() + Send + 'static) {
+        if waits {
+            on_own_thread(move || self.run(call));
+        } else {
+            self.hand_over(call);
+        }
+    }
+
     fn run(self, call: impl FnOnce()) {
         call();
     }
@@ -185,10 +180,24 @@ fn on_own_thread(call: impl FnOnce() + Send + 'static) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::{Condvar, Mutex};
     use std::time::{Duration, Instant};
+
+    /// Work of test sessions: a call, on a thread of its own if it is to be so.
+    #[derive(Debug)]
+    pub(crate) struct Call(pub(crate) fn(), pub(crate) bool);
+
+    impl Work for Call {
+        fn run(&mut self, _: Now) {
+            self.0();
+        }
+
+        fn waits(&self) -> bool {
+            self.1
+        }
+    }
 
     const PATIENCE: Duration = Duration::from_secs(30);
 

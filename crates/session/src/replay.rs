@@ -321,7 +321,10 @@ impl<W> Away<W> {
 
     /// The same, or none yet.
     fn take_some(&mut self) -> Option<W> {
-        let is_late = self.order.as_mut().is_some_and(|random| random.below(2) == 0);
+        let is_late = self
+            .order
+            .as_mut()
+            .is_some_and(|random| random.below(2) == 0);
         if is_late { None } else { self.take() }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use session::{Next, Now, Outbox, Session as _};
+use session::{Next, Now, Outbox, Session as _, work_here};
 
 use crate::answer::{rewritten, route};
 use crate::config::RequestLimits;
@@ -45,7 +45,7 @@ impl Explanation {
             let received = session.receive(&request.as_bytes()[used..], now, &mut out);
             used += received.used;
             match received.next {
-                Next::Work | Next::Wait => session.work(now),
+                Next::Work => drop(work_here(&mut session, now, &mut out)),
                 _ => break,
             }
         }

@@ -66,7 +66,7 @@ mod status;
 #[doc(hidden)]
 pub mod transcript;
 
-pub use self::session::Session;
+pub use self::session::{Session, Work};
 pub use challenge::Challenges;
 pub use config::{ConfigError, ForwardedField, Proxies, RequestLimits, ServiceConfig};
 pub use counters::Metric;

@@ -23,7 +23,7 @@ use crate::status::Status;
 ///          ▼                          │
 ///   ──▶ Between ── head with body ──▶ Body ── its end ──▶ Answering ── reply ──▶ Between
 ///          │                                               ▲     │
-///          └─── the site would block ──────────────────────┘     └─ Next::Work, and again
+///          └─── the site would block ──────────────────────┘     └─ Working, and again
 ///
 ///   `Connection: close`, drain ──▶ Closed            any refusal ──▶ Refused
 /// ```
@@ -58,6 +58,8 @@ enum State {
     Body(Box<KeptRequest>, Box<BodyReader>),
     /// A whole request was taken, and its reply is to come.
     Answering(Box<KeptRequest>),
+    /// The same, while it is away for what may block.
+    Working,
     /// After the last reply, when the peer has sent all of its request.
     Closed,
     /// After the last reply, when more of the request may be on its way.
@@ -69,6 +71,38 @@ impl State {
         seen: 0,
         blank_lines: 0,
     };
+
+    /// The state after a reply to a request of which nothing is to come.
+    fn after(persists: bool) -> State {
+        if persists {
+            State::BETWEEN
+        } else {
+            State::Closed
+        }
+    }
+}
+
+/// Work of a web session: a request that is answered after a look at the disk, or at a password.
+#[derive(Debug)]
+pub struct Work {
+    kept: Box<KeptRequest>,
+    handle: Arc<Handle>,
+}
+
+impl session::Work for Work {
+    fn run(&mut self, _: Now) {
+        let kept = &mut *self.kept;
+        if let Some(verification) = kept.verification.take() {
+            if !verification.run() {
+                kept.attempt = Attempt::Refused;
+            }
+            return;
+        }
+        let service = self.handle.service();
+        let head = kept_head(&kept.head);
+        let found = load(&service, &head, kept.now, &mut Vec::new());
+        kept.found = found.map(Box::new);
+    }
 }
 
 /// A request whose bytes were used before it could be answered.
@@ -78,11 +112,13 @@ struct KeptRequest {
     head: Box<[u8]>,
     /// Time of arrival.
     now: Now,
-    /// The result of [`Session::work`](session::Session::work).
+    /// The result of [`Work`].
     found: Option<Box<Found>>,
     /// Work that comes first.
     verification: Option<Verification>,
     attempt: Attempt,
+    /// No work could be done for it.
+    is_refused: bool,
 }
 
 impl KeptRequest {
@@ -135,6 +171,8 @@ impl Session {
 }
 
 impl session::Session for Session {
+    type Work = Work;
+
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let service = self.handle.service();
         let mut call = Call {
@@ -180,19 +218,27 @@ impl session::Session for Session {
         }
     }
 
-    fn work(&mut self, _: Now) {
-        if let State::Answering(kept) = &mut self.state {
-            if let Some(verification) = kept.verification.take() {
-                if !verification.run() {
-                    kept.attempt = Attempt::Refused;
-                }
-                return;
+    fn take_work(&mut self) -> Option<Work> {
+        match std::mem::replace(&mut self.state, State::Working) {
+            State::Answering(kept) => Some(Work {
+                kept,
+                handle: Arc::clone(&self.handle),
+            }),
+            other => {
+                self.state = other;
+                None
             }
-            let service = self.handle.service();
-            let head = kept_head(&kept.head);
-            let found = load(&service, &head, kept.now, &mut self.path_buffer);
-            kept.found = found.map(Box::new);
         }
+    }
+
+    fn handle_worked(&mut self, work: Work, _: Now, _: &mut Outbox) -> Next {
+        self.state = State::Answering(work.kept);
+        Next::Flush
+    }
+
+    fn handle_refused(&mut self, mut work: Work, now: Now, out: &mut Outbox) -> Next {
+        work.kept.is_refused = true;
+        self.handle_worked(work, now, out)
     }
 
     fn give_up(&mut self, reason: GiveUp, now: Now, out: &mut Outbox) {
@@ -222,7 +268,7 @@ impl session::Session for Session {
                 replier.client = client_of(&service, self.peer, &head).peer;
                 replier.page_anywhere(status, asked(&head, false), None);
             }
-            State::Closed | State::Refused => {}
+            State::Working | State::Closed | State::Refused => {}
         }
     }
 
@@ -268,6 +314,7 @@ impl Call<'_> {
             State::Between { .. } => self.step_between(state, input),
             State::Body(..) => self.step_body(state, input),
             State::Answering(_) => self.step_answering(state),
+            State::Working => unreachable!("nothing is shown before it is back"),
             State::Closed => Progress::wait(Next::Close),
             State::Refused => Progress::wait(Next::Linger),
         }
@@ -331,11 +378,7 @@ impl Call<'_> {
             self.path_buffer,
         ) {
             Answer::Sent => {
-                *state = if persists {
-                    State::BETWEEN
-                } else {
-                    State::Closed
-                };
+                *state = State::after(persists);
                 Progress::used(head.len)
             }
             other => {
@@ -487,16 +530,20 @@ impl Call<'_> {
         let head = kept_head(&kept.head);
         self.identify(&head);
         let persists = self.persists(&head);
+        if kept.is_refused {
+            let why = Some("too much waits for the disk");
+            let status = Status::ServiceUnavailable;
+            self.replier
+                .page_anywhere(status, asked(&head, persists), why);
+            *state = State::after(persists);
+            return Progress::used(0);
+        }
         let found = kept.found.take().map(|found| *found);
         let attempt = kept.attempt;
         let buffer = &mut *self.path_buffer;
         match answer(&mut self.replier, &head, persists, found, attempt, buffer) {
             Answer::Sent => {
-                *state = if persists {
-                    State::BETWEEN
-                } else {
-                    State::Closed
-                };
+                *state = State::after(persists);
                 Progress::used(0)
             }
             other => {
@@ -539,6 +586,7 @@ impl Call<'_> {
             found: None,
             verification: None,
             attempt: Attempt::Again,
+            is_refused: false,
         })
     }
 }

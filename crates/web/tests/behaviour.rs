@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use session::replay::{Cutting, queued, run, test_now};
-use session::{Chunk, GiveUp, Networks, Next, Outbox, Phase, PrefixLen, Received, Session as _};
+use session::{
+    Chunk, GiveUp, Networks, Next, Outbox, Phase, PrefixLen, Received, Session as _, work_here,
+};
 use web::{
     CacheRule, ForwardedField, Handle, HeaderRule, LogFormat, Peer, Proxies, RateLimit,
     ServiceConfig, Session, Site, SiteConfig, transcript,
@@ -52,7 +54,7 @@ fn receive(session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
         let received = session.receive(&input[used..], test_now(), out);
         used += received.used;
         match received.next {
-            Next::Work => session.work(test_now()),
+            Next::Work => drop(work_here(session, test_now(), out)),
             next => return Received { used, next },
         }
     }
@@ -628,7 +630,7 @@ fn flood_of_passwords_is_bounded() {
     sessions.truncate(2);
     for mut session in sessions {
         let mut out = Outbox::new();
-        session.work(test_now());
+        work_here(&mut session, test_now(), &mut out);
         session.receive(b"", test_now(), &mut out);
         assert!(text(&out).starts_with("HTTP/1.1 401 "));
     }
@@ -649,7 +651,7 @@ fn verified_password_is_not_verified_again() {
         let received = session.receive(request, test_now(), &mut out);
         assert_eq!(received.next == Next::Work, nth == 0, "{received:?}");
         while text(&out).is_empty() {
-            session.work(test_now());
+            work_here(&mut session, test_now(), &mut out);
             session.receive(b"", test_now(), &mut out);
         }
         assert!(text(&out).starts_with("HTTP/1.1 200 "));
@@ -678,7 +680,7 @@ fn late_work_ends_at_a_reply() {
     let mut received = session.receive(request, later(), &mut out);
     for _ in 0..4 {
         if received.next == Next::Work {
-            session.work(later());
+            work_here(&mut session, later(), &mut out);
             received = session.receive(b"", later(), &mut out);
         }
     }
@@ -871,7 +873,7 @@ fn status_in_areas(configure: impl Fn(&mut SiteConfig), target: &str, token: &st
         let received = session.receive(input, test_now(), &mut out);
         input = &input[received.used..];
         match received.next {
-            Next::Work => session.work(test_now()),
+            Next::Work => drop(work_here(&mut session, test_now(), &mut out)),
             _ => return text(&out)[9..12].to_owned(),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use session::replay::{queued, test_now};
-use session::{Next, Outbox, Session as _};
+use session::{Next, Outbox, Session as _, work_here};
 use web::{Handle, ServiceConfig, Session, Site, SiteConfig};
 
 /// Seen: with one or two descriptors left, a directory was listed as if it were empty, and a look
@@ -66,7 +66,7 @@ fn get(handle: &Arc<Handle>, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
     let mut received = session.receive(request.as_bytes(), test_now(), &mut out);
     if received.next == Next::Work {
-        session.work(test_now());
+        work_here(&mut session, test_now(), &mut out);
         received = session.receive(&request.as_bytes()[received.used..], test_now(), &mut out);
     }
     assert!(matches!(received.next, Next::Receive(_)), "{received:?}");

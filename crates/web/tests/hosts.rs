@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use session::replay::{queued, test_now};
-use session::{Networks, Next, Outbox, Session as _};
+use session::{Networks, Next, Outbox, Session as _, work_here};
 use web::{
     ForwardedField, Handle, Hosts, Peer, Proxies, RedirectRule, Redirects, ServiceConfig, Session,
     Site, SiteConfig, VirtualHost,
@@ -47,7 +47,7 @@ fn replies_of(session: &mut Session, input: &str) -> String {
         let received = session.receive(&input.as_bytes()[used..], test_now(), &mut out);
         used += received.used;
         match received.next {
-            Next::Work => session.work(test_now()),
+            Next::Work => drop(work_here(session, test_now(), &mut out)),
             Next::Flush => {}
             _ => return String::from_utf8(queued(&out)).unwrap(),
         }

@@ -1,6 +1,5 @@
 //! Listings of all items, as long as they may be: `lru_crawler metadump` and `mgdump`,
-//! `stats cachedump`. A piece at a time: the walk is [`Session::work`](session::Session::work), off
-//! the processor, because a class may have few items and the table millions; what it found is put
+//! `stats cachedump`. A piece at a time: the walk is [`Work`](session::Work), off the processor, because a class may have few items and the table millions; what it found is put
 //! into the outbox between two pieces.
 
 use std::fmt::Write as _;
@@ -14,7 +13,7 @@ use crate::store::{Cursor, Item, NEVER, Seconds};
 use crate::words::{base64, push_encoded, push_plain};
 
 /// A listing on its way out.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Dump {
     kind: Listing,
     /// Bits of the classes wanted.
@@ -27,8 +26,9 @@ pub(crate) struct Dump {
     found: Vec<u8>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum Listing {
+    #[default]
     Metadump,
     Mgdump,
     Cachedump,

@@ -21,7 +21,7 @@ pub(crate) enum State {
     Swallow(Box<Swallow>),
     /// A listing of all items is on its way out.
     Dump(Box<Dump>),
-    /// A crawl over all items was asked for: [`Session::work`](session::Session::work) does it.
+    /// A crawl over all items was asked for.
     Crawl,
     /// The crawl is done, or was refused; the reply.
     Crawled(&'static [u8]),

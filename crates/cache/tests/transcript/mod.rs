@@ -66,12 +66,18 @@ pub(crate) fn conversation() -> io::Result<impl Session> {
 struct AtTestTime(cache::Session);
 
 impl Session for AtTestTime {
+    type Work = crate::session::Work;
+
     fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
         self.0.receive(input, test_now(), out)
     }
 
-    fn work(&mut self, _: Now) {
-        self.0.work(test_now());
+    fn take_work(&mut self) -> Option<Self::Work> {
+        self.0.take_work()
+    }
+
+    fn handle_worked(&mut self, work: Self::Work, _: Now, out: &mut Outbox) -> Next {
+        self.0.handle_worked(work, test_now(), out)
     }
 
     fn body_buffer(&mut self) -> &mut [u8] {

@@ -41,10 +41,11 @@ pub(crate) enum Action<'a> {
     /// Give other connections a turn, then the session:
     /// [`handle_turn`](super::Machine::handle_turn).
     Turn,
-    /// Do what may block where that is allowed: [`take_work`](super::Machine::take_work), then
-    /// [`handle_worked`](super::Machine::handle_worked).
+    /// Run work where blocking is allowed: [`take_work`](super::Machine::take_work); if there is
+    /// some, then [`handle_worked`](super::Machine::handle_worked), or
+    /// [`handle_refused`](super::Machine::handle_refused) without space for it.
     Work,
-    /// Wait until the work is done.
+    /// Wait until work is done.
     Nothing,
     /// Count the bytes in the queues of the socket, which has taken all output:
     /// [`handle_queues`](super::Machine::handle_queues).

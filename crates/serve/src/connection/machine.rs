@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use session::{GiveUp, Next, Now, Phase, Received, Session};
+use session::{GiveUp, Next, Now, Outbox, Phase, Received, Session, WORKS_MAX};
 
 use super::action::{Action, Facts, FileProgress, Queues, Unacked};
 pub(crate) use super::linger::DRAIN_GRACE;
@@ -22,14 +22,13 @@ use super::origin::Origin;
 use super::send::Outgoing;
 use super::{TlsConnection, is_record_whole};
 use crate::counters::Closed;
-use crate::jobs::Job;
 use crate::memory::{Charge, HELD_LEN_FULL};
 use crate::shared::{DRAINING, SERVING, Shared};
 
 /// One connection. See the [module page](super).
 pub(crate) struct Machine<S> {
     pub(super) shared: Arc<Shared>,
-    /// `None` before it is opened, while it is handed out for work, and after the end.
+    /// `None` before it is opened, and after the end.
     session: Option<S>,
     /// `None` without TLS, and while records are opened.
     tls: Option<Box<TlsConnection>>,
@@ -52,6 +51,10 @@ pub(crate) struct Machine<S> {
     pub(super) state: State,
     phase: Phase,
     drain: Drain,
+    /// Works of the session that are out.
+    works: u8,
+    /// In Duplex: the session may have work to hand out.
+    asks_for_work: bool,
     /// `Some` from the end of our side of the stream on, while the peer's is waited for.
     linger: Option<Box<Linger>>,
     /// The peer has sent all that it will.
@@ -75,9 +78,7 @@ pub(super) enum State {
     },
     Fill,
     Turn,
-    Work {
-        waits: bool,
-    },
+    Work,
     Working,
     CheckQueues(Closed),
     Finish(Closed),
@@ -159,6 +160,8 @@ impl<S: Session> Machine<S> {
             state,
             phase: Phase::Idle,
             drain: Drain::No,
+            works: 0,
+            asks_for_work: false,
             linger: None,
             is_ended: false,
             is_stream_ended: false,
@@ -172,8 +175,13 @@ impl<S: Session> Machine<S> {
     /// Returns the next action. Asking changes nothing.
     #[inline]
     pub(crate) fn next_action(&mut self) -> Action<'_> {
-        if self.state == (State::Duplex { has_more: true }) && self.has_space() {
-            return Action::Turn;
+        if let State::Duplex { has_more } = self.state {
+            if self.asks_for_work && usize::from(self.works) < WORKS_MAX {
+                return Action::Work;
+            }
+            if has_more && self.has_space() {
+                return Action::Turn;
+            }
         }
         if let Some(outgoing) = &self.outgoing {
             let is_last = self.state.is_end() && !self.is_tls;
@@ -181,6 +189,8 @@ impl<S: Session> Machine<S> {
         }
         let until = self.deadline;
         match self.state {
+            // It goes on for what is out.
+            State::Duplex { .. } if self.is_ended => Action::Nothing,
             State::Receive
             | State::Duplex { .. }
             | State::Proxy
@@ -195,7 +205,7 @@ impl<S: Session> Machine<S> {
                 Action::Fill { space, until }
             }
             State::Turn => Action::Turn,
-            State::Work { .. } => Action::Work,
+            State::Work => Action::Work,
             State::Working => Action::Nothing,
             State::Open => Action::Open(Facts {
                 tls: self.tls.as_ref().map(|tls| tls.facts()),
@@ -326,29 +336,51 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Hands out the work of [`Action::Work`].
+    /// Hands out work for [`Action::Work`]. `None` if there is no more.
     ///
     /// # Panics
-    /// If none is to be done.
-    pub(crate) fn take_work(&mut self) -> Job<S> {
-        let State::Work { waits } = self.state else {
-            panic!("work that was not asked for: {:?}", self.state);
-        };
-        self.state = State::Working;
-        self.shared.counters.worked();
-        let session = self.session.take();
-        Job {
-            session: session.expect("the machine owns it until it works"),
-            waits,
+    /// If the session has none and waits for it.
+    pub(crate) fn take_work(&mut self) -> Option<S::Work> {
+        let work = self.session.as_mut().and_then(S::take_work);
+        if self.state == State::Work {
+            assert!(work.is_some(), "a session waits for work and has none");
+            self.state = State::Working;
+        } else {
+            self.asks_for_work = work.is_some();
         }
+        if work.is_some() {
+            self.works += 1;
+            self.shared.counters.worked();
+        }
+        work
     }
 
-    /// Takes the session back after its work.
-    pub(crate) fn handle_worked(&mut self, job: Job<S>, now: Now) {
-        self.session = Some(job.session);
-        if self.state == State::Working {
-            self.state = State::Turn;
-            self.announce_drain(now);
+    /// Takes work back that was run.
+    pub(crate) fn handle_worked(&mut self, work: S::Work, now: Now) {
+        self.take_back(now, |session, out| session.handle_worked(work, now, out));
+    }
+
+    /// Takes work back that could not be run.
+    pub(crate) fn handle_refused(&mut self, work: S::Work, now: Now) {
+        self.take_back(now, |session, out| session.handle_refused(work, now, out));
+    }
+
+    /// Gives work back to the session, if the conversation goes on.
+    fn take_back(&mut self, now: Now, give: impl FnOnce(&mut S, &mut Outbox) -> Next) {
+        self.works -= 1;
+        if let Some(session) = &mut self.session
+            && !self.state.is_end()
+        {
+            let is_unseen = match self.state {
+                State::Working => !self.held.is_empty(),
+                state => state == State::Turn,
+            };
+            let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
+            let next = give(session, out);
+            self.follow(Received { used: 0, next }, now);
+            if is_unseen && matches!(self.state, State::Receive | State::Duplex { .. }) {
+                self.state = State::Turn;
+            }
         }
         self.settle(now);
     }
@@ -522,11 +554,11 @@ impl<S: Session> Machine<S> {
                 if self.held.len() > HELD_LEN_MAX {
                     return self.refuse_too_long(now);
                 }
+                self.asks_for_work = true;
                 State::Duplex { has_more }
             }
             Next::Flush => State::Turn,
-            Next::Work => State::Work { waits: false },
-            Next::Wait => State::Work { waits: true },
+            Next::Work => State::Work,
             // With input behind the last request, or from a peer that did not ask for the end and
             // may have sent the next one.
             Next::Close if !self.held.is_empty() || self.drain == Drain::Announced => {
@@ -681,6 +713,7 @@ impl<S: Session> Machine<S> {
             State::Proxy | State::Handshake => {
                 self.state = State::Close(Closed::TimedOut(Phase::Head));
             }
+            State::Duplex { .. } if self.works > 0 => self.wait_in(self.phase, true, now),
             State::Receive | State::Duplex { .. } | State::Fill => {
                 let phase = self.phase;
                 let state = State::CheckQueues(Closed::TimedOut(phase));
@@ -690,7 +723,7 @@ impl<S: Session> Machine<S> {
             // These do not wait for the peer.
             State::Open
             | State::Turn
-            | State::Work { .. }
+            | State::Work
             | State::Working
             | State::CheckQueues(_)
             | State::Finish(_)
@@ -794,7 +827,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Announces a drain to the session, if the machine owns it and the conversation goes on.
+    /// Announces a drain to the session, if there is one and the conversation goes on.
     fn announce_drain(&mut self, now: Now) {
         if self.drain == Drain::Pending && self.is_idle() {
             self.add_sending(now);
@@ -807,6 +840,9 @@ impl<S: Session> Machine<S> {
         self.drain = Drain::Announced;
         let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
         session.drain(now, out);
+        if let State::Duplex { has_more } = &mut self.state {
+            *has_more = true; // It may have come to its end.
+        }
     }
 
     /// Lets the session say why the conversation ends.
@@ -899,6 +935,7 @@ impl<S: Session> Machine<S> {
             _ if self.is_ended && self.drain != Drain::No && self.is_idle() => {
                 State::Close(Closed::Drained)
             }
+            State::Duplex { .. } if self.works > 0 => self.state,
             State::Receive
             | State::Duplex { has_more: false }
             | State::Fill

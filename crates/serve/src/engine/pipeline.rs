@@ -144,13 +144,13 @@ impl Gauge {
 
 /// The accept stage: gives connections to readers in turn, but to none whose queue is full while
 /// another has space.
-struct InTurn<S> {
+struct InTurn<S: Session> {
     stages: Arc<Stages<S>>,
     connection_limit: Arc<ConnectionLimit>,
     next: usize,
 }
 
-impl<S> Distribute for InTurn<S> {
+impl<S: Session> Distribute for InTurn<S> {
     fn find_space(&mut self, own: &Arc<LoopHandle>) -> bool {
         let readers = &self.stages.readers;
         let mut in_turn = (0..readers.len()).map(|step| (self.next + step) % readers.len());

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use session::{Now, Session};
+use session::{Now, Session, Work as _};
 
 use super::admission::{Opens, Start};
 use super::reactor::{
@@ -115,8 +115,10 @@ impl<S: Session> Connection<S> {
             }
             Action::Turn => machine.handle_turn(*now),
             Action::Work => {
-                let job = machine.take_work().run(*now);
-                machine.handle_worked(job, clock::now());
+                if let Some(mut work) = machine.take_work() {
+                    work.run(*now);
+                    machine.handle_worked(work, clock::now());
+                }
             }
             Action::Nothing => unreachable!("work is done at once"),
             Action::Close(closed) => return Break(Wait::End(closed)),

@@ -143,7 +143,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use fiber::BackendChoice;
-    use session::{Echo, Next, Now, Opening, Outbox, Phase, Received, Session};
+    use session::{Echo, Next, NoWork, Now, Opening, Outbox, Phase, Received, Session};
 
     use super::*;
     use crate::engine::{Engine, EventOptions, PipelineOptions};
@@ -155,6 +155,8 @@ mod tests {
     struct Goodbye;
 
     impl Session for Goodbye {
+        type Work = NoWork;
+
         fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
             out.put(input);
             Received {

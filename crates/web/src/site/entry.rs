@@ -116,6 +116,6 @@ pub(crate) enum Found {
     /// Out of descriptors or memory, or the disk failed: the reply is a 503 or 500; the sentence is
     /// for the log.
     Failed { status: u16, why: String },
-    /// Cannot be answered without blocking: return `Next::Work` and call [`Site::load`] there.
+    /// Cannot be answered without blocking: call [`Site::load`] where it is allowed.
     WouldBlock,
 }

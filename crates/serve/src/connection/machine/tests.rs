@@ -395,13 +395,12 @@ fn unrequested_input_is_bounded() {
 
     let mut at_work = World::new();
     at_work.machine.handle_input(b"work\n", at_work.now);
-    let job = at_work.machine.take_work();
+    let work = at_work.machine.take_work().unwrap();
     too_much(&mut at_work);
-    at_work
-        .machine
-        .handle_worked(job.run(at_work.now), at_work.now);
     assert_eq!(at_work.run(), Blocked::Receive);
+    at_work.machine.handle_worked(work, at_work.now);
     assert_eq!(at_work.expire(), too_long);
+    assert_eq!(at_work.take_got(), "gave up: TooLong\n");
     assert_eq!(at_work.life.closed.load(Ordering::Relaxed), 1);
 
     let mut behind_a_reply = World::new();
@@ -714,9 +713,9 @@ fn waiting_work_is_marked() {
     for (line, waits) in [(b"work\n", false), (b"wait\n", true)] {
         let mut world = World::new();
         world.machine.handle_input(line, world.now);
-        let job = world.machine.take_work();
-        assert_eq!(job.waits, waits);
-        world.machine.handle_worked(job.run(world.now), world.now);
+        let work = world.machine.take_work().unwrap();
+        assert_eq!(work.1, waits);
+        world.machine.handle_worked(work, world.now);
         world.run();
         assert_eq!(world.take_got(), "worked\n");
     }
@@ -729,13 +728,13 @@ fn late_work_is_dropped() {
         .machine
         .handle_input(b"say one\nwork\nsay two\n", world.now);
     assert!(world.step().is_none(), "one is sent");
-    let job = world.machine.take_work();
+    let work = world.machine.take_work().unwrap();
     assert_eq!(world.run(), Blocked::Nothing);
     let reset = io::ErrorKind::ConnectionReset.into();
     world.machine.handle_error(&reset, world.now);
     assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
-    assert_eq!(world.life.closed.load(Ordering::Relaxed), 0, "it is out");
-    world.machine.handle_worked(job.run(world.now), world.now);
+    assert_eq!(world.life.closed.load(Ordering::Relaxed), 1);
+    world.machine.handle_worked(work, world.now);
     assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
     assert_eq!(world.life.closed.load(Ordering::Relaxed), 1);
     assert_eq!(world.take_got(), "one\n");
@@ -835,13 +834,13 @@ fn a_drain_reaches_every_session_once() {
 }
 
 #[test]
-fn a_drain_during_work_is_announced_after() {
+fn drain_is_announced_during_work() {
     let mut world = World::new();
     world.machine.handle_input(b"work\n", world.now);
-    let job = world.machine.take_work();
+    let work = world.machine.take_work().unwrap();
     world.machine.handle_drain(world.now);
-    assert_eq!(world.life.drained.load(Ordering::Relaxed), 0);
-    world.machine.handle_worked(job.run(world.now), world.now);
+    assert_eq!(world.life.drained.load(Ordering::Relaxed), 1);
+    world.machine.handle_worked(work, world.now);
     assert_eq!(world.run(), Blocked::Receive);
     assert_eq!(world.take_got(), "draining\nworked\n");
 }

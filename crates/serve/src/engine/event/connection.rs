@@ -36,7 +36,7 @@ impl<S: Session + 'static> Connection<S> {
     /// Does the machine's actions until one would have to wait. Notes and returns the wait.
     pub(super) fn drive(
         &mut self,
-        context: &mut LoopContext<S>,
+        context: &mut LoopContext<S::Work>,
         admission: &Admission<impl Opens<S>>,
     ) -> Wait {
         // A connection that has waited for a turn of its session has one now. The next comes after
@@ -61,7 +61,7 @@ impl<S: Session + 'static> Connection<S> {
     #[inline]
     fn step(
         &mut self,
-        context: &mut LoopContext<S>,
+        context: &mut LoopContext<S::Work>,
         admission: &Admission<impl Opens<S>>,
         has_turn: &mut bool,
         long_until: LongUntil,
@@ -99,12 +99,13 @@ impl<S: Session + 'static> Connection<S> {
                 machine.handle_turn(context.update_clock());
             }
             Action::Work => {
-                let job = machine.take_work();
                 let LoopContext {
                     inbox, jobs, now, ..
                 } = context;
-                if let Err(error) = inbox.work(jobs, watch.token, job, *now) {
-                    machine.handle_error(&error, *now);
+                if let Some(work) = machine.take_work()
+                    && let Err(work) = inbox.work(jobs, watch.token, work, *now)
+                {
+                    machine.handle_refused(work, *now);
                 }
             }
             Action::Nothing => return Break(Wait::Thread),
@@ -136,7 +137,7 @@ impl<S: Session + 'static> Connection<S> {
 fn receive_beside<S: Session>(
     machine: &mut Machine<S>,
     socket: &mut Socket,
-    context: &mut LoopContext<S>,
+    context: &mut LoopContext<S::Work>,
     until: Instant,
 ) -> ControlFlow<Wait, u64> {
     let buffer = machine.shared().memory.part_of(&mut context.receive_buffer);

@@ -30,23 +30,23 @@ use crate::engine::reactor::{
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
-pub(super) struct EventLoop<S, O> {
+pub(super) struct EventLoop<S: Session, O> {
     engine: Arc<EngineContext<O>>,
     own: Arc<LoopHandle>,
     poller: Poller,
     acceptor: Acceptor,
     /// Inboxes of all loops, and this loop's number.
-    inboxes: Arc<Inboxes<S>>,
+    inboxes: Arc<Inboxes<S::Work>>,
     number: usize,
     connections: Slab<Box<Connection<S>>>,
-    context: LoopContext<S>,
+    context: LoopContext<S::Work>,
     /// State of the server when it was last checked.
     server_state: u8,
     /// Connections that were distributed to this loop and are not served yet: no more than it may
     /// have.
     distributed: VecDeque<Accepted>,
     // Empty between two turns, and kept for their memory.
-    messages: Vec<Message<S>>,
+    messages: Vec<Message<S::Work>>,
 }
 
 impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
@@ -55,7 +55,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     pub(super) fn new(
         engine: Arc<EngineContext<O>>,
         own: Arc<LoopHandle>,
-        inboxes: Arc<Inboxes<S>>,
+        inboxes: Arc<Inboxes<S::Work>>,
         number: usize,
         listeners: Listeners,
         has_file_threads: bool,
@@ -176,15 +176,15 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         for message in messages.drain(..) {
             match message {
                 Message::Accepted(accepted) => self.distributed.push_back(accepted),
-                Message::Worked(token, job) => {
+                Message::Worked(token, work) => {
                     let Some(at) = slot_of(&mut self.connections, token) else {
                         // The connection was cut meanwhile.
-                        drop_session(job);
+                        drop_session(work);
                         continue;
                     };
-                    match job {
-                        Some(job) => self.resume_with(at, |connection, now| {
-                            connection.machine.handle_worked(job, now);
+                    match work {
+                        Some(work) => self.resume_with(at, |connection, now| {
+                            connection.machine.handle_worked(work, now);
                         }),
                         None => self.end(at, Closed::Error),
                     }

@@ -6,23 +6,23 @@ use std::sync::atomic::Ordering;
 use crate::engine::reactor::{self, Accepted};
 
 /// Messages of one loop.
-pub(super) type Inbox<S> = reactor::Inbox<u64, Accepted, S>;
+pub(super) type Inbox<W> = reactor::Inbox<u64, Accepted, W>;
 
 /// State that the connections of one loop share.
-pub(super) type LoopContext<S> = reactor::LoopContext<u64, Accepted, S>;
+pub(super) type LoopContext<W> = reactor::LoopContext<u64, Accepted, W>;
 
 /// A message to one loop.
-pub(super) type Message<S> = reactor::Message<u64, Accepted, S>;
+pub(super) type Message<W> = reactor::Message<u64, Accepted, W>;
 
 /// Inboxes in the order of the loops.
-pub(super) struct Inboxes<S>(Vec<Arc<Inbox<S>>>);
+pub(super) struct Inboxes<W>(Vec<Arc<Inbox<W>>>);
 
-impl<S> Inboxes<S> {
-    pub(super) fn new(inboxes: Vec<Arc<Inbox<S>>>) -> Inboxes<S> {
+impl<W> Inboxes<W> {
+    pub(super) fn new(inboxes: Vec<Arc<Inbox<W>>>) -> Inboxes<W> {
         Inboxes(inboxes)
     }
 
-    pub(super) fn of(&self, number: usize) -> Arc<Inbox<S>> {
+    pub(super) fn of(&self, number: usize) -> Arc<Inbox<W>> {
         Arc::clone(&self.0[number])
     }
 

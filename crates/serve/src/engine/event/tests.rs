@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use event::Overflow;
-use session::{Echo, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, SharedFile};
+use session::{Echo, FileRange, GiveUp, Next, NoWork, Now, Outbox, Phase, Received, SharedFile};
 
 use super::*;
 use crate::engine::Engine;
 use crate::engine::reactor::tests::{
     CLOSE_STEP, Faults, PATIENCE, connect, converse, start_at, start_faulty,
 };
+use crate::jobs::tests::Call;
 use crate::limits::Limits;
 use crate::listen::{Address, bind};
 use crate::shared::Shared;
@@ -160,6 +161,8 @@ fn an_unwatchable_listener_is_tried_again() {
 struct Panics(&'static str);
 
 impl Session for Panics {
+    type Work = Call;
+
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         match self.0 {
             "receive" => panic!("deliberate, from a test"),
@@ -171,8 +174,8 @@ impl Session for Panics {
         }
     }
 
-    fn work(&mut self, _now: Now) {
-        panic!("deliberate, from a test");
+    fn take_work(&mut self) -> Option<Call> {
+        Some(Call(|| panic!("deliberate, from a test"), false))
     }
 
     fn give_up(&mut self, _reason: GiveUp, _now: Now, _out: &mut Outbox) {
@@ -242,9 +245,11 @@ fn a_panic_ends_its_own_connection_only() {
 }
 
 /// Wants work, or a turn, for ever.
-struct Restless(Next);
+struct Restless(Next, bool);
 
 impl Session for Restless {
+    type Work = Call;
+
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         match input {
             b"line\n" => Echo.receive(input, now, out),
@@ -254,14 +259,26 @@ impl Session for Restless {
             },
         }
     }
+
+    fn take_work(&mut self) -> Option<Call> {
+        Some(Call(|| (), self.1))
+    }
+
+    fn handle_worked(&mut self, _: Call, _: Now, _: &mut Outbox) -> Next {
+        Next::Flush
+    }
 }
 
 /// The neighbours of a session that never rests have their turn, in the same loop.
 #[test]
 fn a_busy_session_leaves_turns_to_others() {
-    for next in [Next::Work, Next::Flush, Next::Wait] {
+    for (next, waits) in [
+        (Next::Work, false),
+        (Next::Flush, false),
+        (Next::Work, true),
+    ] {
         for mechanism in [Mechanism::EpollEdge, Mechanism::Select] {
-            let world = World::new(options(1, mechanism), |_| (), move || Restless(next));
+            let world = World::new(options(1, mechanism), |_| (), move || Restless(next, waits));
             let mut restless: Vec<_> = (0..4).map(|_| world.connect()).collect();
             for client in &mut restless {
                 client.write_all(b"x").unwrap();
@@ -315,6 +332,8 @@ struct Flood;
 const FLOOD_LEN: usize = 8 << 20;
 
 impl Session for Flood {
+    type Work = NoWork;
+
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         if !input.is_empty() {
             out.put(&vec![b'x'; FLOOD_LEN]);
@@ -521,6 +540,8 @@ fn a_reset_in_any_phase_leaves_nothing() {
 struct Works;
 
 impl Session for Works {
+    type Work = Call;
+
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let next = match input.first() {
             Some(b'w') => Next::Work,
@@ -537,8 +558,12 @@ impl Session for Works {
         }
     }
 
-    fn work(&mut self, _now: Now) {
-        thread::sleep(Duration::from_millis(5));
+    fn take_work(&mut self) -> Option<Call> {
+        Some(Call(|| thread::sleep(Duration::from_millis(5)), false))
+    }
+
+    fn handle_worked(&mut self, _: Call, _: Now, _: &mut Outbox) -> Next {
+        Next::Flush
     }
 }
 
@@ -553,6 +578,8 @@ struct Watches {
 const WATCHED_LEN: u64 = 64 << 20;
 
 impl Session for Watches {
+    type Work = NoWork;
+
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         match input.first() {
             Some(b'f') => out.put_file(FileRange {
@@ -621,6 +648,8 @@ fn a_fast_download_leaves_turns_to_others() {
 struct Talks(usize);
 
 impl Session for Talks {
+    type Work = NoWork;
+
     fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
         out.put(input);
         while self.0 > 0 && !out.is_full() {

@@ -8,7 +8,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 
 use bytes::Bytes;
 use netstack::stack::{FlowId, Shard};
-use session::Session;
+use session::{Session, Work};
 
 use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
 use crate::connection::{Action, FilePiece, Machine, Queues, Unacked};
@@ -32,10 +32,10 @@ pub(super) struct Connection<S> {
 
 /// State that the connections of one loop share. A shard accepts for itself, so no connection comes
 /// as a message.
-pub(super) type LoopContext<S> = reactor::LoopContext<FlowId, Infallible, S>;
+pub(super) type LoopContext<W> = reactor::LoopContext<FlowId, Infallible, W>;
 
 /// Messages to one loop.
-pub(super) type Message<S> = reactor::Message<FlowId, Infallible, S>;
+pub(super) type Message<W> = reactor::Message<FlowId, Infallible, W>;
 
 /// Bytes to read from the page cache at a time. They are held until they are acknowledged.
 pub(super) const CACHED_PIECE_LEN: u64 = 256 * 1024;
@@ -44,7 +44,7 @@ impl<S: Session + 'static> Connection<S> {
     /// Does the machine's actions until one would have to wait. Notes and returns the wait.
     pub(super) fn drive(
         &mut self,
-        context: &mut LoopContext<S>,
+        context: &mut LoopContext<S::Work>,
         buffer_pool: &mut BufferPool,
         shard: &mut Shard,
         admission: &Admission<impl Opens<S>>,
@@ -73,7 +73,7 @@ impl<S: Session + 'static> Connection<S> {
     #[inline]
     fn step(
         &mut self,
-        context: &mut LoopContext<S>,
+        context: &mut LoopContext<S::Work>,
         buffer_pool: &mut BufferPool,
         shard: &mut Shard,
         admission: &Admission<impl Opens<S>>,
@@ -165,12 +165,13 @@ impl<S: Session + 'static> Connection<S> {
                 machine.handle_turn(context.update_clock());
             }
             Action::Work => {
-                let job = machine.take_work();
                 let LoopContext {
                     inbox, jobs, now, ..
                 } = context;
-                if let Err(error) = inbox.work(jobs, id, job, *now) {
-                    machine.handle_error(&error, *now);
+                if let Some(work) = machine.take_work()
+                    && let Err(work) = inbox.work(jobs, id, work, *now)
+                {
+                    machine.handle_refused(work, *now);
                 }
             }
             Action::Nothing => return Break(Wait::Thread),
@@ -241,10 +242,10 @@ impl FileReader {
     }
 
     /// The beginning of a piece: at once if it is in memory, else a thread reads it first.
-    fn read<S: Session + 'static>(
+    fn read<W: Work>(
         &mut self,
         piece: &FilePiece<'_>,
-        context: &mut LoopContext<S>,
+        context: &mut LoopContext<W>,
         id: FlowId,
     ) -> ControlFlow<Wait, io::Result<Bytes>> {
         match mem::take(self) {

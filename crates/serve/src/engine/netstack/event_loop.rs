@@ -59,14 +59,14 @@ const LINE_PATIENCE: Duration = Duration::from_secs(1);
 const ENDS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the [module page](self).
-pub(super) struct EventLoop<S, O, D> {
+pub(super) struct EventLoop<S: Session, O, D> {
     engine: Arc<EngineContext<O>>,
     listeners: Arc<[NetstackListener]>,
     own: Arc<LoopHandle>,
     figures: Arc<Figures>,
     netstack: Netstack<D>,
     connections: Connections<S>,
-    context: LoopContext<S>,
+    context: LoopContext<S::Work>,
     buffer_pool: BufferPool,
     /// Run queue.
     run_queue: VecDeque<FlowId>,
@@ -82,7 +82,7 @@ pub(super) struct EventLoop<S, O, D> {
     /// It waits in the queue of the connection limit.
     is_in_line: bool,
     // Empty between two turns, and kept for its memory.
-    messages: Vec<Message<S>>,
+    messages: Vec<Message<S::Work>>,
     /// State of the server when it was last checked.
     server_state: u8,
     /// End of the loop although peers have not acknowledged the ends of their connections; until
@@ -357,9 +357,9 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             match message {
                 Message::Accepted(never) => match never {},
                 // The connection was cut meanwhile.
-                Message::Worked(id, job) if !self.serves(id) => drop_session(job),
-                Message::Worked(id, Some(job)) => {
-                    self.resume_with(id, |machine, _, now| machine.handle_worked(job, now));
+                Message::Worked(id, work) if !self.serves(id) => drop_session(work),
+                Message::Worked(id, Some(work)) => {
+                    self.resume_with(id, |machine, _, now| machine.handle_worked(work, now));
                 }
                 Message::Worked(id, None) => self.end(id, Closed::Error),
                 Message::Read(id, piece) => self.resume_with(id, |machine, file, now| {

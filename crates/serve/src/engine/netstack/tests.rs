@@ -25,13 +25,14 @@ use crate::connection::DRAIN_GRACE;
 use crate::counters::Closed;
 use crate::engine::admission::Admission;
 use crate::engine::reactor::ConnectionLimit;
+use crate::jobs::tests::Call;
 use crate::limits::{AddressLimit, Limits, ProxyProtocol};
 use crate::shared::Shared;
 
 type Open<S> = Box<dyn Fn(Opening<'_>) -> S + Send + Sync>;
 
 /// A server and a client, and what is known of the server outside of its loop.
-struct World<S> {
+struct World<S: Session> {
     event_loop: EventLoop<S, Open<S>, Pluggable>,
     client: Netstack<Mem>,
     shared: Arc<Shared>,
@@ -610,6 +611,8 @@ impl Sender {
 }
 
 impl Session for Sender {
+    type Work = Call;
+
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         assert_ne!(input, b"panic");
         let next = match (&self.file, input.is_empty()) {
@@ -641,8 +644,13 @@ impl Session for Sender {
         }
     }
 
-    fn work(&mut self, _now: Now) {
+    fn take_work(&mut self) -> Option<Call> {
+        Some(Call(|| (), false))
+    }
+
+    fn handle_worked(&mut self, _: Call, _: Now, _: &mut Outbox) -> Next {
         self.has_worked = true;
+        Next::Flush
     }
 }
 

@@ -11,11 +11,10 @@ use crate::connection::{Action, Machine};
 use crate::counters::Closed;
 use crate::engine::reactor::{Accepted, EngineContext, Socket, drop_session};
 use crate::file::DiskRead;
-use crate::jobs::Job;
 use crate::memory::{Charge, Memory};
 
 /// One connection. The stage that has it owns it.
-pub(super) struct Connection<S> {
+pub(super) struct Connection<S: Session> {
     pub(super) machine: Machine<S>,
     pub(super) socket: Socket,
     pub(super) peer: Option<SocketAddr>,
@@ -29,11 +28,11 @@ pub(super) struct Connection<S> {
     pub(super) is_heard_by: Option<Instant>,
     /// The thread that writes for it, so that a buffer comes back to the thread that lent it.
     pub(super) writer: usize,
-    pub(super) payload: Payload<S>,
+    pub(super) payload: Payload<S::Work>,
 }
 
 /// Data that a stage has for the next one.
-pub(super) enum Payload<S> {
+pub(super) enum Payload<W> {
     Nothing,
     /// For the session stage: what was received, nothing if that was the end.
     Input(Input),
@@ -41,8 +40,12 @@ pub(super) enum Payload<S> {
     Filled(usize),
     /// For the session stage: a piece of a file that is not in memory.
     Cold(Box<DiskRead>),
+    /// For the session stage: work to run.
+    Work(W),
     /// For the read stage: work that waits for something to happen.
-    Watch(Box<Job<S>>),
+    Watch(W),
+    /// For the session stage: work that was run, or could not be.
+    Worked(Result<W, W>),
     /// For the read stage: a session has panicked.
     Ruin,
 }
@@ -71,13 +74,13 @@ impl Input {
 }
 
 /// For the read stage.
-pub(super) enum Arrival<S> {
+pub(super) enum Arrival<S: Session> {
     /// A connection that was accepted.
     Accepted(Accepted),
     /// One that wants more input, or its end.
     Back(Box<Connection<S>>),
     /// The work of this one is done, for which it has waited; `None` if it panicked.
-    Worked(u64, Option<Box<Job<S>>>),
+    Worked(u64, Option<S::Work>),
 }
 
 /// Next stage of a connection.
@@ -97,8 +100,8 @@ impl<S: Session> Connection<S> {
     pub(super) fn next_stop(&mut self) -> Stop {
         match self.payload {
             Payload::Watch(_) | Payload::Ruin => return Stop::Read,
-            Payload::Cold(_) => return Stop::Block,
-            Payload::Input(_) | Payload::Filled(_) => return Stop::Turn,
+            Payload::Cold(_) | Payload::Work(_) => return Stop::Block,
+            Payload::Input(_) | Payload::Filled(_) | Payload::Worked(_) => return Stop::Turn,
             Payload::Nothing => {}
         }
         match self.machine.next_action() {
@@ -110,8 +113,7 @@ impl<S: Session> Connection<S> {
             Action::Receive { .. } | Action::Fill { .. } | Action::Nothing | Action::Close(_) => {
                 Stop::Read
             }
-            Action::Open(_) | Action::Turn => Stop::Turn,
-            Action::Work => Stop::Block,
+            Action::Open(_) | Action::Turn | Action::Work => Stop::Turn,
             _ => Stop::Write,
         }
     }
@@ -119,7 +121,7 @@ impl<S: Session> Connection<S> {
 
 /// Does something with a connection. A session that panics is our mistake, and ends this connection
 /// only: the hook has reported it.
-pub(super) fn guard<S, R>(
+pub(super) fn guard<S: Session, R>(
     connection: &mut Connection<S>,
     does: impl FnOnce(&mut Connection<S>) -> R,
 ) -> Option<R> {
@@ -155,6 +157,6 @@ pub(super) fn cut_arrival<S: Session, O>(engine: &EngineContext<O>, arrival: Arr
             engine.connection_limit.leave();
         }
         // Its connection is the reader's to end.
-        Arrival::Worked(_, job) => drop_session(job),
+        Arrival::Worked(_, work) => drop_session(work),
     }
 }

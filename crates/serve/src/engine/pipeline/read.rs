@@ -36,7 +36,7 @@ use crate::engine::reactor::{
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
-pub(super) struct Reader<S, O> {
+pub(super) struct Reader<S: Session, O> {
     engine: Arc<EngineContext<O>>,
     own: Arc<LoopHandle>,
     /// Number of the reader.
@@ -52,6 +52,8 @@ pub(super) struct Reader<S, O> {
     slots: Slab<ReadSlot<S>>,
     /// Connections that came back and have nothing to do.
     rest: Arc<Rest<S>>,
+    /// Work that was run, of connections that are not back yet.
+    early: Vec<(u64, S::Work)>,
     /// Number of connections that it has something for and that are not back yet.
     expected: usize,
     /// More has come than a batch.
@@ -66,7 +68,7 @@ pub(super) struct Reader<S, O> {
 }
 
 /// The slot of a connection.
-struct ReadSlot<S> {
+struct ReadSlot<S: Session> {
     watch: Watch,
     /// `None` while it is with another stage.
     connection: Option<Box<Connection<S>>>,
@@ -76,7 +78,7 @@ struct ReadSlot<S> {
     is_expected: bool,
 }
 
-impl<S> HasWatch for ReadSlot<S> {
+impl<S: Session> HasWatch for ReadSlot<S> {
     fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }
@@ -116,6 +118,7 @@ where
             poller,
             slots: Slab::new(),
             rest: Arc::clone(&stages.rests[number]),
+            early: Vec::new(),
             expected: 0,
             has_more: false,
             now: clock::now(),
@@ -317,15 +320,18 @@ where
             match arrival {
                 Arrival::Accepted(accepted) => self.admit(accepted),
                 Arrival::Back(connection) => self.take_back(connection),
-                Arrival::Worked(token, job) => {
+                Arrival::Worked(token, work) => {
                     let Some(at) = slot_of(&mut self.slots, token) else {
-                        drop_session(job);
+                        drop_session(work);
                         continue;
                     };
-                    let now = self.now;
-                    match job {
-                        Some(job) => {
-                            self.tell(at, |connection| connection.machine.handle_worked(*job, now));
+                    match work {
+                        Some(work) if self.slots[at].connection.is_some() => {
+                            self.tell(at, |it| it.payload = Payload::Worked(Ok(work)));
+                        }
+                        Some(work) => {
+                            self.early.push((token, work));
+                            self.expect_back(at);
                         }
                         None => self.end(at, Closed::Error),
                     }
@@ -388,19 +394,22 @@ where
                 slot.connection = Some(connection);
                 return self.end(at, Closed::Error);
             }
-            Payload::Watch(job) => {
+            Payload::Watch(work) => {
                 let queue = Arc::clone(&self.queue);
-                let done = move |job: Option<_>| {
-                    let worked = Arrival::Worked(token, job.map(Box::new));
+                let done = move |work| {
                     // If the queue is closed, so is the connection.
-                    queue.put(&mut VecDeque::from([worked]));
+                    queue.put(&mut VecDeque::from([Arrival::Worked(token, work)]));
                 };
                 let jobs = &self.engine.admission.shared.jobs;
-                if let Err(error) = jobs.work(*job, self.now, done) {
-                    connection.machine.handle_error(&error, self.now);
+                if let Err(work) = jobs.work(work, self.now, done) {
+                    connection.payload = Payload::Worked(Err(work));
                 }
             }
             payload => connection.payload = payload,
+        }
+        if let Some(nth) = self.early.iter().position(|(of, _)| *of == token) {
+            let (_, work) = self.early.swap_remove(nth);
+            connection.payload = Payload::Worked(Ok(work));
         }
         slot.connection = Some(connection);
         match self.server_state {
@@ -417,6 +426,7 @@ where
         };
         let rests = guard(connection, |connection| {
             match connection.machine.next_action() {
+                _ if !matches!(connection.payload, Payload::Nothing) => false,
                 Action::Receive { .. } | Action::Fill { .. } => !connection.socket.may_receive(),
                 Action::Nothing | Action::Close(_) => true,
                 _ => false,
@@ -470,6 +480,7 @@ impl<S: Session> Connection<S> {
                 ..
             } = self;
             let (received, is_fill) = match machine.next_action() {
+                _ if !matches!(payload, Payload::Nothing) => return ReadOutcome::Leaves,
                 Action::Receive { until } => {
                     let part = machine.shared().memory.part_of(buffer);
                     (socket.receive(part, until), false)

@@ -7,23 +7,25 @@
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use session::Session;
+
 use super::connection::Connection;
 use crate::engine::reactor::LoopHandle;
 
 /// See the [module page](self).
-pub(super) struct Rest<S> {
+pub(super) struct Rest<S: Session> {
     state: Mutex<RestState<S>>,
     reader: Arc<LoopHandle>,
 }
 
-struct RestState<S> {
+struct RestState<S: Session> {
     connections: Vec<Box<Connection<S>>>,
     /// The reader has something for one that is not back yet.
     is_expected: bool,
     is_closed: bool,
 }
 
-impl<S> Rest<S> {
+impl<S: Session> Rest<S> {
     /// For this reader.
     pub(super) fn new(reader: &Arc<LoopHandle>) -> Rest<S> {
         Rest {

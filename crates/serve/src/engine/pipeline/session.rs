@@ -10,7 +10,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use session::{Now, Session};
+use session::{Now, Session, Work as _};
 
 use super::connection::{Arrival, Connection, Payload, Stop, cut, cut_arrival, guard};
 use super::stages::Stages;
@@ -20,7 +20,7 @@ use crate::engine::admission::Opens;
 use crate::engine::reactor::{EngineContext, SHARE_OF_TURN, STEPS_MAX};
 
 /// One thread of the stage.
-pub(super) struct SessionThread<S, O> {
+pub(super) struct SessionThread<S: Session, O> {
     engine: Arc<EngineContext<O>>,
     stages: Arc<Stages<S>>,
     /// For each reader and each writer, what this batch has for it.
@@ -170,6 +170,8 @@ impl<S: Session + 'static> Connection<S> {
         match mem::replace(payload, Payload::Nothing) {
             Payload::Input(input) => machine.handle_input(&input.bytes, now),
             Payload::Filled(len) => machine.handle_filled(Ok(len), now),
+            Payload::Worked(Ok(work)) => machine.handle_worked(work, now),
+            Payload::Worked(Err(work)) => machine.handle_refused(work, now),
             other => *payload = other,
         }
         for _ in 0..STEPS_MAX {
@@ -178,6 +180,12 @@ impl<S: Session + 'static> Connection<S> {
                 Action::Turn => {
                     now = clock::now();
                     self.machine.handle_turn(now);
+                }
+                Action::Work => {
+                    if let Some(work) = self.machine.take_work() {
+                        self.payload = Payload::Work(work);
+                        break;
+                    }
                 }
                 _ => break,
             }
@@ -205,27 +213,27 @@ impl<S: Session + 'static> Connection<S> {
         } = self;
         let now = clock::now();
         machine.handle_server_state(engine.admission.shared.server_state.get(), now);
-        if let Payload::Cold(read) = mem::replace(payload, Payload::Nothing) {
-            if let Err(error) = socket.handle_read(read.run()) {
-                machine.handle_error(&error, clock::now());
+        match mem::replace(payload, Payload::Nothing) {
+            Payload::Cold(read) => {
+                if let Err(error) = socket.handle_read(read.run()) {
+                    machine.handle_error(&error, clock::now());
+                }
             }
-        } else if let Action::Work = machine.next_action() {
-            let job = machine.take_work();
-            if job.waits {
-                *payload = Payload::Watch(Box::new(job))
-            } else {
-                machine.handle_worked(job.run(now), clock::now())
+            Payload::Work(work) if work.waits() => *payload = Payload::Watch(work),
+            Payload::Work(mut work) => {
+                work.run(now);
+                machine.handle_worked(work, clock::now());
             }
+            other => *payload = other,
         }
     }
 
     /// Fails what may block and cannot be done now.
     fn fail(&mut self, error: &io::Error) -> Stop {
-        self.payload = Payload::Nothing;
-        if let Action::Work = self.machine.next_action() {
-            drop(self.machine.take_work());
+        match mem::replace(&mut self.payload, Payload::Nothing) {
+            Payload::Work(work) => self.machine.handle_refused(work, clock::now()),
+            _ => self.machine.handle_error(error, clock::now()),
         }
-        self.machine.handle_error(error, clock::now());
         self.next_stop()
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use session::Session;
+
 use super::connection::{Arrival, Connection};
 use super::queue::Queue;
 use super::rest::Rest;
@@ -10,7 +12,7 @@ use super::{Gauge, PipelineOptions};
 use crate::engine::reactor::LoopHandle;
 
 /// See the [module page](self).
-pub(super) struct Stages<S> {
+pub(super) struct Stages<S: Session> {
     pub(super) readers: Vec<QueuedLoop<Arrival<S>>>,
     /// One for each reader.
     pub(super) rests: Vec<Arc<Rest<S>>>,
@@ -30,7 +32,7 @@ pub(super) struct QueuedLoop<T> {
     pub(super) queue: Arc<Queue<T>>,
 }
 
-impl<S> Stages<S> {
+impl<S: Session> Stages<S> {
     pub(super) fn new(options: &PipelineOptions) -> io::Result<Stages<S>> {
         let limit = options.queue_limit;
         let readers = QueuedLoop::some(options.read_threads, limit)?;

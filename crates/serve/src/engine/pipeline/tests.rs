@@ -9,7 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ::session::replay::Random;
-use ::session::{Echo, Now, Outbox, Phase, Received};
+use ::session::{Echo, NoWork, Now, Outbox, Phase, Received};
 
 use super::*;
 use crate::counters::Closed;
@@ -372,6 +372,8 @@ fn a_resting_connection_misses_nothing() {
 struct Brittle;
 
 impl Session for Brittle {
+    type Work = NoWork;
+
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         Echo.receive(input, now, out)
     }

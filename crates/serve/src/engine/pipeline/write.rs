@@ -32,7 +32,7 @@ use crate::engine::reactor::{
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
-pub(super) struct Writer<S, O> {
+pub(super) struct Writer<S: Session, O> {
     engine: Arc<EngineContext<O>>,
     own: Arc<LoopHandle>,
     queue: Arc<Queue<Box<Connection<S>>>>,
@@ -54,13 +54,13 @@ pub(super) struct Writer<S, O> {
 }
 
 /// The slot of a connection that waits.
-struct WriteSlot<S> {
+struct WriteSlot<S: Session> {
     watch: Watch,
     connection: Box<Connection<S>>,
     waits: Wait,
 }
 
-impl<S> HasWatch for WriteSlot<S> {
+impl<S: Session> HasWatch for WriteSlot<S> {
     fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }

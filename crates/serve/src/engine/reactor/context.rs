@@ -125,12 +125,12 @@ impl<O> EngineContext<O> {
 }
 
 /// State that the connections of one loop share: the clock, and the way to other threads.
-pub(crate) struct LoopContext<K, A, S> {
+pub(crate) struct LoopContext<K, A, W> {
     /// Time of the last clock reading.
     pub(crate) now: Now,
     /// End of long work in this turn of the loop.
     pub(crate) long_until: Instant,
-    pub(crate) inbox: Arc<Inbox<K, A, S>>,
+    pub(crate) inbox: Arc<Inbox<K, A, W>>,
     pub(crate) jobs: Arc<Jobs>,
     /// Buffer for input: a session uses it at once, or its machine holds it.
     pub(crate) receive_buffer: Vec<u8>,
@@ -138,9 +138,9 @@ pub(crate) struct LoopContext<K, A, S> {
     pub(crate) has_file_threads: bool,
 }
 
-impl<K, A, S> LoopContext<K, A, S> {
+impl<K, A, W> LoopContext<K, A, W> {
     /// A context without a buffer for input, whose files threads read.
-    pub(crate) fn new(inbox: Arc<Inbox<K, A, S>>, jobs: &Arc<Jobs>) -> LoopContext<K, A, S> {
+    pub(crate) fn new(inbox: Arc<Inbox<K, A, W>>, jobs: &Arc<Jobs>) -> LoopContext<K, A, W> {
         let now = clock::now();
         LoopContext {
             now,

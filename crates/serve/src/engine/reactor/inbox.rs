@@ -7,33 +7,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use session::{Now, Session};
+use session::{Now, Work};
 
 use super::waker::LoopHandle;
 use crate::file::DiskRead;
-use crate::jobs::{Job, Jobs};
+use crate::jobs::Jobs;
 
-/// A message to a loop that names its connections by `K` and is given connections as `A`.
-pub(crate) enum Message<K, A, S> {
+/// A message to a loop that names its connections by `K` and is given connections as `A`; their
+/// work is `W`.
+pub(crate) enum Message<K, A, W> {
     /// A connection of the loop from now on.
     Accepted(A),
-    /// The session of this connection has worked; `None` if it panicked.
-    Worked(K, Option<Job<S>>),
+    /// Work of this connection that was run; `None` if it panicked.
+    Worked(K, Option<W>),
     /// A piece of a file was read for this connection.
     Read(K, io::Result<Bytes>),
 }
 
 /// Messages to one loop, in the order in which they came. Bounded by the connections of the loop: a
-/// connection is distributed once, and waits for one thing at a time.
-pub(crate) struct Inbox<K, A, S> {
-    messages: Mutex<Vec<Message<K, A, S>>>,
+/// connection is distributed once, and waits for one read and a few works at a time.
+pub(crate) struct Inbox<K, A, W> {
+    messages: Mutex<Vec<Message<K, A, W>>>,
     /// There are some, so that an empty inbox costs a load and no lock.
     has_some: AtomicBool,
     to: Arc<LoopHandle>,
 }
 
-impl<K, A, S> Inbox<K, A, S> {
-    pub(crate) fn new(to: Arc<LoopHandle>) -> Inbox<K, A, S> {
+impl<K, A, W> Inbox<K, A, W> {
+    pub(crate) fn new(to: Arc<LoopHandle>) -> Inbox<K, A, W> {
         Inbox {
             messages: Mutex::new(Vec::new()),
             has_some: AtomicBool::new(false),
@@ -47,7 +48,7 @@ impl<K, A, S> Inbox<K, A, S> {
     }
 
     /// Leaves a message and wakes the loop.
-    pub(crate) fn post(&self, message: Message<K, A, S>) {
+    pub(crate) fn post(&self, message: Message<K, A, W>) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.push(message);
         self.has_some.store(true, Ordering::Release);
@@ -56,7 +57,7 @@ impl<K, A, S> Inbox<K, A, S> {
     }
 
     /// Takes all messages, in exchange for an empty vector.
-    pub(crate) fn take(&self, empty: &mut Vec<Message<K, A, S>>) {
+    pub(crate) fn take(&self, empty: &mut Vec<Message<K, A, W>>) {
         // The waker makes seen what was posted before the loop was woken.
         if self.has_some.load(Ordering::Acquire) {
             let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,13 +67,13 @@ impl<K, A, S> Inbox<K, A, S> {
     }
 }
 
-impl<K, A, S> Inbox<K, A, S>
+impl<K, A, W> Inbox<K, A, W>
 where
     K: Send + 'static,
     A: Send + 'static,
-    S: Session + 'static,
+    W: Work,
 {
-    /// Hands the work of a connection to a thread, which posts the result.
+    /// Hands work of a connection to a thread, which posts it when it is done.
     ///
     /// # Errors
     /// As [`Jobs::work`].
@@ -80,11 +81,11 @@ where
         self: &Arc<Self>,
         jobs: &Arc<Jobs>,
         of: K,
-        job: Job<S>,
+        work: W,
         now: Now,
-    ) -> io::Result<()> {
+    ) -> Result<(), W> {
         let inbox = Arc::clone(self);
-        jobs.work(job, now, move |job| inbox.post(Message::Worked(of, job)))
+        jobs.work(work, now, move |work| inbox.post(Message::Worked(of, work)))
     }
 
     /// Hands the read of a connection to a thread, which posts the piece or the error.

@@ -86,7 +86,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use session::{Next, Outbox, Phase, Received};
+    use session::{Next, NoWork, Outbox, Phase, Received};
 
     use super::*;
     use crate::limits::Limits;
@@ -96,6 +96,8 @@ mod tests {
     struct Answers(usize);
 
     impl Session for Answers {
+        type Work = NoWork;
+
         fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
             for _ in input {
                 out.put_shared(vec![b'x'; self.0].into());

@@ -15,7 +15,9 @@ use event::{Dispatcher, Interest, Mechanism, Overflow, Ready, Token, Trigger};
 use rustix::fs::Advice;
 use rustix::io::Errno;
 use session::replay::Random;
-use session::{Echo, FileRange, Next, Now, Opening, Outbox, Phase, Received, Session, SharedFile};
+use session::{
+    Echo, FileRange, Next, NoWork, Now, Opening, Outbox, Phase, Received, Session, SharedFile,
+};
 
 use super::accept_thread::{AcceptThread, Distribute};
 use super::{
@@ -524,6 +526,8 @@ struct Notes {
 }
 
 impl Session for Notes {
+    type Work = NoWork;
+
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         out.put(if self.is_told { b"last\n" } else { b"more\n" });
         Received {
@@ -562,6 +566,8 @@ fn a_request_during_a_drain_is_the_last() {
 struct SendsFile(FileRange);
 
 impl Session for SendsFile {
+    type Work = NoWork;
+
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         if !input.is_empty() {
             out.put_file(self.0.clone());

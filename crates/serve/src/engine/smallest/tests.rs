@@ -5,10 +5,11 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Instant;
 
-use session::{Echo, FileRange, Next, Outbox, Phase, Received, SharedFile};
+use session::{Echo, FileRange, Next, NoWork, Outbox, Phase, Received, SharedFile};
 
 use super::{start as start_smallest, *};
 use crate::engine::reactor::tests::{PATIENCE, connect, read_line, start_on_loopback};
+use crate::jobs::tests::Call;
 use crate::limits::Limits;
 use crate::shared::Shared;
 
@@ -132,6 +133,8 @@ fn a_drain_closes_an_idle_connection() {
 struct Fragile;
 
 impl Session for Fragile {
+    type Work = NoWork;
+
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         assert!(!input.starts_with(b"panic"), "as the test wants it");
         Echo.receive(input, now, out)
@@ -157,6 +160,8 @@ struct Sender {
 }
 
 impl Session for Sender {
+    type Work = Call;
+
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         let next = match (input.len(), std::mem::take(&mut self.has_worked)) {
             (0, _) => Next::Receive(Phase::Idle),
@@ -183,8 +188,13 @@ impl Session for Sender {
         }
     }
 
-    fn work(&mut self, _now: Now) {
+    fn take_work(&mut self) -> Option<Call> {
+        Some(Call(|| (), false))
+    }
+
+    fn handle_worked(&mut self, _: Call, _: Now, _: &mut Outbox) -> Next {
         self.has_worked = true;
+        Next::Flush
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cache::udp::{self, MULTI_PACKET, Malformed, REPLY_LEN_MAX};
 use cache::{Peer, Service, Session};
-use session::{Chunk, Next, Now, Outbox, Session as _};
+use session::{Chunk, Next, Now, Outbox, Session as _, work_here};
 
 /// A reply larger than this is not sent by datagrams: a request of a few bytes with a forged
 /// address must not send megabytes to that address. This is the longest value of the default
@@ -60,11 +60,9 @@ fn replies(session: &mut Session, request: &[u8]) -> Vec<u8> {
         }
         match received.next {
             Next::Flush => {}
-            Next::Work => fiber::offload(|| session.work(Now::read())),
-            // `watch` is refused over UDP.
-            Next::Receive(_) | Next::Duplex { .. } | Next::Wait | Next::Close | Next::Linger => {
-                return reply;
-            }
+            // Not of `watch`, which is refused over UDP.
+            Next::Work => drop(fiber::offload(|| work_here(session, Now::read(), &mut out))),
+            Next::Receive(_) | Next::Duplex { .. } | Next::Close | Next::Linger => return reply,
         }
     }
 }

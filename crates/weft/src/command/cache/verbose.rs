@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::serve::messages;
-use cache::{Peer, Service, Session};
+use cache::{Peer, Service, Session, Work};
 use session::{Chunk, GiveUp, Next, Now, Outbox, Received};
 
 /// From this level on commands are printed.
@@ -78,6 +78,8 @@ impl Overheard {
 }
 
 impl session::Session for Overheard {
+    type Work = Work;
+
     #[inline]
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let received = self.session.receive(input, now, out);
@@ -87,8 +89,16 @@ impl session::Session for Overheard {
         received
     }
 
-    fn work(&mut self, now: Now) {
-        self.session.work(now);
+    fn take_work(&mut self) -> Option<Work> {
+        self.session.take_work()
+    }
+
+    fn handle_worked(&mut self, work: Work, now: Now, out: &mut Outbox) -> Next {
+        self.session.handle_worked(work, now, out)
+    }
+
+    fn handle_refused(&mut self, work: Work, now: Now, out: &mut Outbox) -> Next {
+        self.session.handle_refused(work, now, out)
     }
 
     fn body_buffer(&mut self) -> &mut [u8] {

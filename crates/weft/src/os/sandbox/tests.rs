@@ -17,7 +17,7 @@ use ::serve::listen::{self, Address};
 use ::serve::{Engine, Server, Settings};
 use event::Mechanism;
 use fiber::BackendChoice;
-use session::{Next, Now, Outbox, Phase, Received, Session};
+use session::{Next, Now, Outbox, Phase, Received, Session, Work};
 
 use super::*;
 
@@ -230,7 +230,17 @@ fn called(returned: libc::c_long) -> io::Result<()> {
 /// Answers input with two reports: of where it may wait, and of where it is received.
 struct Prisoner(World, String);
 
+struct Report(World, String);
+
+impl Work for Report {
+    fn run(&mut self, _: Now) {
+        self.1 = self.0.report("work") + "done\n";
+    }
+}
+
 impl Session for Prisoner {
+    type Work = Report;
+
     fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
         let (used, next) = match input {
             [] => (0, Next::Receive(Phase::Idle)),
@@ -244,8 +254,13 @@ impl Session for Prisoner {
         Received { used, next }
     }
 
-    fn work(&mut self, _: Now) {
-        self.1 = self.0.report("work") + "done\n";
+    fn take_work(&mut self) -> Option<Report> {
+        Some(Report(self.0.clone(), String::new()))
+    }
+
+    fn handle_worked(&mut self, work: Report, _: Now, _: &mut Outbox) -> Next {
+        self.1 = work.1;
+        Next::Flush
     }
 }
 

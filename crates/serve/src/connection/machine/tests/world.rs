@@ -17,6 +17,7 @@ use super::super::{Action, Closed, FileProgress, Machine, Queues, Shared, TlsCon
 use crate::buffers::PIECE_LEN_MAX;
 use crate::connection::action::{FilePiece, UnackedCheck};
 use crate::file::COPIED_PIECE_LEN;
+use crate::jobs::tests::Call;
 use crate::limits::Limits;
 
 /// A session with one command for everything that a session can want. Lines, answered in order:
@@ -41,7 +42,7 @@ enum ToyState {
     Lines,
     Flood(usize),
     Body { space: Vec<u8>, filled: usize },
-    Work(Next),
+    Work { waits: bool },
     Worked,
     Duplex(usize),
 }
@@ -86,8 +87,8 @@ impl Toy {
                 self.state = ToyState::Body { space, filled: 0 };
             }
             "duplex" => self.state = ToyState::Duplex(number()),
-            "work" => self.state = ToyState::Work(Next::Work),
-            "wait" => self.state = ToyState::Work(Next::Wait),
+            "work" => self.state = ToyState::Work { waits: false },
+            "wait" => self.state = ToyState::Work { waits: true },
             "refuse" => {
                 out.put(b"refused\n");
                 return Some(Next::Linger);
@@ -139,6 +140,8 @@ impl Toy {
 }
 
 impl Session for Toy {
+    type Work = Call;
+
     fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
         let mut used = 0;
         loop {
@@ -158,8 +161,8 @@ impl Session for Toy {
                     *left -= 1;
                     out.put(&[b'f'; 100]);
                 }
-                ToyState::Work(next) => {
-                    let next = *next;
+                ToyState::Work { .. } => {
+                    let next = Next::Work;
                     return Received { used, next };
                 }
                 ToyState::Worked => {
@@ -197,8 +200,16 @@ impl Session for Toy {
         }
     }
 
-    fn work(&mut self, _: Now) {
+    fn take_work(&mut self) -> Option<Call> {
+        match self.state {
+            ToyState::Work { waits } => Some(Call(|| (), waits)),
+            _ => None,
+        }
+    }
+
+    fn handle_worked(&mut self, _: Call, _: Now, _: &mut Outbox) -> Next {
         self.state = ToyState::Worked;
+        Next::Flush
     }
 
     fn body_buffer(&mut self) -> &mut [u8] {
@@ -468,8 +479,9 @@ impl World {
             }
             Action::Turn => self.machine.handle_turn(now),
             Action::Work => {
-                let job = self.machine.take_work();
-                self.machine.handle_worked(job.run(now), now);
+                if let Some(work) = self.machine.take_work() {
+                    self.machine.handle_worked(work, now);
+                }
             }
             Action::Nothing => return Some(Blocked::Nothing),
             Action::CheckQueues { asks_unsent } => {

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use session::{Next, Now, Outbox, Phase, Received, Session};
+use session::{Next, Now, Outbox, Phase, Received, Session, Work};
 
 /// What tests let go on, and what has been reached.
 #[derive(Default)]
@@ -54,7 +54,28 @@ impl Actor {
     }
 }
 
+/// Work for a byte.
+pub(super) struct Act(Arc<Locks>, u8);
+
+impl Work for Act {
+    fn run(&mut self, _: Now) {
+        match self.1 {
+            b'!' => panic!("deliberate, from a test"),
+            digit @ b'0'..=b'9' => self.0.wait(digit),
+            letter @ b'A'..=b'J' => self.0.open(letter - b'A' + b'0'),
+            b'?' => self.0.wait(b'?'),
+            _ => {}
+        }
+    }
+
+    fn waits(&self) -> bool {
+        matches!(self.1, b'?' | b'~')
+    }
+}
+
 impl Session for Actor {
+    type Work = Act;
+
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         for (used, &byte) in input.iter().enumerate() {
             if out.is_full() {
@@ -71,12 +92,8 @@ impl Session for Actor {
                 }
                 b'P' => panic!("deliberate, from a test"),
                 // A digit waits for its lock. A capital letter opens one: `A` that of `0`.
-                b'w' | b'!' | b'0'..=b'9' | b'A'..=b'J' if !worked => {
+                b'w' | b'!' | b'?' | b'~' | b'0'..=b'9' | b'A'..=b'J' if !worked => {
                     let next = Next::Work;
-                    return Received { used, next };
-                }
-                b'?' | b'~' if !worked => {
-                    let next = Next::Wait;
                     return Received { used, next };
                 }
                 b'b' => out.put_shared(vec![b'b'; BIG_LEN].into()),
@@ -90,14 +107,12 @@ impl Session for Actor {
         }
     }
 
-    fn work(&mut self, _now: Now) {
+    fn take_work(&mut self) -> Option<Act> {
+        Some(Act(Arc::clone(&self.locks), self.works_for))
+    }
+
+    fn handle_worked(&mut self, _: Act, _: Now, _: &mut Outbox) -> Next {
         self.has_worked = true;
-        match self.works_for {
-            b'!' => panic!("deliberate, from a test"),
-            digit @ b'0'..=b'9' => self.locks.wait(digit),
-            letter @ b'A'..=b'J' => self.locks.open(letter - b'A' + b'0'),
-            b'?' => self.locks.wait(b'?'),
-            _ => {}
-        }
+        Next::Flush
     }
 }

@@ -105,6 +105,49 @@ macro_rules! stream {
                 self.socket.send_cached_file(file, offset, len, deadline)
             }
 
+            /// Same as [`send`](Self::send), without waiting.
+            ///
+            /// # Errors
+            /// `WouldBlock`, or `Interrupted`; else what `sendmsg(2)` reports.
+            pub fn try_send(
+                &self,
+                slices: &[std::io::IoSlice<'_>],
+                more: bool,
+            ) -> std::io::Result<usize> {
+                self.socket.try_send(slices, more)
+            }
+
+            /// Same as [`receive`](Self::receive), without waiting.
+            ///
+            /// # Errors
+            /// `WouldBlock`, or `Interrupted`; else what `recv(2)` reports.
+            pub fn try_receive<R>(&self, f: impl FnOnce(&[u8]) -> R) -> std::io::Result<R> {
+                self.socket.try_receive(f)
+            }
+
+            /// Waits until a send or a receive may succeed, after an attempt at both that could
+            /// not; may return for no reason.
+            ///
+            /// # Errors
+            /// `TimedOut` past the deadline; else what the wait itself reports.
+            pub fn wait_either(
+                &self,
+                deadline: Option<std::time::Instant>,
+            ) -> std::io::Result<()> {
+                self.socket.wait_either(deadline)
+            }
+
+            /// Waits until there is something to read, or an end; may return for no reason.
+            ///
+            /// # Errors
+            /// `TimedOut` past the deadline; else what the wait itself reports.
+            pub fn wait_readable(
+                &self,
+                deadline: Option<std::time::Instant>,
+            ) -> std::io::Result<()> {
+                self.socket.wait_unless_ready(Interest::Read, deadline)
+            }
+
             /// Waits until a send may succeed; may return for no reason.
             ///
             /// # Errors

@@ -24,6 +24,8 @@ contract! {
     read_past_its_timeout_fails_and_loses_nothing
     write_to_a_peer_that_does_not_read_times_out
     a_wait_for_room_ends_when_the_peer_has_read
+    either_direction_ends_a_wait_for_both
+    an_interrupted_wait_ends_or_begins_again
     timeout_bounds_what_runs_inside
     receive_lends_a_buffer_and_sees_the_end
     more_receivers_than_lent_buffers
@@ -166,6 +168,82 @@ fn a_wait_for_room_ends_when_the_peer_has_read() {
     }
     near.shutdown(Shutdown::Write).unwrap();
     reader.join().unwrap();
+}
+
+/// Fills the socket; the peer reads nothing.
+fn fill(stream: &TcpStream) {
+    let piece = [b'x'; 65_536];
+    let full = loop {
+        if let Err(error) = stream.try_send(&[IoSlice::new(&piece)], false) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+}
+
+fn either_direction_ends_a_wait_for_both() {
+    let (near, far) = pair();
+    let deadline = Some(Instant::now() + PATIENCE);
+    for round in 0..3 {
+        fill(&near);
+        let empty = near.try_receive(<[u8]>::len).unwrap_err();
+        assert_eq!(empty.kind(), ErrorKind::WouldBlock);
+        fiber::scope(|scope| {
+            scope.spawn(|| (&far).write_all(b"input").unwrap());
+            let got = loop {
+                if let Ok(got) = near.try_receive(<[u8]>::to_vec) {
+                    break got;
+                }
+                near.wait_either(deadline).unwrap();
+            };
+            assert_eq!(got, b"input", "round {round}");
+        });
+        fill(&near);
+        fiber::scope(|scope| {
+            let takes = scope.spawn(|| {
+                let mut taken = 0;
+                while let Ok(len) = far.try_receive(<[u8]>::len) {
+                    taken += len;
+                }
+                taken
+            });
+            while near.try_send(&[IoSlice::new(b"y")], false).is_err() {
+                near.wait_either(deadline).unwrap();
+            }
+            assert!(takes.join().unwrap() > 0);
+        });
+    }
+    let soon = Some(Instant::now() + Duration::from_millis(1));
+    fill(&near);
+    let late = near.wait_either(soon).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::TimedOut);
+}
+
+fn an_interrupted_wait_ends_or_begins_again() {
+    let (near, far) = pair();
+    let (near, is_told) = (Arc::new(near), Arc::new(AtomicUsize::new(0)));
+    let (stream, told) = (Arc::clone(&near), Arc::clone(&is_told));
+    let waits = fiber::spawn(move || {
+        let deadline = Some(Instant::now() + PATIENCE);
+        while told.load(Ordering::SeqCst) == 0 {
+            stream.wait_readable(deadline).unwrap();
+        }
+        // One for bytes goes on until they come.
+        let mut byte = [0];
+        (&*stream).read_exact(&mut byte).unwrap();
+        byte
+    });
+    let fiber = waits.fiber().clone();
+    // From a plain thread, as work is that was done elsewhere.
+    let tell = move || {
+        is_told.store(1, Ordering::SeqCst);
+        (0..100).for_each(|_| fiber.interrupt());
+    };
+    fiber::offload(tell);
+    fiber::sleep(Duration::from_millis(5));
+    (&far).write_all(b"b").unwrap();
+    assert_eq!(waits.join().unwrap(), *b"b");
+    drop(near);
 }
 
 fn timeout_bounds_what_runs_inside() {

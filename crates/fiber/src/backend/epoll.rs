@@ -23,6 +23,8 @@ const WAKE: u64 = u64::MAX;
 pub(crate) enum Interest {
     Read,
     Write,
+    /// Whichever comes first.
+    Either,
 }
 
 pub(crate) struct Epoll {
@@ -128,10 +130,10 @@ impl Epoll {
             return completed.push(Completed::Listener(source.io_id));
         }
         let woken = |&mut (interest, op): &mut (Interest, *const ())| {
-            let ready = if interest == Interest::Read {
-                read
-            } else {
-                write
+            let ready = match interest {
+                Interest::Read => read,
+                Interest::Write => write,
+                Interest::Either => read || write,
             };
             if ready {
                 completed.push(Completed::Operation(op, Completion::READY));
@@ -150,10 +152,10 @@ impl Epoll {
             .filter(|source| source.io_id == io_id);
         source.is_none_or(|source| {
             source.hung_up
-                || if interest == Interest::Read {
-                    source.readable
-                } else {
-                    source.writable
+                || match interest {
+                    Interest::Read => source.readable,
+                    Interest::Write => source.writable,
+                    Interest::Either => source.readable || source.writable,
                 }
         })
     }
@@ -177,6 +179,7 @@ impl Epoll {
             match interest {
                 Interest::Read => source.readable = may_try,
                 Interest::Write => source.writable = may_try,
+                Interest::Either => (source.readable, source.writable) = (may_try, may_try),
             }
         }
     }

@@ -151,6 +151,19 @@ impl Fiber {
         tell_home(self);
     }
 
+    /// Ends the present wait of the fiber early, from any thread: one for readiness returns as it
+    /// may at any time, one for bytes is begun again, and so is one of [`sleep`](crate::sleep). It
+    /// is an [`unpark`](Fiber::unpark) as well. A fiber that runs, or waits for a disk, goes on.
+    ///
+    /// For loops that wait for a socket and for something else: see first to what this call is to
+    /// tell of, as with `unpark`.
+    pub fn interrupt(&self) {
+        self.unpark();
+        let fiber = self.clone();
+        let job = move || processor::here(|processor| interrupt_here(processor, &fiber));
+        self.control.tell_home(|| Message::Job(Box::new(job)));
+    }
+
     /// True if the fiber was asked to end.
     pub fn is_cancel_requested(&self) -> bool {
         self.control
@@ -165,6 +178,14 @@ fn tell_home(fiber: &Fiber) {
     let cancelled = fiber.clone();
     let job = move || processor::here(|processor| cancel_here(processor, &cancelled));
     fiber.control.tell_home(|| Message::Job(Box::new(job)));
+}
+
+/// On the processor where an interrupted fiber lived when the message was sent. If it has moved on,
+/// it runs or has run since.
+fn interrupt_here(processor: &Processor, fiber: &Fiber) {
+    if fiber.control.is_home(processor.shared()) {
+        end::relocate(processor, fiber);
+    }
 }
 
 /// On the processor where a cancelled fiber lived when the message was sent.

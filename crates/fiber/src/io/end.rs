@@ -66,7 +66,8 @@ pub(crate) fn cancel(processor: &Processor, fiber: &Fiber) {
     });
 }
 
-/// The processor goes, and the fiber need not stay with it: ends what it waits for.
+/// The processor goes, and the fiber need not stay with it, or it is interrupted: ends what it
+/// waits for.
 pub(crate) fn relocate(processor: &Processor, fiber: &Fiber) {
     with_operation(processor, fiber, |op| {
         if !op.is_bound.get() && !op.relocated.replace(true) {

@@ -54,7 +54,7 @@ pub(crate) fn wait_ready(
     })?;
     let operation = match interest {
         Interest::Read => Operation::Receive,
-        Interest::Write => Operation::Send,
+        Interest::Write | Interest::Either => Operation::Send,
     };
     let completion = op.wait_for(fd.as_raw_fd(), operation);
     if op.is_relocated() {
@@ -83,10 +83,10 @@ pub(crate) fn wait_ready_plain(
     deadline: Option<Instant>,
 ) -> io::Result<()> {
     use rustix::event::{PollFd, PollFlags, poll};
-    let flags = if interest == Interest::Read {
-        PollFlags::IN
-    } else {
-        PollFlags::OUT
+    let flags = match interest {
+        Interest::Read => PollFlags::IN,
+        Interest::Write => PollFlags::OUT,
+        Interest::Either => PollFlags::IN | PollFlags::OUT,
     };
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

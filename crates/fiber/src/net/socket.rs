@@ -401,7 +401,14 @@ impl Socket {
         flags.set(SendFlags::MORE, more);
         // What a file follows goes out now: the ring would cost a turn between the two.
         if io_path() == IoPath::Uring && !more {
-            return self.send_by_ring(slices, flags, deadline);
+            // WAITALL: the kernel goes on after a short send by itself.
+            let flags = flags.bits() as i32 | libc::MSG_WAITALL;
+            return loop {
+                match self.send_by_ring(slices, flags, deadline) {
+                    Err(error) => self.retry(error, Interest::Write, deadline)?,
+                    sent => break sent,
+                }
+            };
         }
         let len = slices.iter().map(|slice| slice.len()).sum();
         self.attempt(Interest::Write, len, deadline, || {
@@ -416,33 +423,54 @@ impl Socket {
     fn send_by_ring(
         &self,
         slices: &[IoSlice<'_>],
-        flags: SendFlags,
+        flags: i32,
         deadline: Option<Instant>,
     ) -> io::Result<usize> {
-        // WAITALL: the kernel goes on after a short send by itself.
-        let flags = flags.bits() as i32 | libc::MSG_WAITALL;
         // SAFETY: an all-zero msghdr is valid: no name, no slices, no control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        loop {
-            let fd = self.ring_fd()?;
-            let entry = if let [slice] = slices {
-                let len = ring_len(slice.len());
-                opcode::Send::new(fd, slice.as_ptr(), len)
-                    .flags(flags)
-                    .build()
-            } else {
-                // IoSlice has the layout of iovec (its documentation says so).
-                message.msg_iov = slices.as_ptr().cast_mut().cast();
-                message.msg_iovlen = slices.len() as _;
-                opcode::SendMsg::new(fd, &raw const message)
-                    .flags(flags as u32)
-                    .build()
-            };
-            match operate(entry, deadline) {
-                Ok(completion) => return completion.into_result(),
-                Err(error) => self.retry(error, Interest::Write, deadline)?,
-            }
-        }
+        let fd = self.ring_fd()?;
+        let entry = if let [slice] = slices {
+            let len = ring_len(slice.len());
+            opcode::Send::new(fd, slice.as_ptr(), len)
+                .flags(flags)
+                .build()
+        } else {
+            // IoSlice has the layout of iovec (its documentation says so).
+            message.msg_iov = slices.as_ptr().cast_mut().cast();
+            message.msg_iovlen = slices.len() as _;
+            opcode::SendMsg::new(fd, &raw const message)
+                .flags(flags as u32)
+                .build()
+        };
+        operate(entry, deadline)?.into_result()
+    }
+
+    /// Same as [`send`](Socket::send), but fails with `WouldBlock` instead of waiting.
+    pub(super) fn try_send(&self, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
+        check_cancelled()?;
+        let slices = &slices[..slices.len().min(SLICES_MAX)];
+        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        flags.set(SendFlags::MORE, more);
+        let len = if io_path() == IoPath::Uring && !more {
+            self.send_by_ring(slices, flags.bits() as i32, None)?
+        } else {
+            rustix::net::sendmsg(&self.fd, slices, &mut SendAncillaryBuffer::default(), flags)?
+        };
+        give_way(len);
+        Ok(len)
+    }
+
+    /// Same as [`receive`](Socket::receive), but fails with `WouldBlock` instead of waiting.
+    pub(super) fn try_receive<R>(&self, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+        check_cancelled()?;
+        let mut buffer = ScratchBuffer::take();
+        let (len, _) = rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT)?;
+        Ok(f(&buffer.bytes()[..len]))
+    }
+
+    /// Waits until a send or a receive may succeed, after both could not; may return for no reason.
+    pub(super) fn wait_either(&self, deadline: Option<Instant>) -> io::Result<()> {
+        self.wait(Interest::Either, deadline)
     }
 
     /// Sends up to `len` bytes from `offset` of a file that is in the page cache, as the caller
@@ -530,7 +558,7 @@ impl Socket {
 
     /// Waits until an attempt may succeed, after one that could not; may return for no reason.
     pub(super) fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
-        if (self.kind, interest) != (SocketKind::Unix, Interest::Write) {
+        if self.kind != SocketKind::Unix || interest == Interest::Read {
             return self.wait_until(interest, deadline);
         }
         let of_fiber = processor::with_current(|_, fiber| fiber.deadline()).flatten();
@@ -585,6 +613,7 @@ impl Socket {
         let events = match interest {
             Interest::Read => libc::POLLIN,
             Interest::Write => libc::POLLOUT,
+            Interest::Either => libc::POLLIN | libc::POLLOUT,
         };
         opcode::PollAdd::new(Fd(self.fd.as_raw_fd()), events as u32).build()
     }
@@ -614,7 +643,7 @@ impl Socket {
             processor::with_current(|processor, _| is_urgent(processor)).unwrap_or(false)
         };
         let is_all = self.kind == SocketKind::Tcp;
-        if interest == Interest::Write || (is_all && !is_urgent()) {
+        if interest != Interest::Read || (is_all && !is_urgent()) {
             self.used_up(interest);
         }
     }
@@ -695,7 +724,7 @@ impl Socket {
     fn timeout_cell(&self, interest: Interest) -> &AtomicU64 {
         match interest {
             Interest::Read => &self.read_timeout,
-            Interest::Write => &self.write_timeout,
+            Interest::Write | Interest::Either => &self.write_timeout,
         }
     }
 

@@ -4,6 +4,7 @@
 mod cache_transcripts;
 mod clients;
 mod last_replies;
+mod mux;
 #[macro_use]
 #[path = "../every_engine/mod.rs"]
 mod every_engine;
@@ -34,6 +35,7 @@ use last_replies::{
     a_drain_loses_no_reply_of_a_client_that_pipelines, a_last_reply_survives_input_behind_it,
     a_long_upload_sees_its_refusal,
 };
+use mux::{input_is_taken_while_output_waits, streams_of_a_connection_are_answered};
 
 on_every_engine! {
     every_transcript_plays_as_written
@@ -63,11 +65,14 @@ on_every_engine! {
     a_malformed_proxy_header_is_closed
     too_many_connections_of_an_address_are_closed
     a_distributed_flood_leaves_others_alone
+    streams_of_a_connection_are_answered
+    input_is_taken_while_output_waits
 }
 
 on_every_other_combination! {
     every_transcript_plays_as_written
     every_cache_transcript_plays_as_written
+    input_is_taken_while_output_waits
 }
 
 /// A live server over the transcripts' site, which has a large file besides.

@@ -3,8 +3,10 @@
 //! receives between two of its steps, and needs no stack while it waits.
 
 use std::io;
+use std::mem;
 use std::net::Shutdown;
-use std::sync::Arc;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use session::{Now, Session};
@@ -16,10 +18,15 @@ use crate::registry::Connection;
 use crate::stream::{self, Stream};
 
 /// A connection machine and its stream.
-pub(crate) struct Driver<S, T> {
+pub(crate) struct Driver<S: Session, T> {
     pub(crate) machine: Machine<S>,
     pub(crate) connection: Arc<Connection<T>>,
+    /// Of a fiber that listens while work is out.
+    pub(crate) returned: Option<Arc<Returned<S::Work>>>,
 }
+
+/// Work that was run elsewhere; `None` if it panicked.
+pub(crate) type Returned<W> = Mutex<Vec<Option<W>>>;
 
 /// Runs one conversation to its end, which is the error.
 pub(crate) fn converse<S: Session + 'static, T: Stream>(
@@ -64,25 +71,40 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
         mut now: Now,
         open: impl Fn(&T, Facts<'_>, Now) -> S,
     ) -> Result<Instant, Closed> {
-        let machine = &mut self.machine;
-        let stream = &self.connection.stream;
+        let Driver {
+            machine,
+            connection,
+            returned,
+        } = self;
+        let connection = &**connection;
+        let stream = &connection.stream;
         loop {
+            let is_duplex = machine.is_duplex();
             match machine.next_action() {
                 Action::Send {
                     out,
                     until,
                     is_last,
-                } => match stream::send_out(stream, out, until, is_last) {
-                    // What was taken at once took no time.
-                    (Ok(len), true) if !machine.is_timed() => machine.handle_sent(Ok(len), now),
-                    (sent, _) => {
-                        now = read_clock(machine);
-                        machine.handle_sent(sent, now);
+                } => {
+                    let patience = (!is_duplex).then_some(until);
+                    match stream::send_out(stream, out, patience, is_last) {
+                        // What was taken at once took no time.
+                        (Ok(len), true) if !machine.is_timed() => machine.handle_sent(Ok(len), now),
+                        (Err(error), _) if is_duplex && is_for_later(&error) => {
+                            now = listen(machine, connection, returned, until, true);
+                        }
+                        (sent, _) => {
+                            now = read_clock(machine);
+                            machine.handle_sent(sent, now);
+                        }
                     }
-                },
+                }
                 Action::Receive { until } => {
-                    self.connection.idle.note(machine, now);
-                    return Ok(until);
+                    if !machine.has_works_out() {
+                        connection.idle.note(machine, now);
+                        return Ok(until);
+                    }
+                    now = listen(machine, connection, returned, until, false);
                 }
                 Action::Fill { space, until } => {
                     let filled = stream.receive_into(space, until);
@@ -105,17 +127,17 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     machine.handle_unacked(unacked, now);
                 }
                 Action::Turn => {
+                    // While a peer takes all that comes, nothing else looks for its input.
+                    if is_duplex && let Some(heard) = hear(machine, connection, returned) {
+                        now = heard;
+                        continue;
+                    }
                     now = read_clock(machine);
                     fiber::on_processor_stack(|| machine.handle_turn(now));
                 }
                 Action::Work => {
                     if let Some(work) = machine.take_work() {
-                        let worked = machine.shared().jobs.run(work, now);
-                        now = read_clock(machine);
-                        match worked {
-                            Ok(work) => machine.handle_worked(work, now),
-                            Err(work) => machine.handle_refused(work, now),
-                        }
+                        now = run(machine, returned, work, now);
                     }
                 }
                 Action::Open(facts) => {
@@ -132,11 +154,123 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     now = read_clock(machine);
                     machine.handle_finished(finished, now);
                 }
-                Action::Nothing => unreachable!("it waits for work"),
+                Action::Nothing => {
+                    now = read_clock(machine);
+                    if !take_back(machine, returned, now) {
+                        fiber::park();
+                    }
+                }
                 Action::Close(closed) => return Err(closed),
             }
         }
     }
+}
+
+/// Takes work back, or input that is there while output is on its way. `None` if there is neither.
+fn hear<S: Session, T: Stream>(
+    machine: &mut Machine<S>,
+    connection: &Connection<T>,
+    returned: &Option<Arc<Returned<S::Work>>>,
+) -> Option<Now> {
+    let now = read_clock(machine);
+    if take_back(machine, returned, now) {
+        return Some(now);
+    }
+    let len_max = machine.shared().memory.receive_len_max();
+    let received = connection.stream.try_receive(len_max, |input| {
+        connection.idle.end();
+        fiber::on_processor_stack(|| machine.handle_input(input, now));
+    });
+    match received {
+        Ok(()) => {}
+        Err(error) if is_for_later(&error) => return None,
+        Err(error) => machine.handle_error(&error, now),
+    }
+    Some(now)
+}
+
+/// The same, or waits for one of them; with `wants_space` for space as well.
+#[cold]
+fn listen<S: Session, T: Stream>(
+    machine: &mut Machine<S>,
+    connection: &Connection<T>,
+    returned: &Option<Arc<Returned<S::Work>>>,
+    until: Instant,
+    wants_space: bool,
+) -> Now {
+    if let Some(now) = hear(machine, connection, returned) {
+        return now;
+    }
+    let waited = if wants_space {
+        connection.stream.wait_either(until)
+    } else {
+        connection.stream.wait_readable(until)
+    };
+    let now = read_clock(machine);
+    if let Err(error) = waited {
+        machine.handle_error(&error, now);
+    }
+    now
+}
+
+/// Runs work: elsewhere, if the connection's fiber goes on meanwhile.
+fn run<S: Session>(
+    machine: &mut Machine<S>,
+    returned: &mut Option<Arc<Returned<S::Work>>>,
+    work: S::Work,
+    now: Now,
+) -> Now {
+    let jobs = Arc::clone(&machine.shared().jobs);
+    let worked = match fiber::current() {
+        Some(fiber) if !machine.waits_for_work() => {
+            let returned = Arc::clone(returned.get_or_insert_default());
+            let done = move |work| {
+                lock(&returned).push(work);
+                fiber.interrupt();
+            };
+            match jobs.work(work, now, done) {
+                Ok(()) => return now,
+                Err(work) => Err(work),
+            }
+        }
+        _ => jobs.run(work, now),
+    };
+    let now = read_clock(machine);
+    match worked {
+        Ok(work) => machine.handle_worked(work, now),
+        Err(work) => machine.handle_refused(work, now),
+    }
+    now
+}
+
+/// Gives work back that was run elsewhere. `false` if there is none yet.
+fn take_back<S: Session>(
+    machine: &mut Machine<S>,
+    returned: &Option<Arc<Returned<S::Work>>>,
+    now: Now,
+) -> bool {
+    let Some(returned) = returned else {
+        return false;
+    };
+    let works = mem::take(&mut *lock(returned));
+    let has_some = !works.is_empty();
+    for work in works {
+        // The hook has reported it.
+        let work = work.unwrap_or_else(|| resume_unwind(Box::new("a job has panicked")));
+        fiber::on_processor_stack(|| machine.handle_worked(work, now));
+    }
+    has_some
+}
+
+fn lock<W>(returned: &Returned<W>) -> MutexGuard<'_, Vec<Option<W>>> {
+    returned.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 /// Reads the clock. The machine hears first of a drain of the server.

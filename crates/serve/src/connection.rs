@@ -43,6 +43,9 @@
 //! safe: early input is buffered, an early timeout is ignored. Between two requests a machine holds
 //! no buffer: a pool of the thread lends one for the time of a reply.
 //!
+//! A session that listens while it speaks is in the state `Duplex`: input is taken and work handed
+//! out also while something is on its way out.
+//!
 //! Before the handshake, a connection of a known proxy is in the state `Proxy`, until its header
 //! has named the client.
 //!

@@ -32,6 +32,7 @@ pub(crate) struct Jobs {
     handed_over: AtomicUsize,
     handed_over_max: usize,
     refused: AtomicU64,
+    deferred: AtomicU64,
 }
 
 impl Jobs {
@@ -40,6 +41,7 @@ impl Jobs {
             handed_over: AtomicUsize::new(0),
             handed_over_max,
             refused: AtomicU64::new(0),
+            deferred: AtomicU64::new(0),
         }
     }
 
@@ -118,6 +120,11 @@ impl Jobs {
         Ok(Place(Arc::clone(self)))
     }
 
+    /// Counts that a connection was not asked for more work.
+    pub(crate) fn count_deferral(&self) {
+        self.deferred.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Writes how the pool is doing.
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         let pool = fiber::offload_counters();
@@ -126,6 +133,9 @@ impl Jobs {
         let help = "Jobs that were not begun because too many waited.";
         let refused = self.refused.load(Ordering::Relaxed);
         out.counter("weft_jobs_refused_total", help, &[], refused);
+        let help = "Times that a connection began no more jobs because it had eight.";
+        let deferred = self.deferred.load(Ordering::Relaxed);
+        out.counter("weft_jobs_deferred_total", help, &[], deferred);
         for (name, help, value) in [
             ("weft_jobs_running", "Jobs that run.", pool.active),
             ("weft_jobs_waiting", "Jobs in line.", pool.waiting),

@@ -60,6 +60,30 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// `TimedOut` past the deadline if nothing was sent; else what `sendmsg(2)` reports.
     fn send(&self, slices: &[IoSlice<'_>], more: bool, deadline: Instant) -> io::Result<usize>;
 
+    /// Same as [`receive`](Stream::receive), without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; else what `recv(2)` reports.
+    fn try_receive<R>(&self, len_max: usize, f: impl FnOnce(&[u8]) -> R) -> io::Result<R>;
+
+    /// Same as [`send`](Stream::send), without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; else what `sendmsg(2)` reports.
+    fn try_send(&self, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize>;
+
+    /// Waits until a send or a receive may succeed, after both could not; may return for no reason.
+    ///
+    /// # Errors
+    /// `TimedOut` past the deadline; else what the wait itself reports.
+    fn wait_either(&self, deadline: Instant) -> io::Result<()>;
+
+    /// Waits until there is input, or its end; may return for no reason.
+    ///
+    /// # Errors
+    /// As [`wait_either`](Stream::wait_either).
+    fn wait_readable(&self, deadline: Instant) -> io::Result<()>;
+
     /// Waits until a send may take something.
     ///
     /// # Errors
@@ -136,17 +160,21 @@ pub(crate) trait Stream: Send + Sync + 'static {
 }
 
 /// Sends the chunks in memory up to the next file. Says how many bytes the peer took, and whether
-/// that is all. If nothing follows, the last packet waits for the end of the stream.
+/// that is all. If nothing follows, the last packet waits for the end of the stream. Without
+/// `until` it does not wait for space.
 #[inline]
 pub(crate) fn send_out<T: Stream>(
     stream: &T,
     out: &Outbox,
-    until: Instant,
+    until: Option<Instant>,
     is_last: bool,
 ) -> (io::Result<u64>, bool) {
     let mut gathered = Gathered::new();
     gathered.gather(out, is_last);
-    let sent = stream.send(gathered.slices(), gathered.more_follows, until);
+    let sent = match until {
+        Some(until) => stream.send(gathered.slices(), gathered.more_follows, until),
+        None => stream.try_send(gathered.slices(), gathered.more_follows),
+    };
     let is_all = matches!(sent, Ok(len) if len == gathered.len);
     (sent.map(|len| len as u64), is_all)
 }
@@ -203,6 +231,22 @@ impl Stream for FiberStream {
 
     fn send(&self, slices: &[IoSlice<'_>], more: bool, deadline: Instant) -> io::Result<usize> {
         either!(self, stream => stream.send(slices, more, Some(deadline)))
+    }
+
+    fn try_receive<R>(&self, _len_max: usize, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+        either!(self, stream => stream.try_receive(f))
+    }
+
+    fn try_send(&self, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
+        either!(self, stream => stream.try_send(slices, more))
+    }
+
+    fn wait_readable(&self, deadline: Instant) -> io::Result<()> {
+        either!(self, stream => stream.wait_readable(Some(deadline)))
+    }
+
+    fn wait_either(&self, deadline: Instant) -> io::Result<()> {
+        either!(self, stream => stream.wait_either(Some(deadline)))
     }
 
     fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<FileProgress> {
@@ -297,6 +341,15 @@ impl ThreadStream {
         Ok(())
     }
 
+    fn wait_for(&self, flags: PollFlags, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if poll_for(self.fd.as_fd(), flags, left)?.is_empty() {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            Ok(())
+        }
+    }
+
     /// Repeats an interrupted call; what the kernel says after a time-out is `EAGAIN`. socket(7)
     fn call<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
         loop {
@@ -343,6 +396,30 @@ impl Stream for ThreadStream {
         })
     }
 
+    fn try_receive<R>(&self, len_max: usize, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+        RECEIVE_BUFFER.with_borrow_mut(|buffer| {
+            let len_max = buffer.len().min(len_max);
+            let (len, _) =
+                rustix::net::recv(&self.fd, &mut buffer[..len_max], RecvFlags::DONTWAIT)?;
+            Ok(f(&buffer[..len]))
+        })
+    }
+
+    fn try_send(&self, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
+        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        flags.set(SendFlags::MORE, more);
+        let ancillary = &mut SendAncillaryBuffer::default();
+        Ok(rustix::net::sendmsg(&self.fd, slices, ancillary, flags)?)
+    }
+
+    fn wait_readable(&self, deadline: Instant) -> io::Result<()> {
+        self.wait_for(PollFlags::IN, deadline)
+    }
+
+    fn wait_either(&self, deadline: Instant) -> io::Result<()> {
+        self.wait_for(PollFlags::IN | PollFlags::OUT, deadline)
+    }
+
     fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<FileProgress> {
         self.prepare(Timeout::Send, piece.until)?;
         let range = piece.range;
@@ -356,12 +433,7 @@ impl Stream for ThreadStream {
     }
 
     fn wait_writable(&self, deadline: Instant) -> io::Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if poll_for(self.fd.as_fd(), PollFlags::OUT, left)?.is_empty() {
-            Err(io::ErrorKind::TimedOut.into())
-        } else {
-            Ok(())
-        }
+        self.wait_for(PollFlags::OUT, deadline)
     }
 
     fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked> {

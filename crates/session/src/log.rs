@@ -24,20 +24,39 @@ impl Log {
 
     /// Passes the lines to `read`, with `took(n)` in the gap of the nth reply, and clears them.
     pub(crate) fn take(&mut self, took: impl Fn(usize) -> Duration, read: impl FnOnce(&[u8])) {
-        if self.text.is_empty() {
+        self.take_first(usize::MAX, took, read);
+    }
+
+    /// The same for the lines of the first `count` replies.
+    pub(crate) fn take_first(
+        &mut self,
+        count: usize,
+        took: impl Fn(usize) -> Duration,
+        read: impl FnOnce(&[u8]),
+    ) {
+        let count = count.min(self.gaps.len());
+        if self.text.is_empty() || (count == 0 && !self.gaps.is_empty()) {
             return;
         }
         let mut at = 0;
-        for (nth, &gap) in self.gaps.iter().enumerate() {
+        for (nth, &gap) in self.gaps[..count].iter().enumerate() {
             self.filled.extend_from_slice(&self.text[at..gap]);
             write_seconds(took(nth), &mut self.filled);
             at = gap;
         }
-        self.filled.extend_from_slice(&self.text[at..]);
+        // The next line begins behind the end of the last one.
+        let end = if count < self.gaps.len() {
+            let rest = self.text[at..].iter().position(|&byte| byte == b'\n');
+            rest.map_or(at, |len| at + len + 1)
+        } else {
+            self.text.len()
+        };
+        self.filled.extend_from_slice(&self.text[at..end]);
         read(&self.filled);
-        self.text.clear();
-        self.gaps.clear();
         self.filled.clear();
+        self.text.drain(..end);
+        self.gaps.drain(..count);
+        self.gaps.iter_mut().for_each(|gap| *gap -= end);
     }
 }
 
@@ -67,5 +86,27 @@ mod tests {
         log.take(|nth| took[nth], |lines| seen.extend_from_slice(lines));
         assert_eq!(seen, b"one 0.000142\ntwo 61.042000\n");
         log.take(|_| unreachable!(), |_| panic!("taken twice"));
+    }
+
+    #[test]
+    fn lines_are_taken_one_by_one() {
+        let mut log = Log::default();
+        for line in ["one", "two", "three"] {
+            log.text().extend_from_slice(line.as_bytes());
+            log.text().push(b' ');
+            log.put_gap();
+            log.text().extend_from_slice(b" end\n");
+        }
+        let took = |_| Duration::from_secs(1);
+        for (count, lines) in [
+            (0, ""),
+            (1, "one 1.000000 end\n"),
+            (5, "two 1.000000 end\nthree 1.000000 end\n"),
+            (5, ""),
+        ] {
+            let mut seen = Vec::new();
+            log.take_first(count, took, |lines| seen.extend_from_slice(lines));
+            assert_eq!(String::from_utf8(seen).unwrap(), lines);
+        }
     }
 }

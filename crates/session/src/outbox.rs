@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 
@@ -31,6 +31,10 @@ pub struct Outbox {
     watermark: u64,
     /// Whole replies queued since the driver last asked.
     replies: usize,
+    /// Ends of replies that are timed one by one.
+    ends: VecDeque<ReplyEnd>,
+    /// Bytes that were consumed in all.
+    consumed_len: u64,
     log: Option<Log>,
 }
 
@@ -39,6 +43,13 @@ enum Part {
     Bytes { len: usize },
     Shared(Bytes),
     File(FileRange),
+}
+
+/// End of a reply, by its distance from the beginning of all output.
+#[derive(Clone, Copy, Debug)]
+struct ReplyEnd {
+    at: u64,
+    asked: Instant,
 }
 
 /// One piece of output, as the driver sees it.
@@ -80,6 +91,8 @@ impl Outbox {
             queued_len: 0,
             watermark,
             replies: 0,
+            ends: VecDeque::new(),
+            consumed_len: 0,
             log: None,
         }
     }
@@ -151,6 +164,14 @@ impl Outbox {
         self.replies += 1;
     }
 
+    /// Marks the end of a reply to what was `asked` then. For sessions in
+    /// [`Next::Duplex`](crate::Next::Duplex), whose outbox may never run empty: each reply is timed
+    /// until its own last byte is sent.
+    pub fn end_reply_since(&mut self, asked: Instant) {
+        let at = self.consumed_len + self.queued_len;
+        self.ends.push_back(ReplyEnd { at, asked });
+    }
+
     /// The access log, with one line for each reply, or `None` if it is off.
     pub fn log(&mut self) -> Option<&mut Log> {
         self.log.as_mut()
@@ -220,6 +241,7 @@ impl Outbox {
             self.queued_len
         );
         self.queued_len -= len;
+        self.consumed_len += len;
         let mut left = len;
         while left > 0 {
             let part = self
@@ -239,6 +261,7 @@ impl Outbox {
         self.parts.clear();
         self.queued_len = 0;
         self.replies = 0;
+        self.ends.clear();
         self.reset_bytes();
     }
 
@@ -246,6 +269,37 @@ impl Outbox {
     #[inline]
     pub fn replies(&self) -> usize {
         self.replies
+    }
+
+    /// True if the time of a send is asked for: the end of a reply is queued.
+    #[inline]
+    pub fn is_timed(&self) -> bool {
+        self.replies > 0 || !self.ends.is_empty()
+    }
+
+    /// True if a reply that is timed by itself was sent and not [taken](Outbox::take_sent).
+    #[inline]
+    pub fn has_sent(&self) -> bool {
+        (self.ends.front()).is_some_and(|end| end.at <= self.consumed_len)
+    }
+
+    /// Takes the replies that are timed one by one and were sent, or all of them, and passes the
+    /// time of each to `replied` and the lines of the access log to `read`.
+    pub fn take_sent(
+        &mut self,
+        now: Instant,
+        takes_all: bool,
+        mut replied: impl FnMut(Duration),
+        read: impl FnOnce(&[u8]),
+    ) {
+        let is_sent = |end: &&ReplyEnd| takes_all || end.at <= self.consumed_len;
+        let count = self.ends.iter().take_while(is_sent).count();
+        let took = |nth: usize| now.saturating_duration_since(self.ends[nth].asked);
+        (0..count).for_each(|nth| replied(took(nth)));
+        if let Some(log) = &mut self.log {
+            log.take_first(count, took, read);
+        }
+        self.ends.drain(..count);
     }
 
     /// Takes the number of whole replies since the last call.

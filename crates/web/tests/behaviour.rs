@@ -641,6 +641,21 @@ fn flood_of_passwords_is_bounded() {
 }
 
 #[test]
+fn refused_work_is_a_503() {
+    let world = World::new();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    let asked = session.receive(&guess(0), test_now(), &mut out);
+    assert_eq!(asked.next, Next::Work);
+    let work = session.take_work().unwrap();
+    let next = session.handle_refused(work, test_now(), &mut out);
+    assert_eq!(next, Next::Flush);
+    let answered = session.receive(b"", test_now(), &mut out);
+    assert_eq!(answered, waits(0, Phase::Idle));
+    assert!(text(&out).starts_with("HTTP/1.1 503 "), "{}", text(&out));
+}
+
+#[test]
 fn verified_password_is_not_verified_again() {
     let world = World::new();
     let request =

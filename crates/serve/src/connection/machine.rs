@@ -230,6 +230,17 @@ impl<S: Session> Machine<S> {
             && !self.outgoing.as_deref().is_some_and(is_overfull)
     }
 
+    /// True if work is out while the session goes on.
+    #[inline]
+    pub(crate) fn has_works_out(&self) -> bool {
+        self.works > 0
+    }
+
+    /// True if the session waits for work, and for nothing else.
+    pub(crate) fn waits_for_work(&self) -> bool {
+        self.state == State::Working
+    }
+
     /// True if a session with more to say may go on.
     fn has_space(&self) -> bool {
         let is_half_empty = |outgoing: &Outgoing| outgoing.out.is_half_empty();
@@ -241,7 +252,7 @@ impl<S: Session> Machine<S> {
     pub(crate) fn is_timed(&self) -> bool {
         self.outgoing
             .as_ref()
-            .is_some_and(|outgoing| outgoing.out.replies() > 0)
+            .is_some_and(|outgoing| outgoing.out.is_timed())
     }
 
     /// True if its next input is for a handshake of TLS, which takes long.
@@ -262,7 +273,7 @@ impl<S: Session> Machine<S> {
             self.state,
             State::Receive | State::Duplex { .. } | State::Proxy | State::Handshake
         );
-        self.phase == Phase::Idle && waits
+        self.phase == Phase::Idle && waits && self.works == 0
     }
 
     /// True if it waits only for its peer to close.
@@ -555,6 +566,9 @@ impl<S: Session> Machine<S> {
                     return self.refuse_too_long(now);
                 }
                 self.asks_for_work = true;
+                if usize::from(self.works) == WORKS_MAX {
+                    self.shared.jobs.count_deferral();
+                }
                 State::Duplex { has_more }
             }
             Next::Flush => State::Turn,
@@ -578,16 +592,22 @@ impl<S: Session> Machine<S> {
     /// spread; `is_new` says that bytes were used, so it is another head than before.
     #[inline]
     fn wait_in(&mut self, phase: Phase, is_new: bool, now: Now) {
+        if phase != Phase::Head || self.phase != Phase::Head || is_new {
+            self.phase = phase;
+            self.deadline = now.monotonic + self.timeout();
+        }
+    }
+
+    /// Time-out of the present phase.
+    #[inline]
+    fn timeout(&self) -> Duration {
         let limits = &self.shared.limits;
-        let timeout = match phase {
+        match self.phase {
             Phase::Idle if self.drain == Drain::Announced => limits.idle_timeout.min(DRAIN_GRACE),
             Phase::Idle => limits.idle_timeout,
             Phase::Body => limits.body_timeout,
-            Phase::Head if self.phase == Phase::Head && !is_new => return,
             Phase::Head => limits.head_timeout,
-        };
-        self.phase = phase;
-        self.deadline = now.monotonic + timeout;
+        }
     }
 
     /// True if the session has space of its own for the next input. Under TLS input comes as
@@ -892,6 +912,9 @@ impl<S: Session> Machine<S> {
                     self.shared.counters.sent(len);
                 }
             }
+            if outgoing.out.has_sent() {
+                account_sent(&self.shared, &mut outgoing.out, false, now);
+            }
             if !outgoing.is_empty() {
                 outgoing.begin(now.monotonic, &self.shared.limits);
                 let has_grown = outgoing.charge(&self.shared.memory);
@@ -984,10 +1007,17 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Lengthens the wait for input by the time of a sending, during which nothing is received.
-    /// Returns when the sending began, and how long it took.
+    /// Lengthens the wait for input by the time of a sending, during which nothing is received, or
+    /// nothing need be. Returns when the sending began, and how long it took.
     #[inline]
     fn add_sending(&mut self, now: Now) -> Option<(Instant, Duration)> {
+        if let State::Duplex { .. } = self.state {
+            // The session's turns have begun the wait anew, but for the time since the last.
+            if self.phase != Phase::Head {
+                self.deadline = self.deadline.max(now.monotonic + self.timeout() / 2);
+            }
+            return None;
+        }
         if let Some(outgoing) = &mut self.outgoing
             && matches!(self.state, State::Receive | State::Fill)
         {
@@ -1006,6 +1036,9 @@ impl<S: Session> Machine<S> {
             let replies = outgoing.out.take_replies();
             if replies > 0 {
                 self.account(&mut outgoing, replies, sending, now);
+            }
+            if outgoing.out.is_timed() {
+                account_sent(&self.shared, &mut outgoing.out, true, now);
             }
             outgoing.put_back(&self.shared.memory);
         }
@@ -1045,6 +1078,14 @@ impl<S: Session> Machine<S> {
         let arrived = self.begun + after;
         (std::mem::replace(&mut self.begun, arrived), arrived)
     }
+}
+
+/// Counts and logs the replies that are timed one by one and were sent, or all of them.
+#[cold]
+fn account_sent(shared: &Shared, out: &mut Outbox, takes_all: bool, now: Now) {
+    let replied = |took| shared.counters.replied(1, took, 0);
+    let write = |lines: &[u8]| (shared.log.iter()).for_each(|log| log.write(lines));
+    out.take_sent(now.monotonic, takes_all, replied, write);
 }
 
 /// Returns the outgoing data, borrowed from the pool if there is none yet.

@@ -13,7 +13,7 @@ use crate::counters::Closed;
 use crate::registry::{Connection, IdleSince, Registered};
 use crate::stream::Stream;
 
-pub(crate) struct Serving<S, T: Stream> {
+pub(crate) struct Serving<S: Session, T: Stream> {
     /// `None` once it has ended.
     driver: Option<(Driver<S, T>, Registered)>,
 }
@@ -31,6 +31,7 @@ impl<S: Session, T: Stream> Serving<S, T> {
         let driver = Driver {
             machine,
             connection,
+            returned: None,
         };
         Serving {
             driver: Some((driver, registered)),

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
-use std::time::Instant;
 
 use session::Session;
 
@@ -96,6 +95,13 @@ impl<S: Session + 'static> Connection<S> {
                 if !std::mem::take(has_turn) {
                     return Break(Wait::Turn);
                 }
+                // While a peer takes all that comes, nothing else looks for its input.
+                if machine.is_duplex() {
+                    socket.expect_input();
+                    if hears(machine, socket, context) {
+                        return Continue(0);
+                    }
+                }
                 machine.handle_turn(context.update_clock());
             }
             Action::Work => {
@@ -124,7 +130,10 @@ impl<S: Session + 'static> Connection<S> {
                 if let Break(Wait::Writable { until }) = stepped
                     && machine.is_duplex()
                 {
-                    return receive_beside(machine, socket, context, until);
+                    if hears(machine, socket, context) {
+                        return Continue(0);
+                    }
+                    return Break(Wait::Either { until });
                 }
                 return stepped;
             }
@@ -133,18 +142,18 @@ impl<S: Session + 'static> Connection<S> {
     }
 }
 
-/// Receives while output waits for space.
-fn receive_beside<S: Session>(
+/// Takes input that is there while output is on its way. `false` if none is.
+fn hears<S: Session>(
     machine: &mut Machine<S>,
     socket: &mut Socket,
     context: &mut LoopContext<S::Work>,
-    until: Instant,
-) -> ControlFlow<Wait, u64> {
+) -> bool {
+    let now = context.now;
     let buffer = machine.shared().memory.part_of(&mut context.receive_buffer);
-    match socket.receive(buffer, until) {
-        Continue(Ok(len)) => machine.handle_input(&context.receive_buffer[..len], context.now),
-        Continue(Err(error)) => machine.handle_error(&error, context.now),
-        Break(_) => return Break(Wait::Either { until }),
+    match socket.receive(buffer, now.monotonic) {
+        Continue(Ok(len)) => machine.handle_input(&context.receive_buffer[..len], now),
+        Continue(Err(error)) => machine.handle_error(&error, now),
+        Break(_) => return false,
     }
-    Continue(0)
+    true
 }

@@ -8,7 +8,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 
 use bytes::Bytes;
 use netstack::stack::{FlowId, Shard};
-use session::{Session, Work};
+use session::{Now, Session, Work};
 
 use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
 use crate::connection::{Action, FilePiece, Machine, Queues, Unacked};
@@ -125,14 +125,10 @@ impl<S: Session + 'static> Connection<S> {
                     if !machine.is_duplex() {
                         return Break(Wait::Writable { until });
                     }
-                    let (front, _) = shard.peek(id);
-                    let len = front.len().min(machine.shared().memory.receive_len_max());
-                    if len == 0 {
-                        return Break(Wait::Either { until });
+                    if hears(machine, shard, id, context.now) {
+                        return Continue(0);
                     }
-                    machine.handle_input(&front[..len], context.now);
-                    shard.consume(id, len);
-                    return Continue(0);
+                    return Break(Wait::Either { until });
                 }
                 let len = retransmit.take(buffer_pool, cwnd, out);
                 // What was taken at once took no time.
@@ -161,6 +157,9 @@ impl<S: Session + 'static> Connection<S> {
             Action::Turn => {
                 if !mem::take(has_turn) {
                     return Break(Wait::Turn);
+                }
+                if machine.is_duplex() && hears(machine, shard, id, context.now) {
+                    return Continue(0);
                 }
                 machine.handle_turn(context.update_clock());
             }
@@ -198,6 +197,21 @@ impl<S: Session + 'static> Connection<S> {
         }
         Continue(0)
     }
+}
+
+/// Takes input that is there while output is on its way. `false` if none is.
+fn hears<S: Session>(machine: &mut Machine<S>, shard: &mut Shard, id: FlowId, now: Now) -> bool {
+    let (front, _) = shard.peek(id);
+    let len = front.len().min(machine.shared().memory.receive_len_max());
+    if len > 0 {
+        machine.handle_input(&front[..len], now);
+        shard.consume(id, len);
+    } else if has_input_ended(shard, id) {
+        machine.handle_end_of_input(now);
+    } else {
+        return false;
+    }
+    true
 }
 
 /// True if no more input comes, and all was read.

@@ -227,9 +227,9 @@ fn blocking_work_takes_no_session_thread() {
     }
 }
 
-/// A connection whose job has no space in the queue ends, and is counted.
+/// Work that has no space in the queue goes back to its session, which closes here.
 #[test]
-fn work_beyond_the_job_limit_ends() {
+fn work_beyond_the_job_limit_is_refused() {
     let limits = Limits {
         connections_max: 1,
         ..Limits::default()
@@ -241,8 +241,8 @@ fn work_beyond_the_job_limit_ends() {
     assert_eq!(read_all(&mut world.send("w")), b"");
     drop(taken);
     assert_eq!(world.send("w").read(&mut [0]).unwrap(), 1);
-    let errors = || world.shared.counters.snapshot().closed(Closed::Error);
-    world.wait_until("it is counted", |_| errors() == 1);
+    let closed = || world.shared.counters.snapshot().closed(Closed::Session);
+    world.wait_until("it is counted", |_| closed() == 1);
 }
 
 #[test]

@@ -107,6 +107,11 @@ impl Socket {
         self.may_receive
     }
 
+    /// Assumes that there is something to receive, so that the call is tried without a report.
+    pub(crate) fn expect_input(&mut self) {
+        self.may_receive = true;
+    }
+
     /// Assumes readiness, so that the call is tried once more without a report.
     pub(crate) fn try_again(&mut self) {
         (self.may_receive, self.may_send) = (true, true);

@@ -1,6 +1,11 @@
 //! Input while output waits.
 
+use std::time::Duration;
+
+use session::WORKS_MAX;
+
 use super::*;
+use crate::jobs::tests::Call;
 
 /// A session with much to say, and a peer that takes nothing.
 fn blocked() -> World {
@@ -97,4 +102,70 @@ fn others_are_shown_nothing_meanwhile() {
         assert_eq!(world.say(request), Blocked::Send);
         assert!(!world.machine.is_duplex());
     }
+}
+
+/// Takes the work that the machine hands out now.
+fn take_works(world: &mut World) -> Vec<Call> {
+    let mut works = Vec::new();
+    while let Action::Work = world.machine.next_action() {
+        works.extend(world.machine.take_work());
+    }
+    works
+}
+
+#[test]
+fn eight_works_are_out_at_a_time() {
+    let mut world = blocked();
+    let many = b"work\n".repeat(20);
+    world.machine.handle_input(&many, world.now);
+    let mut works = take_works(&mut world);
+    assert_eq!(works.len(), WORKS_MAX);
+    for nth in [7, 0, 3] {
+        world.machine.handle_worked(works.remove(nth), world.now);
+        works.extend(take_works(&mut world));
+        assert_eq!(works.len(), WORKS_MAX);
+    }
+    world.machine.handle_refused(works.remove(0), world.now);
+    for work in works {
+        world.machine.handle_worked(work, world.now);
+    }
+    world.window = 10_000;
+    assert_eq!(world.run(), Blocked::Receive);
+    let got = world.take_got();
+    let count = |words: &str| got.matches(words).count();
+    assert_eq!((count("worked"), count("refused")), (19, 1));
+}
+
+/// A disk that hangs is no fault of the peer's.
+#[test]
+fn connection_lives_while_work_is_out() {
+    let mut world = World::new();
+    world.machine.handle_input(b"duplex 1\nwork\n", world.now);
+    let mut works = take_works(&mut world);
+    assert_eq!((works.len(), world.run()), (1, Blocked::Receive));
+    assert_eq!(world.expire(), Blocked::Receive);
+    world.machine.handle_end_of_input(world.now);
+    assert_eq!(world.run(), Blocked::Nothing);
+    world.pass(Duration::from_secs(3600));
+    world.machine.handle_timeout(world.now);
+    assert_eq!(world.run(), Blocked::Nothing);
+    let work = works.pop().unwrap();
+    world.machine.handle_worked(work, world.now);
+    assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
+    assert!(world.take_got().ends_with("worked\n"));
+}
+
+#[test]
+fn each_reply_is_timed_by_itself() {
+    let mut world = blocked();
+    world.say("ping\n");
+    assert_eq!(replied(&world).0, 0);
+    world.pass(Duration::from_secs(2));
+    world.window = 1000;
+    while !world.got.ends_with(b"ping\n") && world.got.len() < 200_000 {
+        assert_eq!(world.step(), None);
+        world.window = 1;
+    }
+    assert!(queued_len(&world) > 0, "there is more to send");
+    assert_eq!(replied(&world), (1, 2.0));
 }

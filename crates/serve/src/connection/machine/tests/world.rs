@@ -22,10 +22,13 @@ use crate::limits::Limits;
 
 /// A session with one command for everything that a session can want. Lines, answered in order:
 /// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`,
-/// `body LEN` (that many bytes follow), `work`, `duplex PIECES` (input is taken while these wait), `refuse`, `bye`.
+/// `body LEN` (that many bytes follow), `work`, `duplex PIECES` (input is taken while these wait, and
+/// lines are sent back, but for `work`), `refuse`, `bye`.
 #[derive(Clone, Debug)]
 pub(super) struct Toy {
     state: ToyState,
+    /// Work that is to be handed out in Duplex.
+    wanted: usize,
     drains: bool,
     pub(super) life: Arc<Life>,
 }
@@ -63,6 +66,7 @@ impl Toy {
     pub(super) fn new() -> Toy {
         Toy {
             state: ToyState::Lines,
+            wanted: 0,
             drains: false,
             life: Arc::default(),
         }
@@ -106,10 +110,16 @@ impl Toy {
     }
 
     /// Answers lines at once, and says the rest of the pieces as there is space.
-    fn go_on(&mut self, mut left: usize, input: &[u8], start: usize, out: &mut Outbox) -> Received {
-        let mut used = start;
+    fn go_on(&mut self, mut left: usize, input: &[u8], now: Now, out: &mut Outbox) -> Received {
+        let mut used = 0;
         while let Some(len) = input[used..].iter().position(|&byte| byte == b'\n') {
-            out.put(&input[used..used + len + 1]);
+            match &input[used..used + len + 1] {
+                b"work\n" => self.wanted += 1,
+                line => {
+                    out.put(line);
+                    out.end_reply_since(now.monotonic);
+                }
+            }
             used += len + 1;
         }
         while left > 0 && !out.is_full() {
@@ -142,12 +152,14 @@ impl Toy {
 impl Session for Toy {
     type Work = Call;
 
-    fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let mut used = 0;
         loop {
             let rest = &input[used..];
             if let ToyState::Duplex(left) = self.state {
-                return self.go_on(left, input, used, out);
+                let received = self.go_on(left, rest, now, out);
+                used += received.used;
+                return Received { used, ..received };
             }
             let more = !rest.is_empty() || matches!(self.state, ToyState::Flood(_));
             if out.is_full() && more {
@@ -203,13 +215,29 @@ impl Session for Toy {
     fn take_work(&mut self) -> Option<Call> {
         match self.state {
             ToyState::Work { waits } => Some(Call(|| (), waits)),
-            _ => None,
+            _ => {
+                self.wanted = self.wanted.checked_sub(1)?;
+                Some(Call(|| (), false))
+            }
         }
     }
 
-    fn handle_worked(&mut self, _: Call, _: Now, _: &mut Outbox) -> Next {
-        self.state = ToyState::Worked;
-        Next::Flush
+    fn handle_worked(&mut self, _: Call, now: Now, out: &mut Outbox) -> Next {
+        let left = match self.state {
+            ToyState::Work { .. } => {
+                self.state = ToyState::Worked;
+                return Next::Flush;
+            }
+            ToyState::Duplex(left) => left,
+            _ => 0,
+        };
+        out.put(b"worked\n");
+        self.go_on(left, &[], now, out).next
+    }
+
+    fn handle_refused(&mut self, _: Call, now: Now, out: &mut Outbox) -> Next {
+        out.put(b"refused\n");
+        self.go_on(0, &[], now, out).next
     }
 
     fn body_buffer(&mut self) -> &mut [u8] {

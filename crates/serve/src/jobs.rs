@@ -10,9 +10,9 @@
 //! nothing else waits for them.
 //!
 //! A connection has at most eight jobs in the line ([`session::WORKS_MAX`]). One that is cut leaves
-//! its jobs behind, so what is handed over has a limit and a counter of its own. Jobs that wait for something to happen have
-//! threads of their own and never stand in the line: twenty `watch`ers took twenty of the threads
-//! for as long as they watched.
+//! its jobs behind, so what is handed over has a limit and a counter of its own. Jobs that wait for
+//! something to happen have threads of their own and never stand in the line: twenty `watch`ers
+//! took twenty of the threads for as long as they watched.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -31,9 +31,9 @@
 //! A session never blocks. What may block is a value of its own, [`Session::Work`], which owns what
 //! it needs: the driver runs it elsewhere, while the session may go on, and hands it back.
 //!
-//! [`Echo`] is the smallest real session, [`Mux`] the smallest full-duplex one. [`replay`] is the test harness for all sessions: it
-//! delivers a conversation whole, byte by byte, and cut at seeded random places, and requires the
-//! same replies each time.
+//! [`Echo`] is the smallest real session, [`Mux`] the smallest full-duplex one. [`replay`] is the
+//! test harness for all sessions: it delivers a conversation whole, byte by byte, and cut at seeded
+//! random places, and requires the same replies each time.
 
 #![forbid(unsafe_code)]
 

@@ -131,8 +131,8 @@ pub enum Cutting {
     /// Each byte arrives alone.
     EveryByte,
     /// Pieces of random length from this seed, an outbox with a random watermark, a peer that often
-    /// takes only the beginning of the output, so that the session receives more while output waits,
-    /// and work that comes back late and in any order.
+    /// takes only the beginning of the output, so that the session receives more while output
+    /// waits, and work that comes back late and in any order.
     Seeded(u64),
 }
 

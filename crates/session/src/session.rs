@@ -14,8 +14,8 @@ pub trait Session: Send {
     /// Takes input and writes replies.
     ///
     /// `input` holds every byte that was received and not yet used, oldest first; it may be empty
-    /// after [`Next::Flush`] and [`Next::Duplex`]. A session that is shown the same bytes twice with
-    /// more behind them must come to the same replies as if it had seen them at once.
+    /// after [`Next::Flush`] and [`Next::Duplex`]. A session that is shown the same bytes twice
+    /// with more behind them must come to the same replies as if it had seen them at once.
     ///
     /// Stops and returns [`Next::Flush`] when [`Outbox::is_full`]: a peer that pipelines a million
     /// requests gets its replies in bounded memory.

@@ -1,6 +1,7 @@
-//! Listings of all items, as long as they may be: `lru_crawler metadump` and `mgdump`,
-//! `stats cachedump`. A piece at a time: the walk is [`Work`](session::Work), off the processor, because a class may have few items and the table millions; what it found is put
-//! into the outbox between two pieces.
+//! Listings of all items, as long as they may be: `lru_crawler metadump` and `mgdump`, `stats
+//! cachedump`. A piece at a time: the walk is [`Work`](session::Work), off the processor, because a
+//! class may have few items and the table millions; what it found is put into the outbox between
+//! two pieces.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;

@@ -1,4 +1,5 @@
-//! Conversations as text, and a service to have them with: for tests and examples of several crates.
+//! Conversations as text, and a service to have them with: for tests and examples of several
+//! crates.
 //!
 //! A file of transcripts holds any number of them:
 //!
@@ -66,7 +67,7 @@ pub(crate) fn conversation() -> io::Result<impl Session> {
 struct AtTestTime(cache::Session);
 
 impl Session for AtTestTime {
-    type Work = crate::session::Work;
+    type Work = cache::Work;
 
     fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
         self.0.receive(input, test_now(), out)

@@ -1,9 +1,10 @@
 //! The connection machine: its states, the next action of each, and the events that move it.
 //!
 //! The [module above](super) draws the states. In this file, from the top: the machine and its
-//! states; the next action; events of input, of output, of the end; then the steps that several
-//! events share.
+//! states; the next action; events of input and of output; then the steps that several events
+//! share. Events of the end are in [`ending`].
 
+mod ending;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use session::{GiveUp, Next, Now, Outbox, Phase, Received, Session, WORKS_MAX};
 
-use super::action::{Action, Facts, FileProgress, Queues, Unacked};
+use super::action::{Action, Facts, FileProgress, Unacked};
 pub(crate) use super::linger::DRAIN_GRACE;
 use super::linger::Linger;
 use super::origin::Origin;
@@ -23,7 +24,7 @@ use super::send::Outgoing;
 use super::{TlsConnection, is_record_whole};
 use crate::counters::Closed;
 use crate::memory::{Charge, HELD_LEN_FULL};
-use crate::shared::{DRAINING, SERVING, Shared};
+use crate::shared::Shared;
 
 /// One connection. See the [module page](super).
 pub(crate) struct Machine<S> {
@@ -695,206 +696,6 @@ impl<S: Session> Machine<S> {
     /// Cuts a reply off: the file is not what it was when its length was announced.
     fn cut_off(&mut self, now: Now) {
         self.fail(Closed::Error, now);
-    }
-}
-
-// ---- events of the end
-
-impl<S: Session> Machine<S> {
-    /// Takes the error of an action.
-    pub(crate) fn handle_error(&mut self, error: &io::Error, now: Now) {
-        match error.kind() {
-            io::ErrorKind::TimedOut => self.handle_timeout(now),
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                self.fail(Closed::Peer, now);
-            }
-            _ => self.fail(Closed::Error, now),
-        }
-    }
-
-    /// Handles the deadline of an action. An early call changes nothing.
-    pub(crate) fn handle_timeout(&mut self, now: Now) {
-        if let Some(outgoing) = &mut self.outgoing {
-            if now.monotonic < outgoing.until {
-                outgoing.give_back(now.monotonic);
-            } else {
-                self.fail(Closed::TooSlow, now);
-            }
-            return;
-        }
-        if now.monotonic < self.deadline {
-            return;
-        }
-        match self.state {
-            _ if self.is_idle() && self.drain != Drain::No => {
-                self.state = State::Close(Closed::Drained);
-            }
-            State::Handshake if self.waits_for_memory() => self.begin_handshake(now),
-            State::Proxy | State::Handshake => {
-                self.state = State::Close(Closed::TimedOut(Phase::Head));
-            }
-            State::Duplex { .. } if self.works > 0 => self.wait_in(self.phase, true, now),
-            State::Receive | State::Duplex { .. } | State::Fill => {
-                let phase = self.phase;
-                let state = State::CheckQueues(Closed::TimedOut(phase));
-                self.give_up(GiveUp::TimedOut(phase), state, now);
-            }
-            State::Discard(closed) => self.state = State::CheckQueues(closed),
-            // These do not wait for the peer.
-            State::Open
-            | State::Turn
-            | State::Work
-            | State::Working
-            | State::CheckQueues(_)
-            | State::Finish(_)
-            | State::Close(_) => {}
-        }
-        self.settle(now);
-    }
-
-    /// Takes the server's state: serving, draining or cutting.
-    #[inline]
-    pub(crate) fn handle_server_state(&mut self, server_state: u8, now: Now) {
-        match server_state {
-            SERVING => {}
-            DRAINING => self.handle_drain(now),
-            _ => self.handle_cut(now),
-        }
-    }
-
-    /// The server drains: the conversation ends at the next request boundary, or soon if it is at
-    /// one.
-    pub(crate) fn handle_drain(&mut self, now: Now) {
-        if self.drain == Drain::No {
-            self.drain = Drain::Pending;
-            self.announce_drain(now);
-            if let (State::Discard(_), Some(linger)) = (self.state, &mut self.linger) {
-                linger.shorten(now.monotonic);
-                self.deadline = linger.next_deadline(true);
-            }
-            self.settle(now);
-        }
-    }
-
-    /// The drain's time is up. Whatever is under way is cut.
-    pub(crate) fn handle_cut(&mut self, now: Now) {
-        if self.outgoing.is_some() || !matches!(self.state, State::Close(_)) {
-            self.state = State::Close(Closed::Drained);
-            self.drop_outgoing(None, now);
-            if let Some(tls) = &mut self.tls {
-                tls.has_ended = true;
-            }
-        }
-        self.settle(now);
-    }
-
-    /// Takes the result of [`Action::CheckQueues`].
-    pub(crate) fn handle_queues(&mut self, queues: io::Result<Queues>, now: Now) {
-        let queues = match queues {
-            Ok(queues) => queues,
-            Err(error) => return self.handle_error(&error, now),
-        };
-        if let State::CheckQueues(closed) = self.state {
-            let is_extended = (self.linger.as_ref())
-                .is_none_or(|linger| linger.is_extended_by_input(now.monotonic));
-            let is_in_use = queues.unsent > 0 || (queues.unread > 0 && is_extended);
-            self.state = match &mut self.linger {
-                None if is_in_use => State::Finish(closed),
-                Some(linger) if is_in_use && !linger.is_over(now.monotonic) => {
-                    linger.wait_again(now.monotonic);
-                    self.deadline = linger.next_deadline(self.drain != Drain::No);
-                    State::Discard(closed)
-                }
-                _ => State::Close(closed),
-            };
-        }
-        self.settle(now);
-    }
-
-    /// Takes the result of [`Action::Finish`]: our side of the stream has ended.
-    pub(crate) fn handle_finished(&mut self, finished: io::Result<()>, now: Now) {
-        if let Err(error) = finished {
-            return self.handle_error(&error, now);
-        }
-        if let State::Finish(closed) = self.state {
-            let is_draining = self.drain != Drain::No;
-            self.linger = Linger::begin(&self.shared, closed, is_draining, now.monotonic);
-            self.state = match &self.linger {
-                None => State::Close(closed),
-                Some(linger) => {
-                    self.deadline = linger.next_deadline(is_draining);
-                    State::Discard(closed)
-                }
-            };
-            // What follows is discarded as it comes, whether it is in records or not; and behind
-            // the peer's goodbye the end of the stream is still to come.
-            self.tls = None;
-            self.held = Vec::new();
-            self.is_ended = self.is_stream_ended;
-        }
-        self.settle(now);
-    }
-
-    /// Discards input that came behind the last request.
-    fn discard(&mut self, input_len: usize, now: Now) {
-        let (State::Discard(closed), Some(linger)) = (self.state, &mut self.linger) else {
-            return;
-        };
-        let may_go_on = linger.discard(input_len, now.monotonic);
-        self.deadline = linger.next_deadline(self.drain != Drain::No);
-        if !may_go_on {
-            self.state = State::Close(closed);
-        }
-    }
-
-    /// Announces a drain to the session, if there is one and the conversation goes on.
-    fn announce_drain(&mut self, now: Now) {
-        if self.drain == Drain::Pending && self.is_idle() {
-            self.add_sending(now);
-            self.deadline = self.deadline.min(now.monotonic + DRAIN_GRACE);
-        }
-        let goes_on = !self.state.is_end();
-        let (Drain::Pending, true, Some(session)) = (self.drain, goes_on, &mut self.session) else {
-            return;
-        };
-        self.drain = Drain::Announced;
-        let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
-        session.drain(now, out);
-        if let State::Duplex { has_more } = &mut self.state {
-            *has_more = true; // It may have come to its end.
-        }
-    }
-
-    /// Lets the session say why the conversation ends.
-    fn give_up(&mut self, reason: GiveUp, state: State, now: Now) {
-        if let Some(session) = &mut self.session {
-            let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
-            session.give_up(reason, now, out);
-        }
-        self.state = state;
-    }
-
-    /// Closes at once, without what is still to be sent. If the end had been decided on before, and
-    /// only last words were lost, that is the reason.
-    fn fail(&mut self, why: Closed, now: Now) {
-        let is_reply_lost =
-            self.outgoing.is_some() && !self.tls.as_ref().is_some_and(|tls| tls.has_ended);
-        self.state = match self.state {
-            State::CheckQueues(closed)
-            | State::Finish(closed)
-            | State::Discard(closed)
-            | State::Close(closed)
-                if closed != Closed::Session || !is_reply_lost =>
-            {
-                State::Close(closed)
-            }
-            _ => State::Close(why),
-        };
-        self.drop_outgoing(None, now);
-        if let Some(tls) = &mut self.tls {
-            tls.has_ended = true;
-        }
-        self.settle(now);
     }
 }
 

@@ -6,7 +6,7 @@ const CRATES: &[CrateFloors] = &[
             file host log network shards
             outbox
             session
-            echo replay
+            echo mux replay
         ",
         upward: &[],
     },

@@ -39,6 +39,10 @@ const SHARED_NAMES: &[(&str, &str)] = &[
         "as in std: fiber's is the kernel's, sockets' a netstack's",
     ),
     ("Tls", "with the feature `tls` and without"),
+    (
+        "Work",
+        "what a session hands out (session, web, cache); the work of an experiment (lab)",
+    ),
 ];
 
 /// Names of types that stand in more than one place of a crate, and why that is one idea.

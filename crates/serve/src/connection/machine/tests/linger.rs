@@ -1,7 +1,7 @@
 //! The last reply reaches a peer that sends more than it was to.
 
-use super::super::Queues;
 use super::*;
+use crate::connection::Queues;
 use crate::connection::linger::{
     LINGER_DRAIN_TIMEOUT, LINGER_IDLE, LINGER_LEN_MAX, LINGER_TIMEOUT,
 };

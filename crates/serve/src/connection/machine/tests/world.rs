@@ -13,8 +13,9 @@ use session::{Chunk, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, Sess
 
 use std::time::Instant;
 
-use super::super::{Action, Closed, FileProgress, Machine, Queues, Shared, TlsConnection, Unacked};
+use super::super::{Action, Closed, FileProgress, Machine, Shared, TlsConnection, Unacked};
 use crate::buffers::PIECE_LEN_MAX;
+use crate::connection::Queues;
 use crate::connection::action::{FilePiece, UnackedCheck};
 use crate::file::COPIED_PIECE_LEN;
 use crate::jobs::tests::Call;
@@ -22,8 +23,8 @@ use crate::limits::Limits;
 
 /// A session with one command for everything that a session can want. Lines, answered in order:
 /// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`,
-/// `body LEN` (that many bytes follow), `work`, `duplex PIECES` (input is taken while these wait, and
-/// lines are sent back, but for `work`), `refuse`, `bye`.
+/// `body LEN` (that many bytes follow), `work`, `duplex PIECES` (input is taken while these wait,
+/// and lines are sent back, but for `work`), `refuse`, `bye`.
 #[derive(Clone, Debug)]
 pub(super) struct Toy {
     state: ToyState,

@@ -12,6 +12,7 @@ mod fileset;
 mod options;
 mod output;
 mod progress;
+mod values;
 
 use ::load::Outcome;
 use ::load::Plan;

@@ -238,9 +238,10 @@ const CRATES: &[CrateFloors] = &[
             command/serve/certificates
             command/cache/engine command/cache/extended command/cache/help command/serve/files command/serve/prepare command/serve/terminal
             command/serve/engine
-            command/load/options command/serve/explain command/load/progress
-            command/load/fileset command/load/output
+            command/load/values command/serve/explain command/load/progress
+            command/load/fileset
             command/load/args
+            command/load/options command/load/output
             command/load/campaign
             command/lab/args
             command/cache command/lab command/load command/serve

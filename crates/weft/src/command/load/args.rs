@@ -4,18 +4,17 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::load::plan::{Stage, Statuses};
+use ::load::plan::Statuses;
 use ::load::report::Threshold;
 use ::load::sweep::{self, Rates};
 use ::load::workload::distribution::{Distribution, Popularity};
 use clap::{Args, Command, Subcommand, ValueHint};
 use netstack::device::name::DeviceName;
-use netstack::ip::Prefix;
 
 use super::fileset::{FileSetArgs, TracesArgs};
-use super::options::{
-    REPETITIONS_MAX, REQUESTS_MAX, address_range, count, count_up_to, course, header, mtu, percent,
-    requests_per_connection, time,
+use super::values::{
+    Prefixes, REPETITIONS_MAX, REQUESTS_MAX, Stages, address_range, count, count_up_to, course,
+    header, mtu, percent, requests_per_connection, time,
 };
 use crate::value;
 
@@ -123,7 +122,8 @@ pub(crate) struct HttpArgs {
     /// Use a new connection for every request.
     #[arg(long)]
     pub(super) close: bool,
-    /// Close after N requests on average (randomised, so that connections do not all close at once).
+    /// Close after N requests on average (randomised, so that connections do not all close at
+    /// once).
     #[arg(long, value_name = "N", conflicts_with = "close", value_parser = requests_per_connection)]
     pub(super) requests_per_connection: Option<u32>,
     /// Request the paths of this list or access log in turn, below the URL's folder.
@@ -278,10 +278,6 @@ pub(super) struct WhenArgs {
     pub(super) warm_up: Duration,
 }
 
-/// Stages of a changing rate.
-// With a name of its own: clap would read a list as a flag that is repeated.
-pub(super) type Stages = Box<[Stage]>;
-
 #[derive(Args)]
 #[command(next_help_heading = "Many runs")]
 pub(super) struct ManyArgs {
@@ -402,9 +398,6 @@ pub(super) struct NetworkArgs {
     )]
     pub(super) mtu: Option<usize>,
 }
-
-/// A range of addresses.
-pub(super) type Prefixes = Box<[Prefix]>;
 
 #[derive(Args)]
 #[command(next_help_heading = "Many machines")]

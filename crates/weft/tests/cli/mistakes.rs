@@ -149,10 +149,9 @@ fn other_generators_flags_are_told_ours() {
         ("--latency", "always shown"),
         ("-X", "--method NAME"),
         ("--data", "--body TEXT"),
-        ("-k", "--close"),
         ("--script", "--paths FILE"),
         ("--pipeline", "--depth N"),
-        ("--insecure", "no TLS"),
+        ("--insecure", "it needs https://"),
     ] {
         let said = refused(&format!("load http http://127.0.0.1:1/ {typed}"), ours);
         for guess in ["as a value", "similar", "Usage"] {
@@ -427,9 +426,8 @@ fn the_packaged_configuration_is_right() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     let text = fs::read_to_string(folder.join("serve.toml")).unwrap();
     let site = tempfile::tempdir().unwrap();
-    fs::write(site.path().join("404.html"), "not here").unwrap();
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    let here = text.replace("/srv/www", site.path().to_str().unwrap());
+    let here = text.replace("/usr/share/weft/site", site.path().to_str().unwrap());
     file.write_all(here.as_bytes()).unwrap();
     let ran = run(&mut weft(&["check-config", file.path().to_str().unwrap()]));
     assert_eq!(ran.code, 0, "{}", ran.err);

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use cache::store::{Config, Store};
 use cache::{NoHost, Peer, Service, Settings};
 use session::replay::{Script, test_now};
-use session::{GiveUp, Next, Now, Outbox, Received, Session};
+use session::{GiveUp, Next, Now, Outbox, Received, Session, Work};
 
 /// The files of this crate, with their names.
 pub(crate) const FILES: &[(&str, &str)] = &[
@@ -67,18 +67,22 @@ pub(crate) fn conversation() -> io::Result<impl Session> {
 struct AtTestTime(cache::Session);
 
 impl Session for AtTestTime {
-    type Work = cache::Work;
+    type Work = WorkAtTestTime;
 
     fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
         self.0.receive(input, test_now(), out)
     }
 
     fn take_work(&mut self) -> Option<Self::Work> {
-        self.0.take_work()
+        self.0.take_work().map(WorkAtTestTime)
     }
 
     fn handle_worked(&mut self, work: Self::Work, _: Now, out: &mut Outbox) -> Next {
-        self.0.handle_worked(work, test_now(), out)
+        self.0.handle_worked(work.0, test_now(), out)
+    }
+
+    fn handle_refused(&mut self, work: Self::Work, _: Now, out: &mut Outbox) -> Next {
+        self.0.handle_refused(work.0, test_now(), out)
     }
 
     fn body_buffer(&mut self) -> &mut [u8] {
@@ -99,6 +103,19 @@ impl Session for AtTestTime {
 
     fn closed(&mut self, _: Now) {
         self.0.closed(test_now());
+    }
+}
+
+/// Work for which it is always [`test_now`].
+struct WorkAtTestTime(cache::Work);
+
+impl Work for WorkAtTestTime {
+    fn run(&mut self, _: Now) {
+        self.0.run(test_now());
+    }
+
+    fn waits(&self) -> bool {
+        self.0.waits()
     }
 }
 

@@ -47,7 +47,7 @@ fn out_of_range_numbers_are_refused() {
 #[test]
 fn wrong_arguments_are_usage_errors() {
     for (words, hint) in [
-        ("http https://127.0.0.1/", "http://HOST"),
+        ("http ftp://127.0.0.1/", "http://HOST"),
         ("http http://127.0.0.1:1/ --rate fast", "--rate"),
         ("http http://127.0.0.1:1/ --duration 10", "--duration"),
         ("http http://127.0.0.1:1/ --fail-if p99", "--fail-if"),
@@ -67,7 +67,7 @@ fn netstack_usage_errors() {
     for (words, hint) in [
         ("--device tap:weft0", "needs --network netstack"),
         ("--network netstack", "needs a --device"),
-        (&format!("{own} --gateway there"), "not an IP address"),
+        (&format!("{own} --gateway there"), "invalid IP address"),
         (&format!("{own} --io epoll"), "--io cannot be combined with"),
         (
             &format!("{own} --source 10.9.0.2"),

@@ -164,7 +164,9 @@ def clients_of_a_site_show_certificates(world):
     port = free_port()
 
     def configure(**more):
-        config.write_text('log_format = "json"\n' + "".join(f'{name} = "{value}"\n' for name, value in more.items()))
+        lines = "".join(f'{name} = "{value}"\n' for name, value in more.items())
+        host = f'[[host]]\nnames = ["localhost"]\ntls_cert = "{chain}"\ntls_key = "{key}"\n'
+        config.write_text(f'log_format = "json"\n{lines}{host}')
 
     def status(pair=None, path="/a.txt"):
         shown = ("--cert", pair[0], "--key", pair[1]) if pair else ()
@@ -172,14 +174,13 @@ def clients_of_a_site_show_certificates(world):
                                f"https://localhost:{port}{path}", status=tuple(range(256))).decode()
 
     configure(tls_client_ca=authority)
-    with world.server("--config", config, "--tls-cert", chain, "--tls-key", key, "--access-log", log, site=world.folder(a__txt=b"a"),
-                      listen=[f"127.0.0.1:{port}"]) as server:
+    with world.server("--config", config, "--access-log", log, site=world.folder(a__txt=b"a"), listen=[f"127.0.0.1:{port}"]) as server:
         expect_equal("required", (status((chain, key)), status(), status(stranger)), ("200", "000", "000"))
         wait_for("a line in the log", lambda: log.read_text().count("\n") == 1)
         expect('"tls_client":"CN=localhost"' in log.read_text(), log.read_text())
         configure(tls_client_ca=folder / "none.pem")
         server.signal(signal.SIGHUP)
-        wait_for("a refusal", lambda: f"not reloaded: {config}:2: tls_client_ca: " in server.output())
+        wait_for("a refusal", lambda: "not reloaded: " in server.output() and "none.pem" in server.output())
         expect_equal("still required", status(), "000")
         configure(tls_client_ca=authority, tls_client_auth="optional")
         server.signal(signal.SIGHUP)

@@ -239,10 +239,6 @@ fn blame<C: Config>(layer: &Layer, check: &impl Fn(&C) -> Result<(), String>) ->
             rest.remove("error-page");
             rest.remove("spa");
         }
-        if name == "tls-cert" {
-            // There is no TLS in which clients could show theirs.
-            rest.remove("tls-client-ca");
-        }
         let other = match name {
             "tls-cert" => "tls-key",
             "tls-key" => "tls-cert",

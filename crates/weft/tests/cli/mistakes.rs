@@ -621,7 +621,7 @@ fn a_wrong_certificate_names_the_file() {
     check(&mut weft(&["check-config", &config]), 2, "none.pem");
     let config = file(folder.path(), "weft.toml", "tls_client_ca = 'none.pem'\n");
     check(
-        &mut weft(&["check-config", &config]),
+        &mut serve(&["--config", &config]),
         2,
         "`tls_client_ca` needs a certificate",
     );

@@ -100,6 +100,12 @@ pub(crate) fn prepare(
                 .to_owned(),
         ));
     }
+    if config.tls_client_ca.is_some() && tls.is_none() {
+        return Err(Failure::Usage(
+            "`tls_client_ca` needs a certificate (`tls_cert`): clients show theirs in TLS alone"
+                .to_owned(),
+        ));
+    }
     let (listeners, netstack) = operate::open(
         &config.common,
         inherited,
@@ -221,12 +227,6 @@ pub(super) fn tls_options(
         certificates.extend(certificates_of(host)?);
     }
     let clients = match config.tls_client_ca.clone() {
-        Some(_) if !config.has_tls() => {
-            return Err(
-                "`tls_client_ca` needs a certificate (`tls_cert`): clients show theirs in TLS alone"
-                    .to_owned(),
-            );
-        }
         Some(file) if config.tls_client_is_optional => Clients::MayShow(file),
         Some(file) => Clients::MustShow(file),
         None => Clients::Unknown,

@@ -2,21 +2,24 @@
 
 use std::path::PathBuf;
 
-use session::{Next, Now, Outbox, Session as _, work_here};
+use session::{HostIndex, Next, Now, Outbox, Session as _, work_here};
 
 use crate::answer::{rewritten, route};
 use crate::config::RequestLimits;
 use crate::handle::Handle;
-use crate::request::{Target, parse};
+use crate::host::VirtualHost;
+use crate::request::{Head, Target, parse};
 use crate::session::Session;
+use crate::site::RuleList;
 
 /// How a request is answered, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// First name of the host that answers; empty for the default host. `None`: no host does.
-    pub host: Option<String>,
-    /// The redirect or rewrite that the path matches.
-    pub rule: Option<String>,
+    /// The host that answers, by its number among the default one, if there is one, and those with
+    /// names. `None`: no host does.
+    pub host: Option<usize>,
+    /// The rules that hold, by their list and their place in it, from 0.
+    pub rules: Vec<(RuleList, usize)>,
     /// The file that answers, without the suffix of a compressed neighbour.
     pub file: Option<PathBuf>,
     /// Status line and header of the reply.
@@ -53,27 +56,60 @@ impl Explanation {
         let head_len = memchr::memmem::find(&bytes, b"\r\n\r\n").unwrap_or(bytes.len());
         let mut explanation = Explanation {
             host: None,
-            rule: None,
+            rules: Vec::new(),
             file: None,
             head: String::from_utf8_lossy(&bytes[..head_len]).into_owned(),
         };
         let service = handle.service();
-        if let Some((host, _)) = service.host(head.host()) {
-            let name = host.names.first().map(ToString::to_string);
-            explanation.host = Some(name.unwrap_or_default());
-            let mut buffer = Vec::new();
-            let found = route(host, &head, &mut buffer);
-            explanation.rule = found.as_ref().map(|found| host.redirects.show(found));
-            let target = found
-                .as_ref()
-                .map_or(head.target, |found| rewritten(&head, found));
-            if let Target::Path(raw) = target
-                && explanation.head.starts_with("HTTP/1.1 200 ")
-                && let Ok(path) = raw.normalize(&mut buffer)
-            {
-                explanation.file = host.site.file_at(path);
-            }
+        if let (Some((at, _)), Some((host, is_alias))) =
+            (service.host_at(head.host()), service.host(head.host()))
+        {
+            explanation.host = Some(at);
+            let is_elsewhere = is_alias || session.redirects_to_https();
+            explanation.add_rules(host, is_alias, is_elsewhere, &head);
         }
         Some(explanation)
+    }
+
+    fn add_rules(
+        &mut self,
+        host: &VirtualHost,
+        is_alias: bool,
+        is_elsewhere: bool,
+        head: &Head<'_>,
+    ) {
+        let (list, names) = if is_alias {
+            (RuleList::Aliases, &host.aliases)
+        } else {
+            (RuleList::Names, &host.names)
+        };
+        let mut index = HostIndex::default();
+        for (at, name) in names.iter().enumerate() {
+            index.add(name, at);
+        }
+        let name = head.host().and_then(|name| index.find(name));
+        self.rules.extend(name.map(|at| (list, *at)));
+        let mut buffer = Vec::new();
+        let found = if is_elsewhere {
+            None
+        } else {
+            route(host, head, &mut buffer)
+        };
+        self.rules.extend(
+            found
+                .as_ref()
+                .map(|found| (RuleList::Redirects, found.rule)),
+        );
+        let target = found
+            .as_ref()
+            .map_or(head.target, |found| rewritten(head, found));
+        if let Target::Path(raw) = target
+            && let Ok(path) = raw.normalize(&mut buffer)
+        {
+            let status = self.head.get(9..12).and_then(|status| status.parse().ok());
+            let (file, rules) = host.site.explain(path, status.unwrap_or_default());
+            self.file = file;
+            self.rules.extend(rules);
+        }
     }
 }

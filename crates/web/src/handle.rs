@@ -230,12 +230,20 @@ impl Service {
     /// name is one of its aliases. `None`: there is none.
     #[inline]
     pub(crate) fn host(&self, name: Option<&[u8]>) -> Option<(&VirtualHost, bool)> {
+        let (at, is_alias) = self.host_at(name)?;
+        Some((&self.hosts[at], is_alias))
+    }
+
+    /// The same, by the number of the host: of the default one, if there is one, and those with
+    /// names.
+    #[inline]
+    pub(crate) fn host_at(&self, name: Option<&[u8]>) -> Option<(usize, bool)> {
         let Some(names) = &self.names else {
-            return Some((self.first(), false));
+            return Some((0, false));
         };
         match name.and_then(|name| names.find(name)) {
-            Some(&(at, is_alias)) => Some((&self.hosts[at], is_alias)),
-            None => self.has_default.then(|| (self.first(), false)),
+            Some(found) => Some(*found),
+            None => self.has_default.then_some((0, false)),
         }
     }
 }

@@ -79,4 +79,4 @@ pub use popular::PopularPath;
 pub use rate::RateLimit;
 pub use redirect::{RedirectRule, Redirects};
 pub use reply::WANTS_HTTPS;
-pub use site::{CacheRule, CorsRule, EtagKind, HeaderRule, Site, SiteConfig, SiteError};
+pub use site::{CacheRule, CorsRule, EtagKind, HeaderRule, RuleList, Site, SiteConfig, SiteError};

@@ -197,12 +197,6 @@ impl Redirects {
         })
     }
 
-    /// The rule and where it led, for people.
-    pub(crate) fn show(&self, found: &Redirected) -> String {
-        let from = &self.rules[found.rule].from.text;
-        format!("{from} to {} ({})", found.address, found.status.code())
-    }
-
     /// True if a client that follows this rule, with a sample for each capture, is redirected again
     /// and again.
     fn is_endless(&self, rule: usize) -> bool {

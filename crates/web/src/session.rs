@@ -168,6 +168,10 @@ impl Session {
         self.transport = Transport::ToHttps(port);
         self
     }
+
+    pub(crate) fn redirects_to_https(&self) -> bool {
+        matches!(self.transport, Transport::ToHttps(_))
+    }
 }
 
 impl session::Session for Session {

@@ -41,6 +41,7 @@ mod directories;
 mod entries;
 mod entry;
 mod error_pages;
+mod explain;
 mod head;
 mod holdings;
 mod listing;
@@ -55,9 +56,10 @@ mod sketch;
 mod survey;
 mod table;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -68,6 +70,7 @@ pub(crate) use access::Area;
 pub use config::{CacheRule, CorsRule, EtagKind, HeaderRule, SiteConfig, SiteError};
 pub(crate) use cors::Readers;
 pub(crate) use entry::{Body, Entry, Found};
+pub use explain::RuleList;
 pub(crate) use listing::percent_encoded;
 
 use crate::lookup::Lookup;
@@ -238,16 +241,6 @@ impl Site {
         self.answer(lookup, self.moment(now), Blocking::Allowed)
     }
 
-    /// The file that answered for a path lately, or in its place the fallback.
-    pub(crate) fn file_at(&self, path: &str) -> Option<PathBuf> {
-        let paths = [Some(path), self.fallback()];
-        let record = paths
-            .into_iter()
-            .flatten()
-            .find_map(|path| self.table.get(self.key(path)))?;
-        Some(self.config.root.join(&*record.survey.source))
-    }
-
     /// The path of the file that answers for what does not exist.
     #[inline]
     pub(crate) fn fallback(&self) -> Option<&str> {
@@ -266,13 +259,17 @@ impl Site {
     /// file.
     pub(crate) fn lines_without_file(&self, path: &str) -> (String, Readers) {
         let path = path.trim_start_matches('/');
+        let file = self.usual_file(path);
+        let mut lines = self.rules.lines(&file);
+        lines.truncate(rules::without_file(&lines).len());
+        (self.private(path, lines), self.rules.readers(&file))
+    }
+
+    /// The file that usually answers for a path (no slash first): for a directory its index file.
+    fn usual_file<'a>(&self, path: &'a str) -> Cow<'a, str> {
         let is_directory = path.is_empty() || path.ends_with('/');
         let index = self.config.index.first().filter(|_| is_directory);
-        let file = index.map(|index| format!("{path}{index}"));
-        let file = file.as_deref().unwrap_or(path);
-        let mut lines = self.rules.lines(file);
-        lines.truncate(rules::without_file(&lines).len());
-        (self.private(path, lines), self.rules.readers(file))
+        index.map_or(path.into(), |index| format!("{path}{index}").into())
     }
 
     /// True if scripts of some other origin may read some reply.

@@ -123,7 +123,7 @@ fn examine(json: bool, color: Option<&str>, out: &mut impl Write) -> Result<(), 
 fn check_config(file: &Path, url: Option<&str>, out: &mut impl Write) -> Result<(), Failure> {
     let checked = settings::layers::check_file(file, serve::check).map_err(Failure::Usage)?;
     if let Some(url) = url {
-        let text = serve::explain(&checked.config, url).map_err(Failure::Usage)?;
+        let text = serve::explain(&checked, url).map_err(Failure::Usage)?;
         return Ok(write!(out, "{text}")?);
     }
     Ok(writeln!(out, "{}: ok", file.display())?)

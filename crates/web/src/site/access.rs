@@ -17,7 +17,7 @@ use crate::password::Passwords;
 /// for a password. Neither depends on what is on the disk, so their replies do not tell of it.
 #[derive(Debug)]
 pub(super) struct Access {
-    denied: PathGlobs,
+    pub(super) denied: PathGlobs,
     protected: PathGlobs,
     /// The area of each glob of `protected`, in the same order.
     areas: Vec<Arc<Area>>,
@@ -33,7 +33,7 @@ pub(crate) struct Area {
 
 /// Globs that are matched with every name of a path.
 #[derive(Debug)]
-struct PathGlobs(GlobSet);
+pub(super) struct PathGlobs(GlobSet);
 
 impl Access {
     /// Compiles the rules and reads the password files.
@@ -101,7 +101,7 @@ impl PathGlobs {
     /// The last glob that matches one of the names of a path (no slash first): those of
     /// directories on the way with and without their slash, its own, and that of the original of a
     /// compressed variant.
-    fn last(&self, path: &str) -> Option<usize> {
+    pub(super) fn last(&self, path: &str) -> Option<usize> {
         let mut last = None;
         let mut see = |name: &str| last = last.max(self.0.matches(name).last().copied());
         let bare = path.trim_matches('/');
@@ -120,7 +120,7 @@ impl PathGlobs {
 
 impl Access {
     /// The last rule for a path and for all that may usually answer at it, whatever is on the disk.
-    fn rule(&self, path: &str, config: &SiteConfig) -> Option<usize> {
+    pub(super) fn rule(&self, path: &str, config: &SiteConfig) -> Option<usize> {
         let rules = &self.protected;
         // A name with a dot has an ending already: a page with one more asks when it is found.
         let name = path.trim_matches('/');

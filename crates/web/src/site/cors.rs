@@ -67,9 +67,14 @@ impl Cors {
         })
     }
 
+    /// The rules for a path (no slash first).
+    pub(super) fn rules(&self, path: &str) -> Vec<usize> {
+        self.globs.matches(path)
+    }
+
     /// The readers of a path (no slash first).
     pub(super) fn readers(&self, path: &str) -> Readers {
-        self.readers_by(&self.globs.matches(path))
+        self.readers_by(&self.rules(path))
     }
 
     /// The readers of a reply that is about no path.

@@ -54,7 +54,6 @@ impl Rules {
         caches: &[CacheRule],
         mime_types: &[(String, String)],
     ) -> Result<Rules, SiteError> {
-        let is_coding = |rule: &HeaderRule| rule.name.eq_ignore_ascii_case("content-encoding");
         let (codings, headers): (Vec<_>, Vec<_>) = headers.iter().partition(|rule| is_coding(rule));
         let mut globs = GlobSetBuilder::new();
         let mut fields = Vec::new();
@@ -125,17 +124,27 @@ impl Rules {
         self.cors.as_ref()
     }
 
+    /// The rule for the coding of the file at `path`, among those for codings.
+    pub(super) fn coding_rule(&self, path: &str) -> Option<usize> {
+        self.coding_globs.matches(path).last().copied()
+    }
+
     /// The coding that the bytes of the file at `path` are in, for every client.
     pub(super) fn coding(&self, path: &str) -> Option<Encoding> {
-        match self.coding_globs.matches(path).last() {
-            Some(&rule) => self.codings[rule],
+        match self.coding_rule(path) {
+            Some(rule) => self.codings[rule],
             None => mime::coding_by_name(path),
         }
     }
 
+    /// The rule for the type of the file at `path`.
+    pub(super) fn type_rule(&self, path: &str) -> Option<usize> {
+        self.type_globs.matches(path).last().copied()
+    }
+
     /// The type of the file at `path`.
     pub(super) fn content_type(&self, path: &str) -> &str {
-        if let Some(&rule) = self.type_globs.matches(path).last() {
+        if let Some(rule) = self.type_rule(path) {
             return &self.types[rule];
         }
         let name = match self.coding(path) {
@@ -148,6 +157,22 @@ impl Rules {
     /// The header lines, each ending in CRLF, for what is no file or listing.
     pub(super) fn everywhere(&self) -> &str {
         &self.everywhere
+    }
+
+    /// The rules whose header lines a reply has that is about the file at `path`: those for headers,
+    /// counted without those for codings, and then those for caching. Without a file, those of
+    /// [`without_file`].
+    pub(super) fn in_force(&self, path: &str, has_file: bool) -> Vec<usize> {
+        let matching = self.globs.matches(path);
+        let mut rules: Vec<_> = in_force(&self.fields, &matching).collect();
+        let is_left_out = |&&rule: &&usize| {
+            let (name, value) = &self.fields[rule];
+            !has_file && name == "Cache-Control" && !forbids_reuse(value)
+        };
+        if rules.last().filter(is_left_out).is_some() {
+            rules.pop();
+        }
+        rules
     }
 
     /// The header lines, each ending in CRLF, for the file at `path` (from the root, no slash
@@ -193,14 +218,29 @@ pub(super) fn forbid_transform(lines: &str) -> bool {
 /// The glob of a rule for every path.
 pub(super) const EVERYWHERE: &str = "**";
 
+/// True for a rule that says what files are compressed with.
+pub(super) fn is_coding(rule: &HeaderRule) -> bool {
+    rule.name.eq_ignore_ascii_case("content-encoding")
+}
+
+/// Of the rules that match, the last one for each name.
+fn in_force<'a>(
+    fields: &'a [(String, String)],
+    matching: &'a [usize],
+) -> impl Iterator<Item = usize> + 'a {
+    let overruled = move |nth: usize, name: &str| {
+        let mut later = matching[nth + 1..].iter();
+        later.any(|later| fields[*later].0.eq_ignore_ascii_case(name))
+    };
+    let rules = matching.iter().copied().enumerate();
+    rules.filter_map(move |(nth, rule)| (!overruled(nth, &fields[rule].0)).then_some(rule))
+}
+
 fn lines_of(fields: &[(String, String)], matching: &[usize]) -> String {
     let mut lines = String::new();
-    for (nth, &rule) in matching.iter().enumerate() {
+    for rule in in_force(fields, matching) {
         let (name, value) = &fields[rule];
-        let overruled = |later: &usize| fields[*later].0.eq_ignore_ascii_case(name);
-        if !matching[nth + 1..].iter().any(overruled) {
-            lines.extend([name, ": ", value, "\r\n"]);
-        }
+        lines.extend([name, ": ", value, "\r\n"]);
     }
     lines
 }

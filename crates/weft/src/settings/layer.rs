@@ -38,6 +38,11 @@ impl SettingText {
         }
     }
 
+    /// The text behind its place.
+    pub(crate) fn show(&self) -> String {
+        format!("{}: {}", self.place, self.text)
+    }
+
     /// Mistake in this text.
     pub(super) fn wrong(&self, why: &str) -> Mistake {
         // The directory is typed without a flag, and the reason names it. What begins with a flag

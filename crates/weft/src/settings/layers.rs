@@ -191,6 +191,16 @@ impl<C: Config> Resolved<C> {
             .collect()
     }
 
+    /// The texts of the top level.
+    pub(crate) fn top(&self) -> &Layer {
+        &self.said
+    }
+
+    /// The texts of a host, with what it inherits.
+    pub(crate) fn host(&self, nth: usize) -> &Layer {
+        &self.hosts[nth]
+    }
+
     fn texts(&self, name: &str) -> Option<Vec<&str>> {
         let said = self.said.get(name)?.iter();
         Some(said.map(|said| said.text.as_str()).collect())

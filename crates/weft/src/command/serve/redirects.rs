@@ -30,7 +30,7 @@ pub(super) fn read(sources: &[RedirectSource]) -> Result<Redirects, String> {
             RedirectSource::File(path) => {
                 for (rule, line) in read_file(path)? {
                     rules.push(rule);
-                    places.push(place(path, line));
+                    places.push(line_of(path, line));
                 }
             }
         }
@@ -43,16 +43,13 @@ pub(super) fn read(sources: &[RedirectSource]) -> Result<Redirects, String> {
 
 /// The rules of a file, each with the number of its line.
 fn read_file(path: &Path) -> Result<Vec<(RedirectRule, usize)>, String> {
-    let name = path.display();
-    let bytes = files::read(path, FILE_BYTES_MAX)
-        .map_err(|error| format!("cannot read the redirects '{name}': {error}"))?;
-    let text = String::from_utf8(bytes).map_err(|_| format!("'{name}' is not UTF-8"))?;
+    let text = text_of(path)?;
     let mut rules = Vec::new();
     let mut mistakes = Vec::new();
     for (at, line) in text.lines().enumerate() {
         match RedirectRule::from_line(line) {
             Ok(rule) => rules.extend(rule.map(|rule| (rule, at + 1))),
-            Err(why) => mistakes.push(format!("{}{why}", place(path, at + 1))),
+            Err(why) => mistakes.push(format!("{}{why}", line_of(path, at + 1))),
         }
     }
     if mistakes.is_empty() {
@@ -62,7 +59,42 @@ fn read_file(path: &Path) -> Result<Vec<(RedirectRule, usize)>, String> {
     }
 }
 
-fn place(path: &Path, line: usize) -> String {
+fn text_of(path: &Path) -> Result<String, String> {
+    let name = path.display();
+    let bytes = files::read(path, FILE_BYTES_MAX)
+        .map_err(|error| format!("cannot read the redirects '{name}': {error}"))?;
+    String::from_utf8(bytes).map_err(|_| format!("'{name}' is not UTF-8"))
+}
+
+/// The source of the rule of this number, and if that is a file the line of it.
+///
+/// # Errors
+/// Those of [`read`].
+pub(super) fn place(
+    sources: &[RedirectSource],
+    rule: usize,
+) -> Result<(usize, Option<String>), String> {
+    let mut before = 0;
+    for (at, source) in sources.iter().enumerate() {
+        let rules = match source {
+            RedirectSource::Rule(_) if before == rule => return Ok((at, None)),
+            RedirectSource::Rule(_) => 1,
+            RedirectSource::File(path) => {
+                let rules = read_file(path)?;
+                if let Some((_, line)) = rules.get(rule - before) {
+                    let text = text_of(path)?;
+                    let rule = text.lines().nth(line - 1).unwrap_or_default();
+                    return Ok((at, Some(line_of(path, *line) + rule)));
+                }
+                rules.len()
+            }
+        };
+        before += rules;
+    }
+    Err("the file of redirects has changed".to_owned())
+}
+
+fn line_of(path: &Path, line: usize) -> String {
     format!("{}:{line}: ", path.display())
 }
 

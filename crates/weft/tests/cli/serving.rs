@@ -282,6 +282,13 @@ fn a_reload_follows_hosts_and_certificates() {
         "{text}"
     );
     assert_eq!(gets, [true, false]);
+    let of_alias = host("a.test", &cert) + "aliases = 'localhost'\n";
+    let (_, gets) = reload(&of_alias, None);
+    assert_eq!(
+        gets,
+        [false, true],
+        "an alias has the certificate of its host"
+    );
     let (text, _) = reload("", Some("warning"));
     assert!(text.contains("`tls-cert` has changed: restart"), "{text}");
 }
@@ -341,56 +348,123 @@ fn every_engine_redirects() {
     }
 }
 
+/// Host, file, header and cache line of a request, and the place of each rule behind them.
 #[test]
 fn a_url_is_explained() {
     let site = tempfile::tempdir().unwrap();
-    file(site.path(), "index.html", "hello");
+    for name in [
+        "index.html",
+        "a.js",
+        "a.x",
+        "app.html",
+        "404.html",
+        "no.txt",
+    ] {
+        file(site.path(), name, name);
+    }
+    let passwords = "ann:$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$\
+                     nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
+    let passwords = file(site.path(), ".passwords", passwords);
+    let moved = file(
+        site.path(),
+        ".moved",
+        "# old\n/was/* /is/:splat 302\n/in / 200\n",
+    );
     let root = site.path().display();
     let text = format!(
-        "https_redirect = ':80'\nlisten = ':443'\n[[host]]\nnames = ['a.org']\nroot = '{root}'\n\
-         hsts = 'max-age=9'\ncache = ['*.html=no-cache']\nredirect = ['/old/*=/new/*', '/in=/ 200']\n"
+        "https_redirect = ':80'\nlisten = ':443'\ndeny = ['*.sql', '/no.*']\n\
+         mime_types = {{ x = 'a/x' }}\n[cache]\n'**' = 'no-cache'\n'*.js' = 'max-age=9'\n\
+         [headers]\nX-A = '1'\nX-B = '2'\n[headers.'*.js']\nx-a = '3'\n\
+         [[host]]\nnames = ['a.org', '*.a.org']\naliases = 'b.org'\nroot = '{root}'\n\
+         hsts = 'max-age=7'\ncors = ['*.x=https://x.org', '*']\nerror_page = '404=404.html'\n\
+         redirect = ['/old/*=/new/*', '{moved}', '/late=/later']\n\
+         basic_auth = '/secret/**={passwords}'\n\
+         [[host]]\nnames = 'spa.org'\nroot = '{root}'\nspa = 'app.html'\n"
     );
     let config = file(site.path(), ".weft.toml", &text);
     let explain = |url: &str| {
-        let ran = weft(&["check-config", &config, "--explain", url])
-            .output()
-            .unwrap();
-        String::from_utf8([ran.stdout, ran.stderr].concat()).unwrap()
+        let ran = weft(&["check-config", &config, "--explain", url]);
+        let ran = { ran }.output().unwrap();
+        let text = String::from_utf8([ran.stdout, ran.stderr].concat()).unwrap();
+        let text = text.replace(&config, "FILE").replace(&moved, "MOVED");
+        text.replace(&format!("{root}/"), "ROOT/")
     };
-    let index = format!("file   {root}/index.html\nreply  HTTP/1.1 200 OK\n");
+    let common = "rule   FILE:10: headers: **=X-B: 2\n";
     for (url, lines) in [
         (
-            "https://a.org",
-            &[
-                "host   a.org\n",
-                &index,
-                "Cache-Control: no-cache\n",
-                "max-age=9\n",
-            ][..],
+            "https://A.org/a.js?x",
+            "host   a.org\nrule   FILE:15: names: a.org\nrule   FILE:10: headers: **=X-B: 2\n\
+             rule   FILE:12: headers: *.js=x-a: 3\nrule   FILE:7: cache: *.js=max-age=9\n\
+             rule   FILE:19: cors: *\nrule   FILE:18: hsts: max-age=7\nfile   ROOT/a.js\n\
+             reply  HTTP/1.1 200 OK\n| x-a: 3\n| Cache-Control: max-age=9\n| max-age=7\n",
         ),
-        ("https://A.org/in?x", &["rule   /in to / (200)\n", &index]),
+        (
+            "https://x.a.org/a.x",
+            "FILE:15: names: *.a.org\n|FILE:4: mime_types: x=a/x\n|FILE:9: headers: **=X-A: 1\n|\
+             FILE:6: cache: **=no-cache\n|FILE:19: cors: *.x=https://x.org\n|Content-Type: a/x\n",
+        ),
         (
             "https://a.org/old/b?c",
-            &["rule   /old/* to /new/b (301)\n", " Location: /new/b?c\n"],
+            "FILE:21: redirect: /old/*=/new/*\n|reply  HTTP/1.1 301 |Location: /new/b?c\n",
         ),
         (
-            "http://a.org/b",
-            &["host   a.org\n", " Location: https://a.org/b\n"],
+            "https://a.org/was/b",
+            "rule   MOVED:2: /was/* /is/:splat 302\n|Location: /is/b\n",
         ),
         (
-            "https://b.org/",
-            &["host   none has this name\nreply  HTTP/1.1 421 "],
+            "https://a.org/in",
+            "rule   MOVED:3: /in / 200\n|file   ROOT/index.html\nreply  HTTP/1.1 200 OK\n",
         ),
-        ("https://a.org/none", &["reply  HTTP/1.1 404 Not Found\n"]),
-        ("a.org", &["--explain: 'a.org' is not a URL"]),
-        ("https://a b/", &["is not a URL"]),
+        (
+            "https://a.org/late",
+            "rule   FILE:21: redirect: /late=/later\n",
+        ),
+        (
+            "http://a.org/late",
+            "FILE:1: https_redirect: :80\n|Location: https://a.org/late\n",
+        ),
+        (
+            "https://B.org/late",
+            "FILE:16: aliases: b.org\n|Location: //a.org/late\n",
+        ),
+        (
+            "https://a.org/none",
+            "FILE:20: error_page: 404=404.html\n|FILE:6: cache: **=no-cache\nrule|404 Not Found\n",
+        ),
+        (
+            "https://a.org/no.txt",
+            "FILE:3: deny: /no.*\n|404 Not Found\n",
+        ),
+        (
+            "https://a.org/secret/b",
+            "FILE:22: basic_auth: /secret/**=|401 Unauthorized\n",
+        ),
+        (
+            "https://spa.org/any",
+            "host   spa.org\n|FILE:26: spa: app.html\n|file   ROOT/app.html\n",
+        ),
+        (
+            "https://c.org/",
+            "host   none has this name\nreply  HTTP/1.1 421 ",
+        ),
+        ("a.org", "--explain: 'a.org' is not a URL"),
+        ("https://a b/", "is not a URL"),
     ] {
         let text = explain(url);
-        for line in lines {
+        for line in lines.split('|') {
             assert!(text.contains(line), "{url}: {line}\n{text}");
         }
+        assert_eq!(
+            text.contains(common),
+            !text.contains("none has") && !text.contains("URL")
+        );
     }
-    assert!(!explain("https://a.org/none").contains("file "));
+    let missing = explain("https://a.org/none.js");
+    assert!(
+        !missing.contains("file ") && !missing.contains("cache: "),
+        "{missing}"
+    );
+    assert!(!explain("http://a.org/late").contains("redirect: /late"));
 }
 
 /// Seen: the key was root's alone and the server another user's, so every SIGHUP failed, and the
@@ -464,6 +538,165 @@ fn a_mistake_at_a_reload_is_told_with_its_place() {
     fs::write(&config, &right).unwrap();
     served.signal(Signal::HUP);
     served.expect("reloaded");
+}
+
+/// A reload with a mistake keeps every rule, also those that it would change.
+#[test]
+fn a_mistake_at_a_reload_keeps_every_rule() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("site");
+    fs::create_dir_all(root.join("private")).unwrap();
+    file(&root, "index.html", &"hello ".repeat(500));
+    file(&root, "oops.html", "oops");
+    let hash =
+        "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
+    let users = file(folder.path(), "users", &format!("ann:{hash}\n"));
+    let moved = file(folder.path(), "moved", "/was/* /is/:splat\n");
+    let (pem, authority) = certificate();
+    let cert = file(folder.path(), "cert.pem", &pem);
+    let rules = [
+        format!("root = '{}'\n", root.display()),
+        format!("tls_cert = '{cert}'\n"),
+        "precompressed = false\n".to_owned(),
+        "compress = 'gzip'\n".to_owned(),
+        "cors = ['https://x.org']\n".to_owned(),
+        "error_page = ['404=oops.html']\n".to_owned(),
+        format!("redirect = ['/old=/new 302', '{moved}']\n"),
+        format!("basic_auth = ['/private/**={users}']\n"),
+        "max_body = 10\n".to_owned(),
+        "limit_requests = '1000/s'\n".to_owned(),
+        "header = ['X-A: 1']\n".to_owned(),
+        "cache = ['*.html=no-cache']\n".to_owned(),
+        "deny = ['/denied']\n".to_owned(),
+        "hsts = 'max-age=9'\n".to_owned(),
+        "mime_type = ['html=text/x']\n".to_owned(),
+        format!("[[host]]\nnames = 'a'\ntls_cert = '{cert}'\n"),
+    ];
+    let right = rules.concat();
+    let config = file(folder.path(), "weft.toml", &right);
+    let mut served = Served::start(&["--config", &config]);
+    let replies = |served: &Served| {
+        let more = |path: &str, lines: &str| format!("{path} HTTP/1.1\r\n{lines}\r\nX-Rest:");
+        let requests = [
+            more("/", "Origin: https://x.org"),
+            more("/", "Content-Length: 11"),
+            more("http://other/", "X-Other: 1"),
+            "/none".to_owned(),
+            "/old".to_owned(),
+            "/was/it".to_owned(),
+            "/private/".to_owned(),
+            "/denied".to_owned(),
+        ];
+        requests.map(|request| {
+            let reply = get_secure(served, &authority, &request).unwrap();
+            let reply = String::from_utf8(reply).unwrap();
+            let lines = reply.split_inclusive("\r\n");
+            lines
+                .filter(|line| !line.starts_with("Date: "))
+                .collect::<String>()
+        })
+    };
+    let before = replies(&served);
+    let shown = before.concat();
+    for part in [
+        "Access-Control-Allow-Origin: https://x.org\r\nVary: Accept-Encoding",
+        "HTTP/1.1 413 ",
+        "\r\n\r\noops",
+        "Location: /new\r\n",
+        "Location: /is/it\r\n",
+        "HTTP/1.1 401 ",
+        "Content-Type: text/x",
+        "Strict-Transport-Security: max-age=9",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+
+    let number = |start: &str| {
+        let at = rules.iter().position(|rule| rule.starts_with(start));
+        at.unwrap_or_else(|| panic!("{start}"))
+    };
+    for (start, wrong, why) in [
+        (
+            "root",
+            "root = '/no/such/folder'\n",
+            "there is no directory",
+        ),
+        ("tls_cert", "tls_cert = 'none.pem'\n", "cannot read"),
+        ("compress", "compress = 'lzma'\n", "'lzma'"),
+        ("cors", "cors = ['x.org']\n", "an origin is written"),
+        (
+            "error_page",
+            "error_page = '404=none.html'\n",
+            "cannot be read",
+        ),
+        ("redirect", "redirect = ['/a=/b/:all']\n", "has no ':all'"),
+        (
+            "redirect",
+            "redirect = ['/a=/b', '/b=/a']\n",
+            "leads to more than 10",
+        ),
+        (
+            "basic_auth",
+            "basic_auth = '/x=/no/users'\n",
+            "password file",
+        ),
+        ("max_body", "max_body = 'much'\n", "'much'"),
+        ("limit_requests", "limit_requests = '0/s'\n", "'0/s'"),
+        ("header", "header = ['Server: x']\n", "the server sets this"),
+        ("cache", "cache = ['[a=no-cache']\n", "[a"),
+        ("deny", "deny = ['a//b']\n", "two slashes"),
+        ("hsts", "hsts = 'for ever'\n", "max-age"),
+        (
+            "mime_type",
+            "mime_type = ['/a/=b/c']\n",
+            "ends with a slash",
+        ),
+        (
+            "[[host]]",
+            "[[host]]\nnames = ['a', 'A']\n",
+            "is also a name of the host",
+        ),
+        (
+            "[[host]]",
+            "[[host]]\nnames = 'a'\ntls_cert = 'none.pem'\n",
+            "cannot read",
+        ),
+    ] {
+        let at = number(start);
+        // The others change as well.
+        let mut newer = rules.clone().map(|rule| rule.replace("/new", "/newer"));
+        newer[number("header")] = "header = ['X-A: 2']\n".to_owned();
+        newer[at] = wrong.to_owned();
+        fs::write(&config, newer.concat()).unwrap();
+        served.signal(Signal::HUP);
+        let said = served.expect("not reloaded: ");
+        let line = 1 + rules[..at].len() + wrong.lines().count() - 1;
+        let place = format!("{config}:{line}: ");
+        assert!(
+            said.contains(&place) && said.contains(why),
+            "{start}: {said}"
+        );
+        assert_eq!(replies(&served), before, "{start}");
+    }
+    // Mistakes in the files that it names.
+    for (path, wrong, why) in [
+        (&users, "ann:secret\n", "users"),
+        (&moved, "/was\n", ":1: "),
+        (&cert, "torn", "cert.pem"),
+    ] {
+        let whole = fs::read(path).unwrap();
+        fs::write(&config, right.replace("X-A: 1", "X-A: 2")).unwrap();
+        fs::write(path, wrong).unwrap();
+        served.signal(Signal::HUP);
+        let said = served.expect("not reloaded: ");
+        assert!(said.contains(&config) && said.contains(why), "{said}");
+        assert_eq!(replies(&served), before, "{path}");
+        fs::write(path, whole).unwrap();
+    }
+    fs::write(&config, right.replace("X-A: 1", "X-A: 2")).unwrap();
+    served.signal(Signal::HUP);
+    served.expect("reloaded");
+    assert!(replies(&served)[0].contains("X-A: 2\r\n"));
 }
 
 #[test]

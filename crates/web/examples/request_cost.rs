@@ -8,10 +8,13 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use session::{Next, Now, Outbox, Phase, Session as _, work_here};
-use web::{Handle, Peer, ServiceConfig, Session, Site, SiteConfig, transcript};
+use session::{Networks, Next, Now, Outbox, Phase, PrefixLen, Session as _, work_here};
+use web::{
+    Handle, Hosts, Peer, RateLimit, RedirectRule, Redirects, ServiceConfig, Session, Site,
+    SiteConfig, VirtualHost, transcript,
+};
 
 const ROUNDS: usize = 50;
 const REQUESTS: usize = 20_000;
@@ -49,6 +52,47 @@ fn main() {
     measure("browser", &handle, BROWSER, 1);
     measure("304", &handle, CONDITIONAL, 1);
     measure("404", &handle, &WRK.replace("hello", "nothing"), 1);
+    // What rules add to the first line.
+    let rules = (0..10_000).map(|nth| format!("/old/{nth}/page.html /new/{nth} 301"));
+    let rules = rules.chain((0..100).map(|nth| format!("/was/{nth}/* /is/{nth}/:splat")));
+    let rules = rules.map(|line| RedirectRule::from_line(&line).ok().flatten());
+    let redirects = Redirects::new(rules.map(|rule| rule.expect("a rule")).collect());
+    let redirects = Arc::new(redirects.expect("no circle"));
+    let host = |nth: usize, redirects: &Arc<Redirects>| VirtualHost {
+        names: vec![format!("host-{nth}.example.org").parse().expect("a name")],
+        redirects: Arc::clone(redirects),
+        ..Arc::clone(&site).into()
+    };
+    let hosts = |count, redirects: &Arc<Redirects>| Hosts {
+        default: None,
+        named: (0..count).map(|nth| host(nth, redirects)).collect(),
+    };
+    let none = Arc::default();
+    let limited = || ServiceConfig {
+        rate_limit: Some(RateLimit {
+            requests: 1_000_000,
+            per: Duration::from_secs(1),
+            burst: 4_000_000,
+            prefix: PrefixLen::default(),
+            exempt: Networks::default(),
+        }),
+        ..ServiceConfig::default()
+    };
+    let ruled = |hosts: Hosts, config| Arc::new(Handle::new(hosts, config).expect("hosts"));
+    let plain = ServiceConfig::default;
+    let named = WRK.replace("127.0.0.1:8080", "host-0.example.org");
+    measure("wrk, 1 host", &ruled(hosts(1, &none), plain()), &named, 1);
+    let many = ruled(hosts(10_000, &none), plain());
+    measure("wrk, 10,000 hosts", &many, &named, 1);
+    let one = Hosts {
+        default: Some(host(0, &redirects)),
+        named: Vec::new(),
+    };
+    measure("wrk, redirects", &ruled(one, plain()), WRK, 1);
+    let of_site = || Hosts::from(Arc::clone(&site));
+    measure("wrk, limit", &ruled(of_site(), limited()), WRK, 1);
+    let all = ruled(hosts(10_000, &redirects), limited());
+    measure("wrk, all of them", &all, &named, 1);
     std::fs::remove_dir_all(&dir).expect("the directory goes");
 }
 
@@ -56,7 +100,8 @@ fn measure(name: &str, handle: &Arc<Handle>, request: &str, depth: usize) {
     if std::env::args().nth(1).is_some_and(|wanted| wanted != name) {
         return;
     }
-    let mut session = Session::new(handle.clone(), Peer::Unix);
+    let peer = Peer::Tcp("192.0.2.1:9".parse().expect("an address"));
+    let mut session = Session::new(handle.clone(), peer);
     let mut out = Outbox::new();
     let input = request.repeat(depth);
     let now = Now::read();

@@ -22,6 +22,7 @@
 //!
 //! **Memory.** Small files are held in memory and all files in the page cache, under one budget
 //! each and one admission rule ([`budget`]). A file admitted to neither is read with `O_DIRECT`.
+//! The sites of a server's hosts share table and budgets ([`Site::open_beside`]).
 //!
 //! **Compression.** If configured, a request for a file without a variant that its client takes has
 //! one made ([`compress`]), and is answered with what there is.
@@ -52,6 +53,7 @@ mod quiet;
 mod read;
 mod ring;
 mod rules;
+mod shared;
 mod sketch;
 mod survey;
 mod table;
@@ -60,8 +62,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use session::Now;
@@ -76,13 +78,14 @@ pub(crate) use listing::percent_encoded;
 use crate::lookup::Lookup;
 use access::Access;
 use available_memory::AvailableMemory;
-use compress::Compressions;
+use compress::{Compressions, Compressor};
 use directories::Directories;
 use error_pages::ErrorPage;
 use holdings::{Garbage, Holdings};
 use listing::Listings;
-use open::{Blocking, Miss, Root};
+use open::{Blocking, Miss, Root, Roots};
 use rules::Rules;
+use shared::Shared;
 use sketch::Sketch;
 use table::{Key, Record, Table};
 
@@ -90,14 +93,32 @@ use table::{Key, Record, Table};
 #[derive(Debug)]
 pub struct Site {
     config: SiteConfig,
-    rules: Rules,
+    rules: Arc<Rules>,
     /// `None` without such rules.
-    access: Option<Access>,
+    access: Option<Arc<Access>>,
     root: RwLock<Arc<Root>>,
+    /// Generation of the root. Written under the lock of the holdings.
+    generation: AtomicU64,
     root_checked_ns: AtomicU64,
     /// Half the promised time: two checks follow each other, of the root and of a file in it.
     half_recheck_ns: u64,
+    cache: Arc<SiteCache>,
+    /// Number among the sites of the cache.
+    number: u32,
+    /// The threads that compress, once they are started, and the number of the site there.
+    compressor: OnceLock<(Arc<Compressor>, usize)>,
+    error_pages: Vec<Arc<ErrorPage>>,
+    on_warning: Warnings,
+}
+
+/// Table, budgets and counters, of one site or of all [beside](Site::open_beside) it.
+#[derive(Debug)]
+struct SiteCache {
+    sites: AtomicU32,
+    roots: Arc<Roots>,
+    shared: Shared,
     opened_at: Instant,
+    opened_since_epoch: Duration,
     /// Makes the readings of unsettled files distinct, also from those of an earlier process.
     readings: AtomicU64,
     /// Number of requests that wait for a file to be quiet.
@@ -105,17 +126,15 @@ pub struct Site {
     /// Held by the request that reads a long file into memory, so that at most one such file is
     /// read beyond the budget.
     long_read: Mutex<()>,
-    opened_since_epoch: Duration,
     table: Table,
     sketch: Sketch,
+    memory_budget: u64,
     holdings: Mutex<Holdings>,
     /// Memory that the page-cache budget follows. `None` if the budget is configured.
     available: Option<AvailableMemory>,
     listings: Listings,
     directories: Directories,
     compressions: Compressions,
-    error_pages: Vec<ErrorPage>,
-    on_warning: Warnings,
     counts: Counts,
 }
 
@@ -148,7 +167,7 @@ struct Counts {
 /// The moment of a request.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
-    /// Nanoseconds since the site opened.
+    /// Nanoseconds since the first site of the cache opened.
     ns: u64,
     since_epoch: Duration,
 }
@@ -175,49 +194,63 @@ impl Site {
     ///
     /// # Errors
     /// Describes the mistake in the configuration.
-    pub fn open(mut config: SiteConfig) -> Result<Site, SiteError> {
+    pub fn open(config: SiteConfig) -> Result<Site, SiteError> {
+        Site::open_with(config, None, Arc::default())
+    }
+
+    /// The same for a site in the place of `old`, and of those beside it: a directory that is open
+    /// for one of them is not opened again.
+    ///
+    /// # Errors
+    /// Those of [`Site::open`].
+    pub fn open_after(old: &Site, config: SiteConfig) -> Result<Site, SiteError> {
+        Site::open_with(config, None, Arc::clone(&old.cache.roots))
+    }
+
+    /// The same for a site with the budgets of `other`, whatever its own configuration says of
+    /// them. Rules and passwords that several of these sites have are held once.
+    ///
+    /// # Errors
+    /// Those of [`Site::open`].
+    pub fn open_beside(other: &Site, config: SiteConfig) -> Result<Site, SiteError> {
+        Site::open_with(config, Some(other), Arc::clone(&other.cache.roots))
+    }
+
+    fn open_with(
+        mut config: SiteConfig,
+        other: Option<&Site>,
+        roots: Arc<Roots>,
+    ) -> Result<Site, SiteError> {
         // Kept as a path, not resolved: where it leads may change, and the site follows.
         config.root = std::path::absolute(&config.root)
             .map_err(|error| SiteError::Root(config.root.clone(), error))?;
         check_config(&config)?;
-        let root = Root::open(&config.root, config.follow_links_out, 0)
+        let root = roots
+            .open(&config.root, config.follow_links_out, 0)
             .map_err(|error| root_error(&config.root, error))?;
-        let available =
-            (config.page_cache_budget.is_none()).then(|| AvailableMemory::at(Path::new("/")));
-        let page_cache_budget = match &available {
-            Some(available) => available.len(config.memory_budget),
-            None => config.page_cache_budget.unwrap_or(0),
-        };
         let now = Now::read();
-        let has_access = !config.deny.is_empty() || !config.basic_auth.is_empty();
+        let cache = other.map(|other| Arc::clone(&other.cache));
+        let cache = cache.unwrap_or_else(|| Arc::new(SiteCache::new(&config, roots, now)));
+        let access = cache.shared.access_of(&config, now)?;
+        let rules = cache.shared.rules_of(&config)?;
         let mut site = Site {
-            access: has_access.then(|| Access::new(&config, now)).transpose()?,
-            rules: Rules::new(&config.headers, &config.cache_rules, &config.mime_types)?
-                .with_cors(&config.cors)?,
+            access,
+            rules,
             root: RwLock::new(Arc::new(root)),
+            generation: AtomicU64::new(0),
             root_checked_ns: AtomicU64::new(0),
             half_recheck_ns: u64::try_from(config.recheck_every.as_nanos() / 2).unwrap_or(u64::MAX),
-            opened_at: now.monotonic,
-            readings: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
-            long_read: Mutex::new(()),
-            opened_since_epoch: now.since_epoch,
-            table: Table::new(),
-            sketch: Sketch::new(
-                config.memory_budget.saturating_add(page_cache_budget) / MEAN_FILE_LEN,
-            ),
-            holdings: Mutex::new(Holdings::new(&config, page_cache_budget)),
-            available,
-            listings: Listings::default(),
-            directories: Directories::default(),
-            compressions: Compressions::default(),
+            number: cache.sites.fetch_add(1, Relaxed),
+            cache,
+            compressor: OnceLock::new(),
             error_pages: Vec::new(),
             on_warning: Warnings::default(),
-            counts: Counts::default(),
             config,
         };
+        let moment = site.moment(now);
+        site.root_checked_ns.store(moment.ns, Relaxed);
         site.check_fallback(now)?;
-        site.error_pages = site.open_error_pages(now)?;
+        site.error_pages = site.open_error_pages(moment)?;
         Ok(site)
     }
 
@@ -227,10 +260,11 @@ impl Site {
         let key = self.key(lookup.path);
         let is_fresh = |record: &Record| !self.is_record_due(record, moment);
         let is_ready = |entry: &Entry| entry.is_ready(self.config.memory_file_len_max);
-        if let Some((entry, id)) = self.table.hit(key, lookup.accepts, is_fresh, is_ready)
+        let table = &self.cache.table;
+        if let Some((entry, id)) = table.hit(key, lookup.accepts, is_fresh, is_ready)
             && entry.is_unchanged()
         {
-            self.sketch.touch(id.hash(), moment.ns);
+            self.cache.sketch.touch(id.hash(), moment.ns);
             return Found::Entry(entry);
         }
         self.answer(lookup, moment, Blocking::Never)
@@ -298,9 +332,9 @@ impl Site {
     /// Name, help text and value of each metric. `_total` counts since the site opened; the others
     /// are current values.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<> {
-        let counts = &self.counts;
+        let counts = &self.cache.counts;
         let holdings = self.holdings();
-        let compressions = &self.compressions;
+        let compressions = &self.cache.compressions;
         let of = |count: &AtomicU64| count.load(Relaxed);
         let rows = rows! {
             "site_paths" "Paths that the table knows." holdings.paths() as u64;
@@ -309,7 +343,7 @@ impl Site {
             "site_memory_bytes" "Bytes of files in memory." holdings.memory.used();
             "site_page_cache_files" "Files that are served through the page cache." holdings.pages.len() as u64;
             "site_page_cache_bytes" "Bytes of files that are served through the page cache." holdings.pages.used();
-            "site_hits_total" "Requests answered from the table." self.table.hits();
+            "site_hits_total" "Requests answered from the table." self.cache.table.hits();
             "site_misses_total" "Requests that the table could not answer at once." of(&counts.misses);
             "site_would_block_total" "Of these, those that had to wait for the disk." of(&counts.would_block);
             "site_not_found_total" "Requests for paths where there is nothing." of(&counts.not_found);
@@ -319,11 +353,11 @@ impl Site {
             "site_moving_total" "Files sent while they were still being written." of(&counts.moving);
             "site_out_of_descriptors_total" "Files that could not be opened because no descriptor was left (EMFILE, ENFILE)." of(&counts.out_of_descriptors);
             "site_error_pages_lost_total" "Error pages that could not be read any more, so that the built-in one is sent." of(&counts.error_pages_lost);
-            "site_directories" "Directories of which is known whether compressed files are in them, or will be." self.directories.len() as u64;
-            "site_directories_dropped_total" "Directories forgotten to make room for others." of(&self.directories.dropped);
-            "site_variants_spared_total" "Files whose variants were not looked for, because their directory has none." of(&self.directories.spared);
-            "site_listing_bytes" "Bytes of listings that are kept or on their way." self.listings.held_len();
-            "site_listings_refused_total" "Listings not made because clients have not received too many." self.listings.refused();
+            "site_directories" "Directories of which is known whether compressed files are in them, or will be." self.cache.directories.len() as u64;
+            "site_directories_dropped_total" "Directories forgotten to make room for others." of(&self.cache.directories.dropped);
+            "site_variants_spared_total" "Files whose variants were not looked for, because their directory has none." of(&self.cache.directories.spared);
+            "site_listing_bytes" "Bytes of listings that are kept or on their way." self.cache.listings.held_len();
+            "site_listings_refused_total" "Listings not made because clients have not received too many." self.cache.listings.refused();
             "site_memory_admitted_total" "Files taken into memory." holdings.memory.admitted;
             "site_memory_refused_total" "Files not taken into memory, because others there are asked for more often." holdings.memory.refused;
             "site_memory_evicted_total" "Files that left memory for others." holdings.memory.evicted;
@@ -344,10 +378,11 @@ impl Site {
     }
 
     fn answer(&self, lookup: &Lookup<'_>, moment: Moment, blocking: Blocking) -> Found {
-        self.counts.misses.fetch_add(1, Relaxed);
-        self.sketch.age_if_late(moment.ns);
+        self.cache.counts.misses.fetch_add(1, Relaxed);
+        self.cache.sketch.age_if_late(moment.ns);
         let key = self.key(lookup.path);
         if let Some(available) = self
+            .cache
             .available
             .as_ref()
             .filter(|available| available.is_due(moment.ns))
@@ -383,19 +418,21 @@ impl Site {
             return;
         }
         let held = self.holdings().memory.used();
-        let len = available.len(self.config.memory_budget.saturating_sub(held));
-        let garbage = self.holdings().limit_pages(&self.table, len, &self.sketch);
+        let len = available.len(self.cache.memory_budget.saturating_sub(held));
+        let garbage = self
+            .holdings()
+            .limit_pages(&self.cache.table, len, &self.cache.sketch);
         drop(garbage);
     }
 
     fn found_of(&self, miss: Miss, path: &str) -> Found {
         match miss {
             Miss::NotFound => {
-                self.counts.not_found.fetch_add(1, Relaxed);
+                self.cache.counts.not_found.fetch_add(1, Relaxed);
                 Found::NotFound
             }
             Miss::WouldBlock | Miss::BeingWritten(_) => {
-                self.counts.would_block.fetch_add(1, Relaxed);
+                self.cache.counts.would_block.fetch_add(1, Relaxed);
                 Found::WouldBlock
             }
             Miss::Forbidden => Found::Forbidden,
@@ -414,7 +451,9 @@ impl Site {
     }
 
     fn moment(&self, now: Now) -> Moment {
-        let since_open = now.monotonic.saturating_duration_since(self.opened_at);
+        let since_open = now
+            .monotonic
+            .saturating_duration_since(self.cache.opened_at);
         Moment {
             ns: since_open.as_nanos() as u64,
             since_epoch: now.since_epoch,
@@ -422,7 +461,8 @@ impl Site {
     }
 
     fn key<'a>(&self, path: &'a str) -> Key<'a> {
-        self.table.key(path.strip_prefix('/').unwrap_or(path))
+        let path = path.strip_prefix('/').unwrap_or(path);
+        self.cache.table.key(self.number, path)
     }
 
     /// True if the last check at `checked_ns` is too old.
@@ -441,13 +481,13 @@ impl Site {
         let open = || {
             open().inspect_err(|miss| {
                 if matches!(miss, Miss::OutOfDescriptors) {
-                    self.counts.out_of_descriptors.fetch_add(1, Relaxed);
+                    self.cache.counts.out_of_descriptors.fetch_add(1, Relaxed);
                 }
             })
         };
         match open() {
             Err(Miss::OutOfDescriptors) => {
-                let garbage: Garbage = self.holdings().close_some(&self.table);
+                let garbage: Garbage = self.holdings().close_some(&self.cache.table);
                 drop(garbage);
                 open()
             }
@@ -456,7 +496,42 @@ impl Site {
     }
 
     fn holdings(&self) -> MutexGuard<'_, Holdings> {
-        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache
+            .holdings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SiteCache {
+    fn new(config: &SiteConfig, roots: Arc<Roots>, now: Now) -> SiteCache {
+        let memory_budget = config.memory_budget;
+        let available =
+            (config.page_cache_budget.is_none()).then(|| AvailableMemory::at(Path::new("/")));
+        let page_cache_budget = match &available {
+            Some(available) => available.len(memory_budget),
+            None => config.page_cache_budget.unwrap_or(0),
+        };
+        let budgets = memory_budget.saturating_add(page_cache_budget);
+        SiteCache {
+            sites: AtomicU32::new(0),
+            roots,
+            shared: Shared::default(),
+            opened_at: now.monotonic,
+            opened_since_epoch: now.since_epoch,
+            readings: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            long_read: Mutex::new(()),
+            table: Table::new(),
+            sketch: Sketch::new(budgets / MEAN_FILE_LEN),
+            memory_budget,
+            holdings: Mutex::new(Holdings::new(config, page_cache_budget)),
+            available,
+            listings: Listings::default(),
+            directories: Directories::default(),
+            compressions: Compressions::default(),
+            counts: Counts::default(),
+        }
     }
 }
 

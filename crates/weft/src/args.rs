@@ -319,7 +319,7 @@ fn check_config() -> Command {
             Arg::new("explain")
                 .long("explain")
                 .value_name("URL")
-                .help("Print host, file and header of the reply to a GET of URL, and file and line of each rule"),
+                .help("Print host, file, header and rules, with file and line, of a GET of URL"),
         )
         .after_long_help(after_help("check-config"))
 }

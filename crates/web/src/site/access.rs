@@ -155,7 +155,7 @@ impl Site {
     }
 
     fn areas(&self) -> Option<&Access> {
-        let access = self.access.as_ref();
+        let access = self.access.as_deref();
         access.filter(|access| !access.areas.is_empty())
     }
 

@@ -136,10 +136,6 @@ impl Budget {
         self.ring.remove(id)
     }
 
-    pub(super) fn clear(&mut self) {
-        self.ring.clear();
-    }
-
     fn victims(&mut self, weight: u64, estimate: u32, sketch: &Sketch) -> Option<Vec<Id>> {
         let room = self.limit.checked_sub(weight)?;
         let mut short = self.ring.weight().saturating_sub(room);

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
 use brotli::enc::BrotliEncoderParams;
@@ -49,11 +49,9 @@ pub(super) struct Compressor {
     changed: Condvar,
 }
 
-/// A site's part in a compressor.
+/// Counters of compression.
 #[derive(Debug, Default)]
 pub(super) struct Compressions {
-    /// Not there before the threads are started. A site has its number there.
-    pub(super) by: OnceLock<(Arc<Compressor>, usize)>,
     pub(super) waiting: AtomicU64,
     pub(super) made: AtomicU64,
     pub(super) source_len: AtomicU64,
@@ -144,7 +142,7 @@ impl Site {
             ..Compressor::default()
         });
         for (at, site) in sites.iter().enumerate() {
-            _ = site.compressions.by.set((Arc::clone(&compressor), at));
+            _ = site.compressor.set((Arc::clone(&compressor), at));
         }
         let processors = thread::available_parallelism().map_or(1, usize::from);
         for _ in 0..(processors / 4).clamp(1, THREADS_MAX) {
@@ -192,7 +190,7 @@ impl Site {
         if !makeable.claim(encoding) {
             return;
         }
-        let compressor = self.compressions.by.get();
+        let compressor = self.compressor.get();
         let wish = Wish {
             site: compressor.map_or(0, |(_, at)| *at),
             path: record.hash,
@@ -204,20 +202,20 @@ impl Site {
         let len = record.survey.plain.len / 4;
         let fits = |estimate| {
             self.holdings()
-                .consider(len, estimate, &self.sketch)
+                .consider(len, estimate, &self.cache.sketch)
                 .is_some()
         };
-        self.compressions.waiting.fetch_add(1, Relaxed);
+        self.cache.compressions.waiting.fetch_add(1, Relaxed);
         let is_in_line = fits(self.estimate_of(&wish))
             && compressor.is_some_and(|(compressor, _)| compressor.push(wish));
         if !is_in_line {
-            self.compressions.waiting.fetch_sub(1, Relaxed);
+            self.cache.compressions.waiting.fetch_sub(1, Relaxed);
             self.postpone(makeable, encoding);
         }
     }
 
     fn postpone(&self, makeable: &Makeable, encoding: Encoding) {
-        self.compressions.refused.fetch_add(1, Relaxed);
+        self.cache.compressions.refused.fetch_add(1, Relaxed);
         makeable.postpone(encoding);
     }
 
@@ -225,15 +223,15 @@ impl Site {
     fn estimate_of(&self, wish: &Wish) -> u8 {
         let of = |encoding| {
             let path = wish.path;
-            self.sketch.estimate(Id { path, encoding }.hash())
+            self.cache.sketch.estimate(Id { path, encoding }.hash())
         };
         of(None).max(of(Some(wish.encoding))).max(1)
     }
 
     /// Makes a variant and puts it into the table, if the file is still what it was.
     pub(super) fn grant(&self, wish: &Wish) {
-        self.compressions.waiting.fetch_sub(1, Relaxed);
-        let record = self.table.get_hash(wish.path);
+        self.cache.compressions.waiting.fetch_sub(1, Relaxed);
+        let record = self.cache.table.get_hash(wish.path);
         let Some(record) = record.filter(|record| Arc::ptr_eq(&record.survey, &wish.survey)) else {
             return;
         };
@@ -249,18 +247,22 @@ impl Site {
             .ok()
             .filter(|made| is_worthwhile(made.len(), source.len()));
         let Some(made) = made else {
-            self.compressions.useless.fetch_add(1, Relaxed);
+            self.cache.compressions.useless.fetch_add(1, Relaxed);
             return;
         };
         let made_len = made.len() as u64;
         if !self.hold_made(&record, wish, made.into()) {
             return self.postpone(makeable, wish.encoding);
         }
-        self.compressions.made.fetch_add(1, Relaxed);
-        self.compressions
+        self.cache.compressions.made.fetch_add(1, Relaxed);
+        self.cache
+            .compressions
             .source_len
             .fetch_add(source.len() as u64, Relaxed);
-        self.compressions.made_len.fetch_add(made_len, Relaxed);
+        self.cache
+            .compressions
+            .made_len
+            .fetch_add(made_len, Relaxed);
     }
 
     fn source_bytes(&self, record: &Record) -> Option<Bytes> {
@@ -291,16 +293,16 @@ impl Site {
         let body = Body::Memory(made);
         let entry = self.make_entry(record, id, stamp, body, false, wish.moment);
         let mut holdings = self.holdings();
-        let Some(victims) = holdings.consider(entry.len, estimate, &self.sketch) else {
+        let Some(victims) = holdings.consider(entry.len, estimate, &self.cache.sketch) else {
             return false;
         };
-        let (_, garbage) = holdings.hold(&self.table, record, id, entry, &victims);
+        let (_, garbage) = holdings.hold(&self.cache.table, record, id, entry, &victims);
         let is_held = holdings.memory.contains(id);
         drop(holdings);
         drop(garbage);
         if is_held {
             // It is as popular as the file that it stands for from now on.
-            (0..estimate).for_each(|_| _ = self.sketch.touch(id.hash(), wish.moment.ns));
+            (0..estimate).for_each(|_| _ = self.cache.sketch.touch(id.hash(), wish.moment.ns));
         }
         is_held
     }
@@ -308,7 +310,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        if let Some((compressor, _)) = self.compressions.by.get() {
+        if let Some((compressor, _)) = self.compressor.get() {
             compressor.lock().sites_gone += 1;
             compressor.changed.notify_all();
         }

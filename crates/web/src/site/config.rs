@@ -93,7 +93,7 @@ pub enum EtagKind {
 /// directory, with one (`assets/**`, `/index.html`) the whole path from the root. `*` stops at a
 /// slash, `**` does not. What is matched is the file that answers (`blog/index.html` for `/blog/`),
 /// or where none does the path that was asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HeaderRule {
     /// Pattern of the files.
     pub glob: String,
@@ -106,7 +106,7 @@ pub struct HeaderRule {
 }
 
 /// A value of `Cache-Control` for the files whose path matches a glob (see [`HeaderRule`]).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CacheRule {
     /// Pattern of the files.
     pub glob: String,
@@ -116,7 +116,7 @@ pub struct CacheRule {
 
 /// An origin whose scripts may read replies about files whose path matches a glob (see
 /// [`HeaderRule`]).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CorsRule {
     /// Pattern of the files.
     pub glob: String,

@@ -76,8 +76,8 @@ impl Site {
     /// True unless it is known that no name in the directory of `source` is a variant's.
     pub(super) fn may_have_variants(&self, look: Look<'_>, source: &str) -> Result<bool, Miss> {
         let path = &source[..source.rfind('/').map_or(0, |slash| slash + 1)];
-        let hash = self.table.key(path).hash;
-        let directories = &self.directories;
+        let hash = self.cache.table.key(self.number, path).hash;
+        let directories = &self.cache.directories;
         let known = directories
             .get(hash)
             .filter(|known| known.generation == look.root.generation && *known.path == *path);
@@ -118,7 +118,7 @@ impl Site {
             Ok(CompressedNames::Absent(stamp)) if is_settled(stamp) => {
                 let now_ns = look.moment.ns;
                 let directory = Directory::new(&known.path, known.generation, Some(stamp), now_ns);
-                self.directories.put(hash, directory);
+                self.cache.directories.put(hash, directory);
                 return Ok(false);
             }
             Ok(CompressedNames::Absent(_) | CompressedNames::Changing) => {}
@@ -183,13 +183,6 @@ impl Directories {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .len()
-    }
-
-    pub(super) fn clear(&self) {
-        self.known
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
     }
 }
 

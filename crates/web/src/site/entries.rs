@@ -41,10 +41,10 @@ impl Site {
     ) -> Result<Option<Arc<Entry>>, Miss> {
         // A request that would block comes again. So it is judged as if it were counted, and
         // counted when it is answered.
-        let estimate = (self.sketch.estimate(id.hash()) + 1).min(ESTIMATE_MAX);
+        let estimate = (self.cache.sketch.estimate(id.hash()) + 1).min(ESTIMATE_MAX);
         let entry = self.entry_by_worth(record, id, estimate, moment, blocking)?;
         if entry.is_some() {
-            self.sketch.touch(id.hash(), moment.ns);
+            self.cache.sketch.touch(id.hash(), moment.ns);
         }
         Ok(entry)
     }
@@ -136,7 +136,7 @@ impl Site {
             file = self.open_moving(record, id)?;
             bytes = self.read_moving(&file);
         }
-        self.counts.moving.fetch_add(1, Relaxed);
+        self.cache.counts.moving.fetch_add(1, Relaxed);
         record.note_moving(moment.ns);
         let stamp = file.stamp();
         let body = match bytes {
@@ -187,16 +187,16 @@ impl Site {
     /// Puts the entry into the table, for all who ask while the record stands.
     fn share_moving(&self, record: &Record, id: Id, entry: Arc<Entry>) -> Arc<Entry> {
         if !entry.is_in_memory() {
-            let garbage = self.holdings().open(&self.table, record, id, &entry);
+            let garbage = self.holdings().open(&self.cache.table, record, id, &entry);
             drop(garbage);
             return entry;
         }
-        let estimate = self.sketch.estimate(id.hash());
+        let estimate = self.cache.sketch.estimate(id.hash());
         let mut holdings = self.holdings();
-        let Some(victims) = holdings.consider(entry.len, estimate, &self.sketch) else {
+        let Some(victims) = holdings.consider(entry.len, estimate, &self.cache.sketch) else {
             return entry;
         };
-        let (entry, garbage) = holdings.hold(&self.table, record, id, entry, &victims);
+        let (entry, garbage) = holdings.hold(&self.cache.table, record, id, entry, &victims);
         drop(holdings);
         drop(garbage);
         entry
@@ -215,7 +215,7 @@ impl Site {
         if len > self.config.memory_file_len_max {
             return Ok(Worth::Not);
         }
-        let Some(victims) = self.holdings().consider(len, estimate, &self.sketch) else {
+        let Some(victims) = self.holdings().consider(len, estimate, &self.cache.sketch) else {
             return Ok(Worth::Not);
         };
         let _lock = if len > READ_AT_ONCE_LEN_MAX {
@@ -238,7 +238,7 @@ impl Site {
                     self.make_entry(record, id, file.stamp(), Body::Memory(bytes), false, moment);
                 let (entry, garbage) =
                     self.holdings()
-                        .hold(&self.table, record, id, entry, &victims);
+                        .hold(&self.cache.table, record, id, entry, &victims);
                 drop(garbage);
                 Ok(Worth::Held(entry))
             }
@@ -250,7 +250,7 @@ impl Site {
 
     /// Takes the lock for reading a long file into memory, unless another request holds it.
     fn lock_long_read(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.long_read.try_lock() {
+        match self.cache.long_read.try_lock() {
             Ok(lock) => Some(lock),
             Err(TryLockError::Poisoned(lock)) => Some(lock.into_inner()),
             Err(TryLockError::WouldBlock) => None,
@@ -260,7 +260,7 @@ impl Site {
     /// Entry that another request has read into memory since this one took its record from the
     /// table.
     fn held_since(&self, record: &Record, id: Id) -> Option<Arc<Entry>> {
-        let current = self.table.get_hash(record.hash)?;
+        let current = self.cache.table.get_hash(record.hash)?;
         let is_same = current.is_same(record);
         current.in_memory(id.encoding).filter(|_| is_same).cloned()
     }
@@ -274,9 +274,9 @@ impl Site {
         moment: Moment,
     ) -> Arc<Entry> {
         let len = file.stamp().len;
-        let (keep, garbage) = self
-            .holdings()
-            .keeps(&self.table, id, len, estimate, &self.sketch);
+        let (keep, garbage) =
+            self.holdings()
+                .keeps(&self.cache.table, id, len, estimate, &self.cache.sketch);
         drop(garbage);
         let settled = record.settled;
         let body = |file| Body::File {
@@ -295,7 +295,7 @@ impl Site {
                 self.make_entry(record, id, stamp, body(file), false, moment)
             }
         };
-        let garbage = self.holdings().open(&self.table, record, id, &entry);
+        let garbage = self.holdings().open(&self.cache.table, record, id, &entry);
         drop(garbage);
         entry
     }
@@ -361,6 +361,7 @@ impl Site {
 
     /// A number that no other reading has, of this process or an earlier one.
     fn reading(&self) -> u128 {
-        self.opened_since_epoch.as_nanos() + u128::from(self.readings.fetch_add(1, Relaxed))
+        self.cache.opened_since_epoch.as_nanos()
+            + u128::from(self.cache.readings.fetch_add(1, Relaxed))
     }
 }

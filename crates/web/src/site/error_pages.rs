@@ -1,7 +1,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -71,7 +71,8 @@ impl Site {
             Miss::Failed(status, _) => *status,
             Miss::WouldBlock | Miss::BeingWritten(_) | Miss::Moved(_) => return Ok(()),
         };
-        let is_meant = |page: &&ErrorPage| page.status == status || blocking == Blocking::Allowed;
+        let is_meant =
+            |page: &&Arc<ErrorPage>| page.status == status || blocking == Blocking::Allowed;
         let mut pages = self.error_pages.iter().filter(is_meant);
         pages.try_for_each(|page| self.look_at(page, moment, blocking))
     }
@@ -155,7 +156,7 @@ impl Site {
         if page.shown.swap(None).is_none() {
             return;
         }
-        self.counts.error_pages_lost.fetch_add(1, Relaxed);
+        self.cache.counts.error_pages_lost.fetch_add(1, Relaxed);
         let ErrorPage { status, path, .. } = page;
         let path = path.display();
         let why = why(miss);
@@ -165,17 +166,32 @@ impl Site {
         ));
     }
 
-    pub(super) fn open_error_pages(&self, now: Now) -> Result<Vec<ErrorPage>, SiteError> {
+    /// The pages of the configuration. One outside of the root is held once for all sites.
+    pub(super) fn open_error_pages(
+        &self,
+        moment: Moment,
+    ) -> Result<Vec<Arc<ErrorPage>>, SiteError> {
         let pages = self.config.error_pages.iter().map(|(status, path)| {
             if !(400..=599).contains(status) {
                 return Err(SiteError::ErrorPageStatus(*status));
             }
-            self.open_error_page(*status, path, self.moment(now))
-                .map_err(|miss| SiteError::ErrorPage {
-                    status: *status,
-                    path: self.config.root.join(path),
-                    error: io::Error::other(why(&miss)),
-                })
+            let shared = &self.cache.shared.pages;
+            let mut known = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let content_type = self.content_type(name_of(path)).to_owned();
+            let key = (path.clone(), *status, content_type);
+            if let Some(page) = known.get(&key) {
+                return Ok(Arc::clone(page));
+            }
+            let opened = self.open_error_page(*status, path, moment);
+            let page = Arc::new(opened.map_err(|miss| SiteError::ErrorPage {
+                status: *status,
+                path: self.config.root.join(path),
+                error: io::Error::other(why(&miss)),
+            })?);
+            if path.is_absolute() {
+                known.insert(key, Arc::clone(&page));
+            }
+            Ok(page)
         });
         pages.collect()
     }

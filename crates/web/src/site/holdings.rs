@@ -7,6 +7,7 @@ use super::entry::Entry;
 use super::ring::Ring;
 use super::sketch::Sketch;
 use super::table::{Id, Record, Table};
+use crate::lookup::Encoding;
 
 /// Everything that the site holds, and the only writer of the [`Table`]: one lock, so that accounts
 /// and table never disagree. Hits do not take it. Nothing here waits for the disk; records taken
@@ -21,7 +22,6 @@ pub(super) struct Holdings {
     files_max: usize,
     paths: Ring,
     paths_max: usize,
-    generation: u64,
     pub(super) files_closed: u64,
     pub(super) paths_dropped: u64,
 }
@@ -51,7 +51,6 @@ impl Holdings {
             files_max: config.open_files_max.max(1),
             paths: Ring::default(),
             paths_max: config.paths_max.max(1),
-            generation: 0,
             files_closed: 0,
             paths_dropped: 0,
         }
@@ -70,9 +69,6 @@ impl Holdings {
     /// stays with its entries.
     pub(super) fn enroll(&mut self, table: &Table, record: Arc<Record>) -> (Arc<Record>, Garbage) {
         let mut garbage = Garbage::default();
-        if record.generation != self.generation {
-            return (record, garbage);
-        }
         if let Some(known) = table.get_hash(record.hash)
             && known.agrees(&record)
         {
@@ -215,14 +211,16 @@ impl Holdings {
         garbage
     }
 
-    /// Removes everything: the root is another directory now.
-    pub(super) fn start_over(&mut self, table: &Table, generation: u64) -> Garbage {
-        self.generation = generation;
-        self.memory.clear();
-        self.pages.clear();
-        self.files.clear();
-        self.paths.clear();
-        Garbage(table.take_all())
+    /// Removes everything of a site: its root is another directory now.
+    pub(super) fn start_over(&mut self, table: &Table, site: u32) -> Garbage {
+        let mut garbage = Garbage::default();
+        for hash in table.hashes_of(site) {
+            self.forget(table, hash, &mut garbage);
+            for id in ids_of(hash) {
+                self.pages.remove(id);
+            }
+        }
+        garbage
     }
 
     /// The table's current version of this record, unless the path was surveyed again since.
@@ -285,6 +283,12 @@ impl Garbage {
     fn extend(&mut self, record: Option<Arc<Record>>) {
         self.0.extend(record);
     }
+}
+
+/// All representations of a path.
+fn ids_of(path: u64) -> impl Iterator<Item = Id> {
+    let encodings = [None].into_iter().chain(Encoding::ALL.map(Some));
+    encodings.map(move |encoding| Id { path, encoding })
 }
 
 fn path_id(hash: u64) -> Id {

@@ -33,6 +33,7 @@ pub(super) struct Listings {
 
 #[derive(Debug)]
 struct KeptListing {
+    site: u32,
     path: Box<str>,
     format: ListingFormat,
     sort: ListingSort,
@@ -70,13 +71,14 @@ impl Drop for ListingPage {
 impl Listings {
     pub(super) fn get(
         &self,
+        site: u32,
         lookup: &Lookup<'_>,
         is_fresh: impl Fn(u64) -> bool,
     ) -> Option<Arc<Entry>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = kept
             .iter()
-            .find(|kept| kept.answers(lookup) && is_fresh(kept.made_ns))?;
+            .find(|kept| kept.answers(site, lookup) && is_fresh(kept.made_ns))?;
         Some(Arc::clone(&kept.entry))
     }
 
@@ -107,12 +109,18 @@ impl Listings {
 
     /// Keeps a listing that was made just now, and says which to serve: if nothing has changed, the
     /// one before, whose bytes may be on their way to others.
-    pub(super) fn put(&self, lookup: &Lookup<'_>, made: Arc<Entry>, made_ns: u64) -> Arc<Entry> {
+    pub(super) fn put(
+        &self,
+        site: u32,
+        lookup: &Lookup<'_>,
+        made: Arc<Entry>,
+        made_ns: u64,
+    ) -> Arc<Entry> {
         // Compared without the lock, for which loops and processors wait.
-        let before = self.get(lookup, |_| true);
+        let before = self.get(site, lookup, |_| true);
         let entry = before.filter(|it| is_same(it, &made)).unwrap_or(made);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|kept| !kept.answers(lookup));
+        kept.retain(|kept| !kept.answers(site, lookup));
         let kept_len = |kept: &[KeptListing]| kept.iter().map(|kept| kept.entry.len).sum::<u64>();
         while kept.len() == KEPT_MAX
             || (kept_len(&kept) + entry.len > KEPT_LEN_MAX && !kept.is_empty())
@@ -120,6 +128,7 @@ impl Listings {
             kept.remove(0);
         }
         kept.push(KeptListing {
+            site,
             path: lookup.path.into(),
             format: lookup.listing,
             sort: lookup.sort,
@@ -129,17 +138,17 @@ impl Listings {
         entry
     }
 
-    pub(super) fn clear(&self) {
-        self.kept
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+    /// Forgets those of a site.
+    pub(super) fn clear(&self, site: u32) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|kept| kept.site != site);
     }
 }
 
 impl KeptListing {
-    fn answers(&self, lookup: &Lookup<'_>) -> bool {
-        (&*self.path, self.format, self.sort) == (lookup.path, lookup.listing, lookup.sort)
+    fn answers(&self, site: u32, lookup: &Lookup<'_>) -> bool {
+        self.site == site
+            && (&*self.path, self.format, self.sort) == (lookup.path, lookup.listing, lookup.sort)
     }
 }
 

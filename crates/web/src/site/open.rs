@@ -1,7 +1,9 @@
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -14,14 +16,25 @@ use super::Moment;
 /// nothing outside it can be reached, whatever the path or the links on the way say.
 #[derive(Debug)]
 pub(super) struct Root {
-    fd: OwnedFd,
-    /// Device and inode, to notice that the path leads to another directory now.
-    inode: (u64, u64),
+    directory: Arc<OpenDirectory>,
     resolver: Resolver,
     links_out: bool,
     /// Counts the directories that the root path has led to.
     pub(super) generation: u64,
 }
+
+#[derive(Debug)]
+struct OpenDirectory {
+    fd: OwnedFd,
+    /// Device and inode, to notice that the path leads to another directory now.
+    inode: (u64, u64),
+    resolver: Resolver,
+}
+
+/// Open directories by their path. Hosts with one root have one descriptor for it, and so have
+/// sites before and after a reload.
+#[derive(Debug, Default)]
+pub(super) struct Roots(Mutex<HashMap<PathBuf, Weak<OpenDirectory>>>);
 
 /// Walks along a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,19 +110,48 @@ const LINKS_MAX: u32 = 40;
 /// A directory to look from: no permission to read it is needed.
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-impl Root {
-    /// Opens the directory at `path`.
-    pub(super) fn open(path: &Path, links_out: bool, generation: u64) -> io::Result<Root> {
+impl Roots {
+    /// Opens the directory at `path`, unless it is open.
+    pub(super) fn open(&self, path: &Path, links_out: bool, generation: u64) -> io::Result<Root> {
         let fd = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
         let inode = FileStamp::of(&rustix::fs::fstat(&fd)?).inode;
-        let resolver = Resolver::probe(&fd)?;
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = known.get(path).and_then(Weak::upgrade);
+        let directory = match directory.filter(|directory| directory.inode == inode) {
+            Some(directory) => directory,
+            None => {
+                let resolver = Resolver::probe(&fd)?;
+                let directory = OpenDirectory {
+                    fd,
+                    inode,
+                    resolver,
+                };
+                let directory = Arc::new(directory);
+                if known.len().is_power_of_two() {
+                    known.retain(|_, directory| directory.strong_count() > 0);
+                }
+                known.insert(path.to_owned(), Arc::downgrade(&directory));
+                directory
+            }
+        };
         Ok(Root {
-            fd,
-            inode,
-            resolver,
+            resolver: directory.resolver,
+            directory,
             links_out,
             generation,
         })
+    }
+}
+
+impl Root {
+    #[cfg(test)]
+    pub(super) fn is_open_as(&self, other: &Root) -> bool {
+        Arc::ptr_eq(&self.directory, &other.directory)
+    }
+
+    #[cfg(test)]
+    pub(super) fn open(path: &Path, links_out: bool, generation: u64) -> io::Result<Root> {
+        Roots::default().open(path, links_out, generation)
     }
 
     /// True if `path` still leads to this directory.
@@ -127,7 +169,7 @@ impl Root {
                 Errno::AGAIN => Miss::WouldBlock,
                 errno => miss_of(errno),
             })?;
-        Ok(FileStamp::of(&stat).inode == self.inode)
+        Ok(FileStamp::of(&stat).inode == self.directory.inode)
     }
 
     /// Says what lies at a path from the root (no slash first). Sockets, pipes and devices are not
@@ -161,10 +203,12 @@ impl Root {
     pub(super) fn open_page(&self, path: &Path, blocking: Blocking) -> Result<SharedFile, Miss> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = match (self.resolver, blocking) {
-            (_, Blocking::Allowed) => rustix::fs::openat(&self.fd, path, flags, Mode::empty()),
+            (_, Blocking::Allowed) => {
+                rustix::fs::openat(&self.directory.fd, path, flags, Mode::empty())
+            }
             (Resolver::Kernel { cached: true }, Blocking::Never) => {
                 let resolve = ResolveFlags::CACHED;
-                rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), resolve)
+                rustix::fs::openat2(&self.directory.fd, path, flags, Mode::empty(), resolve)
             }
             (_, Blocking::Never) => return Err(Miss::WouldBlock),
         };
@@ -206,7 +250,7 @@ impl Root {
     fn openat2(&self, path: &str, flags: OFlags, also: ResolveFlags) -> Result<OwnedFd, Errno> {
         let mut resolve = ResolveFlags::NO_MAGICLINKS | also;
         resolve.set(ResolveFlags::BENEATH, !self.links_out);
-        rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), resolve)
+        rustix::fs::openat2(&self.directory.fd, path, flags, Mode::empty(), resolve)
     }
 
     fn openat2_patiently(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -242,7 +286,7 @@ impl Root {
             if is_up && !self.links_out {
                 return Err(Errno::XDEV);
             }
-            let at = stood_in.last().unwrap_or(&self.fd);
+            let at = stood_in.last().unwrap_or(&self.directory.fd);
             let fd = rustix::fs::openat(at, &segment, step, Mode::empty())?;
             match type_of(&rustix::fs::fstat(&fd)?) {
                 FileType::Symlink => {
@@ -272,7 +316,7 @@ impl Root {
             }
         }
         rustix::fs::openat(
-            stood_in.last().unwrap_or(&self.fd),
+            stood_in.last().unwrap_or(&self.directory.fd),
             c".",
             flags,
             Mode::empty(),

@@ -20,13 +20,13 @@ impl Site {
             return Err(Miss::Directory);
         }
         let is_fresh = |made_ns| !self.is_due(made_ns, moment);
-        if let Some(entry) = self.listings.get(lookup, is_fresh) {
+        if let Some(entry) = self.cache.listings.get(self.number, lookup, is_fresh) {
             return Ok(entry);
         }
         if blocking == Blocking::Never {
             return Err(Miss::WouldBlock);
         }
-        if !self.listings.admit() {
+        if !self.cache.listings.admit() {
             let why = "the listings that clients have not received yet are too many".to_owned();
             return Err(Miss::Failed(503, why));
         }
@@ -37,13 +37,16 @@ impl Site {
             is_visible && !self.denies(path)
         };
         let page = self.with_descriptors(|| listing::render(&root, lookup, is_shown))?;
-        let page = self.listings.hold(page);
+        let page = self.cache.listings.hold(page);
         let path = lookup.path.trim_start_matches('/');
         let lines = self.private(path, self.rules.lines(path));
         let mut made = listing::entry(page, &lines, lookup, moment.since_epoch);
         made.area = self.rule_of_file(path);
         made.readers = self.rules.readers(path);
-        Ok(self.listings.put(lookup, Arc::new(made), moment.ns))
+        Ok(self
+            .cache
+            .listings
+            .put(self.number, lookup, Arc::new(made), moment.ns))
     }
 
     pub(super) fn check_fallback(&mut self, now: Now) -> Result<(), SiteError> {

@@ -74,12 +74,12 @@ impl Site {
 
     /// Waits for a write to end. `None` if enough requests wait already.
     pub(super) fn wait_until_quiet(&self, moment: Moment, left: Duration) -> Option<Moment> {
-        let may_wait = self.waiting.fetch_add(1, Relaxed) < WAITING_MAX;
+        let may_wait = self.cache.waiting.fetch_add(1, Relaxed) < WAITING_MAX;
         if may_wait {
-            self.counts.waits.fetch_add(1, Relaxed);
+            self.cache.counts.waits.fetch_add(1, Relaxed);
             std::thread::sleep(left);
         }
-        self.waiting.fetch_sub(1, Relaxed);
+        self.cache.waiting.fetch_sub(1, Relaxed);
         may_wait.then(|| moment.after(left))
     }
 

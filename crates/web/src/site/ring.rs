@@ -68,10 +68,6 @@ impl Ring {
         self.hand += 1;
         item
     }
-
-    pub(super) fn clear(&mut self) {
-        *self = Ring::default();
-    }
 }
 
 #[cfg(test)]

@@ -159,9 +159,9 @@ impl Rules {
         &self.everywhere
     }
 
-    /// The rules whose header lines a reply has that is about the file at `path`: those for headers,
-    /// counted without those for codings, and then those for caching. Without a file, those of
-    /// [`without_file`].
+    /// The rules whose header lines a reply about the file at `path` has, or without a file
+    /// ([`without_file`]): those for headers, counted without those for codings, and then those
+    /// for caching.
     pub(super) fn in_force(&self, path: &str, has_file: bool) -> Vec<usize> {
         let matching = self.globs.matches(path);
         let mut rules: Vec<_> = in_force(&self.fields, &matching).collect();
@@ -223,7 +223,7 @@ pub(super) fn is_coding(rule: &HeaderRule) -> bool {
     rule.name.eq_ignore_ascii_case("content-encoding")
 }
 
-/// Of the rules that match, the last one for each name.
+/// The last rule for each name among those that match.
 fn in_force<'a>(
     fields: &'a [(String, String)],
     matching: &'a [usize],

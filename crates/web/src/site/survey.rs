@@ -82,6 +82,7 @@ impl Site {
         }
         let root = self.current_root(moment, blocking)?;
         let known = self
+            .cache
             .table
             .get(key)
             .filter(|record| record.generation == root.generation);
@@ -99,7 +100,7 @@ impl Site {
         if !self.is_record_due(&known, moment) {
             return Ok(known);
         }
-        self.counts.rechecks.fetch_add(1, Relaxed);
+        self.cache.counts.rechecks.fetch_add(1, Relaxed);
         match self.with_descriptors(|| self.survey(look, key.path)) {
             Ok(survey) if survey == *known.survey && known.settled => {
                 known.confirm(moment.ns);
@@ -339,14 +340,19 @@ impl Site {
         );
         record.makeable = makeable;
         let record = Arc::new(record);
-        let (record, garbage) = self.holdings().enroll(&self.table, record);
+        let mut holdings = self.holdings();
+        if record.generation != self.generation.load(Relaxed) {
+            return record;
+        }
+        let (record, garbage) = holdings.enroll(&self.cache.table, record);
+        drop(holdings);
         drop(garbage);
         record
     }
 
     fn drop_changed(&self, record: &Record) {
-        self.counts.changed.fetch_add(1, Relaxed);
-        let garbage = self.holdings().drop_record(&self.table, record);
+        self.cache.counts.changed.fetch_add(1, Relaxed);
+        let garbage = self.holdings().drop_record(&self.cache.table, record);
         drop(garbage);
     }
 
@@ -375,16 +381,19 @@ impl Site {
 
     fn follow_root(&self, old: &Arc<Root>, moment: Moment) -> Arc<Root> {
         let generation = old.generation + 1;
-        let Ok(new) = Root::open(&self.config.root, self.config.follow_links_out, generation)
+        let roots = &self.cache.roots;
+        let Ok(new) = roots.open(&self.config.root, self.config.follow_links_out, generation)
         else {
             return Arc::clone(old);
         };
         let mut root = self.root.write().unwrap_or_else(PoisonError::into_inner);
         if root.generation < generation {
             *root = Arc::new(new);
-            let garbage = self.holdings().start_over(&self.table, generation);
-            self.listings.clear();
-            self.directories.clear();
+            let mut holdings = self.holdings();
+            self.generation.store(generation, Relaxed);
+            let garbage = holdings.start_over(&self.cache.table, self.number);
+            drop(holdings);
+            self.cache.listings.clear(self.number);
             self.root_checked_ns.fetch_max(moment.ns, Relaxed);
             drop(garbage);
         }

@@ -42,9 +42,13 @@ type Records = HashMap<u64, Arc<Record>, BuildHasherDefault<Hashed>>;
 
 const SHARDS: usize = 32;
 
-/// A path (no slash first) and its hash.
+/// Spreads small numbers over 64 bits: 2^64 by the golden ratio. Knuth, TAOCP 6.4
+const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A path of a site (no slash first) and its hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key<'a> {
+    pub(super) site: u32,
     pub(super) path: &'a str,
     pub(super) hash: u64,
 }
@@ -76,6 +80,7 @@ pub(super) struct Survey {
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) hash: u64,
+    pub(super) site: u32,
     path: Box<str>,
     pub(super) survey: Arc<Survey>,
     /// Generation of the root in which it was found.
@@ -118,10 +123,12 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn key<'a>(&self, path: &'a str) -> Key<'a> {
+    pub(super) fn key<'a>(&self, site: u32, path: &'a str) -> Key<'a> {
         Key {
+            site,
             path,
-            hash: self.hasher.hash_one(path),
+            // Mixed further where it is used; no client knows the hash of a path.
+            hash: self.hasher.hash_one(path) ^ u64::from(site).wrapping_mul(GOLDEN_RATIO),
         }
     }
 
@@ -136,9 +143,7 @@ impl Table {
     ) -> Option<(Arc<Entry>, Id)> {
         let shard = self.shard(key.hash);
         let records = shard.records.read().unwrap_or_else(PoisonError::into_inner);
-        let record = records
-            .get(&key.hash)
-            .filter(|record| *record.path == *key.path)?;
+        let record = records.get(&key.hash).filter(|record| record.is_at(key))?;
         if !is_fresh(record) || record.wish(accepts).is_some() {
             return None;
         }
@@ -151,8 +156,7 @@ impl Table {
     }
 
     pub(super) fn get(&self, key: Key<'_>) -> Option<Arc<Record>> {
-        self.get_hash(key.hash)
-            .filter(|record| *record.path == *key.path)
+        self.get_hash(key.hash).filter(|record| record.is_at(key))
     }
 
     pub(super) fn get_hash(&self, hash: u64) -> Option<Arc<Record>> {
@@ -183,19 +187,14 @@ impl Table {
         records.remove(&hash)
     }
 
-    pub(super) fn take_all(&self) -> Vec<Arc<Record>> {
-        let take = |shard: &TableShard| {
-            std::mem::take(
-                &mut *shard
-                    .records
-                    .write()
-                    .unwrap_or_else(PoisonError::into_inner),
-            )
+    /// The hashes of all paths of a site.
+    pub(super) fn hashes_of(&self, site: u32) -> Vec<u64> {
+        let of_shard = |shard: &TableShard| {
+            let records = shard.records.read().unwrap_or_else(PoisonError::into_inner);
+            let of_site = records.values().filter(|record| record.site == site);
+            of_site.map(|record| record.hash).collect::<Vec<_>>()
         };
-        self.shards
-            .iter()
-            .flat_map(|shard| take(shard).into_values())
-            .collect()
+        self.shards.iter().flat_map(of_shard).collect()
     }
 
     pub(super) fn hits(&self) -> u64 {
@@ -217,8 +216,7 @@ impl Id {
     #[inline]
     pub(super) fn hash(self) -> u64 {
         let nth = self.encoding.map_or(0, |encoding| encoding as u64);
-        self.path
-            .wrapping_add(nth.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        self.path.wrapping_add(nth.wrapping_mul(GOLDEN_RATIO))
     }
 }
 
@@ -260,6 +258,7 @@ impl Record {
         let moving = before.filter(|_| !settled);
         Record {
             hash: key.hash,
+            site: key.site,
             path: key.path.into(),
             generation,
             settled,
@@ -336,6 +335,7 @@ impl Record {
         entries[slot(encoding)] = entry;
         Record {
             hash: self.hash,
+            site: self.site,
             path: self.path.clone(),
             survey: Arc::clone(&self.survey),
             generation: self.generation,
@@ -369,6 +369,11 @@ impl Record {
         &self.path
     }
 
+    #[inline]
+    fn is_at(&self, key: Key<'_>) -> bool {
+        self.site == key.site && *self.path == *key.path
+    }
+
     /// True if both come from one survey.
     pub(super) fn is_same(&self, other: &Record) -> bool {
         Arc::ptr_eq(&self.survey, &other.survey)
@@ -378,6 +383,7 @@ impl Record {
     pub(super) fn agrees(&self, other: &Record) -> bool {
         self.settled
             && other.settled
+            && self.site == other.site
             && self.path == other.path
             && self.generation == other.generation
             && self.survey == other.survey

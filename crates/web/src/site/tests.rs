@@ -1,6 +1,7 @@
 //! A site over a directory, with a clock that the test moves.
 
 mod access;
+mod beside;
 mod clean_urls;
 mod compress;
 mod error_pages;

@@ -18,6 +18,7 @@ use std::time::Duration;
 use ::serve::access_log::Target;
 use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{self, Bound};
+use web::Site;
 
 use crate::failure::Failure;
 use crate::operate::{self, Operated, Orders, Part};
@@ -25,7 +26,7 @@ use crate::os::machine::Machine;
 use crate::os::sandbox::Sandbox;
 use crate::settings::layer::Layer;
 use crate::settings::layers::{self, Fixed, Resolved};
-use crate::value::show_size;
+use crate::value::{RedirectSource, show_size};
 use engine::{Origins, Running};
 pub(crate) use explain::explain;
 use prepare::{Limits, Prepared, few_connections, prepare};
@@ -153,9 +154,10 @@ impl Serving {
         }
         if let Err(why) = self.running.reload(&newer.config, &self.limits) {
             // Found again with its place in the file, which opens the site once more.
+            let inherited = Inherited::of(&newer.config);
             newer.check(|config| {
                 prepare::open_tls(config, None)?;
-                check_rules(config)
+                check_rules(config, &inherited)
             })?;
             return Err(why);
         }
@@ -223,6 +225,7 @@ impl Operated for Serving {
 pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), String> + use<> {
     let published = Published::by(whole);
     let has_names = certificates::check_names(whole);
+    let inherited = Inherited::of(whole);
     move |config| {
         check_root(config)?;
         check_proxies(config)?;
@@ -237,7 +240,7 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
         }
         certificates::settings(config)?;
         prepare::open_tls(config, None)?;
-        check_rules(config)
+        check_rules(config, &inherited)
     }
 }
 
@@ -250,10 +253,28 @@ fn check_aliases(config: &ServeConfig) -> Result<(), String> {
     }
 }
 
+/// Inherited values of hosts, to be checked once.
+struct Inherited {
+    redirects: Vec<RedirectSource>,
+    /// The site of the first host. `None`: it cannot be opened, which its own check says.
+    first: Option<Site>,
+}
+
+impl Inherited {
+    fn of(whole: &ServeConfig) -> Inherited {
+        Inherited {
+            redirects: whole.redirects.clone(),
+            first: engine::first_site(whole),
+        }
+    }
+}
+
 /// Finds what is wrong with redirects and with the site.
-fn check_rules(config: &ServeConfig) -> Result<(), String> {
-    redirects::read(&config.redirects)?;
-    engine::check(config)
+fn check_rules(config: &ServeConfig, inherited: &Inherited) -> Result<(), String> {
+    if config.names.is_empty() || config.redirects != inherited.redirects {
+        redirects::read(&config.redirects)?;
+    }
+    engine::check(config, inherited.first.as_ref())
 }
 
 fn check_proxies(config: &ServeConfig) -> Result<(), String> {

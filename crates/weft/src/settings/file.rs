@@ -42,11 +42,11 @@ pub(super) fn read<C: Config>(
         Err(error) => {
             let (bytes, at) = (error.as_bytes(), error.utf8_error().valid_up_to());
             let text = &String::from_utf8_lossy(bytes);
-            mistakes.push(Reader { path, text }.wrong(at, "it is not UTF-8, as TOML is"));
+            mistakes.push(Reader::new(path, text).wrong(at, "it is not UTF-8, as TOML is"));
             return Ok(());
         }
     };
-    let reader = Reader { path, text: &text };
+    let reader = Reader::new(path, &text);
     let (document, errors) = DeTable::parse_recoverable(&text);
     mistakes.extend(errors.iter().map(|error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -70,7 +70,8 @@ pub(super) fn read<C: Config>(
 
 struct Reader<'a> {
     path: &'a Path,
-    text: &'a str,
+    /// Places of the line breaks: a file has a place for each of thousands of rules.
+    line_ends: Vec<usize>,
 }
 
 /// Place of a key in the file.
@@ -100,7 +101,12 @@ fn is_hosts<C: Config>(key: &Key<'_>, value: &DeArray<'_>) -> bool {
 type Key<'i> = Spanned<Cow<'i, str>>;
 type Value<'i> = Spanned<DeValue<'i>>;
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(path: &'a Path, text: &str) -> Reader<'a> {
+        let line_ends = text.match_indices('\n').map(|(at, _)| at).collect();
+        Reader { path, line_ends }
+    }
+
     /// Reads the `[[host]]` tables; returns their mistakes.
     fn add_hosts<C: Config>(&self, tables: &DeArray<'_>, hosts: &mut Vec<Layer>) -> Vec<Mistake> {
         let mut mistakes = Vec::new();
@@ -274,8 +280,7 @@ impl Reader<'_> {
     }
 
     fn line(&self, at: usize) -> usize {
-        let before = &self.text.as_bytes()[..at.min(self.text.len())];
-        before.iter().filter(|byte| **byte == b'\n').count() + 1
+        self.line_ends.partition_point(|end| *end < at) + 1
     }
 }
 

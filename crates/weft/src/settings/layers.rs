@@ -96,23 +96,33 @@ fn gather<C: Config>(
     }
     let hosts: Vec<_> = hosts
         .iter()
-        .map(|host| {
-            let mut host_said = inherited.clone();
-            host_said.extend(right::<C>(&[host], mistakes));
-            host_said
-        })
+        .map(|host| right::<C>(&[host], mistakes))
         .collect();
     mistakes.extend(names_twice(&hosts));
-    let mut config: C = config_of(&said);
-    for host in &hosts {
-        config.add_host(config_of(host));
-    }
-    Resolved {
-        config,
+    let mut resolved: Resolved<C> = Resolved {
+        config: config_of(&said),
         said,
+        inherited,
         hosts,
+    };
+    let count = resolved.hosts.len();
+    let values: usize = resolved.inherited.values().map(Vec::len).sum();
+    if count * values > INHERITED_MAX {
+        mistakes.push(Mistake::new(format!(
+            "{count} hosts inherit {values} values each, which is more than {INHERITED_MAX} \
+             together: write redirects into a file, redirects = \"redirects.txt\""
+        )));
+        resolved.hosts.clear();
     }
+    for nth in 0..resolved.hosts.len() {
+        let host = config_of(&resolved.host(nth));
+        resolved.config.add_host(host);
+    }
+    resolved
 }
+
+/// Most values that all hosts together inherit, of some 200 bytes each. A file counts as one.
+const INHERITED_MAX: usize = 1 << 20;
 
 /// A mistake for each name that two hosts have.
 fn names_twice(hosts: &[Layer]) -> Vec<Mistake> {
@@ -176,7 +186,9 @@ fn config_of<C: Config>(layer: &Layer) -> C {
 pub(crate) struct Resolved<C> {
     pub(crate) config: C,
     said: Layer,
-    /// Of each host, with what it inherits.
+    /// Texts of the top level that hold for hosts.
+    inherited: Layer,
+    /// Texts of each host, without what it inherits.
     hosts: Vec<Layer>,
 }
 
@@ -197,8 +209,10 @@ impl<C: Config> Resolved<C> {
     }
 
     /// The texts of a host, with what it inherits.
-    pub(crate) fn host(&self, nth: usize) -> &Layer {
-        &self.hosts[nth]
+    pub(crate) fn host(&self, nth: usize) -> Layer {
+        let mut host = self.inherited.clone();
+        host.extend(self.hosts[nth].clone());
+        host
     }
 
     fn texts(&self, name: &str) -> Option<Vec<&str>> {
@@ -216,34 +230,53 @@ impl<C: Config> Resolved<C> {
     }
 
     fn mistakes(&self, check: impl Fn(&C) -> Result<(), String>) -> Vec<Mistake> {
-        let mut mistakes = blame(&self.said, &check);
-        let mut known: HashSet<_> = mistakes.iter().map(|it| it.sentence.clone()).collect();
-        let hosts = self.hosts.iter();
-        // What a host inherits is reported once.
-        mistakes.extend(
-            hosts
-                .flat_map(|host| blame(host, &check))
-                .filter(|mistake| known.insert(mistake.sentence.clone())),
-        );
-        mistakes
+        let mut blamed = blame(&self.said, &check, &[]);
+        let sentences = blamed.iter().map(|blamed| blamed.mistake.sentence.clone());
+        let mut known: HashSet<_> = sentences.collect();
+        for nth in 0..self.hosts.len() {
+            let of_host = blame(&self.host(nth), &check, &blamed).into_iter();
+            // What a host inherits is reported once.
+            blamed.extend(of_host.filter(|it| known.insert(it.mistake.sentence.clone())));
+        }
+        blamed.into_iter().map(|blamed| blamed.mistake).collect()
     }
 }
 
-/// The mistakes of one layer that `check` finds, each with the text to blame.
-fn blame<C: Config>(layer: &Layer, check: &impl Fn(&C) -> Result<(), String>) -> Vec<Mistake> {
+/// A mistake that a check has found, and the text to blame, if there is one.
+struct Blamed {
+    why: String,
+    mistake: Mistake,
+    said: Option<(&'static str, SettingText)>,
+}
+
+/// The mistakes of one layer that `check` finds. `known` are those of layers with which this one
+/// may share texts.
+fn blame<C: Config>(
+    layer: &Layer,
+    check: &impl Fn(&C) -> Result<(), String>,
+    known: &[Blamed],
+) -> Vec<Blamed> {
     let check = |layer: &Layer| check(&config_of(layer));
     let mut layer = layer.clone();
-    let mut mistakes = Vec::new();
+    let mut blamed = Vec::new();
     while let Err(why) = check(&layer) {
-        let Some((name, at)) = places(&layer).find(|(name, at)| {
-            let (rest, _) = without(&layer, name, *at);
-            check(&rest).as_ref() != Err(&why)
-        }) else {
-            mistakes.push(Mistake::new(why));
+        let known = known.iter().filter(|known| known.why == why);
+        let mut known = known.filter_map(|known| known.said.as_ref());
+        let known = known.find_map(|(name, text)| {
+            let mut said = layer.get(name)?.iter();
+            Some((*name, said.position(|said| said == text)?))
+        });
+        let is_other = |layer: &Layer| check(layer).as_ref() != Err(&why);
+        let Some((name, at)) = known.or_else(|| culprit(&layer, is_other)) else {
+            let mistake = Mistake::new(why.clone());
+            let said = None;
+            blamed.push(Blamed { why, mistake, said });
             break;
         };
         let (mut rest, said) = without(&layer, name, at);
-        mistakes.push(said.wrong(&why));
+        let mistake = said.wrong(&why);
+        let said = Some((name, said));
+        blamed.push(Blamed { why, mistake, said });
         if name == "root" {
             // Files beneath it cannot be checked.
             rest.remove("error-page");
@@ -260,19 +293,39 @@ fn blame<C: Config>(layer: &Layer, check: &impl Fn(&C) -> Result<(), String>) ->
         }
         layer = rest;
     }
-    mistakes
+    blamed
 }
 
 /// Other checks depend on these, so they are reported last.
 const TO_BLAME_LAST: [&str; 3] = ["engine", "root", "tls-cert"];
 
-/// All texts, in the order in which they can be to blame.
-fn places(layer: &Layer) -> impl Iterator<Item = (&'static str, usize)> {
-    let all = layer
-        .iter()
-        .flat_map(|(name, said)| (0..said.len()).map(|at| (*name, at)));
-    let (last, first): (Vec<_>, Vec<_>) = all.partition(|(name, _)| TO_BLAME_LAST.contains(name));
-    first.into_iter().chain(last)
+/// The text to blame for a mistake: of a setting without which there `is_other`, or none, the first
+/// without which and those before it there is. So few checks find one of thousands.
+fn culprit(layer: &Layer, is_other: impl Fn(&Layer) -> bool) -> Option<(&'static str, usize)> {
+    let names = layer.keys().copied();
+    let names = names.filter(|name| !layer[name].is_empty());
+    let (last, first): (Vec<_>, Vec<_>) = names.partition(|name| TO_BLAME_LAST.contains(name));
+    let is_other_without = |name: &'static str, count: usize| {
+        let mut layer = layer.clone();
+        let mut said = layer.remove(name).unwrap_or_default();
+        if count < said.len() {
+            layer.insert(name, said.split_off(count));
+        }
+        is_other(&layer)
+    };
+    let mut names = first.into_iter().chain(last);
+    let name = names.find(|name| is_other_without(name, layer[name].len()))?;
+    let mut low = 1;
+    let mut high = layer[name].len();
+    while low < high {
+        let middle = low.midpoint(high);
+        if is_other_without(name, middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    Some((name, low - 1))
 }
 
 /// The layer without one text of a setting, and that text.
@@ -605,6 +658,7 @@ mod tests {
         let resolved = Resolved {
             config: ServeConfig::default(),
             hosts: Vec::new(),
+            inherited: Layer::new(),
             said: [("index", "bad one"), ("root", "good"), ("spa", "bad two")]
                 .map(|(name, text)| (name, vec![SettingText::new(text, &format!("--{name}"))]))
                 .into(),
@@ -619,6 +673,44 @@ mod tests {
         assert_eq!(
             resolved.check(check).unwrap_err(),
             "--index: bad one beneath good\n--spa: bad two beneath good"
+        );
+    }
+
+    /// Seen: a circle among 10,000 redirects of the file was looked for with 10,000 checks.
+    #[test]
+    fn few_checks_find_one_of_thousands() {
+        let texts: Vec<_> = (0..10_000).map(|nth| format!("n{nth}")).collect();
+        let texts: Vec<_> = texts.iter().map(String::as_str).collect();
+        let top = layer("index", &texts);
+        let host = |nth: usize| layer("names", &[&format!("h{nth}")]);
+        let hosts: Vec<_> = (0..3).map(host).collect();
+        let resolved = super::resolve(&[&top], &hosts, Vec::new()).unwrap();
+        let checks = std::cell::Cell::new(0);
+        let check = |config: &ServeConfig| {
+            checks.set(checks.get() + 1);
+            let wrong = |name: &&String| ["n7001", "n7002"].contains(&&***name);
+            let found = config.index.iter().find(wrong);
+            found.map_or(Ok(()), |name| Err(format!("{name} is wrong")))
+        };
+        let why = resolved.check(check).unwrap_err();
+        assert_eq!(why, "--index: n7001 is wrong\n--index: n7002 is wrong");
+        assert!(checks.get() < 100, "{} checks", checks.get());
+    }
+
+    #[test]
+    fn what_hosts_inherit_is_bounded() {
+        let value = vec!["n"; 1024];
+        let top = layer("index", &value);
+        let host = |nth: usize| layer("names", &[&format!("h{nth}")]);
+        let many = |count| {
+            let hosts: Vec<_> = (0..count).map(host).collect();
+            super::resolve::<ServeConfig>(&[&top], &hosts, Vec::new()).map(drop)
+        };
+        assert_eq!(many(10), Ok(()));
+        let why = many(1025).unwrap_err();
+        assert!(
+            why.starts_with("1025 hosts inherit 1024 values each"),
+            "{why}"
         );
     }
 

@@ -311,10 +311,13 @@ fn kept_listings_are_bounded() {
     let paths = ["/a/", "/b/", "/c/"];
     for path in paths {
         let half = made("x".repeat((KEPT_LEN_MAX / 2) as usize));
-        listings.put(&lookup(path), Arc::new(half), 0);
+        listings.put(0, &lookup(path), Arc::new(half), 0);
     }
-    let is_kept = |path| listings.get(&lookup(path), |_| true).is_some();
+    let of_site = |site, path| listings.get(site, &lookup(path), |_| true).is_some();
+    let is_kept = |path| of_site(0, path);
     assert_eq!(paths.map(is_kept), [false, true, true], "the oldest goes");
+    listings.clear(1);
+    assert!(is_kept("/b/") && !of_site(1, "/b/"));
     assert_eq!(listings.held_len(), KEPT_LEN_MAX);
     let etag = |page: &str| made(page.to_owned()).etag;
     assert_eq!(etag("old"), etag("old"));

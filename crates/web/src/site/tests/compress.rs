@@ -18,7 +18,7 @@ fn world(files: &[(&str, &str)]) -> World {
 
 fn world_with(files: &[(&str, &str)], configure: impl FnOnce(&mut SiteConfig)) -> World {
     let world = World::with(files, configure);
-    world.site.compressions.by.set(Default::default()).unwrap();
+    world.site.compressor.set(Default::default()).unwrap();
     world
 }
 
@@ -28,7 +28,7 @@ fn compressing(config: &mut SiteConfig) {
 
 /// Grants all wishes; says how many.
 fn compress(world: &World) -> usize {
-    let (compressor, _) = world.site.compressions.by.get().unwrap();
+    let (compressor, _) = world.site.compressor.get().unwrap();
     let wishes = std::iter::from_fn(|| compressor.pop());
     wishes.map(|wish| world.site.grant(&wish)).count()
 }
@@ -397,7 +397,7 @@ fn threads_compress_and_end_with_the_sites() {
         let ask = || entry_of(site.load(&lookup("/a.js", &ALL), now));
         wait_until(&|| head_of(&ask()).contains("Content-Encoding: br"));
     }
-    let compressor = Arc::downgrade(&sites[0].0.compressions.by.get().unwrap().0);
+    let compressor = Arc::downgrade(&sites[0].0.compressor.get().unwrap().0);
     drop(sites);
     wait_until(&|| compressor.strong_count() == 0);
 }

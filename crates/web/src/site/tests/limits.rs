@@ -48,7 +48,7 @@ fn page_cache_follows_memory() {
         config.precompressed = false;
     });
     (0..600).for_each(|n| world.write(&format!("f{n}"), &format!("{n:0100}")));
-    world.site.available = Some(AvailableMemory::at(root.path()));
+    Arc::get_mut(&mut world.site.cache).unwrap().available = Some(AvailableMemory::at(root.path()));
     let walk = |world: &mut World, others: u64| {
         fs::write(root.path().join(&used), format!("{others}\n")).unwrap();
         world.at_s += 1.5;
@@ -109,7 +109,7 @@ fn one_long_read_at_a_time() {
         config.precompressed = false;
     });
     world.write("long", &"x".repeat(LEN as usize));
-    let another = world.site.long_read.lock().unwrap();
+    let another = world.site.cache.long_read.lock().unwrap();
     for found in [world.find("/long", &[]), world.load("/long", &[])] {
         assert!(!is_in_memory(&entry_of(found)), "another one reads");
     }
@@ -158,10 +158,10 @@ fn blocked_request_counts_once() {
     world.write("long", &"x".repeat(LEN as usize));
     let hash = world.site.key("/long").hash;
     assert!(matches!(world.find("/long", &[]), Found::WouldBlock));
-    assert_eq!(world.site.sketch.estimate(hash), 0);
+    assert_eq!(world.site.cache.sketch.estimate(hash), 0);
     for asked in 1..=3 {
         world.entry("/long");
-        assert_eq!(world.site.sketch.estimate(hash), asked);
+        assert_eq!(world.site.cache.sketch.estimate(hash), asked);
     }
 }
 
@@ -350,7 +350,7 @@ fn unread_listings_are_bounded() {
     let world = with_listings();
     let len = listing::HELD_LEN_MAX as usize;
     let page = String::from_utf8(vec![0; len]).unwrap();
-    let on_its_way = world.site.listings.hold(page);
+    let on_its_way = world.site.cache.listings.hold(page);
     let Found::Failed { status, why } = world.ask("/folder/", &[]) else {
         panic!("it was made");
     };

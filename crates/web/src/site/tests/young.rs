@@ -51,7 +51,7 @@ fn never_quiet_large_file_is_served() {
     assert!(!settled, "the page cache's own pages would change");
     assert!(file.is_unchanged().unwrap(), "not a reason to cut it");
     assert_eq!(entry.len, 5, "as it was when it was opened");
-    assert_eq!(world.site.waiting.load(Relaxed), 0);
+    assert_eq!(world.site.cache.waiting.load(Relaxed), 0);
 }
 
 /// Seen: of more than 16 clients that asked for a large file in its first 50 ms, the others got
@@ -64,7 +64,7 @@ fn crowd_gets_a_young_large_file() {
     });
     world.at_s = 0.0;
     world.set_age("a.bin", Duration::ZERO);
-    world.site.waiting.store(quiet::WAITING_MAX, Relaxed);
+    world.site.cache.waiting.store(quiet::WAITING_MAX, Relaxed);
     let Found::Entry(entry) = world.ask("/a.bin", &[]) else {
         panic!("refused");
     };
@@ -73,7 +73,7 @@ fn crowd_gets_a_young_large_file() {
         matches!(world.find("/a.bin", &[]), Found::Entry(same) if Arc::ptr_eq(&same, &entry)),
         "one open file is enough for a crowd"
     );
-    world.site.waiting.store(0, Relaxed);
+    world.site.cache.waiting.store(0, Relaxed);
     world.at_s = 0.2;
     let quiet_entry = world.entry("/a.bin");
     assert!(quiet_entry.etag.starts_with('"'), "{}", quiet_entry.etag);

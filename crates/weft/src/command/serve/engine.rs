@@ -49,24 +49,36 @@ pub(crate) struct Running {
     pub(crate) hosted: Hosted,
 }
 
+/// The site of the first host, beside which those of the others are checked.
+pub(crate) fn first_site(whole: &ServeConfig) -> Option<Site> {
+    Site::open(checked_config(whole.sites().next()?)).ok()
+}
+
 /// Finds what is wrong with a configuration, as far as the site can tell.
 ///
 /// # Errors
 /// A sentence about it.
-pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
+pub(crate) fn check(config: &ServeConfig, first: Option<&Site>) -> Result<(), String> {
     service_config(config)
         .check()
         .map_err(|error| error.to_string())?;
     if config.only_named_hosts {
         return Ok(());
     }
-    // The budgets do not matter for a look.
-    Site::open(SiteConfig {
+    let site = match first {
+        Some(first) => Site::open_beside(first, checked_config(config)),
+        None => Site::open(checked_config(config)),
+    };
+    site.map(drop).map_err(|error| error.to_string())
+}
+
+/// The budgets do not matter for a look.
+fn checked_config(config: &ServeConfig) -> SiteConfig {
+    SiteConfig {
         page_cache_budget: Some(0),
+        memory_budget: 0,
         ..site_config(config)
-    })
-    .map(drop)
-    .map_err(|error| error.to_string())
+    }
 }
 
 impl Running {
@@ -83,7 +95,7 @@ impl Running {
         terminal: Arc<Terminal>,
     ) -> Result<Running, Failure> {
         let warnings = print_warnings(config, &terminal).map_err(Failure::Running)?;
-        let hosts = open_hosts(config, limits, warnings).map_err(Failure::Usage)?;
+        let hosts = open_hosts(config, limits, None, warnings).map_err(Failure::Usage)?;
         let handle = Handle::new(hosts, service_config(config));
         let mut handle = handle.map_err(|error| Failure::Usage(error.to_string()))?;
         if !admin.is_empty() {
@@ -151,7 +163,7 @@ impl Running {
             _ => None,
         };
         let warnings = print_warnings(config, &self.terminal)?;
-        let hosts = open_hosts(config, limits, warnings)?;
+        let hosts = open_hosts(config, limits, Some(&self.handle.site()), warnings)?;
         // The driver knows the proxies from the start on.
         let service = ServiceConfig {
             proxies: self.proxies.clone(),
@@ -300,23 +312,30 @@ fn remedy_for_log(config: &ServeConfig, kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// Opens the sites of all hosts.
+/// Opens the sites of all hosts, in the place of those with `old`.
 pub(super) fn open_hosts(
     config: &ServeConfig,
     limits: &Limits,
+    old: Option<&Site>,
     warnings: Option<SyncSender<String>>,
 ) -> Result<Hosts, String> {
     let redirects = Arc::new(redirects::read(&config.redirects)?);
-    let count = config.sites().count();
-    let mut hosts = Vec::with_capacity(count);
+    let mut hosts: Vec<VirtualHost> = Vec::with_capacity(1 + config.hosts.len());
     for host in config.sites() {
         let budget = config.memory_budget_bytes;
-        let opened = Site::open(SiteConfig {
+        let site_config = SiteConfig {
             memory_file_len_max: memory_file_max_bytes(config),
-            memory_budget: budget.unwrap_or(limits.memory_budget_bytes) / count as u64,
-            open_files_max: limits.open_files_max / count,
+            memory_budget: budget.unwrap_or(limits.memory_budget_bytes),
+            open_files_max: limits.open_files_max,
             ..site_config(host)
-        });
+        };
+        let opened = match hosts.first() {
+            Some(first) => Site::open_beside(&first.site, site_config),
+            None => match old {
+                Some(old) => Site::open_after(old, site_config),
+                None => Site::open(site_config),
+            },
+        };
         let mut site = opened.map_err(|error| error.to_string())?;
         if let Some(warnings) = warnings.clone() {
             // It is full, or the thread has ended with the process.

@@ -35,7 +35,7 @@ pub(crate) fn explain(resolved: &Resolved<ServeConfig>, url: &str) -> Result<Str
         format!("/{target}")
     };
     let limits = Limits::derive(config, &Machine::this(), NOFILE);
-    let hosts = open_hosts(config, &limits, None)?;
+    let hosts = open_hosts(config, &limits, None, None)?;
     let handle = Handle::new(hosts, service_config(config)).map_err(|error| error.to_string())?;
     let handle = Arc::new(handle);
     let session = Session::new(Arc::clone(&handle), Peer::Unix);
@@ -67,7 +67,7 @@ pub(crate) fn explain(resolved: &Resolved<ServeConfig>, url: &str) -> Result<Str
     );
     // Sites are those of named hosts alone if there is no default.
     let layer = match number + usize::from(config.only_named_hosts) {
-        0 => resolved.top(),
+        0 => resolved.top().clone(),
         nth => resolved.host(nth - 1),
     };
     let said = |setting: &str, at: usize| {

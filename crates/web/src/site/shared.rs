@@ -1,0 +1,73 @@
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use session::Now;
+
+use super::access::Access;
+use super::config::{CacheRule, CorsRule, HeaderRule, SiteConfig, SiteError};
+use super::error_pages::ErrorPage;
+use super::rules::Rules;
+
+/// Things that many sites of a server have alike, because its hosts inherit them: compiled rules
+/// take tens of KiB. One of each kind for each configuration.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    rules: Mutex<HashMap<RuleLists, Arc<Rules>>>,
+    access: Mutex<HashMap<AccessLists, Arc<Access>>>,
+    /// Error pages outside of the root, with their status and type.
+    pub(super) pages: Mutex<HashMap<(PathBuf, u16, String), Arc<ErrorPage>>>,
+}
+
+type RuleLists = (
+    Vec<HeaderRule>,
+    Vec<CacheRule>,
+    Vec<(String, String)>,
+    Vec<CorsRule>,
+);
+type AccessLists = (Vec<String>, Vec<(String, PathBuf)>);
+
+impl Shared {
+    /// The rules of a configuration.
+    ///
+    /// # Errors
+    /// The first rule that cannot be used, and why.
+    pub(super) fn rules_of(&self, config: &SiteConfig) -> Result<Arc<Rules>, SiteError> {
+        let lists = (
+            config.headers.clone(),
+            config.cache_rules.clone(),
+            config.mime_types.clone(),
+            config.cors.clone(),
+        );
+        let mut known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rules) = known.get(&lists) {
+            return Ok(Arc::clone(rules));
+        }
+        let rules = Rules::new(&config.headers, &config.cache_rules, &config.mime_types)?;
+        let rules = Arc::new(rules.with_cors(&config.cors)?);
+        known.insert(lists, Arc::clone(&rules));
+        Ok(rules)
+    }
+
+    /// The rules for access of a configuration, if it has some.
+    ///
+    /// # Errors
+    /// The first rule or password file that cannot be used, and why.
+    pub(super) fn access_of(
+        &self,
+        config: &SiteConfig,
+        now: Now,
+    ) -> Result<Option<Arc<Access>>, SiteError> {
+        if config.deny.is_empty() && config.basic_auth.is_empty() {
+            return Ok(None);
+        }
+        let lists = (config.deny.clone(), config.basic_auth.clone());
+        let mut known = self.access.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(access) = known.get(&lists) {
+            return Ok(Some(Arc::clone(access)));
+        }
+        let access = Arc::new(Access::new(config, now)?);
+        known.insert(lists, Arc::clone(&access));
+        Ok(Some(access))
+    }
+}

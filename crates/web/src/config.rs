@@ -131,6 +131,9 @@ impl ServiceConfig {
     }
 }
 
+/// Most limits on requests that differ.
+pub const RATE_LIMITS_MAX: usize = 16;
+
 /// Below this not even a short path fits.
 const REQUEST_LINE_LEN_LEAST: usize = 64;
 
@@ -146,6 +149,8 @@ pub enum ConfigError {
     HostTwice(String),
     /// There is neither a default host nor one with a name.
     NoHost,
+    /// Hosts have this number of limits that differ.
+    RateLimits(usize),
     /// The limits leave no room for a request.
     HeadLimits {
         /// The configured limit.
@@ -165,6 +170,12 @@ impl fmt::Display for ConfigError {
             ),
             ConfigError::HostTwice(name) => write!(f, "two hosts have the name '{name}'"),
             ConfigError::NoHost => f.write_str("there is no host"),
+            ConfigError::RateLimits(count) => write!(
+                f,
+                "{count} limits on requests differ, and a server has {RATE_LIMITS_MAX} at most, \
+                 each of which takes 512 KiB: give hosts the same one, which counts for each host \
+                 apart"
+            ),
             ConfigError::HeadLimits {
                 request_line_len_max,
                 head_len_max,

@@ -5,13 +5,13 @@ use arc_swap::{ArcSwap, Guard};
 use session::{HostIndex, HostName, Now};
 
 use crate::challenge::Challenges;
-use crate::config::{ConfigError, ServiceConfig};
+use crate::config::{ConfigError, RATE_LIMITS_MAX, ServiceConfig};
 use crate::counters::{Counters, Metric};
 use crate::error_page::Page;
-use crate::host::{Hosts, VirtualHost};
+use crate::host::{HostRate, Hosts, VirtualHost};
 use crate::password::Turns;
 use crate::popular::{PopularPath, PopularPaths};
-use crate::rate::Limiter;
+use crate::rate::{LimitedHost, Limiter, RateLimit};
 use crate::site::Site;
 use crate::status::Status;
 
@@ -40,7 +40,7 @@ impl Handle {
     /// same name.
     pub fn new(hosts: impl Into<Hosts>, config: ServiceConfig) -> Result<Handle, ConfigError> {
         Ok(Handle {
-            service: ArcSwap::from_pointee(Service::new(hosts.into(), config, None)?),
+            service: ArcSwap::from_pointee(Service::new(hosts.into(), config, &[])?),
             counters: Counters::default(),
             turns: Arc::new(Turns::new()),
             challenges: Challenges::default(),
@@ -66,8 +66,8 @@ impl Handle {
         hosts: impl Into<Hosts>,
         config: ServiceConfig,
     ) -> Result<(), ConfigError> {
-        let old = self.service.load().limiter.clone();
-        let service = Service::new(hosts.into(), config, old)?;
+        let old = self.service.load();
+        let service = Service::new(hosts.into(), config, &old.limiters)?;
         self.service.store(Arc::new(service));
         Ok(())
     }
@@ -163,15 +163,19 @@ pub(crate) struct Service {
     pages: Vec<Page>,
     /// The built-in 403 of a directory without an index file.
     pub(crate) no_index: Page,
-    /// Debts of addresses, if requests are limited. They survive a reload with the same limit.
-    pub(crate) limiter: Option<Arc<Limiter>>,
+    /// Debts of addresses, for each limit. They survive a reload with the same limit.
+    limiters: Vec<Arc<Limiter>>,
+    /// Limiter of the hosts without a limit of their own, by its number.
+    shared_limiter: Option<usize>,
+    /// Limiter of each host, by its number; empty if none has a limit of its own.
+    host_limiters: Vec<Option<(usize, LimitedHost)>>,
 }
 
 impl Service {
     fn new(
         hosts: Hosts,
         config: ServiceConfig,
-        old: Option<Arc<Limiter>>,
+        old: &[Arc<Limiter>],
     ) -> Result<Service, ConfigError> {
         config.check()?;
         let has_default = hosts.default.is_some();
@@ -189,10 +193,33 @@ impl Service {
         if hosts.is_empty() {
             return Err(ConfigError::NoHost);
         }
-        let limiter = config.rate_limit.as_ref().map(|limit| {
-            let old = old.filter(|old| old.limit == *limit);
-            old.unwrap_or_else(|| Arc::new(Limiter::new(limit.clone())))
-        });
+        let mut limiters: Vec<Arc<Limiter>> = Vec::new();
+        let mut limiter = |limit: &RateLimit| {
+            let known = limiters.iter().position(|known| known.limit == *limit);
+            known.unwrap_or_else(|| {
+                let old = old.iter().find(|old| old.limit == *limit).cloned();
+                limiters.push(old.unwrap_or_else(|| Arc::new(Limiter::new(limit.clone()))));
+                limiters.len() - 1
+            })
+        };
+        let shared_limiter = config.rate_limit.as_ref().map(&mut limiter);
+        let mut host_limiters = Vec::new();
+        if hosts.iter().any(|host| host.rate_limit != HostRate::Shared) {
+            host_limiters.reserve_exact(hosts.len());
+            for host in &hosts {
+                host_limiters.push(match &host.rate_limit {
+                    HostRate::Shared => shared_limiter.map(|at| (at, LimitedHost::default())),
+                    HostRate::Own(limit) => {
+                        let name = host.names.first().map_or("", HostName::as_str);
+                        Some((limiter(limit), LimitedHost::named(name)))
+                    }
+                    HostRate::Unlimited => None,
+                });
+            }
+        }
+        if limiters.len() > RATE_LIMITS_MAX {
+            return Err(ConfigError::RateLimits(limiters.len()));
+        }
         let server_line = match &config.server_name {
             Some(name) => format!("Server: {name}\r\n").into_bytes(),
             None => Vec::new(),
@@ -206,14 +233,28 @@ impl Service {
             server_line,
             pages,
             no_index: Page::no_index(),
-            limiter,
+            limiters,
+            shared_limiter,
+            host_limiters,
         })
     }
 
     /// True if requests are told apart by their clients.
     #[inline]
     pub(crate) fn asks_for_clients(&self) -> bool {
-        self.limiter.is_some() || self.config.proxies.is_some()
+        !self.limiters.is_empty() || self.config.proxies.is_some()
+    }
+
+    /// The limiter of requests to the host `name`, as it stands in a `Host` field.
+    pub(crate) fn limiter(&self, name: Option<&[u8]>) -> Option<(&Limiter, LimitedHost)> {
+        let host = self
+            .host_at(name)
+            .filter(|_| !self.host_limiters.is_empty());
+        let found = match host {
+            Some((at, _)) => self.host_limiters[at],
+            None => self.shared_limiter.map(|at| (at, LimitedHost::default())),
+        };
+        found.map(|(at, host)| (&*self.limiters[at], host))
     }
 
     pub(crate) fn page(&self, status: Status) -> &Page {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use session::HostName;
 
+use crate::rate::RateLimit;
 use crate::redirect::Redirects;
 use crate::site::Site;
 
@@ -20,6 +21,22 @@ pub struct VirtualHost {
     pub redirects: Arc<Redirects>,
     /// Value of `Strict-Transport-Security`, which replies over TLS carry. RFC 6797
     pub hsts: Option<String>,
+    /// Bytes of a request body; `None`: as many as in the service's limits.
+    pub body_len_max: Option<u64>,
+    /// Limit on the requests of an address.
+    pub rate_limit: HostRate,
+}
+
+/// Limit on the requests of an address to a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum HostRate {
+    /// The service's, which counts the requests to all hosts that have it.
+    #[default]
+    Shared,
+    /// One that counts the requests to this host alone.
+    Own(RateLimit),
+    /// None.
+    Unlimited,
 }
 
 impl From<Arc<Site>> for VirtualHost {
@@ -30,6 +47,8 @@ impl From<Arc<Site>> for VirtualHost {
             site,
             redirects: Arc::default(),
             hsts: None,
+            body_len_max: None,
+            rate_limit: HostRate::Shared,
         }
     }
 }

@@ -68,11 +68,13 @@ pub mod transcript;
 
 pub use self::session::{Session, Work};
 pub use challenge::Challenges;
-pub use config::{ConfigError, ForwardedField, Proxies, RequestLimits, ServiceConfig};
+pub use config::{
+    ConfigError, ForwardedField, Proxies, RATE_LIMITS_MAX, RequestLimits, ServiceConfig,
+};
 pub use counters::Metric;
 pub use explain::Explanation;
 pub use handle::Handle;
-pub use host::{Hosts, VirtualHost};
+pub use host::{HostRate, Hosts, VirtualHost};
 pub use log::{LogFormat, Peer};
 pub use lookup::Encoding;
 pub use popular::PopularPath;

@@ -16,9 +16,12 @@
 //! never refused wrongly; those near their limit lose it last. Two addresses with the same tag in
 //! one set count as one: one address in two million, with a full table.
 //!
+//! Hosts with a limit of their own, which is the same for them, share a limiter: an address has a
+//! slot for each.
+//!
 //! Processors share the table without a lock. A refused request only reads.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +77,18 @@ pub(crate) struct Limiter {
     debt_max: u64,
 }
 
-/// RateVerdict on a request.
+/// Host, or all hosts together, whose requests a limiter counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct LimitedHost(u64);
+
+impl LimitedHost {
+    /// The host of this name, in every configuration that has it.
+    pub(crate) fn named(name: &str) -> LimitedHost {
+        LimitedHost(BuildHasherDefault::<DefaultHasher>::new().hash_one(name))
+    }
+}
+
+/// Verdict on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RateVerdict {
     Passes {
@@ -99,16 +113,18 @@ impl Limiter {
     }
 
     /// Counts a request of this address, unless it is exempt.
-    pub(crate) fn check(&self, address: IpAddr, now: Instant) -> RateVerdict {
+    pub(crate) fn check(&self, address: IpAddr, host: LimitedHost, now: Instant) -> RateVerdict {
         if self.limit.exempt.contains_address(address) {
             return RateVerdict::Passes { evicts: false };
         }
-        self.count(address, now)
+        self.count(address, host, now)
     }
 
     /// Counts a request of this address, exempt or not.
-    pub(crate) fn count(&self, address: IpAddr, now: Instant) -> RateVerdict {
-        let hash = self.seed.hash_one(self.limit.prefix.prefix_of(address));
+    pub(crate) fn count(&self, address: IpAddr, host: LimitedHost, now: Instant) -> RateVerdict {
+        let hash = self
+            .seed
+            .hash_one((host, self.limit.prefix.prefix_of(address)));
         self.check_hash(hash, now)
     }
 
@@ -174,7 +190,7 @@ mod tests {
             },
         };
         let (limiter, now) = (Limiter::new(limit), Instant::now());
-        limiter.check(IpAddr::from([203, 0, 113, 1]), now);
+        limiter.check(IpAddr::from([203, 0, 113, 1]), LimitedHost::default(), now);
         (limiter, now)
     }
 
@@ -188,7 +204,7 @@ mod tests {
             let per = Duration::from_secs(per_s);
             let interval = per / requests;
             let (limiter, start) = limiter(requests, per, burst);
-            let at = |passed| limiter.check(address(1), start + passed);
+            let at = |passed| limiter.check(address(1), LimitedHost::default(), start + passed);
             for nth in 0..burst {
                 assert_eq!(at(Duration::ZERO), PASSES, "{nth} of {burst}");
             }
@@ -214,16 +230,26 @@ mod tests {
     #[test]
     fn addresses_have_limits_of_their_own() {
         let (limiter, now) = limiter(1, Duration::from_secs(1), 1);
-        let passes = |text: &str| limiter.check(text.parse().unwrap(), now) == PASSES;
+        let passes = |text: &str| {
+            limiter.check(text.parse().unwrap(), LimitedHost::default(), now) == PASSES
+        };
         assert!(passes("192.0.2.7") && !passes("::ffff:192.0.2.7") && passes("192.0.2.8"));
         assert!(passes("2001:db8::1") && !passes("2001:db8::2") && passes("2001:db8:0:1::"));
         assert!(passes("10.1.2.3") && passes("10.1.2.3"));
+        let host = LimitedHost::named("a.org");
+        let at_host = |nth| limiter.check(address(nth), host, now) == PASSES;
+        assert!(at_host(1) && !at_host(1) && passes("192.0.0.1"));
     }
 
     #[test]
     fn ten_thousand_addresses_share_no_debt() {
         let (limiter, now) = limiter(10, Duration::from_secs(1), 10);
-        let is_refused = |nth| matches!(limiter.check(address(nth), now), RateVerdict::Refused(_));
+        let is_refused = |nth| {
+            matches!(
+                limiter.check(address(nth), LimitedHost::default(), now),
+                RateVerdict::Refused(_)
+            )
+        };
         let mut refused = 0;
         for _ in 0..10 {
             for nth in 0..10_000 {
@@ -244,18 +270,18 @@ mod tests {
         let (limiter, now) = limiter(10, Duration::from_secs(1), 10);
         let mut evictions = 0;
         for nth in 0..1_000_000 {
-            match limiter.check(address(nth + 1), now) {
+            match limiter.check(address(nth + 1), LimitedHost::default(), now) {
                 RateVerdict::Passes { evicts } => evictions += u32::from(evicts),
                 // Two million to one, for each; 7 slots have a tag.
                 RateVerdict::Refused(_) => {}
             }
             if nth % 100 == 0 {
-                limiter.check(address(0), now);
+                limiter.check(address(0), LimitedHost::default(), now);
             }
         }
         assert!(evictions > 900_000, "{evictions}");
         assert!(matches!(
-            limiter.check(address(0), now),
+            limiter.check(address(0), LimitedHost::default(), now),
             RateVerdict::Refused(_)
         ));
         assert_eq!(size_of_val(&*limiter.sets), 512 << 10);
@@ -269,7 +295,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..1_000 {
-                        if limiter.check(address(1), now) == PASSES {
+                        if limiter.check(address(1), LimitedHost::default(), now) == PASSES {
                             passed.fetch_add(1, Ordering::Relaxed);
                         }
                     }
@@ -284,16 +310,23 @@ mod tests {
         let (limiter, start) = limiter(1_000, Duration::from_secs(1), 3);
         let late = start + Duration::from_secs(5);
         for _ in 0..3 {
-            assert_eq!(limiter.check(address(1), late), PASSES);
+            assert_eq!(
+                limiter.check(address(1), LimitedHost::default(), late),
+                PASSES
+            );
         }
         let behind = late - Duration::from_secs(4);
-        assert!(limiter.check(address(1), behind) != PASSES);
+        assert!(limiter.check(address(1), LimitedHost::default(), behind) != PASSES);
         // Before, at and behind the end of 40 bits: some half a year.
         let end_s = (1_u64 << TIME_BITS) as f64 / limiter.units_per_s;
         for off_ms in [-5000, -2, -1, 0, 1, 2, 5000] {
             let when = start + Duration::from_secs_f64(end_s + f64::from(off_ms) / 1e3);
             let passes = |when| {
-                let verdict = limiter.check(address((10_000 + off_ms) as u32), when);
+                let verdict = limiter.check(
+                    address((10_000 + off_ms) as u32),
+                    LimitedHost::default(),
+                    when,
+                );
                 matches!(verdict, RateVerdict::Passes { .. })
             };
             let passed = [(); 4].map(|()| passes(when));

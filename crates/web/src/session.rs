@@ -112,6 +112,8 @@ struct KeptRequest {
     head: Box<[u8]>,
     /// Time of arrival.
     now: Now,
+    /// Limit on its body, which a reload does not change.
+    body_len_max: u64,
     /// The result of [`Work`].
     found: Option<Box<Found>>,
     /// Work that comes first.
@@ -415,14 +417,16 @@ impl Call<'_> {
     fn begin_for_client(&mut self, state: &mut State, head: &Head<'_>) -> Option<Progress> {
         let Replier { service, now, .. } = self.replier;
         let client = self.identify(head);
-        let (Some(limiter), Peer::Tcp(address)) = (&service.limiter, client.peer) else {
+        let (Some((limiter, host)), Peer::Tcp(address)) =
+            (service.limiter(head.host()), client.peer)
+        else {
             return None;
         };
         // Proxies are exempt, and those who hide behind one count as one client.
         let verdict = if client.is_hidden {
-            limiter.count(address.ip(), now.monotonic)
+            limiter.count(address.ip(), host, now.monotonic)
         } else {
-            limiter.check(address.ip(), now.monotonic)
+            limiter.check(address.ip(), host, now.monotonic)
         };
         let wait = match verdict {
             RateVerdict::Passes { evicts: false } => return None,
@@ -432,6 +436,9 @@ impl Call<'_> {
             }
             RateVerdict::Refused(wait) => wait,
         };
+        if let Some((host, _)) = service.host(head.host()) {
+            self.replier.host = host;
+        }
         let persists = self.persists(head) && head.framing == Framing::None;
         let line = format!("Retry-After: {}\r\n", wait.as_secs_f64().ceil().max(1.0));
         let (rules, readers) = self.replier.host.site.lines_everywhere();
@@ -451,7 +458,10 @@ impl Call<'_> {
     /// Takes a head with a body behind it, or with an `Expect` field.
     #[cold]
     fn begin_with_body(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Progress {
-        let limit = self.replier.service.config.limits.body_len_max;
+        let service = self.replier.service;
+        let host = service.host(head.host());
+        let limit = host.and_then(|(host, _)| host.body_len_max);
+        let limit = limit.unwrap_or(service.config.limits.body_len_max);
         if matches!(head.framing, Framing::Length(len) if len > limit) {
             return self.refuse_known(state, Refusal::BodyTooLong, asked(head, false));
         }
@@ -490,7 +500,8 @@ impl Call<'_> {
             },
             Expectation::Continue | Expectation::None => {}
         }
-        let kept = self.keep(head, input);
+        let mut kept = self.keep(head, input);
+        kept.body_len_max = limit;
         *state = match BodyReader::new(head.framing) {
             Some(body) => State::Body(kept, Box::new(body)),
             None => State::Answering(kept),
@@ -502,7 +513,11 @@ impl Call<'_> {
         let State::Body(kept, body) = state else {
             unreachable!("called in Body")
         };
-        match body.discard(input, &self.replier.service.config.limits) {
+        let limits = RequestLimits {
+            body_len_max: kept.body_len_max,
+            ..self.replier.service.config.limits
+        };
+        match body.discard(input, &limits) {
             Ok((used, BodyProgress::More)) => {
                 self.replier.handle.counts().discarded(used);
                 Progress {
@@ -587,6 +602,7 @@ impl Call<'_> {
         Box::new(KeptRequest {
             head: input[..head.len].into(),
             now: self.replier.now,
+            body_len_max: u64::MAX,
             found: None,
             verification: None,
             attempt: Attempt::Again,

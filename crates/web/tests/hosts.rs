@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use session::replay::{queued, test_now};
-use session::{Networks, Next, Outbox, Session as _, work_here};
+use session::{Networks, Next, Outbox, PrefixLen, Session as _, work_here};
 use web::{
-    ForwardedField, Handle, Hosts, Peer, Proxies, RedirectRule, Redirects, ServiceConfig, Session,
-    Site, SiteConfig, VirtualHost,
+    ForwardedField, Handle, HostRate, Hosts, Peer, Proxies, RateLimit, RedirectRule, Redirects,
+    RequestLimits, ServiceConfig, Session, Site, SiteConfig, VirtualHost,
 };
 
 /// A host whose index file says its first name.
@@ -148,6 +149,92 @@ fn a_name_is_of_one_host() {
     };
     let error = Handle::new(hosts, ServiceConfig::default()).unwrap_err();
     assert_eq!(error.to_string(), "two hosts have the name 'a.org'");
+}
+
+/// Hosts have limits of their own: on bodies, and on requests, which count for each apart.
+#[test]
+fn limits_are_of_a_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let limit = |requests| RateLimit {
+        requests,
+        per: Duration::from_secs(3600),
+        burst: requests,
+        prefix: PrefixLen::default(),
+        exempt: Networks::default(),
+    };
+    let own = |name: &str, body_len_max, rate_limit| VirtualHost {
+        body_len_max,
+        rate_limit,
+        ..host(&dir, &[name])
+    };
+    let hosts = || Hosts {
+        default: Some(host(&dir, &[])),
+        named: vec![
+            own("one", Some(3), HostRate::Own(limit(2))),
+            own("two", Some(50), HostRate::Own(limit(2))),
+            own("free", None, HostRate::Unlimited),
+            host(&dir, &["shared"]),
+        ],
+    };
+    let config = || ServiceConfig {
+        rate_limit: Some(limit(4)),
+        limits: RequestLimits {
+            body_len_max: 10,
+            ..RequestLimits::default()
+        },
+        ..ServiceConfig::default()
+    };
+    let handle = Arc::new(Handle::new(hosts(), config()).unwrap());
+    let ask = |host: &str, more: &str| {
+        let peer = Peer::Tcp("192.0.2.1:9".parse().unwrap());
+        let mut session = Session::new(Arc::clone(&handle), peer);
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n{more}");
+        replies_of(&mut session, &request)[9..12].to_owned()
+    };
+    let asks = |host: &str| [(); 5].map(|()| ask(host, "\r\n"));
+    assert_eq!(asks("one"), ["200", "200", "429", "429", "429"]);
+    assert_eq!(asks("two"), ["200", "200", "429", "429", "429"]);
+    assert_eq!(asks("free"), ["200"; 5]);
+    assert_eq!(asks("shared"), ["200", "200", "200", "200", "429"]);
+    assert_eq!(ask("none", "\r\n"), "429", "with the default host");
+    handle.reload(hosts(), config()).unwrap();
+    assert_eq!(ask("two", "\r\n"), "429", "debts survive");
+
+    let config = ServiceConfig {
+        rate_limit: None,
+        ..config()
+    };
+    let mut unlimited = hosts();
+    for host in &mut unlimited.named {
+        host.rate_limit = HostRate::Shared;
+    }
+    handle.reload(unlimited, config.clone()).unwrap();
+    for (host, max) in [("one", 3), ("two", 50), ("shared", 10), ("none", 10)] {
+        for len in [1, max - 1, max, max + 1, 3 * max] {
+            let expected = if len <= max { "200" } else { "413" };
+            let body = "x".repeat(len);
+            let whole = format!("Content-Length: {len}\r\n\r\n{body}");
+            assert_eq!(ask(host, &whole), expected, "{host} {len}");
+            let chunks = body.chars().map(|x| format!("1\r\n{x}\r\n"));
+            let chunks: String = chunks.collect();
+            let chunked = format!("Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
+            assert_eq!(ask(host, &chunked), expected, "{host} {len} in chunks");
+        }
+    }
+
+    let many = |count: u32| Hosts {
+        default: None,
+        named: (0..count)
+            .map(|nth| VirtualHost {
+                names: vec![format!("h{nth}").parse().unwrap()],
+                rate_limit: HostRate::Own(limit(1 + nth)),
+                ..Arc::clone(&host(&dir, &["one"]).site).into()
+            })
+            .collect(),
+    };
+    assert!(Handle::new(many(16), config.clone()).is_ok());
+    let why = Handle::new(many(17), config).unwrap_err().to_string();
+    assert!(why.starts_with("17 limits on requests differ"), "{why}");
 }
 
 /// Names are looked up by a hash: the last of many costs what the first does.

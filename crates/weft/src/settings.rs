@@ -94,6 +94,8 @@ pub(crate) struct Setting<C: 'static> {
     pub(crate) reload: Reload,
     /// Tables of the file that may set it.
     scope: Scope,
+    /// Reason for which a `[[host]]` may not, or "".
+    why_for_all: &'static str,
     /// True if `-h` leaves it out.
     is_rare: bool,
     /// One line, no full stop.
@@ -179,6 +181,7 @@ impl<C> Setting<C> {
             default: Default::Nothing,
             reload: Reload::Restart,
             scope: Scope::Server,
+            why_for_all: "",
             is_rare: false,
             help: "",
             more: "",
@@ -262,6 +265,12 @@ impl<C> Setting<C> {
 
     pub(crate) const fn per_host(mut self) -> Setting<C> {
         self.scope = Scope::Inherited;
+        self
+    }
+
+    /// Says why a `[[host]]` may not set what it might want to.
+    pub(crate) const fn for_all_because(mut self, why: &'static str) -> Setting<C> {
+        self.why_for_all = why;
         self
     }
 

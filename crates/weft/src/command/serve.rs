@@ -18,7 +18,7 @@ use std::time::Duration;
 use ::serve::access_log::Target;
 use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{self, Bound};
-use web::Site;
+use web::{RATE_LIMITS_MAX, Site};
 
 use crate::failure::Failure;
 use crate::operate::{self, Operated, Orders, Part};
@@ -26,7 +26,7 @@ use crate::os::machine::Machine;
 use crate::os::sandbox::Sandbox;
 use crate::settings::layer::Layer;
 use crate::settings::layers::{self, Fixed, Resolved};
-use crate::value::{RedirectSource, show_size};
+use crate::value::{Rate, RedirectSource, show_size};
 use engine::{Origins, Running};
 pub(crate) use explain::explain;
 use prepare::{Limits, Prepared, few_connections, prepare};
@@ -137,7 +137,9 @@ impl Serving {
         let newer = self.fixed.resolve()?;
         // The certificate is read by itself, and the user is who it is.
         let published = Published::by(&newer.config);
+        let rates = rates(&newer.config);
         newer.check(|config| {
+            check_rate(config, &rates)?;
             check_root(config)?;
             check_aliases(config)?;
             published.check(config)?;
@@ -226,7 +228,9 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
     let published = Published::by(whole);
     let has_names = certificates::check_names(whole);
     let inherited = Inherited::of(whole);
+    let rates = rates(whole);
     move |config| {
+        check_rate(config, &rates)?;
         check_root(config)?;
         check_proxies(config)?;
         if config.names.is_empty() {
@@ -241,6 +245,27 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
         certificates::settings(config)?;
         prepare::open_tls(config, None)?;
         check_rules(config, &inherited)
+    }
+}
+
+/// The first limits on requests that differ, as many as there may be.
+fn rates(whole: &ServeConfig) -> Vec<Rate> {
+    let mut rates = Vec::new();
+    for rate in whole.all().filter_map(|host| host.limit_requests) {
+        if rates.len() < RATE_LIMITS_MAX && !rates.contains(&rate) {
+            rates.push(rate);
+        }
+    }
+    rates
+}
+
+fn check_rate(config: &ServeConfig, rates: &[Rate]) -> Result<(), String> {
+    match config.limit_requests {
+        Some(rate) if !rates.contains(&rate) => Err(format!(
+            "more than {RATE_LIMITS_MAX} limits differ, each of which takes 512 KiB: give hosts \
+             the same one, which counts for each of them apart"
+        )),
+        _ => Ok(()),
     }
 }
 

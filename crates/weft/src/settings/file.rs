@@ -171,8 +171,14 @@ impl<'a> Reader<'a> {
             Some(setting) if setting.scope == Scope::Host => {
                 format!("'{name}' belongs into a [[host]]")
             }
-            Some(_) if place == Place::Host => {
-                format!("'{name}' is for the whole server: write it above the first [[host]]")
+            Some(setting) if place == Place::Host => {
+                let why = setting.why_for_all;
+                let why = if why.is_empty() {
+                    String::new()
+                } else {
+                    format!(", because {why}")
+                };
+                format!("'{name}' is for the whole server{why}: write it above the first [[host]]")
             }
             Some(_) => format!("'{name}' cannot be set in a file; use the flag --{name}"),
             None => {

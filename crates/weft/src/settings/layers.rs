@@ -714,6 +714,69 @@ mod tests {
         );
     }
 
+    /// A limit that a host cannot have says why.
+    #[test]
+    fn limits_of_a_host_or_why_not() {
+        let set = |line: &str| toml(&format!("{line}\n[[host]]\nnames = 'a'\n{line}\n"));
+        for line in ["max_body = '7'", "recheck = '7s'", "limit_requests = '7/s'"] {
+            assert!(set(line).is_ok(), "{line}");
+        }
+        for (line, why) in [
+            (
+                "limit_connections = 7",
+                ", because connections are counted before their host is",
+            ),
+            (
+                "max_connections = 7",
+                ", because connections are counted before their host is",
+            ),
+            (
+                "limit_prefix = '24,56'",
+                ", because all limits tell clients apart alike",
+            ),
+            (
+                "limit_exempt = '10.0.0.0/8'",
+                ", because all limits tell clients apart alike",
+            ),
+            (
+                "max_head = '7K'",
+                ", because it holds before the host is known",
+            ),
+            (
+                "max_request_line = '7K'",
+                ", because it holds before the host is known",
+            ),
+            (
+                "max_fields = 7",
+                ", because it holds before the host is known",
+            ),
+            (
+                "head_timeout = '7s'",
+                ", because a connection may be for several hosts",
+            ),
+            (
+                "send_rate_min = 7",
+                ", because a connection may be for several hosts",
+            ),
+            ("memory_budget = '7M'", ", because hosts share the memory"),
+            ("listen = ':80'", ""),
+        ] {
+            let name = line.split(' ').next().unwrap();
+            let why = format!("FILE:4: '{name}' is for the whole server{why}");
+            let told = set(line).unwrap_err();
+            assert!(told.starts_with(&why), "{told}");
+            assert!(
+                told.ends_with(": write it above the first [[host]]"),
+                "{told}"
+            );
+        }
+        let hosts = "limit_requests = '7/s'\n[[host]]\nnames = 'a'\nlimit_requests = 'off'\n\
+                     [[host]]\nnames = 'b'\n";
+        let config = toml(hosts).unwrap();
+        assert_eq!(config.hosts[0].limit_requests, None);
+        assert_eq!(config.hosts[1].limit_requests, config.limit_requests);
+    }
+
     #[test]
     fn a_moved_setting_names_its_new_form() {
         let why = toml("io = 'epoll'").unwrap_err();

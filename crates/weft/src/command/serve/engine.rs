@@ -17,8 +17,8 @@ use ::serve::tls::{Tls, subject};
 use ::serve::{Server, Settings};
 use session::{Now, Opening};
 use web::{
-    ForwardedField, Handle, Hosts, LogFormat, Peer, PopularPath, Proxies, RateLimit, ServiceConfig,
-    Session, Site, SiteConfig, VirtualHost,
+    ForwardedField, Handle, HostRate, Hosts, LogFormat, Peer, PopularPath, Proxies, RateLimit,
+    ServiceConfig, Session, Site, SiteConfig, VirtualHost,
 };
 
 use super::ServeConfig;
@@ -31,7 +31,7 @@ use crate::engine::EngineKind;
 use crate::failure::Failure;
 use crate::operate::{Hosted, Part, Route};
 use crate::os::machine::why_no_threads;
-use crate::value::{show_count, show_counted};
+use crate::value::{Rate, show_count, show_counted};
 
 /// Sources of connections: the kernel's sockets, or a netstack.
 pub(crate) struct Origins {
@@ -353,6 +353,12 @@ pub(super) fn open_hosts(
             site: Arc::new(site),
             redirects,
             hsts: host.hsts.clone(),
+            body_len_max: Some(host.request_limits.body_len_max),
+            rate_limit: match host.limit_requests {
+                of_host if of_host == config.limit_requests => HostRate::Shared,
+                Some(rate) => HostRate::Own(rate_limit(config, rate)),
+                None => HostRate::Unlimited,
+            },
         });
     }
     let threads = Site::start_compressing(hosts.iter().map(|host| &host.site));
@@ -455,13 +461,17 @@ pub(super) fn service_config(config: &ServeConfig) -> ServiceConfig {
         server_name: config.server_name.clone(),
         log_format,
         proxies: proxies(config),
-        rate_limit: config.limit_requests.map(|rate| RateLimit {
-            requests: rate.count,
-            per: rate.per,
-            burst: rate.burst,
-            prefix: config.limit_prefix,
-            exempt: config.without_limits(),
-        }),
+        rate_limit: config.limit_requests.map(|rate| rate_limit(config, rate)),
+    }
+}
+
+fn rate_limit(config: &ServeConfig, rate: Rate) -> RateLimit {
+    RateLimit {
+        requests: rate.count,
+        per: rate.per,
+        burst: rate.burst,
+        prefix: config.limit_prefix,
+        exempt: config.without_limits(),
     }
 }
 

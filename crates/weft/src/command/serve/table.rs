@@ -426,30 +426,38 @@ const FILE: Rows = &[
              proxies that send one on every connection of a client.",
         ),
     set("limit-requests")
-        .takes("N/s [burst N]", put!(limit_requests = Some value::rate))
+        .takes("off|N/s [burst N]", |config, text| {
+            let rate = (text != "off").then(|| value::rate(text));
+            config.limit_requests = rate.transpose()?;
+            Ok(())
+        })
         .reloads()
+        .per_host()
         .help("Maximum rate of requests of one client address, else 429")
         .more(
             "Such as 10/s, 600/m burst 50. After a pause as many as the burst may come at once, \
-             by default those of one unit of time. The debts of 65,536 addresses are known, in \
-             512 KiB; of more, those furthest from their limit are forgotten, so none is refused \
-             wrongly (weft_http_rate_evictions_total).",
+             by default those of one unit of time. That of a host counts its requests alone. The \
+             debts of 65,536 addresses are known, in 512 KiB; of more, those furthest from their \
+             limit are forgotten, so none is refused wrongly (weft_http_rate_evictions_total).",
         ),
     set("limit-connections")
         .takes(
             "N",
             put!(limit_connections = Some value::up_to::<FIBERS_MAX, _>),
         )
+        .for_all_because(BEFORE_HOST)
         .help("Maximum number of open connections of one client address")
         .more("Further ones are closed. Proxies themselves have no limit."),
     set("limit-prefix")
         .takes("BITS,BITS", put!(limit_prefix = value::prefix_len))
         .starts_as("32,64")
+        .for_all_because("all limits tell clients apart alike")
         .help("Prefixes of IPv4 and IPv6 that count as one address"),
     set("limit-exempt")
         .adds("NETWORK", |config, text| {
             add_network(&mut config.limit_exempt, text)
         })
+        .for_all_because("all limits tell clients apart alike")
         .help("Networks without these limits; may be repeated"),
 ];
 
@@ -457,6 +465,8 @@ const CLIENT_AUTH: crate::settings::Choices = &[
     ("required", "refuse clients without one"),
     ("optional", "serve clients without one as well"),
 ];
+
+const BEFORE_HOST: &str = "connections are counted before their host is known";
 
 const PROXY_HEADERS: crate::settings::Choices = &[
     ("x-forwarded-for", "what most proxies set"),
@@ -620,6 +630,7 @@ const LIMITS: Rows = &[
             put!(max_connections = Some value::up_to::<FIBERS_MAX, _>),
         )
         .derived("derived from open files and memory")
+        .for_all_because(BEFORE_HOST)
         .help("Maximum number of open connections")
         .more(
             "Further connections wait in the listen queue. The server refuses to start if the \
@@ -629,6 +640,7 @@ const LIMITS: Rows = &[
         .takes("SIZE", put!(memory_budget_bytes = Some value::size))
         .derived("256 MiB, or a quarter of the memory if that is less")
         .reloads()
+        .for_all_because("hosts share the memory")
         .help("Memory for file contents")
         .more(
             "Sizes are written 64M, 1GiB. \"Memory\" means the cgroup limit if set, otherwise \
@@ -638,6 +650,7 @@ const LIMITS: Rows = &[
         .takes("SIZE", put!(memory_file_max_bytes = Some value::size))
         .derived("64K, or 256K with --tls-cert or --engine netstack")
         .reloads()
+        .for_all_because("hosts share the memory")
         .help("Largest file that is cached in memory")
         .more(
             "Larger files are sent with sendfile(2) where that is possible: not under TLS, nor on \
@@ -647,6 +660,7 @@ const LIMITS: Rows = &[
         .takes("SIZE", put!(page_cache_budget_bytes = Some value::size))
         .derived("free memory, measured while running")
         .reloads()
+        .for_all_because("hosts share the memory")
         .help("Share of the kernel's page cache for files")
         .more(
             "Files over the budget are read with O_DIRECT, so that a crawl of a huge site does not \
@@ -656,16 +670,19 @@ const LIMITS: Rows = &[
         .takes("TIME", put!(recheck = value::duration))
         .starts_as("1s")
         .reloads()
+        .per_host()
         .help("Maximum age of cached file metadata")
         .more("A changed file is noticed within this time. Times are written 500ms, 10s, 2m."),
     set("max-request-line")
         .takes("SIZE", put!(request_limits.request_line_len_max = length))
         .starts_as("8K")
         .reloads()
+        .for_all_because("it holds before the host is known")
         .help("Maximum length of a request line, else 414"),
     set("max-head")
         .takes("SIZE", put!(request_limits.head_len_max = length))
         .starts_as("16K")
+        .for_all_because("it holds before the host is known")
         .help("Maximum length of a request head, else 431"),
     set("max-fields")
         .takes(
@@ -674,33 +691,40 @@ const LIMITS: Rows = &[
         )
         .starts_as("100")
         .reloads()
+        .for_all_because("it holds before the host is known")
         .help("Maximum number of header fields in a request, else 431"),
     set("max-body")
         .takes("SIZE", put!(request_limits.body_len_max = value::size))
         .starts_as("1M")
         .reloads()
+        .per_host()
         .help("Maximum length of a request body, else 413")
         .more("Bodies are read and discarded."),
     set("head-timeout")
         .takes("TIME", put!(head_timeout = value::timeout))
         .starts_as("20s")
+        .for_all_because("a connection may be for several hosts")
         .help("Time to receive a request head, from its first byte"),
     set("body-timeout")
         .takes("TIME", put!(body_timeout = value::timeout))
         .starts_as("60s")
+        .for_all_because("a connection may be for several hosts")
         .help("Time between two reads of a request body"),
     set("idle-timeout")
         .takes("TIME", put!(idle_timeout = value::timeout))
         .starts_as("75s")
+        .for_all_because("a connection may be for several hosts")
         .help("Time a keep-alive connection may be idle"),
     set("send-timeout")
         .takes("TIME", put!(send_timeout = value::timeout))
         .starts_as("60s")
+        .for_all_because("a connection may be for several hosts")
         .help("Time a client may read nothing of a reply")
         .more("The connection is closed then."),
     set("send-rate-min")
         .takes("SIZE", put!(send_rate_min_bytes_per_s = value::size))
         .starts_as("500")
+        .for_all_because("a connection may be for several hosts")
         .help("Minimum download rate in bytes/s; 0 is none")
         .more("Averaged over a minute; connections of slower clients are closed."),
 ];

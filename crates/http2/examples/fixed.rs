@@ -112,7 +112,7 @@ impl Connection {
                     .reset(stream, ErrorCode::NO_ERROR, &mut self.out);
             }
             StreamEvent::BodyEnded { .. } | StreamEvent::Reset { .. } => {}
-            StreamEvent::Failed { code, why } => eprintln!("{code}: {why}"),
+            StreamEvent::Failed { code, why, .. } => eprintln!("{code}: {why}"),
         }
     }
 

@@ -62,6 +62,24 @@ const fn limit(burst: u32, per_s: u32) -> AbuseLimit {
 }
 
 impl Abuse {
+    /// Every kind, in order.
+    pub const ALL: [Abuse; ABUSES] = [
+        Abuse::Resets,
+        Abuse::Settings,
+        Abuse::Pings,
+        Abuse::Priorities,
+        Abuse::Windows,
+        Abuse::TinyWindows,
+        Abuse::EmptyData,
+        Abuse::LateFrames,
+        Abuse::OtherFrames,
+    ];
+
+    /// The kind that a fault with this text is about.
+    pub(crate) fn of(text: &str) -> Option<Abuse> {
+        Abuse::ALL.into_iter().find(|kind| kind.text() == text)
+    }
+
     fn text(self) -> &'static str {
         match self {
             Abuse::Resets => "too many streams were reset",

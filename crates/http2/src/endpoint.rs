@@ -106,6 +106,8 @@ pub struct EndpointCounters {
     pub resets_by_peer: u32,
     /// Streams that were reset because of the peer's faults.
     pub resets_by_us: u32,
+    /// Bytes of requests' bodies that were discarded.
+    pub discarded: u64,
     /// Frames of ended streams that were ignored.
     pub late_frames: u32,
     /// Times that a window was exhausted with bytes left to send.
@@ -164,6 +166,8 @@ pub enum StreamEvent {
         code: ErrorCode,
         /// Reason for people.
         why: &'static str,
+        /// Budget that was exhausted, if that is the reason.
+        abuse: Option<Abuse>,
     },
 }
 
@@ -378,9 +382,9 @@ impl Endpoint {
         self.streams.allocated_len() + self.block.capacity()
     }
 
-    /// True if bodies of requests are on their way.
-    pub fn is_awaiting_bodies(&self) -> bool {
-        self.streams.iter().any(|stream| !stream.is_remote_ended)
+    /// True if half a header block has come.
+    pub fn is_inside_block(&self) -> bool {
+        self.open_block.is_some()
     }
 
     /// True once the connection has failed, or all is done that was begun before it was drained.
@@ -420,7 +424,8 @@ impl Endpoint {
             self.counters.failed += 1;
         }
         self.close(code, why, out);
-        StreamEvent::Failed { code, why }
+        let abuse = Abuse::of(why);
+        StreamEvent::Failed { code, why, abuse }
     }
 
     fn charge(&mut self, kind: Abuse, now: Instant) -> Result<(), Fault> {
@@ -446,6 +451,7 @@ impl Endpoint {
             Reading::Frame => self.step_frame(input, call),
             Reading::Data { left, id, ends } => {
                 let used = input.len().min(left as usize);
+                self.counters.discarded += used as u64;
                 if used < left as usize {
                     let left = left - used as u32;
                     self.reading = Reading::Data { left, id, ends };

@@ -1,5 +1,6 @@
 use std::fmt;
 
+use http2::EndpointLimits;
 use session::Networks;
 
 use crate::log::LogFormat;
@@ -18,6 +19,8 @@ pub struct ServiceConfig {
     pub proxies: Option<Proxies>,
     /// Limit on the requests of an address: 429. `None` is none.
     pub rate_limit: Option<RateLimit>,
+    /// True if plain connections may begin with HTTP/2 (prior knowledge, RFC 9113 3.3).
+    pub http2: bool,
 }
 
 /// Proxies, and the field in which they name their clients.
@@ -48,6 +51,7 @@ impl Default for ServiceConfig {
             log_format: LogFormat::default(),
             proxies: None,
             rate_limit: None,
+            http2: true,
         }
     }
 }
@@ -90,6 +94,25 @@ impl Default for RequestLimits {
 }
 
 impl RequestLimits {
+    /// The same of a connection of HTTP/2. A head is counted another way there (RFC 9113 6.5.2), so
+    /// that none is too long which is not here.
+    pub(crate) fn endpoint(&self) -> EndpointLimits {
+        let overhead = 32 * self.field_count_max.saturating_add(4);
+        let head_len_max = self
+            .head_len_max
+            .saturating_add(overhead)
+            .min(HEAD_LEN_MOST);
+        let usual = EndpointLimits::default();
+        EndpointLimits {
+            head_len_max: head_len_max as u32,
+            // Pseudo-fields are counted as well.
+            fields_max: self.field_count_max.saturating_add(5),
+            block_len_max: usual.block_len_max.max(head_len_max),
+            body_len_max: self.body_len_max,
+            ..usual
+        }
+    }
+
     /// No limits: for requests that were within the limits when they came.
     pub(crate) const NONE: RequestLimits = RequestLimits {
         request_line_len_max: usize::MAX / 2,

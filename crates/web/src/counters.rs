@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use http2::{Abuse, EndpointCounters};
 use session::Shards;
 
 use crate::range::Ignored;
@@ -36,7 +37,47 @@ struct CounterShard {
     refusals: [AtomicU64; Refusal::ALL.len()],
     ranges_ignored: [AtomicU64; Ignored::ALL.len()],
     rate_evictions: AtomicU64,
+    multiplexed: [AtomicU64; MULTIPLEXED.len()],
+    /// Connections of HTTP/2 that were ended, by the budget that was exhausted.
+    calmed: [AtomicU64; Abuse::ALL.len()],
 }
+
+/// Counters of HTTP/2, but those of connections that were ended: name, help, and label.
+const MULTIPLEXED: [(&str, &str, &str); 11] = [
+    (
+        "weft_http2_connections_total",
+        "Connections that speak HTTP/2.",
+        "",
+    ),
+    (
+        "weft_http2_streams_total",
+        "Requests of HTTP/2 whose head was well-formed.",
+        "",
+    ),
+    (RESETS, RESETS_HELP, "reason=\"client\""),
+    (RESETS, RESETS_HELP, "reason=\"fault\""),
+    (RESETS, RESETS_HELP, "reason=\"too_many\""),
+    (RESETS, RESETS_HELP, "reason=\"memory\""),
+    (RESETS, RESETS_HELP, "reason=\"file\""),
+    (
+        "weft_http2_windows_exhausted_total",
+        "Times that a client's window was exhausted with bytes left to send.",
+        "",
+    ),
+    (
+        "weft_http2_late_frames_total",
+        "Frames of ended streams, which were ignored.",
+        "",
+    ),
+    (FAILED, FAILED_HELP, "reason=\"fault\""),
+    (FAILED, FAILED_HELP, "reason=\"header_block\""),
+];
+const RESETS: &str = "weft_http2_resets_total";
+const RESETS_HELP: &str = "Streams that ended early: reset by the client, because of its fault, \
+    because too many were open or their requests held too much memory, or a file had changed.";
+const FAILED: &str = "weft_http2_connections_failed_total";
+const FAILED_HELP: &str =
+    "Connections of HTTP/2 that were ended for a fault, or too many of these frames.";
 
 impl Counters {
     /// Counts a reply and the bytes of its body. Returns how many such replies this thread had.
@@ -62,6 +103,58 @@ impl Counters {
             .own()
             .rate_evictions
             .fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection that speaks HTTP/2.
+    pub(crate) fn multiplexed(&self) {
+        self.add_multiplexed(0, 1);
+    }
+
+    /// Counts what has happened on a connection of HTTP/2.
+    pub(crate) fn count_streams(&self, counters: &EndpointCounters) {
+        let counts = [
+            (1, counters.requests),
+            (2, counters.resets_by_peer),
+            (
+                3,
+                counters.resets_by_us - counters.refused.min(counters.resets_by_us),
+            ),
+            (4, counters.refused),
+            (7, counters.windows_exhausted),
+            (8, counters.late_frames),
+        ];
+        for (at, count) in counts {
+            if count > 0 {
+                self.add_multiplexed(at, count.into());
+            }
+        }
+        if counters.discarded > 0 {
+            self.discarded(counters.discarded as usize);
+        }
+    }
+
+    /// Counts a stream that was refused because requests held too much memory.
+    pub(crate) fn stream_refused(&self) {
+        self.add_multiplexed(5, 1);
+    }
+
+    /// Counts a stream that was reset because its file had changed.
+    pub(crate) fn stream_cut(&self) {
+        self.add_multiplexed(6, 1);
+    }
+
+    /// Counts a connection of HTTP/2 that the endpoint has ended.
+    pub(crate) fn ended(&self, abuse: Option<Abuse>, is_calmed: bool) {
+        match abuse {
+            Some(abuse) => {
+                self.shards.own().calmed[abuse as usize].fetch_add(1, Ordering::Relaxed);
+            }
+            None => self.add_multiplexed(if is_calmed { 10 } else { 9 }, 1),
+        }
+    }
+
+    fn add_multiplexed(&self, at: usize, count: u64) {
+        self.shards.own().multiplexed[at].fetch_add(count, Ordering::Relaxed);
     }
 
     /// Counts bytes of a request's body that were discarded.
@@ -110,8 +203,23 @@ impl Counters {
             labels: "",
             value: self.sum(|shard| &shard.rate_evictions),
         };
+        let multiplexed = MULTIPLEXED.into_iter().enumerate();
+        let multiplexed = multiplexed.map(|(at, (name, help, labels))| Metric {
+            name,
+            help,
+            labels,
+            value: self.sum(|shard| &shard.multiplexed[at]),
+        });
+        let calmed = Abuse::ALL.into_iter().map(|abuse| Metric {
+            name: FAILED,
+            help: FAILED_HELP,
+            labels: label(abuse),
+            value: self.sum(|shard| &shard.calmed[abuse as usize]),
+        });
+        let multiplexed = multiplexed.chain(calmed);
         let plain = [reply_bytes, request_bytes, rate_evictions];
-        replies.chain(plain).chain(refusals).chain(ranges)
+        let http1 = replies.chain(plain).chain(refusals).chain(ranges);
+        http1.chain(multiplexed)
     }
 
     fn sum(&self, of: impl Fn(&CounterShard) -> &AtomicU64) -> u64 {
@@ -129,7 +237,23 @@ impl Default for CounterShard {
             refusals: std::array::from_fn(|_| AtomicU64::new(0)),
             ranges_ignored: std::array::from_fn(|_| AtomicU64::new(0)),
             rate_evictions: AtomicU64::new(0),
+            multiplexed: std::array::from_fn(|_| AtomicU64::new(0)),
+            calmed: std::array::from_fn(|_| AtomicU64::new(0)),
         }
+    }
+}
+
+fn label(abuse: Abuse) -> &'static str {
+    match abuse {
+        Abuse::Resets => "reason=\"resets\"",
+        Abuse::Settings => "reason=\"settings\"",
+        Abuse::Pings => "reason=\"pings\"",
+        Abuse::Priorities => "reason=\"priorities\"",
+        Abuse::Windows => "reason=\"windows\"",
+        Abuse::TinyWindows => "reason=\"tiny_windows\"",
+        Abuse::EmptyData => "reason=\"empty_data\"",
+        Abuse::LateFrames => "reason=\"late_frames\"",
+        Abuse::OtherFrames => "reason=\"other_frames\"",
     }
 }
 

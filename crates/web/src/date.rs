@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use http2::RepeatedField;
+
 /// One second, in the three ways in which a reply and its log line write it.
 #[derive(Debug)]
 pub(crate) struct Dates {
@@ -11,6 +13,8 @@ pub(crate) struct Dates {
     pub(crate) http_line: [u8; 37],
     /// The status line of a 200 and the date: how most replies begin.
     pub(crate) ok_and_http_line: [u8; 54],
+    /// `date` of HTTP/2; `None` until a reply needs it.
+    http2_field: Option<RepeatedField>,
     /// `20/Nov/2026:12:00:00 +0000`, for the combined log format.
     pub(crate) clf: [u8; 26],
     /// `2026-11-20T12:00:00Z`. RFC 3339
@@ -33,6 +37,16 @@ pub(crate) fn with<R>(since_epoch: Duration, read: impl FnOnce(&Dates) -> R) -> 
     })
 }
 
+/// Shows the `date` of HTTP/2 for that second.
+pub(crate) fn with_field<R>(since_epoch: Duration, read: impl FnOnce(&RepeatedField) -> R) -> R {
+    with(since_epoch, |_| ());
+    DATES.with_borrow_mut(|dates| {
+        let line = &dates.http_line;
+        let field = || RepeatedField::new(b"date", &line[b"Date: ".len()..line.len() - 2]);
+        read(dates.http2_field.get_or_insert_with(field))
+    })
+}
+
 /// Seconds since 1970 in an HTTP-date of any of the three formats (RFC 9110 5.6.7), or `None` if it
 /// is not one: such a field is ignored.
 pub(crate) fn parse(value: &[u8]) -> Option<u64> {
@@ -48,6 +62,7 @@ impl Dates {
     const UNSET: Dates = Dates {
         second: u64::MAX,
         http_line: [0; 37],
+        http2_field: None,
         ok_and_http_line: [0; 54],
         clf: [0; 26],
         rfc3339: [0; 20],
@@ -61,6 +76,7 @@ impl Dates {
         Dates {
             second,
             http_line: exactly(&format!("Date: {http}\r\n")),
+            http2_field: None,
             ok_and_http_line: exactly(&format!("HTTP/1.1 200 OK\r\nDate: {http}\r\n")),
             clf: exactly(&format!("{day}/{month}/{year}:{clock} +0000")),
             rfc3339: exactly(&format!("{year}-{:02}-{day}T{clock}Z", month_number(month))),

@@ -2,6 +2,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
+use http2::{EndpointLimits, RepeatedField};
 use session::{HostIndex, HostName, Now};
 
 use crate::challenge::Challenges;
@@ -159,6 +160,10 @@ pub(crate) struct Service {
     pub(crate) config: ServiceConfig,
     /// `Server: weft` and CRLF, or nothing.
     pub(crate) server_line: Vec<u8>,
+    /// The same of HTTP/2.
+    pub(crate) server_field: Option<RepeatedField>,
+    /// Limits of connections of HTTP/2.
+    pub(crate) endpoint_limits: Arc<EndpointLimits>,
     /// The built-in page of each status that has one; see [`Service::page`].
     pages: Vec<Page>,
     /// The built-in 403 of a directory without an index file.
@@ -224,13 +229,17 @@ impl Service {
             Some(name) => format!("Server: {name}\r\n").into_bytes(),
             None => Vec::new(),
         };
+        let server_field = config.server_name.as_ref();
+        let server_field = server_field.map(|name| RepeatedField::new(b"server", name.as_bytes()));
         let pages = Status::ALL.into_iter().map(Page::built_in).collect();
         Ok(Service {
             hosts,
             names,
             has_default,
+            endpoint_limits: Arc::new(config.limits.endpoint()),
             config,
             server_line,
+            server_field,
             pages,
             no_index: Page::no_index(),
             limiters,

@@ -1,5 +1,5 @@
-//! HTTP/1.1 over a static site, as a [`Session`](::session::Session): bytes in, replies out, no I/O
-//! of its own but the site's.
+//! HTTP/1.1 and HTTP/2 over a static site, as a [`Session`](::session::Session): bytes in, replies
+//! out, no I/O of its own but the site's.
 //!
 //! ```text
 //!  bytes ─▶ request ─▶ answer ─────────────▶ reply ─▶ Outbox
@@ -20,6 +20,7 @@
 //! | `reply`, `error_page`, `log`, `counters` | how it is written, shown, and told | |
 //! | `popular` | which paths are asked for most, of a sample | |
 //! | `session` | what comes next: more input, a flush, blocking work, the end | crate `session` |
+//! | `session::multiplexed` | streams of HTTP/2; their heads become ones of HTTP/1.1 | RFC 9113 |
 //! | `site` | what lies at a path, without ever asking the disk on the fast way | |
 //!
 //! A server makes one [`Handle`] from a [`Site`], or from [`Hosts`] with a site each, and a
@@ -66,7 +67,7 @@ mod status;
 #[doc(hidden)]
 pub mod transcript;
 
-pub use self::session::{Session, Work};
+pub use self::session::{Covers, Session, Work};
 pub use challenge::Challenges;
 pub use config::{
     ConfigError, ForwardedField, Proxies, RATE_LIMITS_MAX, RequestLimits, ServiceConfig,

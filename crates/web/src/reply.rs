@@ -4,10 +4,13 @@
 //! date, server, the entry's ready-made header lines, blank line, body), a fifth of the 155 ns of a
 //! short request (`examples/request_cost.rs`).
 
+pub(crate) mod stream;
+
 use std::borrow::Cow;
 use std::io::Write;
 use std::ops::Range;
 
+use bytes::Bytes;
 use session::{FileRange, HostName, Now, Outbox};
 
 use crate::date;
@@ -19,6 +22,7 @@ use crate::request::target::encoded;
 use crate::request::{Fields, Name, Version};
 use crate::site::{Body, Entry, Readers};
 use crate::status::Status;
+use stream::{Segment, StreamReply};
 
 /// Bodies up to this length are copied behind their header, so that one `send` carries both; above
 /// it, the copy costs more than a second piece of memory.
@@ -59,6 +63,8 @@ pub(crate) struct Replier<'a> {
     pub(crate) client: Peer,
     pub(crate) now: Now,
     pub(crate) out: &'a mut Outbox,
+    /// Where the reply to a stream of HTTP/2 is put instead of the outbox.
+    pub(crate) stream: Option<Box<StreamReply>>,
 }
 
 /// Transport of a connection.
@@ -105,12 +111,28 @@ impl Replier<'_> {
     /// 200 with a whole entry.
     #[inline]
     pub(crate) fn whole(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
+        if self.stream.is_some() {
+            return self.whole_on_stream(asked, entry);
+        }
         let copied: &[u8] = match &entry.body {
             Body::Memory(bytes) if asked.wants_body && entry.len <= self.copied_len_max() => bytes,
             _ => &[],
         };
         self.put_head(Status::Ok, asked, &entry.head_200, &[], copied);
         if asked.wants_body && copied.is_empty() {
+            self.put_body(&entry.body, 0..entry.len);
+        }
+        self.done(Status::Ok, asked, entry.len, Some(entry), None);
+    }
+
+    fn whole_on_stream(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
+        let encode = || stream::encode_lines(&entry.head_200).into();
+        let fields = entry.fields_200.get_or_init(encode);
+        self.begin_on_stream(Status::Ok, asked);
+        if let Some(stream) = &mut self.stream {
+            stream.fields.extend_from_slice(fields);
+        }
+        if asked.wants_body {
             self.put_body(&entry.body, 0..entry.len);
         }
         self.done(Status::Ok, asked, entry.len, Some(entry), None);
@@ -166,10 +188,10 @@ impl Replier<'_> {
             self.copied_len_max().min(COPIED_PART_LEN_MAX)
         };
         for (head, range) in heads.iter().zip(ranges) {
-            self.out.put(head);
+            self.put_bytes(head);
             self.put_piece(&entry.body, range.clone(), copied_len_max);
         }
-        self.out.put(end.as_bytes());
+        self.put_bytes(end.as_bytes());
         self.done(Status::PartialContent, asked, len, Some(entry), None);
     }
 
@@ -246,14 +268,15 @@ impl Replier<'_> {
         let page = custom.as_deref().unwrap_or(page);
 
         let body_len = page.body.len() as u64;
-        let (copied, shared) = match body_len <= self.copied_len_max() {
+        let is_copied = self.stream.is_none() && body_len <= self.copied_len_max();
+        let (copied, shared) = match is_copied {
             true if asked.wants_body => (&page.body[..], None),
             false if asked.wants_body => (&[][..], Some(page.body.clone())),
             _ => (&[][..], None),
         };
         self.put_head(status, asked, &page.head, lines, copied);
         if let Some(body) = shared {
-            self.out.put_shared(body);
+            self.put_shared(body);
         }
         self.done(status, asked, body_len, None, why);
     }
@@ -261,6 +284,25 @@ impl Replier<'_> {
     /// Asks a client that waits with its body to go on. RFC 9110 15.2.1
     pub(crate) fn go_on(&mut self) {
         self.out.put(b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+
+    /// Begins a reply of HTTP/2 with the fields that depend on the request.
+    fn begin_on_stream(&mut self, status: Status, asked: RequestFacts<'_>) {
+        let hsts = (self.host.hsts.as_deref()).filter(|_| self.transport == Transport::Tls);
+        let origin = match self.readers {
+            Readers::Named(_) => self.named_origin(asked),
+            Readers::Own | Readers::All => None,
+        };
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
+        stream.begin(status);
+        if let Some(hsts) = hsts {
+            stream.put_field(b"strict-transport-security", hsts.as_bytes());
+        }
+        if let Some(origin) = origin {
+            stream.put_field(b"access-control-allow-origin", origin);
+        }
     }
 
     /// A whole header, and a body if it is short enough to be copied.
@@ -273,6 +315,15 @@ impl Replier<'_> {
         more: &[u8],
         body: &[u8],
     ) {
+        if self.stream.is_some() {
+            self.begin_on_stream(status, asked);
+            if let Some(stream) = &mut self.stream {
+                stream.put_lines(lines);
+                stream.put_lines(more);
+                stream.put_bytes(body);
+            }
+            return;
+        }
         let line = status.line();
         let server = &self.service.server_line[..];
         let hsts = (self.host.hsts.as_ref()).filter(|_| self.transport == Transport::Tls);
@@ -339,14 +390,29 @@ impl Replier<'_> {
         self.put_piece(body, range, self.copied_len_max());
     }
 
+    fn put_bytes(&mut self, bytes: &[u8]) {
+        match &mut self.stream {
+            Some(stream) => stream.put_bytes(bytes),
+            None => self.out.put(bytes),
+        }
+    }
+
+    fn put_shared(&mut self, bytes: Bytes) {
+        match &mut self.stream {
+            Some(stream) => stream.put_segment(Segment::Memory(bytes)),
+            None => self.out.put_shared(bytes),
+        }
+    }
+
     fn put_piece(&mut self, body: &Body, range: Range<u64>, copied_len_max: u64) {
         match body {
             Body::Memory(bytes) => {
                 let part = range.start as usize..range.end as usize;
-                if range.end - range.start <= copied_len_max {
+                // A stream waits for its windows, and its bytes are copied frame by frame.
+                if range.end - range.start <= copied_len_max && self.stream.is_none() {
                     self.out.put(&bytes[part]);
                 } else {
-                    self.out.put_shared(bytes.slice(part));
+                    self.put_shared(bytes.slice(part));
                 }
             }
             Body::File {
@@ -354,12 +420,16 @@ impl Replier<'_> {
                 keep,
                 settled,
             } => {
-                self.out.put_file(FileRange {
+                let range = FileRange {
                     file: file.clone(),
                     range,
                     keep: *keep,
                     settled: *settled,
-                });
+                };
+                match &mut self.stream {
+                    Some(stream) => stream.put_segment(Segment::File(range)),
+                    None => self.out.put_file(range),
+                }
             }
         }
     }
@@ -377,7 +447,9 @@ impl Replier<'_> {
     ) {
         let body_len = if asked.wants_body { body_len } else { 0 };
         let number = self.handle.counts().replied(status, body_len);
-        self.out.end_reply();
+        if self.stream.is_none() {
+            self.out.end_reply();
+        }
         if let (Some(popular), Some(_)) = (self.handle.popular(), asked.fields) {
             let weight = popular.weight(number);
             if weight > 0 {
@@ -423,7 +495,7 @@ pub(crate) const ALLOW_LINE: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
 fn connection_line(asked: RequestFacts<'_>) -> &'static [u8] {
     match (asked.persists, asked.version) {
         (false, _) => b"Connection: close\r\n",
-        (true, Version::Http11) => b"",
+        (true, Version::Http11 | Version::Http2) => b"",
         (true, Version::Http10) => b"Connection: keep-alive\r\n",
     }
 }

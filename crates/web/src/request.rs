@@ -3,11 +3,12 @@
 pub(crate) mod body;
 pub(crate) mod fields;
 pub(crate) mod head;
+pub(crate) mod stream;
 pub(crate) mod target;
 
 pub(crate) use body::{BodyReader, Framing};
 pub(crate) use fields::{Fields, Name};
-pub(crate) use head::{Head, Method, Version, has_control, parse};
+pub(crate) use head::{Head, Method, Version, has_control, parse, parse_stream};
 pub(crate) use target::Target;
 
 use crate::status::Status;

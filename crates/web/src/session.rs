@@ -1,5 +1,9 @@
+mod multiplexed;
+
+use std::fmt;
 use std::sync::Arc;
 
+use http2::{PREFACE, StreamKey};
 use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
 use crate::answer::{Answer, Attempt, answer, asked, load};
@@ -11,9 +15,12 @@ use crate::password::Verification;
 use crate::rate::RateVerdict;
 use crate::reply::{Replier, RequestFacts, Transport};
 use crate::request::body::{BodyProgress, Expectation};
-use crate::request::{BodyReader, Framing, Head, Method, Name, Refusal, has_control, parse};
+use crate::request::{
+    BodyReader, Framing, Head, Method, Name, Refusal, has_control, parse, parse_stream,
+};
 use crate::site::{Found, Readers};
 use crate::status::Status;
+use multiplexed::{Multiplexed, PieceRead};
 
 /// One HTTP connection: requests in, replies out.
 ///
@@ -27,6 +34,8 @@ use crate::status::Status;
 ///
 ///   `Connection: close`, drain ──▶ Closed            any refusal ──▶ Refused
 /// ```
+///
+/// A connection that begins with HTTP/2 is [`Multiplexed`] from then on.
 ///
 /// All complete requests of one input are answered in one call, until the outbox is full. The usual
 /// one allocates nothing: it is parsed where it lies, looked up, and its reply copied into the
@@ -46,6 +55,12 @@ pub struct Session {
 
 #[derive(Debug)]
 enum State {
+    /// At the start of a connection.
+    Fresh {
+        /// HTTP/2 was agreed on (ALPN).
+        agreed: Option<Covers>,
+    },
+    Multiplexed(Box<Multiplexed>),
     /// Before a request, or inside its head.
     Between {
         /// Bytes at the start of the unused input in which no head ends.
@@ -82,39 +97,62 @@ impl State {
     }
 }
 
-/// Work of a web session: a request that is answered after a look at the disk, or at a password.
+/// Tells which hosts the certificate of a connection is for, as they stand in a `Host` field.
+#[derive(Default)]
+pub struct Covers(Option<Box<IsCovered>>);
+
+type IsCovered = dyn Fn(&[u8]) -> bool + Send + Sync;
+
+impl Covers {
+    /// Hosts for which `covers` returns true; by default all.
+    pub fn new(covers: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Covers {
+        Covers(Some(Box::new(covers)))
+    }
+
+    fn has(&self, host: &[u8]) -> bool {
+        self.0.as_ref().is_none_or(|covers| covers(host))
+    }
+}
+
+impl fmt::Debug for Covers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Covers").field(&self.0.is_some()).finish()
+    }
+}
+
+/// Work of a web session: a request that is answered after a look at the disk, or at a password; or
+/// a part of a file that is to be read.
 #[derive(Debug)]
-pub struct Work {
-    kept: Box<KeptRequest>,
-    handle: Arc<Handle>,
+pub struct Work(Task);
+
+#[derive(Debug)]
+enum Task {
+    Answer(Box<KeptRequest>),
+    Read(Box<PieceRead>),
 }
 
 impl session::Work for Work {
     fn run(&mut self, _: Now) {
-        let kept = &mut *self.kept;
-        if let Some(verification) = kept.verification.take() {
-            if !verification.run() {
-                kept.attempt = Attempt::Refused;
-            }
-            return;
+        match &mut self.0 {
+            Task::Answer(kept) => kept.run(),
+            Task::Read(read) => read.run(),
         }
-        let service = self.handle.service();
-        let head = kept_head(&kept.head);
-        let found = load(&service, &head, kept.now, &mut Vec::new());
-        kept.found = found.map(Box::new);
     }
 }
 
 /// A request whose bytes were used before it could be answered.
 #[derive(Debug)]
 struct KeptRequest {
+    handle: Arc<Handle>,
     /// The head as it came. It is parsed again when it is needed, which is rare.
     head: Box<[u8]>,
+    /// The stream of HTTP/2 that it came on.
+    stream: Option<StreamKey>,
     /// Time of arrival.
     now: Now,
     /// Limit on its body, which a reload does not change.
     body_len_max: u64,
-    /// The result of [`Work`].
+    /// Result of the work.
     found: Option<Box<Found>>,
     /// Work that comes first.
     verification: Option<Verification>,
@@ -124,6 +162,22 @@ struct KeptRequest {
 }
 
 impl KeptRequest {
+    fn run(&mut self) {
+        if let Some(verification) = self.verification.take() {
+            if !verification.run() {
+                self.attempt = Attempt::Refused;
+            }
+            return;
+        }
+        let service = self.handle.service();
+        let found = load(&service, &self.head(), self.now, &mut Vec::new());
+        self.found = found.map(Box::new);
+    }
+
+    fn head(&self) -> Head<'_> {
+        kept_head(&self.head, self.stream.is_some())
+    }
+
     /// Keeps what an answer wants done.
     fn want(&mut self, answer: Answer) {
         if let Answer::Verify(verification) = answer {
@@ -150,7 +204,7 @@ impl Session {
             peer,
             transport: Transport::default(),
             subject: None,
-            state: State::BETWEEN,
+            state: State::Fresh { agreed: None },
             is_draining: false,
             path_buffer: Vec::new(),
         }
@@ -161,6 +215,14 @@ impl Session {
     pub fn over_tls(mut self, subject: Option<String>) -> Session {
         self.transport = Transport::Tls;
         self.subject = subject.map(String::into_boxed_str);
+        self
+    }
+
+    /// The same for a connection that speaks HTTP/2, as was agreed on. Requests for hosts that the
+    /// certificate does not cover are misdirected (421).
+    pub fn speaking_http2(mut self, covers: Covers) -> Session {
+        let agreed = Some(covers);
+        self.state = State::Fresh { agreed };
         self
     }
 
@@ -176,15 +238,19 @@ impl Session {
     }
 }
 
-impl session::Session for Session {
-    type Work = Work;
-
-    fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
-        let service = self.handle.service();
-        let mut call = Call {
+impl Session {
+    /// Context of a call, and the state beside it.
+    #[inline]
+    fn call<'a>(
+        &'a mut self,
+        service: &'a Service,
+        now: Now,
+        out: &'a mut Outbox,
+    ) -> (Call<'a>, &'a mut State) {
+        let call = Call {
             replier: Replier {
                 handle: &self.handle,
-                service: &service,
+                service,
                 transport: self.transport,
                 subject: self.subject.as_deref(),
                 host: service.first(),
@@ -192,32 +258,46 @@ impl session::Session for Session {
                 now,
                 readers: Readers::Own,
                 out,
+                stream: None,
             },
+            handle: &self.handle,
             peer: &self.peer,
             transport: self.transport,
             is_draining: self.is_draining,
             path_buffer: &mut self.path_buffer,
         };
+        (call, &mut self.state)
+    }
+}
+
+impl session::Session for Session {
+    type Work = Work;
+
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
+        let service = self.handle.service();
+        let (mut call, state) = self.call(&service, now, out);
         let mut used = 0;
         loop {
             let rest = &input[used..];
-            let has_more = !rest.is_empty() || matches!(self.state, State::Answering(_));
+            let has_more = !rest.is_empty() || matches!(state, State::Answering(_));
             if has_more
                 && call.replier.out.is_full()
-                && !matches!(self.state, State::Closed | State::Refused)
+                && !matches!(
+                    state,
+                    State::Closed | State::Refused | State::Multiplexed(_)
+                )
             {
                 return Received {
                     used,
                     next: Next::Flush,
                 };
             }
-            let step = call.step(&mut self.state, rest);
+            let step = call.step(state, rest);
             used += step.used;
             match step.next {
                 None => {}
                 Some(next) => {
-                    self.path_buffer.clear();
-                    self.path_buffer.shrink_to(PATH_BUFFER_KEPT);
+                    call.shrink();
                     return Received { used, next };
                 }
             }
@@ -225,32 +305,54 @@ impl session::Session for Session {
     }
 
     fn take_work(&mut self) -> Option<Work> {
-        match std::mem::replace(&mut self.state, State::Working) {
-            State::Answering(kept) => Some(Work {
-                kept,
-                handle: Arc::clone(&self.handle),
-            }),
-            other => {
-                self.state = other;
-                None
+        let task = match &mut self.state {
+            State::Multiplexed(connection) => connection.take_work()?,
+            State::Answering(_) => match std::mem::replace(&mut self.state, State::Working) {
+                State::Answering(kept) => Task::Answer(kept),
+                _ => unreachable!("matched above"),
+            },
+            _ => return None,
+        };
+        Some(Work(task))
+    }
+
+    fn handle_worked(&mut self, work: Work, now: Now, out: &mut Outbox) -> Next {
+        match (work.0, &mut self.state) {
+            (Task::Answer(kept), State::Working) => {
+                self.state = State::Answering(kept);
+                Next::Flush
             }
+            (task, State::Multiplexed(_)) => {
+                let service = self.handle.service();
+                let (mut call, state) = self.call(&service, now, out);
+                let State::Multiplexed(connection) = state else {
+                    unreachable!("matched above")
+                };
+                let next = connection.handle_worked(&mut call, task);
+                call.shrink();
+                next
+            }
+            // Nothing waits for it any more.
+            _ => Next::Close,
         }
     }
 
-    fn handle_worked(&mut self, work: Work, _: Now, _: &mut Outbox) -> Next {
-        self.state = State::Answering(work.kept);
-        Next::Flush
-    }
-
     fn handle_refused(&mut self, mut work: Work, now: Now, out: &mut Outbox) -> Next {
-        work.kept.is_refused = true;
+        if let Task::Answer(kept) = &mut work.0 {
+            kept.is_refused = true;
+        }
         self.handle_worked(work, now, out)
     }
 
     fn give_up(&mut self, reason: GiveUp, now: Now, out: &mut Outbox) {
         let service = self.handle.service();
         let status = match reason {
-            GiveUp::TimedOut(Phase::Idle) => return,
+            GiveUp::TimedOut(Phase::Idle) => {
+                if let State::Multiplexed(connection) = &mut self.state {
+                    connection.give_up(reason, out);
+                }
+                return;
+            }
             GiveUp::TimedOut(Phase::Head | Phase::Body) => Status::RequestTimeout,
             GiveUp::TooLong => Status::FieldsTooLarge,
         };
@@ -264,13 +366,15 @@ impl session::Session for Session {
             client: self.peer,
             now,
             out,
+            stream: None,
         };
         match std::mem::replace(&mut self.state, State::Closed) {
-            State::Between { .. } => {
+            State::Multiplexed(mut connection) => connection.give_up(reason, replier.out),
+            State::Fresh { .. } | State::Between { .. } => {
                 replier.page_anywhere(status, RequestFacts::unparsed(b""), None);
             }
             State::Body(kept, _) | State::Answering(kept) => {
-                let head = kept_head(&kept.head);
+                let head = kept.head();
                 replier.client = client_of(&service, self.peer, &head).peer;
                 replier.page_anywhere(status, asked(&head, false), None);
             }
@@ -278,8 +382,11 @@ impl session::Session for Session {
         }
     }
 
-    fn drain(&mut self, _: Now, _: &mut Outbox) {
+    fn drain(&mut self, _: Now, out: &mut Outbox) {
         self.is_draining = true;
+        if let State::Multiplexed(connection) = &mut self.state {
+            connection.drain(out);
+        }
     }
 }
 
@@ -306,6 +413,7 @@ impl Progress {
 /// Context of one call of `receive`; the state is passed beside it.
 struct Call<'a> {
     replier: Replier<'a>,
+    handle: &'a Arc<Handle>,
     peer: &'a Peer,
     transport: Transport,
     is_draining: bool,
@@ -313,17 +421,65 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Forgets the request before.
+    fn forget(&mut self) {
+        self.replier.host = self.replier.service.first();
+        self.replier.readers = Readers::Own;
+        self.replier.client = *self.peer;
+        self.replier.transport = self.transport;
+        if let Some(reply) = &mut self.replier.stream {
+            reply.clear();
+        }
+    }
+
+    /// Gives memory back at the end of a call.
+    #[inline]
+    fn shrink(&mut self) {
+        self.path_buffer.clear();
+        self.path_buffer.shrink_to(PATH_BUFFER_KEPT);
+    }
+
     #[inline]
     fn step(&mut self, state: &mut State, input: &[u8]) -> Progress {
         self.replier.host = self.replier.service.first();
         match state {
             State::Between { .. } => self.step_between(state, input),
+            State::Multiplexed(connection) => {
+                let Received { used, next } = connection.receive(self, input);
+                let next = Some(next);
+                Progress { used, next }
+            }
+            State::Fresh { .. } => self.step_fresh(state, input),
             State::Body(..) => self.step_body(state, input),
             State::Answering(_) => self.step_answering(state),
-            State::Working => unreachable!("nothing is shown before it is back"),
+            State::Working => unreachable!("a turn while the request is being worked on"),
             State::Closed => Progress::wait(Next::Close),
             State::Refused => Progress::wait(Next::Linger),
         }
+    }
+
+    /// Finds out which version is spoken. RFC 9113 3.3
+    #[cold]
+    fn step_fresh(&mut self, state: &mut State, input: &[u8]) -> Progress {
+        let State::Fresh { agreed } = state else {
+            unreachable!("called in Fresh")
+        };
+        if input.is_empty() {
+            return Progress::wait(Next::Receive(Phase::Idle));
+        }
+        let may_begin = self.transport != Transport::Tls && self.replier.service.config.http2;
+        let begins = may_begin && PREFACE.starts_with(&input[..input.len().min(PREFACE.len())]);
+        if begins && input.len() < PREFACE.len() {
+            return Progress::wait(Next::Receive(Phase::Head));
+        }
+        let agreed = agreed.take();
+        *state = if begins || agreed.is_some() {
+            let covers = agreed.unwrap_or_default();
+            State::Multiplexed(Box::new(Multiplexed::new(self, covers)))
+        } else {
+            State::BETWEEN
+        };
+        Progress::used(0)
     }
 
     #[inline]
@@ -415,12 +571,27 @@ impl Call<'_> {
     /// Finds the client of a request. Refuses it if its address has sent too many.
     #[cold]
     fn begin_for_client(&mut self, state: &mut State, head: &Head<'_>) -> Option<Progress> {
+        let persists = self.persists(head) && head.framing == Framing::None;
+        if !self.refuse_by_rate(head, persists) {
+            return None;
+        }
+        *state = match head.framing {
+            Framing::None if persists => State::BETWEEN,
+            Framing::None => State::Closed,
+            _ => State::Refused, // Its body is not read.
+        };
+        Some(Progress::used(head.len))
+    }
+
+    /// Finds the client of a request, and refuses the request if the client's address has sent too
+    /// many.
+    fn refuse_by_rate(&mut self, head: &Head<'_>, persists: bool) -> bool {
         let Replier { service, now, .. } = self.replier;
         let client = self.identify(head);
         let (Some((limiter, host)), Peer::Tcp(address)) =
             (service.limiter(head.host()), client.peer)
         else {
-            return None;
+            return false;
         };
         // Proxies are exempt, and those who hide behind one count as one client.
         let verdict = if client.is_hidden {
@@ -429,17 +600,16 @@ impl Call<'_> {
             limiter.check(address.ip(), host, now.monotonic)
         };
         let wait = match verdict {
-            RateVerdict::Passes { evicts: false } => return None,
+            RateVerdict::Passes { evicts: false } => return false,
             RateVerdict::Passes { evicts: true } => {
                 self.replier.handle.counts().rate_evicted();
-                return None;
+                return false;
             }
             RateVerdict::Refused(wait) => wait,
         };
         if let Some((host, _)) = service.host(head.host()) {
             self.replier.host = host;
         }
-        let persists = self.persists(head) && head.framing == Framing::None;
         let line = format!("Retry-After: {}\r\n", wait.as_secs_f64().ceil().max(1.0));
         let (rules, readers) = self.replier.host.site.lines_everywhere();
         self.replier.readers = readers;
@@ -447,12 +617,7 @@ impl Call<'_> {
         let asked = asked(head, persists);
         self.replier
             .page(status, asked, rules, line.as_bytes(), None);
-        *state = match head.framing {
-            Framing::None if persists => State::BETWEEN,
-            Framing::None => State::Closed,
-            _ => State::Refused, // Its body is not read.
-        };
-        Some(Progress::used(head.len))
+        true
     }
 
     /// Takes a head with a body behind it, or with an `Expect` field.
@@ -535,7 +700,7 @@ impl Call<'_> {
             }
             Err(refusal) => {
                 let bytes = std::mem::take(&mut kept.head);
-                let head = kept_head(&bytes);
+                let head = kept_head(&bytes, false);
                 self.identify(&head);
                 self.refuse_known(state, refusal, asked(&head, false))
             }
@@ -546,37 +711,38 @@ impl Call<'_> {
         let State::Answering(kept) = state else {
             unreachable!("called in Answering")
         };
-        let head = kept_head(&kept.head);
-        self.identify(&head);
-        let persists = self.persists(&head);
-        if kept.is_refused {
-            let why = Some("too much waits for the disk");
-            let status = Status::ServiceUnavailable;
-            self.replier
-                .page_anywhere(status, asked(&head, persists), why);
+        let (answer, persists) = self.answer_kept(kept);
+        if let Answer::Sent = answer {
             *state = State::after(persists);
             return Progress::used(0);
         }
+        kept.want(answer);
+        Progress::wait(Next::Work)
+    }
+
+    /// Answers a request that was kept. Says whether the connection persists as well.
+    fn answer_kept(&mut self, kept: &mut KeptRequest) -> (Answer, bool) {
         let found = kept.found.take().map(|found| *found);
-        let attempt = kept.attempt;
-        let buffer = &mut *self.path_buffer;
-        match answer(&mut self.replier, &head, persists, found, attempt, buffer) {
-            Answer::Sent => {
-                *state = State::after(persists);
-                Progress::used(0)
-            }
-            other => {
-                kept.want(other);
-                Progress::wait(Next::Work)
-            }
+        let head = kept.head();
+        self.identify(&head);
+        let persists = kept.stream.is_some() || self.persists(&head);
+        if kept.is_refused {
+            let why = Some("too much waits for the disk");
+            let status = Status::ServiceUnavailable;
+            let asked = asked(&head, persists);
+            self.replier.page_anywhere(status, asked, why);
+            return (Answer::Sent, persists);
         }
+        let buffer = &mut *self.path_buffer;
+        let replier = &mut self.replier;
+        let answer = answer(replier, &head, persists, found, kept.attempt, buffer);
+        (answer, persists)
     }
 
     /// Refuses what could not be parsed; the connection closes.
     #[cold]
     fn refuse(&mut self, state: &mut State, refusal: Refusal, input: &[u8]) -> Progress {
-        self.replier.client = *self.peer;
-        self.replier.transport = self.transport;
+        self.forget();
         self.refuse_known(state, refusal, RequestFacts::unparsed(first_line(input)))
     }
 
@@ -600,7 +766,9 @@ impl Call<'_> {
 
     fn keep(&self, head: &Head<'_>, input: &[u8]) -> Box<KeptRequest> {
         Box::new(KeptRequest {
+            handle: Arc::clone(self.handle),
             head: input[..head.len].into(),
+            stream: None,
             now: self.replier.now,
             body_len_max: u64::MAX,
             found: None,
@@ -622,8 +790,13 @@ fn client_of(service: &Service, peer: Peer, head: &Head<'_>) -> Client {
 
 /// The head of a kept request. It was valid when it came, so only limits could refuse it now, and a
 /// reload may have changed those.
-fn kept_head(bytes: &[u8]) -> Head<'_> {
-    match parse(bytes, &RequestLimits::NONE) {
+fn kept_head(bytes: &[u8], is_http2: bool) -> Head<'_> {
+    let parsed = if is_http2 {
+        parse_stream(bytes, &RequestLimits::NONE)
+    } else {
+        parse(bytes, &RequestLimits::NONE)
+    };
+    match parsed {
         Ok(Some(head)) => head,
         other => unreachable!("{other:?} for a head that was kept because it was good"),
     }

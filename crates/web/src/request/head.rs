@@ -47,11 +47,12 @@ pub(crate) enum Method {
     Unknown,
 }
 
-/// The two versions that differ to us. A higher minor version is answered as 1.1: RFC 9110 2.5
+/// The versions that differ to us. A higher minor version is answered as 1.1: RFC 9110 2.5
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     Http10,
     Http11,
+    Http2,
 }
 
 impl<'a> Head<'a> {
@@ -92,6 +93,26 @@ pub(crate) fn parse<'a>(
     input: &'a [u8],
     limits: &RequestLimits,
 ) -> Result<Option<Head<'a>>, Refusal> {
+    parse_as::<false>(input, limits)
+}
+
+/// Parses the head of a stream of HTTP/2, [written](super::stream::write) as that of HTTP/1.1: so
+/// both have the same limits, refusals and log lines.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub(crate) fn parse_stream<'a>(
+    input: &'a [u8],
+    limits: &RequestLimits,
+) -> Result<Option<Head<'a>>, Refusal> {
+    parse_as::<true>(input, limits)
+}
+
+#[inline(always)]
+fn parse_as<'a, const IS_HTTP2: bool>(
+    input: &'a [u8],
+    limits: &RequestLimits,
+) -> Result<Option<Head<'a>>, Refusal> {
     let Some(line) = next_line(
         input,
         0,
@@ -101,7 +122,7 @@ pub(crate) fn parse<'a>(
     else {
         return Ok(None);
     };
-    let (method, target, version) = parse_request_line(line)?;
+    let (method, target, version) = parse_request_line::<IS_HTTP2>(line)?;
     let block_start = line.len() + 2;
     let mut at = block_start;
     let mut fields = Fields::new(&input[block_start..]);
@@ -226,7 +247,9 @@ fn controls(word: u64) -> u64 {
 
 /// RFC 9112 3: method SP request-target SP HTTP-version, with exactly one space each.
 #[inline]
-fn parse_request_line(line: &[u8]) -> Result<(Method, Target<'_>, Version), Refusal> {
+fn parse_request_line<const IS_HTTP2: bool>(
+    line: &[u8],
+) -> Result<(Method, Target<'_>, Version), Refusal> {
     let (method, rest) = match line {
         [b'G', b'E', b'T', b' ', rest @ ..] => (Method::Get, rest),
         _ => {
@@ -239,7 +262,11 @@ fn parse_request_line(line: &[u8]) -> Result<(Method, Target<'_>, Version), Refu
     else {
         return Err(Refusal::RequestLine);
     };
-    let version = Version::of(version)?;
+    let version = if IS_HTTP2 {
+        Version::Http2
+    } else {
+        Version::of(version)?
+    };
     let target = target_and_space
         .strip_suffix(b" ")
         .ok_or(Refusal::RequestLine)?;

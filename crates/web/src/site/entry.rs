@@ -1,7 +1,7 @@
 //! The result that the site table gives to the protocol half.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use session::SharedFile;
@@ -28,6 +28,8 @@ pub(crate) struct Entry {
     /// Last-Modified and ETag (if told), Accept-Ranges, Vary, X-Content-Type-Options, extra and
     /// cache rules. No status line, no Date, no Server, no Connection, no blank line.
     pub(crate) head_200: Bytes,
+    /// The same as fields of HTTP/2, encoded for the first such reply.
+    pub(crate) fields_200: OnceLock<Box<[u8]>>,
     /// The same lines without Content-Type and Content-Length: a 206 adds its own.
     pub(crate) head_206: Bytes,
     /// The lines of a 304. RFC 9110 15.4.5: ETag, Last-Modified, Vary, Cache-Control and other

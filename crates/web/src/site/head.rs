@@ -1,4 +1,5 @@
 use std::fmt::Write;
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -170,6 +171,7 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
         modified_is_strong: description.modified.is_strong,
         content_type: content_type.into(),
         head_200: Bytes::from(head_200),
+        fields_200: OnceLock::new(),
         head_206: Bytes::from(head_206),
         head_304: Bytes::from(shared),
         rules: rules_start..rules_start + rules_len,
@@ -189,6 +191,7 @@ pub(super) fn with_body(entry: &Entry, body: Body) -> Entry {
         modified_is_strong: entry.modified_is_strong,
         content_type: entry.content_type.clone(),
         head_200: entry.head_200.clone(),
+        fields_200: entry.fields_200.clone(),
         head_206: entry.head_206.clone(),
         head_304: entry.head_304.clone(),
         rules: entry.rules.clone(),

@@ -24,7 +24,7 @@ pub(super) struct Rules {
 }
 
 /// Fields that the server sets itself; a rule with such a name would contradict it.
-const RESERVED: [&str; 17] = [
+const RESERVED: [&str; 18] = [
     "accept-ranges",
     "age",
     "allow",
@@ -36,6 +36,7 @@ const RESERVED: [&str; 17] = [
     "keep-alive",
     "last-modified",
     "location",
+    "proxy-connection",
     "server",
     "te",
     "trailer",

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("session", &[], &[]),
     ("http2", &[], &[]),
-    ("web", &["session"], &[]),
+    ("web", &["session", "http2"], &[]),
     ("cache", &["session"], &[]),
     ("timer", &[], &[]),
     ("fiber", &["timer"], &[]),

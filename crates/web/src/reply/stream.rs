@@ -1,0 +1,95 @@
+//! A reply on a stream of HTTP/2: encoded fields, and the parts of a body.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use http2::encode_literals;
+use session::{FileRange, Now};
+
+use crate::status::Status;
+
+/// A reply until its stream takes it.
+#[derive(Debug, Default)]
+pub(crate) struct StreamReply {
+    /// `None`: there is no reply yet.
+    pub(crate) status: Option<Status>,
+    /// Fields beside those that most replies have, encoded.
+    pub(crate) fields: Vec<u8>,
+    pub(crate) body: VecDeque<Segment>,
+    pub(crate) body_len: u64,
+    /// Arrival of the request, if that is not now.
+    pub(crate) asked: Option<Now>,
+}
+
+/// Part of a body.
+#[derive(Debug)]
+pub(crate) enum Segment {
+    Memory(Bytes),
+    File(FileRange),
+}
+
+impl Segment {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Segment::Memory(bytes) => bytes.len() as u64,
+            Segment::File(range) => range.len(),
+        }
+    }
+}
+
+/// Most bytes of fields that are kept allocated.
+const FIELDS_LEN_KEPT: usize = 4096;
+
+impl StreamReply {
+    pub(crate) fn begin(&mut self, status: Status) {
+        self.status = Some(status);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.status = None;
+        self.fields.clear();
+        self.fields.shrink_to(FIELDS_LEN_KEPT);
+        self.body.clear();
+        self.body_len = 0;
+        self.asked = None;
+    }
+
+    /// Appends a field; its name is in small letters.
+    pub(crate) fn put_field(&mut self, name: &[u8], value: &[u8]) {
+        self.fields.extend(encode_literals([(name, value)]));
+    }
+
+    /// Appends header lines, each with its CRLF, as fields.
+    pub(crate) fn put_lines(&mut self, lines: &[u8]) {
+        if !lines.is_empty() {
+            self.fields.extend(encode_lines(lines));
+        }
+    }
+
+    pub(crate) fn put_bytes(&mut self, bytes: &[u8]) {
+        self.put_segment(Segment::Memory(Bytes::copy_from_slice(bytes)));
+    }
+
+    pub(crate) fn put_segment(&mut self, segment: Segment) {
+        if segment.len() > 0 {
+            self.body_len += segment.len();
+            self.body.push_back(segment);
+        }
+    }
+}
+
+/// Header lines as fields, whose names are in small letters. RFC 9113 8.2.1
+pub(crate) fn encode_lines(lines: &[u8]) -> Vec<u8> {
+    let names = lines.to_ascii_lowercase();
+    let mut start = 0;
+    let spans = memchr::memmem::find_iter(lines, b"\r\n").map(|end| {
+        let span = start..end;
+        start = end + 2;
+        span
+    });
+    encode_literals(spans.filter_map(|span| {
+        let colon = memchr::memchr(b':', &lines[span.clone()])?;
+        let value = lines[span.start + colon + 1..span.end].trim_ascii();
+        Some((&names[span.start..span.start + colon], value))
+    }))
+}

@@ -1,0 +1,537 @@
+//! HTTP/2 over a session: its streams, and what they have in common with HTTP/1.1.
+
+mod http2_client;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http2_client::{Client, PREFACE, frame, headers, parsed, settings, window};
+use session::replay::{Cutting, run, test_now};
+use session::{Next, Outbox, Phase, Session as _};
+use web::{Covers, Handle, LogFormat, Peer, RateLimit, ServiceConfig, Session, transcript};
+
+/// Address of the client.
+const PEER: &str = "192.0.2.7:5000";
+
+/// A site in a directory of its own, which goes when this does.
+struct World {
+    handle: Arc<Handle>,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> World {
+        World::with(ServiceConfig::default())
+    }
+
+    fn with(config: ServiceConfig) -> World {
+        let dir = tempfile::tempdir().unwrap();
+        transcript::make_site(dir.path()).unwrap();
+        let big: Vec<u8> = (0..1_000_000_u32).map(|at| (at % 251) as u8).collect();
+        fs::write(dir.path().join("big.bin"), big).unwrap();
+        let handle = transcript::open(dir.path(), config).unwrap();
+        World { handle, dir }
+    }
+
+    fn session(&self) -> Session {
+        Session::new(
+            Arc::clone(&self.handle),
+            PEER.parse::<SocketAddr>().unwrap(),
+        )
+    }
+
+    fn client(&self) -> Client {
+        let mut client = Client::new(self.session());
+        client.send(PREFACE);
+        client.send(&settings(&[]));
+        client
+    }
+
+    fn count(&self, name: &str, labels: &str) -> u64 {
+        let mut samples = self.handle.counters();
+        let found = samples.find(|sample| sample.name == name && sample.labels == labels);
+        found.unwrap_or_else(|| panic!("no {name} {labels}")).value
+    }
+
+    /// Reply of HTTP/1.1: status, fields in small letters, body.
+    fn http1(&self, request: &str) -> (u16, Vec<(String, String)>, Vec<u8>) {
+        let replied = run(self.session(), request.as_bytes(), Cutting::Whole).replied;
+        let head_len = replied.windows(4).position(|at| at == b"\r\n\r\n").unwrap();
+        let head = String::from_utf8(replied[..head_len].to_vec()).unwrap();
+        let mut lines = head.lines();
+        let status = lines.next().unwrap()[9..12].parse().unwrap();
+        let fields = lines.map(|line| line.split_once(": ").unwrap());
+        let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
+        (status, fields.collect(), replied[head_len + 4..].to_vec())
+    }
+}
+
+#[test]
+fn streams_are_answered_as_in_http_1_1() {
+    let world = World::new();
+    let etag = {
+        let (_, fields, _) = world.http1("GET /ten.txt HTTP/1.1\r\nHost: x\r\n\r\n");
+        fields
+            .into_iter()
+            .find(|(name, _)| name == "etag")
+            .unwrap()
+            .1
+    };
+    let mut client = world.client();
+    type Request<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
+    let requests: &[Request<'_>] = &[
+        ("GET", "/hello.txt", &[]),
+        ("HEAD", "/hello.txt", &[]),
+        ("GET", "/empty.txt", &[]),
+        ("GET", "/big.bin", &[("range", "bytes=0-99999")]),
+        ("GET", "/ten.txt", &[("range", "bytes=2-4")]),
+        ("GET", "/ten.txt", &[("range", "bytes=0-1,4-5")]),
+        ("GET", "/ten.txt", &[("range", "bytes=99-")]),
+        ("GET", "/ten.txt", &[("if-none-match", &etag)]),
+        ("GET", "/ten.txt", &[("if-match", "\"no\"")]),
+        ("GET", "/dir", &[]),
+        ("GET", "/dir/", &[]),
+        ("GET", "/bare/", &[]),
+        (
+            "GET",
+            "/nothing",
+            &[("referer", "http://a/"), ("user-agent", "b")],
+        ),
+        ("GET", "/%", &[]),
+        ("GET", "/../x", &[]),
+        ("GET", "/#", &[]),
+        ("GET", "/sp%20ace/", &[]),
+        ("GET", "/private/", &[]),
+        (
+            "GET",
+            "/private/",
+            &[("authorization", "Basic YWRhOmxvdmVsYWNl")],
+        ),
+        ("GET", "/private/", &[("authorization", "Basic YWRhOm5v")]),
+        ("OPTIONS", "*", &[]),
+        (
+            "OPTIONS",
+            "/hello.txt",
+            &[("origin", "https://app.example")],
+        ),
+        ("GET", "/hello.txt", &[("origin", "https://app.example")]),
+        ("DELETE", "/hello.txt", &[]),
+        ("BREW", "/hello.txt", &[]),
+        ("GET", "/hello.txt", &[("expect", "tea")]),
+    ];
+    for (nth, (method, path, fields)) in requests.iter().enumerate() {
+        let lines: String = fields
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{lines}\r\n");
+        let (status, mut expected, body) = world.http1(&request);
+        expected.retain(|(name, _)| name != "connection");
+        let id = 2 * nth as u32 + 1;
+        let got = client.request(id, method, path, fields);
+        assert_eq!(got.status(), status, "{request}");
+        let mut fields = got.fields.clone();
+        fields.retain(|(name, _)| name != ":status");
+        fields.sort();
+        expected.sort();
+        let boundary = "multipart/byteranges";
+        if !fields.iter().any(|(_, value)| value.starts_with(boundary)) {
+            assert_eq!(fields, expected, "{request}");
+        }
+        assert!(got.body == body && got.has_ended, "{request}: {got:?}");
+    }
+    assert_eq!(world.count("weft_http2_connections_total", ""), 1);
+    let streams = world.count("weft_http2_streams_total", "");
+    assert_eq!(streams, requests.len() as u64);
+}
+
+#[test]
+fn preface_is_seen_however_it_is_cut() {
+    let world = World::new();
+    let request = headers(1, "GET", "/hello.txt", &[], true);
+    let sent = [PREFACE, &settings(&[]), &request].concat();
+    for cut in 0..sent.len() {
+        let mut client = Client::new(world.session());
+        client.send(&sent[..cut]);
+        client.send(&sent[cut..]);
+        assert_eq!(client.stream(1).body, b"hello\n", "cut at {cut}");
+    }
+    // Over TLS it is agreed on.
+    let speaking = |session: Session| session.over_tls(None).speaking_http2(Covers::default());
+    let mut client = Client::new(speaking(world.session()));
+    client.send(&sent);
+    assert_eq!(client.stream(1).status(), 200);
+    for session in [
+        world.session().over_tls(None),
+        World::with(ServiceConfig {
+            http2: false,
+            ..ServiceConfig::default()
+        })
+        .session(),
+    ] {
+        let replied = run(session, PREFACE, Cutting::EveryByte).replied;
+        assert!(replied.starts_with(b"HTTP/1.1 505 "));
+    }
+    // A request of HTTP/1.1 is behind it.
+    let (status, ..) =
+        world.http1("GET / HTTP/1.1\r\nHost: x\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    assert_eq!(status, 200);
+    let mut client = Client::new(speaking(world.session()));
+    client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(client.is_closed && client.said("GOAWAY 0 PROTOCOL_ERROR"));
+}
+
+/// Replies of all streams, however the conversation is cut and output taken.
+#[test]
+fn cuts_do_not_change_replies() {
+    let world = World::new();
+    let mut sent = [PREFACE, &settings(&[(4, 1 << 20)]), &window(0, 1 << 24)].concat();
+    let paths = [
+        "/hello.txt",
+        "/big.bin",
+        "/dir/",
+        "/nothing",
+        "/ten.txt",
+        "/private/",
+    ];
+    for (nth, path) in paths.iter().cycle().take(24).enumerate() {
+        let id = 2 * nth as u32 + 1;
+        let fields: &[_] = match nth % 5 {
+            0 => &[("range", "bytes=0-1,3-4")],
+            1 => &[("authorization", "Basic YWRhOmxvdmVsYWNl")],
+            _ => &[],
+        };
+        sent.extend(headers(id, "GET", path, fields, nth % 7 != 0));
+        if nth % 7 == 0 {
+            sent.extend(frame(0, 1, id, b"body"));
+        }
+        sent.extend(frame(6, 0, 0, b"12345678"));
+    }
+    let whole = parsed(&run(world.session(), &sent, Cutting::Whole).replied);
+    assert_eq!(whole.len(), 24);
+    assert!(whole.values().all(|stream| stream.has_ended));
+    for seed in 0..48 {
+        let replied = run(world.session(), &sent, Cutting::Seeded(seed)).replied;
+        assert!(parsed(&replied) == whole, "seed {seed}");
+    }
+    let replied = run(world.session(), &sent, Cutting::EveryByte).replied;
+    assert!(parsed(&replied) == whole);
+}
+
+#[test]
+fn body_goes_as_far_as_windows_allow() {
+    let world = World::new();
+    let mut client = world.client();
+    client.opens_windows = false;
+    client.request(1, "GET", "/big.bin", &[]);
+    assert_eq!(client.stream(1).body.len(), 65_535);
+    client.send(&window(1, 10));
+    assert_eq!(client.stream(1).body.len(), 65_535);
+    client.send(&window(0, 5));
+    assert_eq!(client.stream(1).body.len(), 65_540);
+    // A ping is answered meanwhile, and another request.
+    client.send(&frame(6, 0, 0, b"12345678"));
+    assert!(client.said("PING 3132333435363738"));
+    client.send(&window(0, 1_000_000));
+    client.send(&headers(3, "GET", "/hello.txt", &[], true));
+    assert_eq!(client.stream(3).body, b"hello\n");
+    client.send(&window(1, 1_000_000));
+    let body = fs::read(world.dir.path().join("big.bin")).unwrap();
+    assert!(client.stream(1).body == body && client.stream(1).has_ended);
+    assert!(world.count("weft_http2_windows_exhausted_total", "") >= 1);
+}
+
+/// The next request is answered while one of them waits for the disk.
+#[test]
+fn a_cold_path_stops_its_stream_alone() {
+    let world = World::new();
+    let mut client = world.client();
+    client.runs_work = false;
+    client.send(&headers(1, "GET", "/dir/", &[], true));
+    client.send(&headers(3, "GET", "/ten.txt", &[], true));
+    assert_eq!(client.works.len(), 2);
+    client.send(&headers(5, "GET", "/%", &[], true));
+    assert_eq!(client.stream(5).status(), 400);
+    // The later one first; the earlier one is reset meanwhile.
+    client.send(&frame(3, 0, 1, &8_u32.to_be_bytes()));
+    client.bring_back(1);
+    assert_eq!(client.stream(3).body, b"0123456789");
+    client.bring_back(0);
+    assert!(client.stream(1).fields.is_empty());
+    assert_eq!(
+        world.count("weft_http2_resets_total", "reason=\"client\""),
+        1
+    );
+    client.send(&headers(7, "GET", "/hello.txt", &[], true));
+    client.refuse_work(0);
+    assert_eq!(client.stream(7).status(), 503);
+}
+
+/// A reply that is cut costs its stream.
+#[test]
+fn a_changed_file_resets_its_stream() {
+    let world = World::new();
+    let mut client = world.client();
+    client.opens_windows = false;
+    client.request(1, "GET", "/big.bin", &[]);
+    client.send(&headers(3, "GET", "/hello.txt", &[], true));
+    fs::write(world.dir.path().join("big.bin"), b"other").unwrap();
+    client.send(&window(0, 1_000_000));
+    client.send(&window(1, 1_000_000));
+    assert!(client.said("RST_STREAM 1 INTERNAL_ERROR"));
+    assert!(client.stream(1).body.len() < 200_000 && !client.stream(1).has_ended);
+    assert_eq!(client.stream(3).body, b"hello\n");
+    assert_eq!(world.count("weft_http2_resets_total", "reason=\"file\""), 1);
+    assert_eq!(client.request(5, "GET", "/ten.txt", &[]).status(), 200);
+}
+
+#[test]
+fn drain_says_goaway_twice() {
+    let world = World::new();
+    let mut client = world.client();
+    client.request(1, "GET", "/hello.txt", &[]);
+    client.drain();
+    assert!(client.said("GOAWAY 2147483647 NO_ERROR"));
+    assert!(!client.is_closed);
+    // A request on its way is served.
+    client.send(&headers(3, "GET", "/ten.txt", &[], true));
+    assert_eq!(client.stream(3).status(), 200);
+    client.send(&frame(6, 1, 0, b"draining"));
+    assert!(client.said("GOAWAY 3 NO_ERROR") && client.is_closed);
+    // One that was told before its preface.
+    let mut session = world.session();
+    session.drain(test_now(), &mut Outbox::new());
+    let mut client = Client::new(session);
+    client.send(&[PREFACE, &settings(&[])].concat());
+    assert!(client.said("GOAWAY 2147483647 NO_ERROR"));
+}
+
+#[test]
+fn limits_are_those_of_http_1_1() {
+    let world = World::new();
+    let mut client = world.client();
+    let path = |len: usize| format!("/{}", "a".repeat(len - "GET / HTTP/2.0".len()));
+    assert_eq!(client.request(1, "GET", &path(8192), &[]).status(), 404);
+    assert_eq!(client.request(3, "GET", &path(8193), &[]).status(), 414);
+    assert_eq!(client.request(5, "GET", &path(12_000), &[]).status(), 414);
+    let long = "a".repeat(17_000);
+    let fields = [("a", long.as_str())];
+    assert_eq!(client.request(7, "GET", "/", &fields).status(), 431);
+    let longest = "a".repeat(60_000);
+    let fields = [("a", longest.as_str())];
+    client.send_headers(9, "GET", "/", &fields, true);
+    assert!(client.said("GOAWAY 7 ENHANCE_YOUR_CALM"));
+    let mut client = world.client();
+    let many = vec![("a", "b"); 99];
+    assert_eq!(client.request(1, "GET", "/ten.txt", &many).status(), 200);
+    let many = vec![("a", "b"); 100];
+    assert_eq!(client.request(3, "GET", "/ten.txt", &many).status(), 431);
+    let many = vec![("a", "b"); 300];
+    assert_eq!(client.request(5, "GET", "/ten.txt", &many).status(), 431);
+    let refused = "weft_http_refused_requests_total";
+    assert_eq!(world.count(refused, "kind=\"head_too_long\""), 2);
+}
+
+#[test]
+fn body_is_discarded_within_its_limit() {
+    let world = World::with(ServiceConfig {
+        limits: web::RequestLimits {
+            body_len_max: 1000,
+            ..web::RequestLimits::default()
+        },
+        ..ServiceConfig::default()
+    });
+    let mut client = world.client();
+    client.send(&headers(
+        1,
+        "GET",
+        "/hello.txt",
+        &[("expect", "100-continue")],
+        false,
+    ));
+    assert_eq!(client.stream(1).informed, [100]);
+    client.send(&frame(0, 0, 1, &[0; 999]));
+    assert!(client.stream(1).fields.is_empty());
+    client.send(&frame(0, 1, 1, &[0; 1]));
+    assert_eq!(client.stream(1).body, b"hello\n");
+    client.send(&headers(3, "POST", "/hello.txt", &[], false));
+    client.send(&frame(0, 0, 3, &[0; 1001]));
+    assert_eq!(client.stream(3).status(), 413);
+    assert!(client.said("RST_STREAM 3 NO_ERROR"));
+    client.send(&headers(
+        5,
+        "POST",
+        "/hello.txt",
+        &[("content-length", "1001")],
+        false,
+    ));
+    assert_eq!(client.stream(5).status(), 413);
+    assert!(client.said("RST_STREAM 5 NO_ERROR"));
+    client.send(&headers(7, "POST", "/hello.txt", &[], false));
+    client.send(&headers_of(7));
+    assert_eq!(client.stream(7).status(), 405);
+    assert!(world.count("weft_http_request_body_bytes_total", "") >= 2001);
+}
+
+/// Trailers.
+fn headers_of(id: u32) -> Vec<u8> {
+    frame(1, 5, id, &http2::encode_literals([(&b"a"[..], &b"b"[..])]))
+}
+
+#[test]
+fn requests_without_bodies_hold_little() {
+    let world = World::new();
+    let mut client = world.client();
+    let long = "a".repeat(10_000);
+    let fields = [("cookie", long.as_str())];
+    for nth in 0..9 {
+        client.send_headers(2 * nth + 1, "POST", "/hello.txt", &fields, false);
+    }
+    assert!(!client.said("RST_STREAM 5 REFUSED_STREAM"));
+    assert!(client.said("RST_STREAM 7 REFUSED_STREAM"));
+    assert!(client.said("RST_STREAM 17 REFUSED_STREAM"));
+    assert_eq!(
+        world.count("weft_http2_resets_total", "reason=\"memory\""),
+        6
+    );
+    for id in [1, 3, 5] {
+        client.send(&frame(0, 1, id, b""));
+        assert_eq!(client.stream(id).status(), 405);
+    }
+}
+
+#[test]
+fn addresses_are_limited_over_streams() {
+    let world = World::with(ServiceConfig {
+        rate_limit: Some(RateLimit {
+            requests: 2,
+            per: Duration::from_secs(60),
+            burst: 2,
+            prefix: session::PrefixLen::default(),
+            exempt: session::Networks::default(),
+        }),
+        ..ServiceConfig::default()
+    });
+    let mut client = world.client();
+    let statuses = [1, 3, 5].map(|id| client.request(id, "GET", "/ten.txt", &[]).status());
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[test]
+fn host_without_certificate_is_misdirected() {
+    let world = World::new();
+    let covers = Covers::new(|host| host == b"x");
+    let mut client = Client::new(world.session().over_tls(None).speaking_http2(covers));
+    client.send(PREFACE);
+    client.send(&settings(&[]));
+    assert_eq!(client.request(1, "GET", "/ten.txt", &[]).status(), 200);
+    let block = [
+        (":method", "GET"),
+        (":scheme", "https"),
+        (":path", "/"),
+        (":authority", "y"),
+    ];
+    let block = block.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    client.send(&frame(1, 5, 3, &http2::encode_literals(block)));
+    assert_eq!(client.stream(3).status(), 421);
+    assert_eq!(client.request(5, "GET", "/ten.txt", &[]).status(), 200);
+}
+
+#[test]
+fn log_names_the_version() {
+    let world = World::with(ServiceConfig {
+        log_format: LogFormat::Combined,
+        ..ServiceConfig::default()
+    });
+    let mut client = Client::new(world.session());
+    client.out.set_logged(true);
+    client.send(PREFACE);
+    client.send(&settings(&[]));
+    client.request(1, "GET", "/ten.txt?a=\u{e9}", &[("user-agent", "curl")]);
+    let mut text = String::new();
+    let read = |lines: &[u8]| text.push_str(str::from_utf8(lines).unwrap());
+    let now = client.now.monotonic;
+    client.out.take_sent(now, false, |_| (), read);
+    assert!(
+        text.contains("\"GET /ten.txt?a=%C3%A9 HTTP/2.0\" 200 10 \"-\" \"curl\""),
+        "{text}"
+    );
+}
+
+/// A peer that opens its windows by a few bytes at a time must not hold a connection for ever.
+#[test]
+fn slow_windows_end_the_connection() {
+    let world = World::new();
+    let mut client = world.client();
+    client.opens_windows = false;
+    client.request(1, "GET", "/big.bin", &[]);
+    for second in 0..60 {
+        client.now.monotonic = test_now().monotonic + Duration::from_secs(second);
+        client.send(&[window(0, 256), window(1, 256)].concat());
+    }
+    assert!(!client.is_closed);
+    client.now.monotonic += Duration::from_secs(61);
+    client.send(&[window(0, 256), window(1, 256)].concat());
+    client.now.monotonic += Duration::from_secs(61);
+    client.send(&[window(0, 256), window(1, 256)].concat());
+    assert!(client.is_closed && client.said("GOAWAY 1 ENHANCE_YOUR_CALM"));
+}
+
+#[test]
+fn rapid_resets_end_the_connection() {
+    let world = World::new();
+    let mut client = world.client();
+    for nth in 0..1100 {
+        let id = 2 * nth + 1;
+        let reset = frame(3, 0, id, &8_u32.to_be_bytes());
+        client.send(&[headers(id, "POST", "/big.bin", &[], false), reset].concat());
+    }
+    assert!(client.is_closed);
+    let failed = "weft_http2_connections_failed_total";
+    assert_eq!(world.count(failed, "reason=\"resets\""), 1);
+    assert_eq!(world.count(failed, "reason=\"fault\""), 0);
+}
+
+#[test]
+fn idle_connection_waits_as_such() {
+    let world = World::new();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    let sent = [
+        PREFACE,
+        &settings(&[]),
+        &headers(1, "OPTIONS", "*", &[], true),
+    ]
+    .concat();
+    let received = session.receive(&sent, test_now(), &mut out);
+    assert_eq!(
+        (received.used, received.next),
+        (sent.len(), Next::Receive(Phase::Idle))
+    );
+    let sent = headers(3, "POST", "/ten.txt", &[], false);
+    let received = session.receive(&sent, test_now(), &mut out);
+    let phase = Phase::Body;
+    let has_more = false;
+    assert_eq!(received.next, Next::Duplex { phase, has_more });
+}
+
+/// Answers stop the input, not the memory.
+#[test]
+fn answers_without_bodies_are_bounded() {
+    let world = World::new();
+    let mut session = Session::new(Arc::clone(&world.handle), Peer::Unix);
+    let mut out = Outbox::new();
+    let mut sent = [PREFACE, &settings(&[])].concat();
+    for nth in 0..10_000 {
+        sent.extend(headers(2 * nth + 1, "OPTIONS", "*", &[], true));
+    }
+    let received = session.receive(&sent, test_now(), &mut out);
+    assert!(received.used < sent.len() && out.queued_len() < 160 * 1024);
+    let phase = Phase::Idle;
+    let has_more = true;
+    assert_eq!(received.next, Next::Duplex { phase, has_more });
+    let replied = run(world.session(), &sent, Cutting::Whole).replied;
+    assert_eq!(parsed(&replied).len(), 10_000);
+}

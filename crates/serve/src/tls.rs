@@ -24,7 +24,7 @@ use rustls::server::{
     StoresServerSessions,
 };
 use rustls::sign::CertifiedKey;
-use session::{HostIndex, HostName};
+use session::{HostIndex, HostName, name_and_port};
 
 use crate::metrics::MetricsWriter;
 use files::{Authorities, Loaded};
@@ -144,6 +144,7 @@ struct Files {
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
+    shown: Arc<Shown>,
     certificates: Vec<Arc<Loaded>>,
     /// Hosts that no certificate names.
     unnamed: Vec<HostName>,
@@ -366,6 +367,25 @@ impl Tls {
         }
     }
 
+    /// True if the certificate of clients that ask for `server_name` is also for `host`, as it
+    /// stands in a `Host` field. RFC 9110 7.4
+    pub fn covers(&self, server_name: &str, host: &[u8]) -> bool {
+        let Some((name, _)) = name_and_port(host) else {
+            return false;
+        };
+        let current = self.current();
+        let managed = current.shown.managed.as_ref();
+        if name.eq_ignore_ascii_case(server_name)
+            || managed.is_some_and(|managed| managed.is_shared(server_name, &name))
+        {
+            return true;
+        }
+        let at = current.shown.find(server_name).unwrap_or(0);
+        let shown = current.certificates.get(at);
+        let host = name.parse::<HostName>();
+        shown.is_some_and(|shown| host.is_ok_and(|host| shown.is_for(&host)))
+    }
+
     pub(crate) fn in_the_clear(&self) -> &'static [u8] {
         self.in_the_clear
     }
@@ -519,7 +539,8 @@ impl Current {
             shown.is_none_or(|shown| !shown.is_for(host))
         };
         let unnamed = options.hosts.iter().filter(is_unnamed).cloned().collect();
-        let mut config = builder.with_cert_resolver(Arc::new(shown));
+        let shown = Arc::new(shown);
+        let mut config = builder.with_cert_resolver(Arc::clone(&shown) as _);
         config.alpn_protocols.clone_from(&options.protocols);
         if options.managed.is_some() {
             let proof = managed::PROOF_PROTOCOL.to_vec();
@@ -540,6 +561,7 @@ impl Current {
         let refused_keys = files.ticket_keys.iter().filter(|it| it.is_refused).count();
         Ok(Current {
             config: Arc::new(config),
+            shown,
             certificates,
             unnamed,
             refused_count: refused + refused_authorities + refused_keys,

@@ -89,6 +89,13 @@ impl Managed {
         proofs.remove(name);
     }
 
+    /// True if two names have the same certificate.
+    pub(super) fn is_shared(&self, one: &str, other: &str) -> bool {
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        let pair = |name: &str| names.get(&name.to_ascii_lowercase()).cloned().flatten();
+        (pair(one).zip(pair(other))).is_some_and(|(one, other)| Arc::ptr_eq(&one, &other))
+    }
+
     /// The certificate for a client, or its refusal; `None` if the name is not one of these.
     pub(super) fn find(&self, hello: &ClientHello<'_>) -> Option<Option<Arc<CertifiedKey>>> {
         let name = hello.server_name().map(str::to_ascii_lowercase);

@@ -181,7 +181,7 @@ fn get_secure(
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let name = "localhost".try_into().unwrap();
     let client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
     let mut stream = rustls::StreamOwned::new(client, TcpStream::connect(&served.addr)?);

@@ -5,6 +5,7 @@ mod cache_transcripts;
 mod clients;
 mod last_replies;
 mod mux;
+mod streams;
 #[macro_use]
 #[path = "../every_engine/mod.rs"]
 mod every_engine;
@@ -36,11 +37,13 @@ use last_replies::{
     a_long_upload_sees_its_refusal,
 };
 use mux::{input_is_taken_while_output_waits, streams_of_a_connection_are_answered};
+use streams::a_large_stream_does_not_hold_up_others;
 
 on_every_engine! {
     every_transcript_plays_as_written
     every_cache_transcript_plays_as_written
     a_large_file_arrives_whole
+    a_large_stream_does_not_hold_up_others
     as_many_ranges_as_clients_ask_for_arrive_as_parts
     trickling_a_head_does_not_extend_its_time
     a_client_that_dies_in_a_download_leaves_nothing

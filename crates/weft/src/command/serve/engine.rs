@@ -17,12 +17,12 @@ use ::serve::tls::{Tls, subject};
 use ::serve::{Server, Settings};
 use session::{Now, Opening};
 use web::{
-    ForwardedField, Handle, HostRate, Hosts, LogFormat, Peer, PopularPath, Proxies, RateLimit,
-    ServiceConfig, Session, Site, SiteConfig, VirtualHost,
+    Covers, ForwardedField, Handle, HostRate, Hosts, LogFormat, Peer, PopularPath, Proxies,
+    RateLimit, ServiceConfig, Session, Site, SiteConfig, VirtualHost,
 };
 
 use super::ServeConfig;
-use super::prepare::{Limits, tls_options};
+use super::prepare::{HTTP2, Limits, tls_options};
 use super::redirects;
 use super::table::ProxyHeader;
 use super::terminal::Terminal;
@@ -218,6 +218,8 @@ fn start_server(
     let is_netstack = origins.netstack.is_some();
     let is_tcp = |bound: &Bound| matches!(bound.address, Address::Tcp(_));
     let is_tcp: Vec<_> = origins.listeners.iter().map(is_tcp).collect();
+    let tls = origins.listeners.iter().map(|bound| bound.tls.clone());
+    let tls: Vec<_> = tls.collect();
     let settings = Settings {
         engine: config.common.engine(),
         listeners: origins.listeners,
@@ -235,7 +237,18 @@ fn start_server(
         let peer = opening.peer.map_or(Peer::Unix, Peer::Tcp);
         let session = Session::new(Arc::clone(&handle), peer);
         match (opening.tls, https_port) {
-            (Some(tls), _) => session.over_tls(tls.client.and_then(subject)),
+            (Some(facts), _) => {
+                let session = session.over_tls(facts.client.and_then(subject));
+                if facts.alpn != Some(HTTP2) {
+                    return session;
+                }
+                let tls = tls.get(opening.listener).and_then(Option::as_ref);
+                let covers = tls.zip(facts.server_name).map(|(tls, name)| {
+                    let (tls, name) = (Arc::clone(tls), name.to_owned());
+                    Covers::new(move |host| tls.covers(&name, host))
+                });
+                session.speaking_http2(covers.unwrap_or_default())
+            }
             (None, Some(port)) if is_netstack || is_tcp[opening.listener] => {
                 session.redirecting_to_https(port)
             }
@@ -461,6 +474,7 @@ pub(super) fn service_config(config: &ServeConfig) -> ServiceConfig {
         server_name: config.server_name.clone(),
         log_format,
         proxies: proxies(config),
+        http2: config.http2,
         rate_limit: config.limit_requests.map(|rate| rate_limit(config, rate)),
     }
 }

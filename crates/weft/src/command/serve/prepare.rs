@@ -244,11 +244,20 @@ pub(super) fn tls_options(
         resumes: true,
         clients,
         ticket_keys: config.tls_ticket_keys.clone(),
-        protocols: vec![b"http/1.1".to_vec()],
+        protocols: protocols(config),
         in_the_clear: web::WANTS_HTTPS,
         ..TlsOptions::default()
     }))
 }
+
+/// What may be spoken inside of TLS, the preferred one first. RFC 7301
+fn protocols(config: &ServeConfig) -> Vec<Vec<u8>> {
+    let http2 = config.http2.then(|| HTTP2.to_vec());
+    http2.into_iter().chain([b"http/1.1".to_vec()]).collect()
+}
+
+/// HTTP/2 in ALPN. RFC 9113 3.1
+pub(super) const HTTP2: &[u8] = b"h2";
 
 /// Names of a host, and those that are redirected to it.
 fn names(host: &ServeConfig) -> impl Iterator<Item = HostName> {

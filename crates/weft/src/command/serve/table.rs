@@ -41,6 +41,7 @@ pub(crate) struct ServeConfig {
     pub(crate) https_redirect: Vec<Address>,
     /// Value of `Strict-Transport-Security`.
     pub(crate) hsts: Option<String>,
+    pub(crate) http2: bool,
     pub(crate) redirects: Vec<RedirectSource>,
     /// Mail address of the account of ACME; `None` is off.
     pub(crate) acme: Option<String>,
@@ -356,6 +357,14 @@ const FILE: Rows = &[
         .per_host()
         .reloads()
         .help("Strict-Transport-Security of replies over TLS"),
+    set("http2")
+        .chooses(HTTP2, |config, text| {
+            config.http2 = text == "on";
+            Ok(())
+        })
+        .starts_as("on")
+        .reloads()
+        .help("HTTP/2, by ALPN over TLS and by prior knowledge without it"),
     set("acme-directory")
         .takes("letsencrypt|staging|URL", put!(acme_directory = value::acme_directory))
         .starts_as("letsencrypt")
@@ -467,6 +476,11 @@ const CLIENT_AUTH: crate::settings::Choices = &[
 ];
 
 const BEFORE_HOST: &str = "connections are counted before their host is known";
+
+const HTTP2: crate::settings::Choices = &[
+    ("on", "clients choose the version"),
+    ("off", "HTTP/1.1 and 1.0 only"),
+];
 
 const PROXY_HEADERS: crate::settings::Choices = &[
     ("x-forwarded-for", "what most proxies set"),

@@ -7,7 +7,7 @@ mod stepping;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fiber::sync::{Mutex, Semaphore, mpsc};
@@ -15,7 +15,7 @@ use fiber::{BackendChoice, Flow, Runtime, Stackless};
 
 const WARM_UP: usize = 100;
 /// And so many less one are counted.
-const MARKS: usize = 4;
+const MARKS: usize = 5;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// An operation, by its name in the page.
@@ -69,7 +69,7 @@ const OPERATIONS: &[Operation] = &[
     operation("spawn + join", 1, |runtime| {
         runtime.run(|| repeat(|| fiber::spawn(|| {}).join().unwrap()));
     }),
-    operation("ten stackless steps and a turn", 1, |runtime| {
+    operation("stackless step", 1, |runtime| {
         runtime.run(steps);
     }),
     operation("remote unpark", 1, |runtime| {
@@ -148,11 +148,11 @@ fn sends_and_receives() {
     beside(first, second);
 }
 
-/// Steps for ever, with a mark if it is the first.
-struct Steps {
-    is_first: bool,
-    left: usize,
-}
+/// Marks each step.
+struct Steps;
+
+/// Steps of all.
+static STEPS: AtomicUsize = AtomicUsize::new(0);
 
 impl Stackless for Steps {
     fn begin(&mut self) -> Flow {
@@ -160,26 +160,21 @@ impl Stackless for Steps {
     }
 
     fn resumed(&mut self) -> Flow {
-        if self.is_first {
-            match self.left {
-                0 => stop(),
-                MARKS => stepping::begin(),
-                1..MARKS => stepping::mark(),
-                _ => {}
-            }
-            self.left -= 1;
+        let step = STEPS.load(Ordering::Relaxed);
+        // All of them run on one thread.
+        STEPS.store(step + 1, Ordering::Relaxed);
+        match step {
+            ..WARM_UP => {}
+            WARM_UP => stepping::begin(),
+            _ if step < WARM_UP + 2 * MARKS => stepping::mark(),
+            _ => stop(),
         }
         Flow::Yield
     }
 }
 
 fn steps() {
-    for number in 0..10 {
-        fiber::spawn_stackless(Steps {
-            is_first: number == 0,
-            left: WARM_UP + MARKS,
-        });
-    }
+    (0..10).for_each(|_| drop(fiber::spawn_stackless(Steps)));
     loop {
         fiber::park();
     }
@@ -196,11 +191,7 @@ fn unparks_remotely(runtime: &Runtime, is_awake: bool) {
         }
     });
     if is_awake {
-        runtime.spawn(|| {
-            loop {
-                fiber::yield_now();
-            }
-        });
+        runtime.spawn(keep_awake);
     }
     let sleeps = || runtime.counters()[0].sleeps;
     let mut slept = 0;
@@ -209,6 +200,10 @@ fn unparks_remotely(runtime: &Runtime, is_awake: bool) {
             std::thread::yield_now();
         }
         slept = sleeps();
+        IS_STEPPED.store(true, Ordering::SeqCst);
+        while is_awake && !IS_HELD.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
         match round.cmp(&WARM_UP) {
             std::cmp::Ordering::Equal => stepping::begin(),
             std::cmp::Ordering::Greater => stepping::mark(),
@@ -218,8 +213,23 @@ fn unparks_remotely(runtime: &Runtime, is_awake: bool) {
         if round > WARM_UP {
             stepping::pause();
         }
+        IS_STEPPED.store(false, Ordering::SeqCst);
     }
     stop();
+}
+
+static IS_STEPPED: AtomicBool = AtomicBool::new(false);
+static IS_HELD: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the processor from its inbox while a thread is stepped that may hold the inbox's lock.
+fn keep_awake() {
+    loop {
+        while IS_STEPPED.load(Ordering::SeqCst) {
+            IS_HELD.store(true, Ordering::SeqCst);
+        }
+        IS_HELD.store(false, Ordering::SeqCst);
+        fiber::yield_now();
+    }
 }
 
 /// The numbers of an operation in the page.

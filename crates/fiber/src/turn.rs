@@ -30,6 +30,7 @@ use crate::sched::idle::Woken;
 use crate::sched::processor::{Expiry, Here, Processor};
 use crate::sched::ready_queue::Origin;
 use crate::sched::run::{DIRECT_MAX, MUCH_UNSUSPENDED};
+use crate::switch::stack::DEEP_MAX;
 
 pub(crate) use retire::retire_here;
 
@@ -354,6 +355,7 @@ impl Processor {
         let now = stamp::now();
         let took = now.saturating_sub(self.turn_began.replace(now));
         self.backlog.note_runs(took);
+        self.stacks.trim(now);
         let idle = &self.cluster.idle;
         let naps_left = self.naps_left.get();
         let shares_work = self.shares_work.replace(false) || naps_left > 0;
@@ -481,9 +483,11 @@ impl Processor {
     }
 
     fn until_next_timer(&self) -> Option<Duration> {
-        let tick = self.timers.borrow().next_expiry()?;
-        let due = self.epoch + Duration::from_millis(tick);
-        Some(due.saturating_duration_since(Instant::now()))
+        let tick = self.timers.borrow().next_expiry();
+        let due = tick.map(|tick| self.epoch + Duration::from_millis(tick));
+        let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let until_trim = self.stacks.has_deep().then_some(DEEP_MAX);
+        until_due.into_iter().chain(until_trim).min()
     }
 
     /// Runs a fiber, and those that it gives the processor to, until one leaves it to the loop.

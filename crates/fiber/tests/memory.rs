@@ -1,14 +1,15 @@
-//! Fibers without memory for a stack. Limits hold for a whole process, so the test runs this
-//! program again, as a child.
+//! Memory of fibers, and fibers without memory for a stack. Both concern a whole process, so each
+//! test runs this program again, as a child.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpStream};
-use fiber::{Flow, Runtime, Source, Stackless};
+use fiber::{Builder, Fiber, Flow, Runtime, Source, Stackless};
 
 /// A stackless fiber that gives way when it is dropped, as a destructor may.
 struct GivesWay {
@@ -60,7 +61,7 @@ fn stackless_without_a_stack() {
     use_up_memory();
     let mut parked = Vec::new();
     // Also those stacks that the processor kept.
-    while let Ok(fiber) = fiber::Builder::new().spawn(fiber::park) {
+    while let Ok(fiber) = Builder::new().spawn(fiber::park) {
         parked.push(fiber);
     }
     near.write_all(b"input").unwrap();
@@ -77,19 +78,113 @@ fn stackless_without_a_stack() {
 /// giving way there jumped into it. Cure: they run as on a plain thread.
 #[test]
 fn stackless_without_stack_memory() {
-    const NAME: &str = "stackless_without_stack_memory";
-    if std::env::var_os("CHILD").is_some() {
+    in_child("stackless_without_stack_memory", || {
         let left_before = fiber::resources().buffers_left;
         let runtime = Runtime::builder().processors(1).start().unwrap();
         runtime.run(stackless_without_a_stack);
         drop(runtime);
         assert_eq!(fiber::resources().buffers_left, left_before);
-        return;
+    });
+}
+
+/// Calls `f` in a process that runs nothing but the test of this name.
+fn in_child(name: &str, f: fn()) {
+    if std::env::var_os("CHILD").is_some() {
+        return f();
     }
     let program = std::env::current_exe().unwrap();
     let mut child = Command::new(program);
-    child.args(["--exact", NAME, "--nocapture", "--test-threads=1"]);
+    child.args(["--exact", name, "--nocapture", "--test-threads=1"]);
     let output = child.env("CHILD", "1").output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{:?}: {message}", output.status);
+}
+
+const COUNT: usize = 16_000;
+
+/// Bytes of resident memory, without the kernel's page tables.
+fn resident() -> usize {
+    let now = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = now.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// Growth of resident memory for each of many fibers, which wait.
+fn growth(start: impl Fn() -> Fiber + Send + 'static) -> usize {
+    let runtime = Runtime::builder().processors(1).start().unwrap();
+    let grown = runtime.run(move || {
+        let start_hundred = || {
+            (0..100).for_each(|_| drop(start()));
+            fiber::yield_now();
+        };
+        start_hundred();
+        let before = resident();
+        (0..COUNT / 100).for_each(|_| start_hundred());
+        resident() - before
+    });
+    assert!(runtime.fiber_count() >= COUNT + 100);
+    std::mem::forget(runtime);
+    grown / COUNT
+}
+
+/// 4,096 bytes are the page of its stack.
+#[test]
+fn parked_fiber_is_small() {
+    in_child("parked_fiber_is_small", || {
+        let start = || Builder::new().spawn_detached(fiber::park).unwrap();
+        let each = growth(start);
+        assert!(each <= 4352, "{each} bytes");
+    });
+}
+
+struct Parks;
+
+impl Stackless for Parks {
+    fn begin(&mut self) -> Flow {
+        Flow::Park
+    }
+
+    fn resumed(&mut self) -> Flow {
+        Flow::Done
+    }
+}
+
+#[test]
+fn waiting_stackless_fiber_is_small() {
+    in_child("waiting_stackless_fiber_is_small", || {
+        let start = || Builder::new().spawn_stackless_detached(Parks).unwrap();
+        let each = growth(start);
+        assert!(each <= 384, "{each} bytes");
+    });
+}
+
+/// Uses up most of a stack.
+fn go_deep() {
+    std::hint::black_box(&mut [1_u8; 40 * 1024]);
+}
+
+/// Pages of stacks that a processor has cached go once it is idle, those of others at once.
+#[test]
+fn deep_fibers_give_pages_back() {
+    in_child("deep_fibers_give_pages_back", || {
+        let runtime = Runtime::builder().processors(1).start().unwrap();
+        let before = runtime.run(|| {
+            let before = resident();
+            let go_deep_and_park = || {
+                go_deep();
+                fiber::park();
+            };
+            let start = |_| fiber::spawn(go_deep_and_park);
+            let fibers: Vec<_> = (0..1000).map(start).collect();
+            fiber::yield_now();
+            fibers.iter().for_each(|fiber| fiber.fiber().unpark());
+            fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+            before
+        });
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while resident() > before + 1000 * 2 * 4096 {
+            assert!(Instant::now() < deadline, "{} bytes", resident() - before);
+            std::thread::yield_now();
+        }
+    });
 }

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use io_uring::opcode;
@@ -73,7 +73,8 @@ pub(crate) struct Socket {
     kind: SocketKind,
     /// Names this socket to the epoll back end: descriptors are used again.
     id: u64,
-    mode: Arc<Mode>,
+    /// Made when it is first needed: a server's connections on a ring need none.
+    mode: OnceLock<Arc<Mode>>,
     /// No buffer was to be had for the last receive between two steps: the next one waits without.
     waits_without: AtomicBool,
     /// Nanoseconds; 0 is none.
@@ -116,25 +117,23 @@ impl Socket {
 
     /// A socket whose mode is known: one system call less.
     pub(super) fn with_mode(fd: OwnedFd, nonblocking: bool, kind: SocketKind) -> Socket {
-        let is_nonblocking = AtomicBool::new(nonblocking);
-        let calls = Mutex::default();
-        let mode = Mode {
-            is_nonblocking,
-            calls,
-        };
-        Socket::sharing(fd, Arc::new(mode), kind)
-    }
-
-    fn sharing(fd: OwnedFd, mode: Arc<Mode>, kind: SocketKind) -> Socket {
-        Socket {
+        let socket = Socket {
             fd,
             kind,
             id: next_id(),
-            mode,
+            mode: OnceLock::new(),
             waits_without: AtomicBool::new(false),
             read_timeout: AtomicU64::new(0),
             write_timeout: AtomicU64::new(0),
+        };
+        if nonblocking {
+            socket.mode().is_nonblocking.store(true, Ordering::Relaxed);
         }
+        socket
+    }
+
+    fn mode(&self) -> &Arc<Mode> {
+        self.mode.get_or_init(Arc::default)
     }
 
     /// Connects a new socket.
@@ -668,8 +667,9 @@ impl Socket {
     /// The descriptor for a ring entry. The socket blocks, unless another fiber or thread is in a
     /// call that must not: the entry then fails with EAGAIN, and [`retry`](Socket::retry) waits.
     pub(super) fn ring_fd(&self) -> io::Result<Fd> {
-        let mode = &self.mode;
-        if mode.is_nonblocking.load(Ordering::Relaxed) {
+        if let Some(mode) = self.mode.get()
+            && mode.is_nonblocking.load(Ordering::Relaxed)
+        {
             let calls = lock(&mode.calls);
             if *calls == 0 {
                 rustix::io::ioctl_fionbio(&self.fd, false)?;
@@ -681,7 +681,7 @@ impl Socket {
 
     /// Sees to it that a call does not block, until the guard goes.
     pub(super) fn nonblocking(&self) -> Result<Nonblocking<'_>, Errno> {
-        let mode = &*self.mode;
+        let mode = self.mode();
         let mut calls = lock(&mode.calls);
         if !mode.is_nonblocking.load(Ordering::Relaxed) {
             rustix::io::ioctl_fionbio(&self.fd, true)?;
@@ -737,11 +737,10 @@ impl Socket {
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Socket> {
-        Ok(Socket::sharing(
-            self.fd.try_clone()?,
-            Arc::clone(&self.mode),
-            self.kind,
-        ))
+        let clone = Socket::with_mode(self.fd.try_clone()?, false, self.kind);
+        let mode = Arc::clone(self.mode());
+        clone.mode.set(mode).expect("it has none yet");
+        Ok(clone)
     }
 }
 
@@ -757,7 +756,7 @@ pub struct Source<'a>(pub(crate) &'a Socket);
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let is_shared = Arc::strong_count(&self.mode) > 1;
+        let is_shared = (self.mode.get()).is_some_and(|mode| Arc::strong_count(mode) > 1);
         processor::with_current(|processor, _| match &processor.backend {
             Backend::Epoll(epoll) if is_shared => epoll.remove(self.fd.as_fd(), self.id),
             Backend::Epoll(epoll) => epoll.forget(self.fd.as_fd(), self.id),

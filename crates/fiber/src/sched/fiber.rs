@@ -58,9 +58,11 @@ pub(crate) struct Control {
     is_stackless: bool,
     /// Ending, so no fiber-local values are made any more. Touched where the fiber runs only.
     has_no_locals: Cell<bool>,
+    cancellation: Cancellation,
+    /// Slot in its shard of the cluster's registry.
+    pub(super) registry_slot: AtomicU32,
     id: u64,
     waiting: Waiting,
-    cancellation: Cancellation,
     /// Touched where the fiber runs only.
     rare: OnceCell<Box<RareState>>,
     watch: Watch<ProcessorShared>,
@@ -68,10 +70,7 @@ pub(crate) struct Control {
     stackless: UnsafeCell<Option<Box<dyn StacklessBody>>>,
     /// Keeps the shared halves of the processors alive as long as anything may unpark this fiber.
     cluster: Arc<Cluster>,
-    /// Slot in its shard of the cluster's registry.
-    pub(super) registry_slot: AtomicU32,
-    /// Boxed: most have none.
-    name: Option<Box<Cow<'static, str>>>,
+    name: Option<Arc<Cow<'static, str>>>,
     spawned_at: &'static Location<'static>,
     /// Time of the spawn: see [`stamp`].
     pub(super) spawned: u64,
@@ -163,7 +162,7 @@ pub(crate) enum Left {
 impl Control {
     pub(crate) fn new(
         cluster: Arc<Cluster>,
-        name: Option<Cow<'static, str>>,
+        name: Option<Arc<Cow<'static, str>>>,
         spawned_at: &'static Location<'static>,
         is_migratable: bool,
         body: Body,
@@ -189,7 +188,7 @@ impl Control {
             stackless: UnsafeCell::new(stackless),
             cluster,
             registry_slot: AtomicU32::new(0),
-            name: name.map(Box::new),
+            name,
             spawned_at,
             spawned: stamp::now(),
         })

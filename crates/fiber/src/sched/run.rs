@@ -70,7 +70,8 @@ impl FiberRef {
         let control = self.control();
         let stack = control.context.take_stack();
         processor.unpin(self);
-        processor.stacks.give(stack.expect("it just ran"));
+        let now = processor.turn_began.get();
+        processor.stacks.give(stack.expect("it just ran"), now);
         control.look.enter(match flow {
             Flow::Done => FiberState::Finished,
             _ => FiberState::BetweenSteps,

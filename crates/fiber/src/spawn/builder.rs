@@ -65,7 +65,7 @@ pub fn spawn_stackless(value: impl Stackless) -> JoinHandle<()> {
 /// Settings of a new fiber, like [`std::thread::Builder`].
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
-    name: Option<Cow<'static, str>>,
+    name: Option<Arc<Cow<'static, str>>>,
     stack_size: Option<usize>,
     cluster: Option<ClusterHandle>,
     processor: Option<usize>,
@@ -78,10 +78,10 @@ impl Builder {
         Builder::default()
     }
 
-    /// Names the fiber, for messages.
+    /// Names the fiber, for messages. Fibers of one builder, cloned, share the memory.
     #[must_use]
     pub fn name(mut self, name: impl Into<Cow<'static, str>>) -> Builder {
-        self.name = Some(name.into());
+        self.name = Some(Arc::new(name.into()));
         self
     }
 
@@ -159,8 +159,19 @@ impl Builder {
         T: Send + 'static,
     {
         let packet = Arc::new(Packet::new(None));
-        let fiber = self.start(cluster, spawned_at, entry(Arc::clone(&packet), f))?;
+        let whole = entry(Some(Arc::clone(&packet)), f);
+        let fiber = self.start(cluster, spawned_at, whole)?;
         Ok(JoinHandle { fiber, packet })
+    }
+
+    /// Starts a fiber that no other waits for, as [`spawn`](Builder::spawn) does, for less memory.
+    ///
+    /// # Errors
+    /// As `spawn`.
+    #[track_caller]
+    pub fn spawn_detached(self, f: impl FnOnce() + Send + 'static) -> io::Result<Fiber> {
+        let cluster = self.named_or_current_cluster()?;
+        self.start(cluster, Location::caller(), entry(None, f))
     }
 
     /// Starts a [stackless fiber](Stackless) in the calling fiber's runtime, or in the
@@ -189,9 +200,21 @@ impl Builder {
         value: impl Stackless,
     ) -> io::Result<JoinHandle<()>> {
         let packet = Arc::new(Packet::new(None));
-        let body = Body::Stackless(Box::new(StacklessFiber::new(value, Arc::clone(&packet))));
-        let fiber = self.start_body(cluster, spawned_at, body)?;
+        let body = StacklessFiber::new(value, Some(Arc::clone(&packet)));
+        let fiber = self.start_body(cluster, spawned_at, Body::Stackless(Box::new(body)))?;
         Ok(JoinHandle { fiber, packet })
+    }
+
+    /// Starts a stackless fiber that no other waits for, as
+    /// [`spawn_stackless`](Builder::spawn_stackless) does, for less memory.
+    ///
+    /// # Errors
+    /// As `spawn_stackless`.
+    #[track_caller]
+    pub fn spawn_stackless_detached(self, value: impl Stackless) -> io::Result<Fiber> {
+        let cluster = self.named_or_current_cluster()?;
+        let body = Body::Stackless(Box::new(StacklessFiber::new(value, None)));
+        self.start_body(cluster, Location::caller(), body)
     }
 
     fn start(
@@ -274,7 +297,7 @@ where
     T: Send,
 {
     let packet = Arc::new(Packet::new(None));
-    let run = entry(Arc::clone(&packet), f);
+    let run = entry(Some(Arc::clone(&packet)), f);
     let caller = Unparker::current();
     let whole = move || {
         run();
@@ -318,7 +341,7 @@ unsafe fn outlive_borrows<'a>(f: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnc
 
 /// Code of a fiber: runs the closure, stores its result, wakes the one that waits. Nothing unwinds
 /// beyond it.
-fn entry<F, T>(packet: Arc<Packet<T>>, f: F) -> impl FnOnce() + Send
+fn entry<F, T>(packet: Option<Arc<Packet<T>>>, f: F) -> impl FnOnce() + Send
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -406,7 +429,7 @@ impl<'scope> Scope<'scope, '_> {
         assert!(!processor::blocks_all_of(&cluster), "{}", NEVER_RUNS);
         let data = Arc::clone(&self.data);
         let packet = Arc::new(Packet::new(Some(Arc::clone(&data))));
-        let run = entry(Arc::clone(&packet), f);
+        let run = entry(Some(Arc::clone(&packet)), f);
         let whole: Box<dyn FnOnce() + Send + 'scope> = Box::new(move || {
             // Drops its share of the packet at its end: the result may borrow, so unless the handle
             // keeps it, it goes before the scope does.

@@ -117,7 +117,7 @@ pub(crate) struct StacklessFiber<S> {
     /// `None` once it is done.
     value: Option<S>,
     wait: Suspension,
-    /// `None` once it has been told.
+    /// `None` if no handle waits for it.
     packet: Option<Arc<Packet<()>>>,
 }
 
@@ -143,11 +143,11 @@ enum Suspension {
 unsafe impl<S: Send> Send for StacklessFiber<S> {}
 
 impl<S: Stackless> StacklessFiber<S> {
-    pub(crate) fn new(value: S, packet: Arc<Packet<()>>) -> StacklessFiber<S> {
+    pub(crate) fn new(value: S, packet: Option<Arc<Packet<()>>>) -> StacklessFiber<S> {
         StacklessFiber {
             value: Some(value),
             wait: Suspension::Begin,
-            packet: Some(packet),
+            packet,
         }
     }
 
@@ -181,9 +181,7 @@ impl<S: Stackless> StacklessFiber<S> {
         let abort = AbortOnUnwind(DROPPED);
         self.value = None;
         std::mem::forget(abort);
-        if let Some(packet) = self.packet.take() {
-            packet::end(packet, result);
-        }
+        packet::end(self.packet.take(), result);
     }
 }
 

@@ -15,9 +15,10 @@
 //! fails too.
 //!
 //! A parked fiber costs the pages that it touched (one as a rule) and a slot of address space.
-//! Freed slots are used again last in, first out: the warmest first. They keep their pages.
+//! Freed slots are used again last in, first out: the warmest first. They keep the uppermost page,
+//! and give the others back: at once, or if a processor has cached them, once it is idle.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -26,6 +27,9 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::base::stamp;
 
 /// Stack size of a fiber unless its builder says otherwise: address space; only touched pages cost.
 pub(crate) const STACK_SIZE_DEFAULT: usize = 64 * 1024;
@@ -152,10 +156,21 @@ impl StackPlace {
     pub(crate) fn usable(self) -> Range<usize> {
         self.guard().end..self.range().end
     }
+
+    /// Gives all pages but the uppermost back, on a stack that is free.
+    fn give_pages_back(self) {
+        let usable = self.usable();
+        let start = std::ptr::with_exposed_provenance_mut(usable.start);
+        let len = usable.len() - PAGE_SIZE;
+        // SAFETY: no frame is on the stack; whatever it held, the next one writes before it reads.
+        // Advice may fail (locked memory) without harm.
+        unsafe { libc::madvise(start, len, libc::MADV_DONTNEED) };
+    }
 }
 
 impl Drop for FiberStack {
     fn drop(&mut self) {
+        self.0.give_pages_back();
         if let Some(slab) = slabs().get_mut(&self.0.len()) {
             let limit = std::ptr::with_exposed_provenance_mut(self.0.range().start);
             slab.free.push(NonNull::new(limit).expect("above null"));
@@ -166,23 +181,48 @@ impl Drop for FiberStack {
 /// Stacks of the default size that a processor keeps, so that a step, or a fiber that is spawned
 /// here, takes one without a lock.
 #[derive(Debug, Default)]
-pub(crate) struct StackCache(RefCell<Vec<FiberStack>>);
+pub(crate) struct StackCache {
+    stacks: RefCell<Vec<FiberStack>>,
+    /// Stamp of a time since which some may have more than one page; 0 if none has.
+    deep_since: Cell<u64>,
+}
 
 /// Limit on cached stacks: more than are usually in use within a turn.
 const STACKS_CACHED_MAX: usize = 128;
 
+/// Age at which an idle processor gives pages of its cached stacks back.
+pub(crate) const DEEP_MAX: Duration = Duration::from_secs(1);
+
 impl StackCache {
     pub(crate) fn take(&self) -> io::Result<FiberStack> {
-        match self.0.borrow_mut().pop() {
+        match self.stacks.borrow_mut().pop() {
             Some(stack) => Ok(stack),
             None => FiberStack::take(STACK_SIZE_DEFAULT),
         }
     }
 
-    pub(crate) fn give(&self, stack: FiberStack) {
-        let mut stacks = self.0.borrow_mut();
+    pub(crate) fn give(&self, stack: FiberStack, now: u64) {
+        let mut stacks = self.stacks.borrow_mut();
         if stacks.len() < STACKS_CACHED_MAX && stack.0.len() == STACK_SIZE_DEFAULT {
             stacks.push(stack);
+            if !self.has_deep() {
+                self.deep_since.set(now);
+            }
+        }
+    }
+
+    /// True if some may have more pages than they need.
+    pub(crate) fn has_deep(&self) -> bool {
+        self.deep_since.get() != 0
+    }
+
+    /// Gives pages back if it is time, at the stamp `now`.
+    pub(crate) fn trim(&self, now: u64) {
+        let since = self.deep_since.get();
+        if since != 0 && now.saturating_sub(since) >= stamp::ticks(DEEP_MAX) {
+            let stacks = self.stacks.borrow();
+            stacks.iter().for_each(|stack| stack.0.give_pages_back());
+            self.deep_since.set(0);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use fiber::net::{Input, TcpListener, UnixListener};
@@ -93,10 +93,10 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
     }
 
     fn builder(&self) -> fiber::Builder {
+        static NAMED: LazyLock<fiber::Builder> =
+            LazyLock::new(|| fiber::Builder::new().name("connection"));
         let processor = self.pool.point(self.point).processor;
-        fiber::Builder::new()
-            .name("connection")
-            .processor(processor)
+        NAMED.clone().processor(processor)
     }
 
     fn accept(&mut self) -> Flow {
@@ -111,7 +111,8 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
             }
             let spawn = |point| {
                 let another = ConnectionFiber::<S, O>::new(&self.pool, point);
-                another.builder().spawn_stackless(another).map(drop)
+                let builder = another.builder();
+                builder.spawn_stackless_detached(another).map(drop)
             };
             if self.pool.admit(self.point, &stream, spawn) {
                 self.serving = Some(Serving::begin(&self.pool, self.point, stream));

@@ -7,7 +7,7 @@ mod stepping;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fiber::sync::{Mutex, Semaphore, mpsc};
@@ -15,7 +15,7 @@ use fiber::{BackendChoice, Flow, Runtime, Stackless};
 
 const WARM_UP: usize = 100;
 /// And so many less one are counted.
-const MARKS: usize = 5;
+const MARKS: usize = 8;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// An operation, by its name in the page.
@@ -69,9 +69,7 @@ const OPERATIONS: &[Operation] = &[
     operation("spawn + join", 1, |runtime| {
         runtime.run(|| repeat(|| fiber::spawn(|| {}).join().unwrap()));
     }),
-    operation("stackless step", 1, |runtime| {
-        runtime.run(steps);
-    }),
+    operation("stackless step", 1, |runtime| runtime.run(steps)),
     operation("remote unpark", 1, |runtime| {
         unparks_remotely(runtime, true)
     }),
@@ -148,11 +146,10 @@ fn sends_and_receives() {
     beside(first, second);
 }
 
-/// Marks each step.
-struct Steps;
-
-/// Steps of all.
-static STEPS: AtomicUsize = AtomicUsize::new(0);
+/// Steps with a mark each.
+struct Steps {
+    left: usize,
+}
 
 impl Stackless for Steps {
     fn begin(&mut self) -> Flow {
@@ -160,21 +157,21 @@ impl Stackless for Steps {
     }
 
     fn resumed(&mut self) -> Flow {
-        let step = STEPS.load(Ordering::Relaxed);
-        // All of them run on one thread.
-        STEPS.store(step + 1, Ordering::Relaxed);
-        match step {
-            ..WARM_UP => {}
-            WARM_UP => stepping::begin(),
-            _ if step < WARM_UP + 2 * MARKS => stepping::mark(),
-            _ => stop(),
+        match self.left {
+            0 => stop(),
+            MARKS => stepping::begin(),
+            1..MARKS => stepping::mark(),
+            _ => {}
         }
+        self.left -= 1;
         Flow::Yield
     }
 }
 
 fn steps() {
-    (0..10).for_each(|_| drop(fiber::spawn_stackless(Steps)));
+    fiber::spawn_stackless(Steps {
+        left: WARM_UP + MARKS,
+    });
     loop {
         fiber::park();
     }
@@ -191,7 +188,11 @@ fn unparks_remotely(runtime: &Runtime, is_awake: bool) {
         }
     });
     if is_awake {
-        runtime.spawn(keep_awake);
+        runtime.spawn(|| {
+            loop {
+                fiber::yield_now();
+            }
+        });
     }
     let sleeps = || runtime.counters()[0].sleeps;
     let mut slept = 0;
@@ -200,10 +201,6 @@ fn unparks_remotely(runtime: &Runtime, is_awake: bool) {
             std::thread::yield_now();
         }
         slept = sleeps();
-        IS_STEPPED.store(true, Ordering::SeqCst);
-        while is_awake && !IS_HELD.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
         match round.cmp(&WARM_UP) {
             std::cmp::Ordering::Equal => stepping::begin(),
             std::cmp::Ordering::Greater => stepping::mark(),
@@ -213,23 +210,8 @@ fn unparks_remotely(runtime: &Runtime, is_awake: bool) {
         if round > WARM_UP {
             stepping::pause();
         }
-        IS_STEPPED.store(false, Ordering::SeqCst);
     }
     stop();
-}
-
-static IS_STEPPED: AtomicBool = AtomicBool::new(false);
-static IS_HELD: AtomicBool = AtomicBool::new(false);
-
-/// Keeps the processor from its inbox while a thread is stepped that may hold the inbox's lock.
-fn keep_awake() {
-    loop {
-        while IS_STEPPED.load(Ordering::SeqCst) {
-            IS_HELD.store(true, Ordering::SeqCst);
-        }
-        IS_HELD.store(false, Ordering::SeqCst);
-        fiber::yield_now();
-    }
 }
 
 /// The numbers of an operation in the page.

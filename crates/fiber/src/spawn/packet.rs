@@ -21,8 +21,9 @@ use crate::switch::reason::WaitReason;
 use crate::sync::Event;
 use crate::sync::wait::Limit;
 
-/// The end of a fiber, in the fiber: puts its result away, if it has a packet. Afterwards its control block, which
-/// others may keep for as long as they like and drop on any thread, has nothing of the user's.
+/// The end of a fiber, in the fiber: puts its result away, if it has a packet. Afterwards its
+/// control block, which others may keep for as long as they like and drop on any thread, has
+/// nothing of the user's.
 pub(crate) fn end<T>(packet: Option<Arc<Packet<T>>>, result: FiberResult<T>) {
     // What is left may run destructors of the user's.
     let abort = AbortOnUnwind(DROPPED);

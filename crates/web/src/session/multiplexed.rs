@@ -54,7 +54,7 @@ pub(super) struct Multiplexed {
     /// Bytes of the requests among both.
     worked_len: usize,
     /// Bytes of requests whose bodies are on their way.
-    awaited_len: usize,
+    pending_len: usize,
     pace: Pace,
     /// Frames were not taken because too much output waited.
     has_frames_left: bool,
@@ -78,7 +78,7 @@ struct Stream {
     /// `None`: it has ended.
     key: Option<StreamKey>,
     /// A request whose body is on its way.
-    awaited: Option<Box<KeptRequest>>,
+    pending: Option<Box<KeptRequest>>,
     /// Rest of the reply's body.
     body: VecDeque<Segment>,
     /// The rest of the request's body is not wanted once the reply has been sent.
@@ -125,7 +125,7 @@ const READS_MAX: u8 = 1;
 /// Bytes of heads of requests that wait for work, and of those that wait for their bodies. Beyond
 /// that, streams are refused.
 const WORKED_LEN_MAX: usize = 128 * 1024;
-const AWAITED_LEN_MAX: usize = 32 * 1024;
+const PENDING_LEN_MAX: usize = 32 * 1024;
 
 /// Slots that a connection without streams keeps.
 const STREAMS_KEPT: usize = 8;
@@ -161,7 +161,7 @@ impl Multiplexed {
             reads: 0,
             unread: VecDeque::new(),
             worked_len: 0,
-            awaited_len: 0,
+            pending_len: 0,
             pace: Pace {
                 since: None,
                 sent_len: 0,
@@ -299,12 +299,12 @@ impl Multiplexed {
                 self.refuse(call, stream, Refusal::HeadTooLong, asked);
             }
             StreamEvent::BodyEnded { stream } => {
-                if let Some(kept) = self.take_awaited(stream) {
+                if let Some(kept) = self.take_pending(stream) {
                     self.handle_found(call, kept);
                 }
             }
             StreamEvent::BodyTooLong { stream } => {
-                if let Some(kept) = self.take_awaited(stream) {
+                if let Some(kept) = self.take_pending(stream) {
                     let head = kept.head();
                     call.forget();
                     call.identify(&head);
@@ -420,13 +420,13 @@ impl Multiplexed {
                 }
             }
         }
-        if self.awaited_len + text.len() > AWAITED_LEN_MAX {
+        if self.pending_len + text.len() > PENDING_LEN_MAX {
             return self.refuse_stream(call, key);
         }
         let kept = keep(call, key, head, text);
-        self.awaited_len += kept.head.len();
+        self.pending_len += kept.head.len();
         if let Some(stream) = self.stream(key) {
-            stream.awaited = Some(kept);
+            stream.pending = Some(kept);
         }
     }
 
@@ -543,14 +543,14 @@ impl Multiplexed {
     }
 
     /// Takes the request of a stream that waited for its body.
-    fn take_awaited(&mut self, key: StreamKey) -> Option<Box<KeptRequest>> {
-        let kept = self.stream(key)?.awaited.take()?;
-        self.awaited_len -= kept.head.len();
+    fn take_pending(&mut self, key: StreamKey) -> Option<Box<KeptRequest>> {
+        let kept = self.stream(key)?.pending.take()?;
+        self.pending_len -= kept.head.len();
         Some(kept)
     }
 
     fn end(&mut self, key: StreamKey) {
-        drop(self.take_awaited(key));
+        drop(self.take_pending(key));
         self.unread.retain(|waiting| *waiting != key);
         self.works.retain(|work| match work {
             Task::Answer(kept) if kept.stream == Some(key) => {
@@ -731,7 +731,7 @@ impl Multiplexed {
 impl Stream {
     fn clear(&mut self) {
         self.key = None;
-        self.awaited = None;
+        self.pending = None;
         self.body.clear();
         self.is_refused = false;
     }

@@ -172,7 +172,8 @@ fn a_wait_for_room_ends_when_the_peer_has_read() {
 
 /// Fills the socket; the peer reads nothing.
 fn fill(stream: &TcpStream) {
-    let piece = [b'x'; 65_536];
+    // As long as a fiber's whole stack.
+    let piece = vec![b'x'; 65_536];
     let full = loop {
         if let Err(error) = stream.try_send(&[IoSlice::new(&piece)], false) {
             break error;

@@ -191,6 +191,9 @@ fn run_until(plan: &Plan, is_enough: impl Fn(&Tally) -> bool) -> Outcome {
     let stop = AtomicBool::new(false);
     let mut counted: Option<Tally> = None;
     let outcome = load::run(plan, &stop, &mut |progress| {
+        if progress.is_warm_up {
+            return;
+        }
         let later = &progress.interval.tally;
         match &mut counted {
             Some(counted) => counted.add_later(later),

@@ -13,6 +13,8 @@
 //! SIEVE and LRU are simulated over as many items as the store held at its end, so they pay nothing
 //! for slab classes.
 
+extern crate weftwork_cache as cache;
+
 use std::collections::{HashMap, VecDeque};
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};

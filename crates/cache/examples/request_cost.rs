@@ -8,6 +8,8 @@
 //! over 100,000, which do not: the difference is waiting for memory. Each line is the fastest of
 //! several rounds; the others were disturbed.
 
+extern crate weftwork_cache as cache;
+
 #[path = "../tests/transcript/mod.rs"]
 mod transcript;
 

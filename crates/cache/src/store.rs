@@ -4,7 +4,7 @@
 //! of a session takes and drops again, and which carries the time:
 //!
 //! ```
-//! use cache::store::{Config, Mode, StoreOutcome, Store};
+//! use weftwork_cache::store::{Config, Mode, StoreOutcome, Store};
 //!
 //! let store = Store::new(Config::default()).unwrap();
 //! let mut guard = store.access(2);

@@ -1,5 +1,7 @@
 //! Behaviour beyond transcripts: back-pressure, the lent buffer, watchers, draining, numbers.
 
+extern crate weftwork_cache as cache;
+
 mod transcript;
 
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! The binary protocol and who may speak at all: each conversation replayed whole, byte by byte,
 //! and at random cuts.
 
+extern crate weftwork_cache as cache;
+
 mod transcript;
 
 use std::sync::Arc;

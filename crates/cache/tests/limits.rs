@@ -2,6 +2,8 @@
 //! lengths, counts, keys, flags, expiry times, opaques, deltas. Nothing panics, and a conversation
 //! that goes on is still in step.
 
+extern crate weftwork_cache as cache;
+
 mod transcript;
 
 use std::sync::Arc;

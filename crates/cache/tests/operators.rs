@@ -1,5 +1,7 @@
 //! Operators' commands, at each limit: one below, at it, and one above.
 
+extern crate weftwork_cache as cache;
+
 mod transcript;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Items that are read stay, whatever else is stored or begun.
 
+extern crate weftwork_cache as cache;
+
 use cache::store::{Config, Mode, NEVER, Reservation, Store, StoreError};
 
 fn store(mib: u64) -> Store {

@@ -1,6 +1,8 @@
 //! The store at its numeric limits: few large or very many of anything that a client can make more
 //! of.
 
+extern crate weftwork_cache as cache;
+
 use bytes::Bytes;
 use cache::store::{
     Arithmetic, Config, Counted, Cursor, DeleteRule, Deleted, Direction, Mode, NEVER, Rule,

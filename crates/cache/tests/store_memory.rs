@@ -1,5 +1,7 @@
 //! Promises of the store on memory, time and growth, without a protocol.
 
+extern crate weftwork_cache as cache;
+
 use std::ops::ControlFlow;
 
 use cache::store::{

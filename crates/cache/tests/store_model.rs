@@ -4,6 +4,8 @@
 //! A store gives up items when it is full, so a miss is always allowed there; where memory is
 //! ample, a miss is a failure too.
 
+extern crate weftwork_cache as cache;
+
 use std::collections::HashMap;
 
 use cache::store::{

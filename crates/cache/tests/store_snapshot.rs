@@ -1,5 +1,7 @@
 //! A restarted store is warm, and what is damaged is refused whole.
 
+extern crate weftwork_cache as cache;
+
 use std::fs;
 use std::path::PathBuf;
 

@@ -1,5 +1,7 @@
 //! The store under many threads: each key is an atomic register, and nothing is ever torn.
 
+extern crate weftwork_cache as cache;
+
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

@@ -1,5 +1,7 @@
 //! Every transcript, replayed whole, byte by byte, and cut at seeded random places.
 
+extern crate weftwork_cache as cache;
+
 mod transcript;
 
 use session::replay::replay;

@@ -5,7 +5,7 @@
 //! under the same server.
 //!
 //! ```
-//! use event::{Dispatcher, Interest, Mechanism, Token};
+//! use weftwork_event::{Dispatcher, Interest, Mechanism, Token};
 //! use std::os::fd::AsFd;
 //! use std::time::Duration;
 //!

@@ -33,7 +33,7 @@ const UNNAMED: u64 = u64::MAX;
 /// sent:
 ///
 /// ```compile_fail,E0277
-/// let dispatcher = event::Uring::new().unwrap();
+/// let dispatcher = weftwork_event::Uring::new().unwrap();
 /// std::thread::spawn(move || drop(dispatcher));
 /// ```
 pub struct Uring {

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+extern crate weftwork_event as event;
+
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

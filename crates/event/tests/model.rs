@@ -2,6 +2,8 @@
 //!
 //! A failure prints the seed; `EVENT_SEED=n` replays it.
 
+extern crate weftwork_event as event;
+
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;

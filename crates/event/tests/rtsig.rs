@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code)]
 
+extern crate weftwork_event as event;
+
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -2,6 +2,8 @@
 //! writes, and a channel of 64 lines between the room and the latter: who reads too slowly is shown
 //! the door.
 
+extern crate weftwork_fiber as fiber;
+
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::sync::Arc;

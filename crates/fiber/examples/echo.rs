@@ -5,6 +5,8 @@
 //! $ nc 127.0.0.1 7007
 //! ```
 
+extern crate weftwork_fiber as fiber;
+
 use std::io;
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! Scans the TCP ports of this machine: a fiber for each, 512 at a time, bounded by a semaphore.
 
+extern crate weftwork_fiber as fiber;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 //! Producers, workers and a collector with channels between: each line has a limit, so a slow stage
 //! holds the ones before it back instead of filling the memory. A plain thread collects.
 
+extern crate weftwork_fiber as fiber;
+
 use std::collections::BTreeMap;
 use std::thread;
 

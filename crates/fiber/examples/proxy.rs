@@ -1,6 +1,8 @@
 //! A TCP proxy: two fibers for each connection, one for each direction. The end of one direction is
 //! passed on while the other goes on.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 

@@ -1,5 +1,7 @@
 //! Files over HTTP/1.0, in a page: the shape of it. `weft serve` does it in full.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;

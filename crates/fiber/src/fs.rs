@@ -15,8 +15,8 @@
 //! ```
 //! # let directory = tempfile::tempdir().unwrap();
 //! # let path = directory.path().join("notes");
-//! fiber::run(move || {
-//!     use fiber::fs;
+//! weftwork_fiber::run(move || {
+//!     use weftwork_fiber::fs;
 //!
 //!     fs::write(&path, "warp and weft").unwrap();
 //!     let file = fs::File::open(&path).unwrap();

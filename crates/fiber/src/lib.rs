@@ -7,14 +7,14 @@
 //!
 //! ```
 //! use std::io::{Read, Write};
-//! use fiber::net::{TcpListener, TcpStream};
+//! use weftwork_fiber::net::{TcpListener, TcpStream};
 //!
-//! fiber::run(|| {
+//! weftwork_fiber::run(|| {
 //!     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
 //!     let address = listener.local_addr().unwrap();
-//!     fiber::spawn(move || {
+//!     weftwork_fiber::spawn(move || {
 //!         while let Ok(mut stream) = listener.accept() {
-//!             fiber::spawn(move || {
+//!             weftwork_fiber::spawn(move || {
 //!                 let mut word = [0; 5];
 //!                 stream.read_exact(&mut word).unwrap();
 //!                 stream.write_all(&word).unwrap();
@@ -56,11 +56,11 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use fiber::sync::{Mutex, mpsc};
+//! use weftwork_fiber::sync::{Mutex, mpsc};
 //!
-//! fiber::run(|| {
+//! weftwork_fiber::run(|| {
 //!     let found = Mutex::new(Vec::new());
-//!     fiber::scope(|scope| {
+//!     weftwork_fiber::scope(|scope| {
 //!         for n in 1..=3 {
 //!             let found = &found; // borrowed
 //!             scope.spawn(move || found.lock().unwrap().push(n));
@@ -69,8 +69,8 @@
 //!     assert_eq!(found.into_inner().unwrap().len(), 3);
 //!
 //!     let (words, to_read) = mpsc::sync_channel(1);
-//!     let speaker = fiber::spawn(move || words.send("hello").unwrap());
-//!     let heard = fiber::select! {
+//!     let speaker = weftwork_fiber::spawn(move || words.send("hello").unwrap());
+//!     let heard = weftwork_fiber::select! {
 //!         recv(to_read) -> word => word.unwrap(),
 //!         default(Duration::from_secs(5)) => "nothing",
 //!     };
@@ -114,9 +114,9 @@
 //! [`Runtime::remove_processor`] change a cluster while it runs.
 //!
 //! ```
-//! let disk = fiber::Runtime::builder().processors(1).start().unwrap();
+//! let disk = weftwork_fiber::Runtime::builder().processors(1).start().unwrap();
 //! let cluster = disk.cluster();
-//! let len = fiber::run(move || {
+//! let len = weftwork_fiber::run(move || {
 //!     let path = std::path::PathBuf::from("/proc/self/stat");
 //!     cluster.run(|| std::fs::read(&path)).unwrap().len() // borrowed; blocks a processor over there
 //! });

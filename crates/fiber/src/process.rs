@@ -2,10 +2,10 @@
 //! fiber waits for its end and talks through its pipes while others run.
 //!
 //! ```
-//! use fiber::process::{Command, Stdio};
+//! use weftwork_fiber::process::{Command, Stdio};
 //! use std::io::{Read, Write};
 //!
-//! fiber::run(|| {
+//! weftwork_fiber::run(|| {
 //!     let mut command = Command::new("cat");
 //!     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
 //!     child.stdin.take().unwrap().write_all(b"through a child").unwrap();

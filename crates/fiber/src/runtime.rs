@@ -94,8 +94,8 @@ impl fmt::Debug for Inspector {
 /// what it returns. Fibers that are still there then are left behind.
 ///
 /// ```
-/// let sum = fiber::run(|| {
-///     let half = fiber::spawn(|| 1 + 2);
+/// let sum = weftwork_fiber::run(|| {
+///     let half = weftwork_fiber::spawn(|| 1 + 2);
 ///     3 + half.join().unwrap()
 /// });
 /// assert_eq!(sum, 6);
@@ -209,7 +209,7 @@ impl Runtime {
     /// ```
     /// use std::time::Duration;
     ///
-    /// let runtime = fiber::Runtime::builder().processors(1).start().unwrap();
+    /// let runtime = weftwork_fiber::Runtime::builder().processors(1).start().unwrap();
     /// let number = runtime.add_processor().unwrap();
     /// assert_eq!(runtime.processor_count(), 2);
     /// let retirement = runtime.remove_processor(number).unwrap();

@@ -1,9 +1,9 @@
 //! Signals, waited for in a fiber.
 //!
 //! ```no_run
-//! use fiber::signal::{SIGHUP, SIGTERM, Signals};
+//! use weftwork_fiber::signal::{SIGHUP, SIGTERM, Signals};
 //!
-//! fiber::run(|| {
+//! weftwork_fiber::run(|| {
 //!     let signals = Signals::new([SIGTERM, SIGHUP]).unwrap();
 //!     loop {
 //!         match signals.wait() {

@@ -1,5 +1,7 @@
 //! Plain threads that accept beside fibers, from the same listener.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io::{ErrorKind, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream as Client};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,5 +1,7 @@
 //! Cancellation, over each back end: it ends every wait, waits for the kernel, and loses nothing.
 
+extern crate weftwork_fiber as fiber;
+
 #[macro_use]
 mod harness;
 

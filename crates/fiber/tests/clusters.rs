@@ -1,5 +1,7 @@
 //! Several clusters in one process.
 
+extern crate weftwork_fiber as fiber;
+
 mod patience;
 
 use std::io::ErrorKind;

@@ -1,5 +1,7 @@
 //! Contract of back ends: one suite, run over each.
 
+extern crate weftwork_fiber as fiber;
+
 mod closed_port;
 #[macro_use]
 mod harness;

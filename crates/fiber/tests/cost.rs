@@ -3,6 +3,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
+extern crate weftwork_fiber as fiber;
+
 mod stepping;
 
 use std::process::Command;

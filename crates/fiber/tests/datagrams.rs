@@ -1,5 +1,7 @@
 //! Datagram sockets and names, over each back end.
 
+extern crate weftwork_fiber as fiber;
+
 #[macro_use]
 mod harness;
 mod closed_port;

@@ -1,5 +1,7 @@
 //! The examples are compiled here, and do what they say.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! Mistakes that take the process down, and what they say. A fiber that runs off its stack is one
 //! of them. Each case runs this test program again, as a child that is expected to die.
 
+extern crate weftwork_fiber as fiber;
+
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 

@@ -1,5 +1,7 @@
 //! Fibers, on any back end.
 
+extern crate weftwork_fiber as fiber;
+
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

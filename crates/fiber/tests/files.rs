@@ -1,5 +1,7 @@
 //! Files and directories, over each back end.
 
+extern crate weftwork_fiber as fiber;
+
 #[macro_use]
 mod harness;
 

@@ -1,6 +1,8 @@
 //! Forking: the runtime stays with the parent. Each case runs this test program again, as a process
 //! of its own, which forks; what its child says and how it ends is what is checked.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;

@@ -2,6 +2,8 @@
 //! the ends of its type and beside them, against a model that counts in 128 bits, and ends with the
 //! right answer or a clear refusal.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};

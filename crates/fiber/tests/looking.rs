@@ -1,5 +1,7 @@
 //! Views of fibers from outside: dumps, stalls, debugger.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};

@@ -1,6 +1,8 @@
 //! Memory of fibers, and fibers without memory for a stack. Both concern a whole process, so each
 //! test runs this program again, as a child.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::process::Command;

@@ -1,5 +1,7 @@
 //! Who moves between kernel threads, and who never does.
 
+extern crate weftwork_fiber as fiber;
+
 use std::cell::Cell;
 use std::io::{Read, Write};
 use std::rc::Rc;

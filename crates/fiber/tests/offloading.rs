@@ -1,6 +1,8 @@
 //! Calls on threads of their own: what the pool promises when they hang. The pool is the process's,
 //! so the tests take turns.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

@@ -1,5 +1,7 @@
 //! Pipes, child processes and signals, over each back end.
 
+extern crate weftwork_fiber as fiber;
+
 #[macro_use]
 mod harness;
 

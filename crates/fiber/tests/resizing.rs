@@ -1,5 +1,7 @@
 //! Processors that come and go while fibers run: none is lost, and nothing stays behind.
 
+extern crate weftwork_fiber as fiber;
+
 mod patience;
 
 use std::collections::HashSet;

@@ -1,5 +1,7 @@
 //! Sleep of processors.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! A runtime ends cleanly: what can be cancelled is, and the rest is told.
 
+extern crate weftwork_fiber as fiber;
+
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

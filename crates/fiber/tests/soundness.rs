@@ -1,6 +1,8 @@
 //! Attempts of safe code to break memory: leaks, drops in odd places, and a runtime that goes
 //! first. See docs/fiber/soundness.md.
 
+extern crate weftwork_fiber as fiber;
+
 mod patience;
 
 use std::cell::{Cell, RefCell};

@@ -1,5 +1,7 @@
 //! Stackless fibers, on each back end.
 
+extern crate weftwork_fiber as fiber;
+
 #[macro_use]
 mod harness;
 

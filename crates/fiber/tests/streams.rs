@@ -1,5 +1,7 @@
 //! Streams of every kind, over each back end: TCP, Unix sockets, pipes, terminals.
 
+extern crate weftwork_fiber as fiber;
+
 #[macro_use]
 mod harness;
 mod patience;

@@ -1,5 +1,7 @@
 //! Structured use: scopes, sets, deadlines and values of a fiber's own.
 
+extern crate weftwork_fiber as fiber;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

@@ -1,5 +1,7 @@
 //! Locks and channels, for fibers and plain threads, on either back end.
 
+extern crate weftwork_fiber as fiber;
+
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

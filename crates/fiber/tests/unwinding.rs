@@ -1,6 +1,8 @@
 //! Code of a processor that cannot suspend: a destructor while its fiber unwinds, and calls on the
 //! processor's own stack.
 
+extern crate weftwork_fiber as fiber;
+
 mod patience;
 
 use std::any::Any;

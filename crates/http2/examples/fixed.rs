@@ -9,6 +9,8 @@
 //! A server for real does not let a write wait while input does: this one reads no RST_STREAM as
 //! long as the peer takes nothing.
 
+extern crate weftwork_http2 as http2;
+
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Cache loads against a small memcached whose mistakes are known.
 
+extern crate weftwork_load as load;
+
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};

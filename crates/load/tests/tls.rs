@@ -1,5 +1,7 @@
 //! Loads over TLS, against a server of which the test knows each handshake.
 
+extern crate weftwork_load as load;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;

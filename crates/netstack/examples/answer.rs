@@ -15,6 +15,8 @@
 //! ping 10.9.0.2; nc 10.9.0.2 80
 //! ```
 
+extern crate weftwork_netstack as netstack;
+
 use std::env;
 use std::error::Error;
 use std::io;

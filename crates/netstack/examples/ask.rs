@@ -8,6 +8,8 @@
 //! sudo target/debug/examples/ask packet:eth0 10.9.0.2/24 10.9.0.1:22 50
 //! ```
 
+extern crate weftwork_netstack as netstack;
+
 use std::env;
 use std::error::Error;
 use std::io;

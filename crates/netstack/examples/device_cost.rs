@@ -6,6 +6,8 @@
 //! device_cost KIND:INTERFACE                      tap, packet or xdp, as in --engine netstack:device=…
 //! ```
 
+extern crate weftwork_netstack as netstack;
+
 mod segment;
 
 use std::env;

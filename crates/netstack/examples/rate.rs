@@ -7,6 +7,8 @@
 //! valgrind --tool=callgrind target/release/examples/rate 10000      # number of requests
 //! ```
 
+extern crate weftwork_netstack as netstack;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant as Clock};
 

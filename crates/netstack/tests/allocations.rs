@@ -1,6 +1,8 @@
 //! Nothing is allocated for a packet: a counting allocator under a shard in its stride, and under a
 //! whole netstack. Each thread, and so each test, is counted by itself.
 
+extern crate weftwork_netstack as netstack;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,5 +1,7 @@
 //! Packets of IPv4 above 64 KiB: for whom they are, and that a stream arrives as it was.
 
+extern crate weftwork_netstack as netstack;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,5 +1,7 @@
 //! The Internet checksum, fast, incremental and in pieces, beside the one of RFC 1071.
 
+extern crate weftwork_netstack as netstack;
+
 use netstack::wire::checksum::{Sum, update};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,5 +1,7 @@
 //! Devices in memory and their wrappers: what goes in comes out, or is counted.
 
+extern crate weftwork_netstack as netstack;
+
 use std::time::Duration;
 
 use netstack::device::impair::{Impair, ImpairCounters, Impairment};

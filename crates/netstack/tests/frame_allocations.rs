@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+extern crate weftwork_netstack as netstack;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};

@@ -4,6 +4,8 @@
 //! A seed is a run. `NETSTACK_SEED=17` plays one again, `NETSTACK_SEEDS=1000` plays more of them,
 //! from `NETSTACK_FIRST_SEED` on.
 
+extern crate weftwork_netstack as netstack;
+
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

@@ -3,6 +3,8 @@
 //! same in every run, so a change of congestion control or loss recovery shows here: look at what
 //! it does to the table, and put the new one in the place of the old.
 
+extern crate weftwork_netstack as netstack;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

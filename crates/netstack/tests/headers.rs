@@ -1,6 +1,8 @@
 //! Headers below TCP: what is emitted is parsed, etherparse and smoltcp agree, and what cannot be
 //! is said to be so.
 
+extern crate weftwork_netstack as netstack;
+
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 //! Our netstack and smoltcp's talk to each other over a link in memory, in both roles: bytes that
 //! one end sends come back from the other, and both ends close.
 
+extern crate weftwork_netstack as netstack;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 //! What TCP asks of IP, and tells it: RFC 9293 3.9.2. One host on a link, of which each frame is
 //! looked at.
 
+extern crate weftwork_netstack as netstack;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! A device whose MTU is lowered while connections are open, and paths that are known to be narrow.
 
+extern crate weftwork_netstack as netstack;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! The neighbour cache: what it asks, what it believes, and what it keeps.
 
+extern crate weftwork_netstack as netstack;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 

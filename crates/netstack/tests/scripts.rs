@@ -1,6 +1,8 @@
 //! Plays the packet scripts of `tests/scripts`, and keeps the page that counts them.
 //! `NETSTACK_SCRIPT=text` plays those whose name contains it; `NETSTACK_UPDATE=1` writes the page.
 
+extern crate weftwork_netstack as netstack;
+
 mod script;
 
 use std::collections::{BTreeMap, HashSet};

@@ -1,6 +1,8 @@
 //! TCP segments: what is emitted is parsed, other people's parsers agree, and what cannot be is
 //! said to be so.
 
+extern crate weftwork_netstack as netstack;
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use etherparse::{TcpHeaderSlice, TcpOptionElement};

@@ -5,6 +5,8 @@
 //! `NETSTACK_SEED=17` plays one again, `NETSTACK_SEEDS=100000` plays more of them, from
 //! `NETSTACK_FIRST_SEED` on.
 
+extern crate weftwork_netstack as netstack;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -6,6 +6,8 @@
 //! printf 'hello\nworld\n' | nc -q1 127.0.0.1 7000
 //! ```
 
+extern crate weftwork_serve as serve;
+
 use std::io;
 use std::net::Ipv4Addr;
 

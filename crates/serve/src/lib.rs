@@ -8,7 +8,7 @@
 //! for many connections each (`engine.rs`).
 //!
 //! ```
-//! use serve::{Server, Settings, listen};
+//! use weftwork_serve::{Server, Settings, listen};
 //! use session::Echo;
 //! # use std::io::{BufRead, BufReader, Write};
 //! # fn main() -> std::io::Result<()> {

@@ -1,6 +1,8 @@
 //! `docs/your-own-server.md` and `examples/line.rs` are one program, and it does what the page
 //! says. The system suite runs it on the netstack, which needs root.
 
+extern crate weftwork_serve as serve;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

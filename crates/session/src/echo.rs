@@ -7,7 +7,7 @@ use crate::session::{GiveUp, Next, NoWork, Now, Phase, Received, Session};
 /// outbox, and say which phase it waits in.
 ///
 /// ```
-/// use session::{Echo, replay::{replay, Script}};
+/// use weftwork_session::{Echo, replay::{replay, Script}};
 ///
 /// let lines = "one\ntwo\nbye\n";
 /// replay(Echo::default, &Script::new().send(lines).expect(lines).closed());

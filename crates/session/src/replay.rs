@@ -5,7 +5,7 @@
 //! is replayed many times with different cuts, and all must give the same replies.
 //!
 //! ```
-//! use session::{Echo, replay::{replay, Script}};
+//! use weftwork_session::{Echo, replay::{replay, Script}};
 //!
 //! replay(|| Echo, &Script::new().send("ping\n").expect("ping\n"));
 //! ```

@@ -1,5 +1,7 @@
 //! A session that lends the driver its own buffer for long bodies: netstrings (`5:hello,`).
 
+extern crate weftwork_session as session;
+
 use session::replay::{Script, replay};
 use session::{Next, NoWork, Now, Outbox, Phase, Received, Session};
 

@@ -10,6 +10,8 @@
 //! nc 10.9.0.2 7
 //! ```
 
+extern crate weftwork_sockets as sockets;
+
 use std::env;
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Write};

@@ -10,7 +10,7 @@
 //! use netstack::stack::ShardLimits;
 //! use netstack::interface_config::InterfaceConfig;
 //! use netstack::tcp::TcpConfig;
-//! use sockets::{SocketStack, TcpListener};
+//! use weftwork_sockets::{SocketStack, TcpListener};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let interface = InterfaceConfig {

@@ -18,8 +18,8 @@ use crate::stream::TcpStream;
 /// of fibers may accept from it at once.
 ///
 /// ```no_run
-/// # fn serve(stack: &sockets::SocketStack) -> std::io::Result<()> {
-/// use sockets::TcpListener;
+/// # fn serve(stack: &weftwork_sockets::SocketStack) -> std::io::Result<()> {
+/// use weftwork_sockets::TcpListener;
 ///
 /// let listener = TcpListener::bind(stack, "0.0.0.0:80".parse().unwrap())?;
 /// while let Ok(stream) = listener.accept() {

@@ -19,8 +19,8 @@ use crate::stack::{Locked, Shared, SocketStack, Waits};
 ///
 /// ```no_run
 /// # use std::io::{Read, Write};
-/// # fn ask(stack: &sockets::SocketStack) -> std::io::Result<String> {
-/// use sockets::TcpStream;
+/// # fn ask(stack: &weftwork_sockets::SocketStack) -> std::io::Result<String> {
+/// use weftwork_sockets::TcpStream;
 ///
 /// let mut stream = TcpStream::connect(stack, "10.9.0.1:7".parse().unwrap())?;
 /// stream.write_all(b"hello")?;

@@ -1,5 +1,7 @@
 //! What sockets promise, between two stacks of this process: plain blocking code on fibers.
 
+extern crate weftwork_sockets as sockets;
+
 mod wire;
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};

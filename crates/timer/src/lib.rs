@@ -16,7 +16,7 @@
 //! early.
 //!
 //! ```
-//! let mut wheel = timer::Wheel::new();
+//! let mut wheel = weftwork_timer::Wheel::new();
 //! wheel.insert(5, "request");
 //! let idle = wheel.insert(60_000, "idle");
 //! wheel.cancel(idle);

@@ -6,6 +6,8 @@
 //!
 //! Each line is the fastest of several rounds: the others were disturbed by something else.
 
+extern crate weftwork_web as web;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

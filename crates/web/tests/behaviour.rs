@@ -1,5 +1,7 @@
 //! Behaviour of a session beside answering: flush, work, give up, drain, reload, log, counters.
 
+extern crate weftwork_web as web;
+
 use std::sync::Arc;
 use std::time::Duration;
 

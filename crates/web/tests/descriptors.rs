@@ -1,5 +1,7 @@
 //! Site without descriptors left. Alone in its file, because the limit belongs to the process.
 
+extern crate weftwork_web as web;
+
 use std::fs::{self, File};
 use std::sync::Arc;
 use std::time::Duration;

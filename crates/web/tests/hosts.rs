@@ -1,5 +1,7 @@
 //! Several hosts behind one session: the name in `Host` picks the site.
 
+extern crate weftwork_web as web;
+
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;

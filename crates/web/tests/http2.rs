@@ -1,5 +1,7 @@
 //! HTTP/2 over a session: its streams, and what they have in common with HTTP/1.1.
 
+extern crate weftwork_web as web;
+
 mod http2_client;
 
 use std::fs;

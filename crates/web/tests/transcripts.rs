@@ -1,5 +1,7 @@
 //! Plays every transcript against a session: whole, byte by byte, and at random cuts.
 
+extern crate weftwork_web as web;
+
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;

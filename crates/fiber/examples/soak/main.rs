@@ -14,6 +14,8 @@
 //! The seed is printed; `--seed` makes the same choices again (what runs when is the machine's).
 //! Exit code 0: nothing was lost; 1: the message says what.
 
+extern crate weftwork_fiber as fiber;
+
 mod dice;
 mod locks;
 mod memory;

@@ -80,9 +80,9 @@ where
 /// ```
 /// use std::time::Duration;
 ///
-/// fiber::run(|| {
+/// weftwork_fiber::run(|| {
 ///     let hangs = || std::thread::sleep(Duration::from_millis(200));
-///     let result = fiber::timeout(Duration::from_millis(5), || fiber::try_offload(hangs));
+///     let result = weftwork_fiber::timeout(Duration::from_millis(5), || weftwork_fiber::try_offload(hangs));
 ///     assert_eq!(result.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
 /// });
 /// ```

@@ -208,17 +208,17 @@ impl Op {
 /// # use std::time::Duration;
 /// fn tick() -> std::io::Result<()> {
 ///     loop {
-///         fiber::checkpoint()?;
+///         weftwork_fiber::checkpoint()?;
 ///         // ... what is to be done every second
-///         fiber::sleep(Duration::from_secs(1));
+///         weftwork_fiber::sleep(Duration::from_secs(1));
 ///     }
 /// }
-/// # let told = fiber::run(|| {
-/// #     let ticks = fiber::spawn(tick);
+/// # let told = weftwork_fiber::run(|| {
+/// #     let ticks = weftwork_fiber::spawn(tick);
 /// #     ticks.cancel();
 /// #     ticks.join().unwrap()
 /// # });
-/// # assert!(fiber::is_cancellation(&told.unwrap_err()));
+/// # assert!(weftwork_fiber::is_cancellation(&told.unwrap_err()));
 /// ```
 ///
 /// A loop that does not ask goes on: the first sleep after the request returns at once, and the

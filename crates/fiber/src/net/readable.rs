@@ -13,9 +13,9 @@ use crate::backend::Interest;
 /// ```
 /// use std::io::Read;
 /// use std::os::unix::net::UnixStream;
-/// use fiber::net::Readable;
+/// use weftwork_fiber::net::Readable;
 ///
-/// fiber::run(|| {
+/// weftwork_fiber::run(|| {
 ///     let (near, mut far) = UnixStream::pair().unwrap();
 ///     far.set_nonblocking(true).unwrap();
 ///     let readable = Readable::from(std::os::fd::OwnedFd::from(far.try_clone().unwrap()));

@@ -11,8 +11,8 @@ use crate::io::offload::{offload, try_offload};
 /// end; see [`resolve_name`].
 ///
 /// ```
-/// # fiber::run(|| {
-/// let addresses = fiber::net::resolve("localhost:80").unwrap();
+/// # weftwork_fiber::run(|| {
+/// let addresses = weftwork_fiber::net::resolve("localhost:80").unwrap();
 /// assert!(addresses.iter().all(|address| address.port() == 80));
 /// # });
 /// ```

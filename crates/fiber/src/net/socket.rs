@@ -790,17 +790,17 @@ fn is_exhausted(error: &io::Error) -> bool {
 /// runtime's and goes with it:
 ///
 /// ```compile_fail,E0521
-/// use fiber::net::Input;
+/// use weftwork_fiber::net::Input;
 ///
 /// thread_local! {
 ///     static KEPT: std::cell::RefCell<Vec<Input<'static>>> = Default::default();
 /// }
 ///
 /// struct Keeps;
-/// impl fiber::Stackless for Keeps {
-///     fn received(&mut self, input: std::io::Result<Input<'_>>) -> fiber::Flow {
+/// impl weftwork_fiber::Stackless for Keeps {
+///     fn received(&mut self, input: std::io::Result<Input<'_>>) -> weftwork_fiber::Flow {
 ///         KEPT.with_borrow_mut(|kept| kept.extend(input.ok()));
-///         fiber::Flow::Receive
+///         weftwork_fiber::Flow::Receive
 ///     }
 /// }
 /// ```
@@ -808,13 +808,13 @@ fn is_exhausted(error: &io::Error) -> bool {
 /// Nor can it be leaked for longer than that:
 ///
 /// ```compile_fail,E0521
-/// use fiber::net::Input;
+/// use weftwork_fiber::net::Input;
 ///
 /// struct Leaks(Option<&'static [u8]>);
-/// impl fiber::Stackless for Leaks {
-///     fn received(&mut self, input: std::io::Result<Input<'_>>) -> fiber::Flow {
+/// impl weftwork_fiber::Stackless for Leaks {
+///     fn received(&mut self, input: std::io::Result<Input<'_>>) -> weftwork_fiber::Flow {
 ///         self.0 = input.ok().map(|input| &**Box::leak(Box::new(input)));
-///         fiber::Flow::Receive
+///         weftwork_fiber::Flow::Receive
 ///     }
 /// }
 /// ```

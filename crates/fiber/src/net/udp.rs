@@ -15,8 +15,8 @@ use crate::backend::Interest;
 /// library's socket, from which it can be made.
 ///
 /// ```
-/// # fiber::run(|| {
-/// use fiber::net::UdpSocket;
+/// # weftwork_fiber::run(|| {
+/// use weftwork_fiber::net::UdpSocket;
 ///
 /// let (a, b) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
 /// a.send_to(b"hello", b.local_addr().unwrap()).unwrap();

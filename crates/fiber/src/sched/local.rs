@@ -19,14 +19,14 @@ use crate::switch::locals::{AccessError, LocalKey, Locals};
 /// ```
 /// use std::cell::Cell;
 ///
-/// fiber::fiber_local! {
+/// weftwork_fiber::fiber_local! {
 ///     /// How many requests this fiber has served.
 ///     static SERVED: Cell<u32> = Cell::new(0);
 /// }
 ///
-/// fiber::run(|| {
+/// weftwork_fiber::run(|| {
 ///     SERVED.set(SERVED.get() + 2);
-///     assert_eq!(fiber::spawn(|| SERVED.get()).join().unwrap(), 0);
+///     assert_eq!(weftwork_fiber::spawn(|| SERVED.get()).join().unwrap(), 0);
 ///     assert_eq!(SERVED.get(), 2);
 /// });
 /// ```

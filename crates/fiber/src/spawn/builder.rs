@@ -32,13 +32,13 @@ use crate::switch::stack::{FiberStack, STACK_SIZE_DEFAULT};
 ///
 /// ```compile_fail,E0277
 /// let not_send = std::rc::Rc::new(1);
-/// fiber::spawn(move || drop(not_send));
+/// weftwork_fiber::spawn(move || drop(not_send));
 /// ```
 ///
 /// And so does what comes out of it:
 ///
 /// ```compile_fail,E0277
-/// fiber::spawn(|| std::rc::Rc::new(1));
+/// weftwork_fiber::spawn(|| std::rc::Rc::new(1));
 /// ```
 ///
 /// # Panics

@@ -14,9 +14,9 @@ use crate::sched::processor;
 /// its own: calls that block their thread, for instance, while the connections' processors go on.
 ///
 /// ```
-/// let disk = fiber::Runtime::builder().processors(2).start().unwrap();
+/// let disk = weftwork_fiber::Runtime::builder().processors(2).start().unwrap();
 /// let cluster = disk.cluster();
-/// fiber::run(move || {
+/// weftwork_fiber::run(move || {
 ///     let name = String::from("/proc/self/stat");
 ///     // This fiber waits; a processor of the other cluster blocks.
 ///     let text = cluster.run(|| std::fs::read_to_string(&name)).unwrap();

@@ -21,8 +21,8 @@ use crate::spawn::packet::{self, FiberResult};
 /// the next result is cancelled, so are those of the set.
 ///
 /// ```
-/// fiber::run(|| {
-///     let mut set = fiber::JoinSet::new();
+/// weftwork_fiber::run(|| {
+///     let mut set = weftwork_fiber::JoinSet::new();
 ///     for n in 1..=10 {
 ///         set.spawn(move || n * n);
 ///     }

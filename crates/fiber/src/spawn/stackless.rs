@@ -38,8 +38,8 @@ use crate::spawn::packet::{self, Packet};
 /// A stackless fiber: a value with one function for each event it waits for.
 ///
 /// ```
-/// use fiber::net::{Input, TcpListener, TcpStream};
-/// use fiber::{Flow, Source, Stackless};
+/// use weftwork_fiber::net::{Input, TcpListener, TcpStream};
+/// use weftwork_fiber::{Flow, Source, Stackless};
 /// use std::io::{Read, Write};
 ///
 /// struct Shout(TcpStream);
@@ -61,10 +61,10 @@ use crate::spawn::packet::{self, Packet};
 ///     }
 /// }
 ///
-/// fiber::run(|| {
+/// weftwork_fiber::run(|| {
 ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
 ///     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-///     let shout = fiber::spawn_stackless(Shout(listener.accept().unwrap()));
+///     let shout = weftwork_fiber::spawn_stackless(Shout(listener.accept().unwrap()));
 ///     client.write_all(b"weft").unwrap();
 ///     let mut heard = [0; 4];
 ///     client.read_exact(&mut heard).unwrap();
@@ -78,7 +78,7 @@ use crate::spawn::packet::{self, Packet};
 ///
 /// ```compile_fail,E0277
 /// struct Bound(std::rc::Rc<u32>);
-/// impl fiber::Stackless for Bound {}
+/// impl weftwork_fiber::Stackless for Bound {}
 /// ```
 pub trait Stackless: Send + 'static {
     /// The first step, before the first input.

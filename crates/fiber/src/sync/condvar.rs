@@ -21,12 +21,12 @@ use crate::switch::reason::WaitReason;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use fiber::sync::{Condvar, Mutex};
+/// use weftwork_fiber::sync::{Condvar, Mutex};
 ///
-/// fiber::run(|| {
+/// weftwork_fiber::run(|| {
 ///     let pair = Arc::new((Mutex::new(false), Condvar::new()));
 ///     let other = Arc::clone(&pair);
-///     fiber::spawn(move || {
+///     weftwork_fiber::spawn(move || {
 ///         *other.0.lock().unwrap() = true;
 ///         other.1.notify_one();
 ///     });

@@ -16,12 +16,12 @@ use crate::switch::reason::WaitReason;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use fiber::sync::Event;
+/// use weftwork_fiber::sync::Event;
 ///
-/// fiber::run(|| {
+/// weftwork_fiber::run(|| {
 ///     let started = Arc::new(Event::new());
 ///     let other = Arc::clone(&started);
-///     fiber::spawn(move || other.set());
+///     weftwork_fiber::spawn(move || other.set());
 ///     started.wait();
 ///     assert!(started.is_set());
 /// });

@@ -1,14 +1,14 @@
 //! Channels with many senders and many receivers; each message goes to one of them.
 //!
 //! ```
-//! use fiber::sync::mpmc;
+//! use weftwork_fiber::sync::mpmc;
 //!
-//! fiber::run(|| {
+//! weftwork_fiber::run(|| {
 //!     let (jobs, to_do) = mpmc::bounded(8);
 //!     let workers: Vec<_> = (0..4)
 //!         .map(|_| {
 //!             let to_do = to_do.clone();
-//!             fiber::spawn(move || to_do.iter().sum::<u32>())
+//!             weftwork_fiber::spawn(move || to_do.iter().sum::<u32>())
 //!         })
 //!         .collect();
 //!     (1..=100).for_each(|job| jobs.send(job).unwrap());

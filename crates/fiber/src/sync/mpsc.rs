@@ -1,11 +1,11 @@
 //! Channels with many senders and one receiver, with the names and errors of [`std::sync::mpsc`].
 //!
 //! ```
-//! use fiber::sync::mpsc;
+//! use weftwork_fiber::sync::mpsc;
 //!
-//! fiber::run(|| {
+//! weftwork_fiber::run(|| {
 //!     let (sender, receiver) = mpsc::sync_channel(2);
-//!     fiber::spawn(move || (0..10).for_each(|n| sender.send(n).unwrap()));
+//!     weftwork_fiber::spawn(move || (0..10).for_each(|n| sender.send(n).unwrap()));
 //!     assert_eq!(receiver.iter().sum::<i32>(), 45);
 //! });
 //! ```

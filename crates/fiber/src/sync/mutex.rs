@@ -33,12 +33,12 @@ use crate::sched::waiting;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use fiber::sync::Mutex;
+/// use weftwork_fiber::sync::Mutex;
 ///
 /// let total = Arc::new(Mutex::new(0));
 /// let sum = Arc::clone(&total);
-/// fiber::run(move || {
-///     fiber::scope(|scope| {
+/// weftwork_fiber::run(move || {
+///     weftwork_fiber::scope(|scope| {
 ///         for n in 1..=10 {
 ///             let sum = &sum;
 ///             scope.spawn(move || *sum.lock().unwrap() += n);

@@ -15,7 +15,7 @@ use crate::switch::reason::WaitReason;
 /// in fewer words.
 ///
 /// ```
-/// use fiber::sync::{Select, mpmc};
+/// use weftwork_fiber::sync::{Select, mpmc};
 ///
 /// let (sender, receiver) = mpmc::bounded(1);
 /// let (_quiet, silence) = mpmc::bounded::<()>(1);
@@ -415,10 +415,10 @@ impl<T> fmt::Debug for Sending<'_, T> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use fiber::select;
-/// use fiber::sync::mpmc;
+/// use weftwork_fiber::select;
+/// use weftwork_fiber::sync::mpmc;
 ///
-/// fiber::run(|| {
+/// weftwork_fiber::run(|| {
 ///     let (words, to_read) = mpmc::bounded(1);
 ///     let (to_write, _replies) = mpmc::rendezvous::<u32>();
 ///     words.send("hello").unwrap();

@@ -19,7 +19,7 @@ use crate::switch::reason::{WaitReason, encode};
 /// because all fibers of its processor wait with it.
 ///
 /// ```
-/// use fiber::sync::Semaphore;
+/// use weftwork_fiber::sync::Semaphore;
 ///
 /// let connections = Semaphore::new(2);
 /// let first = connections.acquire();

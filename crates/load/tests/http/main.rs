@@ -1,5 +1,7 @@
 //! HTTP loads against servers whose behaviour is known.
 
+extern crate weftwork_load as load;
+
 mod ends;
 mod plans;
 mod replies;

@@ -3,6 +3,8 @@
 //! `NETSTACK_SEED=17` plays one again, `NETSTACK_SEEDS=100000` plays more of them, from
 //! `NETSTACK_FIRST_SEED` on.
 
+extern crate weftwork_netstack as netstack;
+
 mod world;
 
 const SEEDS: u64 = 3000;

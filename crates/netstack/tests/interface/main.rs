@@ -1,5 +1,7 @@
 //! One interface on a link in memory: what it answers, what it hands up, what it drops.
 
+extern crate weftwork_netstack as netstack;
+
 mod announcement;
 mod path;
 mod world;

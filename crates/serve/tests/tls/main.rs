@@ -1,5 +1,7 @@
 //! TLS over real sockets, under every engine, with rustls as the client.
 
+extern crate weftwork_serve as serve;
+
 mod authority;
 
 use std::fs;

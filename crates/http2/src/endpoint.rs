@@ -393,6 +393,13 @@ impl Endpoint {
         self.reading == Reading::Failed || (is_leaving && self.streams.len() == 0)
     }
 
+    /// Sets another limit for the body of one request, such as its host's.
+    pub fn limit_body(&mut self, stream: StreamKey, len_max: u64) {
+        if let Some(stream) = self.streams.get(stream) {
+            stream.received_max = len_max;
+        }
+    }
+
     /// Takes the counts since the last call.
     pub fn take_counters(&mut self) -> EndpointCounters {
         std::mem::take(&mut self.counters)
@@ -743,7 +750,6 @@ impl Endpoint {
                 Past::Ended | Past::Skipped => Err(CLOSED),
             };
         };
-        let limit = self.limits.body_len_max;
         let Some(stream) = self.streams.get(key) else {
             return Ok(None);
         };
@@ -758,7 +764,7 @@ impl Endpoint {
         stream.received += u64::from(data_len);
         let ends = head.has(flag::END_STREAM);
         stream.check_length(ends)?;
-        if stream.received > limit {
+        if stream.received > stream.received_max {
             // It gets no further window.
             if stream.is_local_ended {
                 self.reset(key, ErrorCode::NO_ERROR, call.out);

@@ -52,8 +52,9 @@ pub(crate) struct Stream {
     /// Bytes of the reply's body: sent, and in all.
     pub(crate) sent: u64,
     pub(crate) body_len: u64,
-    /// Bytes of the request's body so far.
+    /// Bytes of the request's body so far, and most that are read.
     pub(crate) received: u64,
+    pub(crate) received_max: u64,
     pub(crate) content_length: Option<u64>,
     /// Bytes until it goes to the end of its queue.
     turn_left: i32,
@@ -103,6 +104,7 @@ impl Stream {
             sent: 0,
             body_len: 0,
             received: 0,
+            received_max: u64::MAX,
             content_length: None,
             turn_left: 0,
             next: NONE,

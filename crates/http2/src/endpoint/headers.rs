@@ -126,6 +126,7 @@ impl Endpoint {
         }
         let mut stream = Stream::new(self.initial_window, WINDOW);
         stream.is_remote_ended = ends;
+        stream.received_max = self.limits.body_len_max;
         stream.content_length = call.head.content_length;
         stream.priority = self.initial_priority(id, call.head.priority);
         let stream = self.streams.add(id, stream);

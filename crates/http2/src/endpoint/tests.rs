@@ -148,6 +148,16 @@ fn body_is_discarded() {
 }
 
 #[test]
+fn a_stream_has_a_limit_of_its_own() {
+    let mut world = World::new();
+    let stream = world.open(post(1));
+    world.endpoint.limit_body(stream, 10);
+    assert_eq!(world.send(&data(1, 10, false)), []);
+    let events = world.send(&data(1, 1, false));
+    assert_eq!(events, [StreamEvent::BodyTooLong { stream }]);
+}
+
+#[test]
 fn reply_before_the_body_ends() {
     let mut world = World::new();
     let stream = world.open(post(1));

@@ -423,6 +423,7 @@ impl Multiplexed {
         if self.pending_len + text.len() > PENDING_LEN_MAX {
             return self.refuse_stream(call, key);
         }
+        self.endpoint.limit_body(key, limit);
         let kept = keep(call, key, head, text);
         self.pending_len += kept.head.len();
         if let Some(stream) = self.stream(key) {

@@ -238,7 +238,7 @@ cmd_memcached() {
 cmd_deb() {
     local profile=${1:-release} files=$target/package-files shell
     need python3 python3
-    need_cargo cargo-deb 2.0.0
+    need_cargo cargo-deb 3.8.0
     run cargo build --locked --profile "$profile" --package weftwork --package weftwork-programs
     rm -rf "$files"
     mkdir -p "$files/man"

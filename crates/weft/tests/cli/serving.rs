@@ -701,7 +701,8 @@ fn a_mistake_at_a_reload_keeps_every_rule() {
     }
     fs::write(&config, right.replace("X-A: 1", "X-A: 2")).unwrap();
     served.signal(Signal::HUP);
-    served.expect("reloaded");
+    // The last mistake may have left a line about what was reloaded nevertheless.
+    while served.expect("reloaded").contains("nevertheless") {}
     assert!(replies(&served)[0].contains("X-A: 2\r\n"));
 }
 

@@ -236,7 +236,9 @@ cmd_memcached() {
 
 #: deb [PROFILE]        the Debian package, of the release binary or of another profile's, in target/debian
 cmd_deb() {
-    local profile=${1:-release} files=$target/package-files shell
+    local profile=${1:-release}
+    # The manifest names this folder.
+    local files=target/package-files
     need python3 python3
     need_cargo cargo-deb 3.8.0
     run cargo build --locked --profile "$profile" --package weftwork --package weftwork-programs

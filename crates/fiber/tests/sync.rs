@@ -32,6 +32,8 @@ contract! {
     notify_one_wakes_who_has_waited_longest
     a_condition_times_out
     permits_are_given_in_order
+    no_permits_are_granted_behind_a_grant
+    too_many_permits_are_refused_with_a_line
     a_barrier_lets_all_go_at_once_again_and_again
     an_event_stays_set_until_it_is_reset
     what_is_made_once_is_made_once
@@ -304,6 +306,40 @@ fn permits_are_given_in_order() {
         .for_each(|waiter| waiter.join().unwrap());
     assert_eq!(*order.lock().unwrap(), [2, 1]);
     assert_eq!(semaphore.available(), 2);
+}
+
+/// Found by review: who wanted no permits waited behind one who kept its permit. Cause: a permit
+/// that was handed on to the first in line served no other.
+fn no_permits_are_granted_behind_a_grant() {
+    let semaphore = Arc::new(Semaphore::new(0));
+    let begun = Arc::new(AtomicUsize::new(0));
+    let waiters = [(1, 1usize), (2, 0), (3, 0)].map(|(place, count)| {
+        let semaphore = Arc::clone(&semaphore);
+        let waiter = spawn_on_one(&begun, move || semaphore.acquire_many(count).forget());
+        until_all_wait(&begun, place);
+        waiter
+    });
+    semaphore.release(1);
+    let all = || waiters.iter().try_for_each(|waiter| waiter.wait());
+    fiber::timeout(LONG / 12, all).unwrap();
+}
+
+/// Found by review: a number whose double overflows was taken for a smaller one.
+fn too_many_permits_are_refused_with_a_line() {
+    let semaphore = Arc::new(Semaphore::new(0));
+    let begun = Arc::new(AtomicUsize::new(0));
+    let waiting = Arc::clone(&semaphore);
+    let waiter = spawn_on_one(&begun, move || waiting.acquire().forget());
+    until_all_wait(&begun, 1);
+    for count in [usize::MAX, (usize::MAX >> 1) + 2] {
+        let release = AssertUnwindSafe(|| semaphore.release(count));
+        let told = catch_unwind(release).unwrap_err();
+        let told = told.downcast_ref::<String>().expect("not by an overflow");
+        assert_eq!(told, "more permits than PERMITS_MAX");
+    }
+    assert!(!waiter.is_finished());
+    semaphore.release(1);
+    waiter.join().unwrap();
 }
 
 fn a_barrier_lets_all_go_at_once_again_and_again() {

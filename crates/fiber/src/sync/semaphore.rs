@@ -352,7 +352,8 @@ impl RawSemaphore {
         let mut wakes = Wakes::default();
         let is_added = self.line.with(|line| {
             let state = self.state.load(Ordering::Relaxed);
-            if state == WAITERS && self.hand_on(line, count, &mut wakes) {
+            let may_hand_on = state == WAITERS && count <= PERMITS_MAX;
+            if may_hand_on && self.hand_on(line, count, &mut wakes) {
                 return true;
             }
             if state & WAITERS != 0 {
@@ -380,8 +381,11 @@ impl RawSemaphore {
         };
         line.granted += count;
         wakes.push(first.grant(IS_GRANTED));
-        if line.queue.is_empty() {
-            self.state.store(0, Ordering::Release);
+        match line.queue.front_tag() {
+            None => self.state.store(0, Ordering::Release),
+            // Wants none, so it goes on as well.
+            Some(next) if self::count(next) == 0 => self.serve(line, wakes),
+            Some(_) => {}
         }
         true
     }

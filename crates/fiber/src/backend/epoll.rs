@@ -160,6 +160,13 @@ impl Epoll {
         })
     }
 
+    /// True if an edge has come, of either direction, that was not used up.
+    pub(crate) fn has_edge(&self, fd: BorrowedFd<'_>, io_id: u64) -> bool {
+        let sources = self.sources.borrow();
+        let source = sources.get(fd.as_raw_fd() as usize);
+        source.is_some_and(|source| source.io_id == io_id && (source.readable || source.writable))
+    }
+
     /// Notes that an attempt came up short: the next one would get EAGAIN.
     pub(crate) fn used_up(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest) {
         self.note(fd, io_id, interest, false);

@@ -453,7 +453,10 @@ impl Socket {
         let len = if io_path() == IoPath::Uring && !more {
             self.send_by_ring(slices, flags.bits() as i32, None)?
         } else {
-            rustix::net::sendmsg(&self.fd, slices, &mut SendAncillaryBuffer::default(), flags)?
+            let wanted_len = slices.iter().map(|slice| slice.len()).sum();
+            let ancillary = &mut SendAncillaryBuffer::default();
+            let sent = rustix::net::sendmsg(&self.fd, slices, ancillary, flags);
+            self.attempted(Interest::Write, wanted_len, sent)?
         };
         give_way(len);
         Ok(len)
@@ -463,8 +466,29 @@ impl Socket {
     pub(super) fn try_receive<R>(&self, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
         check_cancelled()?;
         let mut buffer = ScratchBuffer::take();
-        let (len, _) = rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT)?;
-        Ok(f(&buffer.bytes()[..len]))
+        let received = rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT);
+        let received = received.map(|(len, _)| len);
+        let len = self.attempted(Interest::Read, RECEIVE_LEN_MAX, received)?;
+        let shown = f(&buffer.bytes()[..len]);
+        drop(buffer);
+        give_way(len);
+        Ok(shown)
+    }
+
+    /// Result of an attempt that does not wait. One that came short, or was in vain, forgets the
+    /// edge, so that a later wait for both directions knows what has come since.
+    fn attempted(
+        &self,
+        interest: Interest,
+        wanted_len: usize,
+        result: Result<usize, Errno>,
+    ) -> io::Result<usize> {
+        match result {
+            Err(Errno::AGAIN) => self.used_up(interest),
+            Ok(len) if len < wanted_len => self.came_short(interest),
+            _ => {}
+        }
+        Ok(result?)
     }
 
     /// Waits until a send or a receive may succeed, after both could not; may return for no reason.
@@ -581,6 +605,11 @@ impl Socket {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
                 result => result.map(drop),
             },
+            // The attempt at the other direction may have been before a suspension.
+            IoPath::Epoll if interest == Interest::Either && self.has_edge() => {
+                give_way(ANY_LEN);
+                Ok(())
+            }
             IoPath::Epoll => {
                 self.used_up(interest);
                 wait_ready(self.fd.as_fd(), self.id, interest, deadline)
@@ -623,6 +652,15 @@ impl Socket {
             Backend::Uring(_) => true,
         })
         .unwrap_or(true)
+    }
+
+    /// True if an edge has come since the last attempt in its direction.
+    fn has_edge(&self) -> bool {
+        let has_edge = |processor: &Processor| match &processor.backend {
+            Backend::Epoll(epoll) => epoll.has_edge(self.fd.as_fd(), self.id),
+            Backend::Uring(_) => false,
+        };
+        processor::with_current(|processor, _| has_edge(processor)).unwrap_or(false)
     }
 
     fn register(&self) -> io::Result<()> {

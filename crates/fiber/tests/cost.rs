@@ -9,7 +9,7 @@ mod stepping;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fiber::sync::{Mutex, Semaphore, mpsc};
@@ -190,11 +190,7 @@ fn unparks_remotely(runtime: &Runtime, is_awake: bool) {
         }
     });
     if is_awake {
-        runtime.spawn(|| {
-            loop {
-                fiber::yield_now();
-            }
-        });
+        runtime.spawn(keep_awake);
     }
     let sleeps = || runtime.counters()[0].sleeps;
     let mut slept = 0;
@@ -203,6 +199,10 @@ fn unparks_remotely(runtime: &Runtime, is_awake: bool) {
             std::thread::yield_now();
         }
         slept = sleeps();
+        IS_STEPPED.store(true, Ordering::SeqCst);
+        while is_awake && !IS_HELD.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
         match round.cmp(&WARM_UP) {
             std::cmp::Ordering::Equal => stepping::begin(),
             std::cmp::Ordering::Greater => stepping::mark(),
@@ -212,8 +212,24 @@ fn unparks_remotely(runtime: &Runtime, is_awake: bool) {
         if round > WARM_UP {
             stepping::pause();
         }
+        IS_STEPPED.store(false, Ordering::SeqCst);
     }
     stop();
+}
+
+static IS_STEPPED: AtomicBool = AtomicBool::new(false);
+static IS_HELD: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the processor from its inbox while a thread is stepped that may hold the inbox's lock: it
+/// would wait for the lock, and the thread would make a system call to wake it.
+fn keep_awake() {
+    loop {
+        while IS_STEPPED.load(Ordering::SeqCst) {
+            IS_HELD.store(true, Ordering::SeqCst);
+        }
+        IS_HELD.store(false, Ordering::SeqCst);
+        fiber::yield_now();
+    }
 }
 
 /// The numbers of an operation in the page.

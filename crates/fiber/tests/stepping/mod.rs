@@ -4,6 +4,7 @@
 //! instructions, so that nothing depends on the speed of the machine.
 
 use std::arch::asm;
+use std::ops::Range;
 use std::process::Command;
 
 use nix::libc::user_regs_struct;
@@ -72,6 +73,8 @@ pub(crate) fn run(program: &mut Command) -> Work {
 }
 
 fn step_to_end(thread: Pid) -> Vec<Work> {
+    let vdso = vdso_of(thread);
+    let mut is_repeated = false;
     let mut works = Vec::new();
     let mut work = None;
     let mut counter = None;
@@ -93,13 +96,17 @@ fn step_to_end(thread: Pid) -> Vec<Work> {
             unsafe { std::arch::x86_64::_rdtsc() }
         });
         *counter += 1;
+        // The kernel's clock is read anew if it ticks meanwhile. vdso(7)
+        is_repeated &= vdso.contains(&registers.rip);
         if let Some(work) = &mut work {
             work.instructions += 1;
             work.atomics += u64::from(instruction.is_atomic());
-            work.clock_reads += u64::from(instruction.reads_clock().is_some());
+            let reads_clock = instruction.reads_clock().is_some();
+            work.clock_reads += u64::from(reads_clock && !is_repeated);
             work.system_calls += u64::from(instruction.is_system_call());
         }
         if let Some(len) = instruction.reads_clock() {
+            is_repeated = true;
             registers.rax = *counter & u64::from(u32::MAX);
             registers.rdx = *counter >> 32;
             skip(thread, &mut registers, len);
@@ -115,6 +122,16 @@ fn step_to_end(thread: Pid) -> Vec<Work> {
     }
     ptrace::detach(thread, None).unwrap();
     works
+}
+
+/// Addresses of the kernel's own code in the process.
+fn vdso_of(thread: Pid) -> Range<u64> {
+    let maps = std::fs::read_to_string(format!("/proc/{thread}/maps")).unwrap();
+    let line = maps.lines().find(|line| line.ends_with("[vdso]"));
+    let range = line.and_then(|line| line.split_once(' ')?.0.split_once('-'));
+    let (start, end) = range.expect("every process has it");
+    let address = |hex| u64::from_str_radix(hex, 16).unwrap();
+    address(start)..address(end)
 }
 
 fn skip(thread: Pid, registers: &mut user_regs_struct, len: u64) {

@@ -356,7 +356,7 @@ WRONG = [
     [*HTTP, "--fail-if", "p99>5%"], [*HTTP, "--color", "red"], [*HTTP, "--json", "-", "--csv", "-"],
     [*HTTP, "--agents", "2"], [*HTTP, "--agents", "2", "--rank", "2", "--rendezvous", "h:1"],
     [*HTTP, "--agents", "0", "--rank", "0", "--rendezvous", "h:1"], [*HTTP, "--agents", "2", "--rank", "0", "--rendezvous", "here"],
-    ["http", "https://127.0.0.1/"], ["http", "ftp://127.0.0.1/"], ["http", "http:///"], ["http", "http://127.0.0.1:99999/"],
+    ["http", "ftp://127.0.0.1/"], ["http", "http:///"], ["http", "http://127.0.0.1:99999/"],
     ["http", "http://127.0.0.1:9/", "http://127.0.0.1:10/"], ["http", "http://127.0.0.1:9/a b"], ["http"],
     [*CACHE, "--sets", "101"], [*CACHE, "--sets", "-1"], [*CACHE, "--keys", "0"], [*CACHE, "--key-size", "0"],
     [*CACHE, "--key-size", "300"], [*CACHE, "--key-size", "uniform:9-1"], [*CACHE, "--value-size", "-1"],

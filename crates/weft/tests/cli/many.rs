@@ -106,8 +106,8 @@ fn ten_thousand_redirects_have_bounded_memory() {
         kib.push(memory_kib(&served, "VmRSS:"));
     }
     eprintln!("{kib:?} KiB");
-    // A table takes more than a file of lines: TOML is read into a tree, whose memory stays with the
-    // allocator. 16.04 MiB were measured.
+    // A table takes more than a file of lines: TOML is read into a tree, whose memory stays with
+    // the allocator. 16.04 MiB were measured.
     assert!(
         kib[1] - kib[0] < 8 << 10 && kib[2] - kib[0] < 18 << 10,
         "{kib:?} KiB"

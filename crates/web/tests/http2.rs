@@ -519,6 +519,30 @@ fn idle_connection_waits_as_such() {
     assert_eq!(received.next, Next::Duplex { phase, has_more });
 }
 
+/// A frame in pieces has one deadline, as a head of HTTP/1.1 has, unless streams go on.
+#[test]
+fn half_a_frame_has_the_deadline_of_a_head() {
+    let world = World::new();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    let mut next = |input: &[u8]| session.receive(input, test_now(), &mut out).next;
+    assert_eq!(next(PREFACE), Next::Receive(Phase::Idle));
+    let head = Next::Receive(Phase::Head);
+    assert_eq!(next(&settings(&[])[..1]), head);
+    assert_eq!(next(&settings(&[])), Next::Receive(Phase::Idle));
+    let request = headers(1, "OPTIONS", "*", &[], true);
+    for len in [1, 9, request.len() - 1] {
+        assert_eq!(next(&request[..len]), head, "{len}");
+    }
+    assert_eq!(next(&request), Next::Receive(Phase::Idle));
+    let body = Next::Duplex {
+        phase: Phase::Body,
+        has_more: false,
+    };
+    assert_eq!(next(&headers(3, "POST", "/ten.txt", &[], false)), body);
+    assert_eq!(next(&request[..1]), body);
+}
+
 /// Answers stop the input, not the memory.
 #[test]
 fn answers_without_bodies_are_bounded() {

@@ -58,6 +58,8 @@ pub(super) struct Multiplexed {
     pace: Pace,
     /// Frames were not taken because too much output waited.
     has_frames_left: bool,
+    /// A frame is not whole.
+    has_part: bool,
     has_failed: bool,
 }
 
@@ -167,6 +169,7 @@ impl Multiplexed {
                 sent_len: 0,
             },
             has_frames_left: false,
+            has_part: false,
             has_failed: false,
         }
     }
@@ -241,6 +244,7 @@ impl Multiplexed {
                 Some(event) => self.handle(call, event, scratch),
                 None => {
                     self.has_frames_left = false;
+                    self.has_part = used < input.len();
                     return used;
                 }
             }
@@ -271,7 +275,7 @@ impl Multiplexed {
             return Next::Close;
         }
         let is_idle = self.endpoint.open_streams() == 0;
-        let phase = if self.endpoint.is_inside_block() {
+        let phase = if self.endpoint.is_inside_block() || (is_idle && self.has_part) {
             Phase::Head
         } else if is_idle {
             Phase::Idle

@@ -206,7 +206,6 @@ cmd_system() {
     need systemd-nspawn systemd-container
     cmd_debian_root
     cmd_deb checked
-    cmd_static dev
     cmd_site
     PATH="$(realpath "$memcached"):$PATH" run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }

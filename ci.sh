@@ -96,6 +96,8 @@ cmd_asan() {
         name=$(basename "$program")
         # It limits the address space, of which the sanitizer takes terabytes.
         [[ $name == memory-* ]] && continue
+        # It counts instructions of the crate, one at a time; the sanitizer's would be counted as well.
+        [[ $name == cost-* ]] && continue
         local own=$options
         # Its promises are about who handles SIGSEGV.
         [[ $name == fatal-* ]] && own=$options:handle_segv=0

@@ -42,7 +42,7 @@ def the_shown_settings_of_hosts_do_what_they_say(world):
     def ask(url, *more):
         name = url.split("/")[2].split(":")[0]
         resolve = [word for at in (port, plain) for word in ("--resolve", f"{name}:{at}:127.0.0.1")]
-        head = world.output_of("curl", "-sk", "-o", "/dev/null", "-D", "-", *resolve, *more, url).decode()
+        head = world.output_of("curl", "-sk", "--http1.1", "-o", "/dev/null", "-D", "-", *resolve, *more, url).decode()
         return head.replace("\r", "")
 
     def expect_lines(url, *lines, more=()):

@@ -35,7 +35,7 @@ use multiplexed::{Multiplexed, PieceRead};
 ///   `Connection: close`, drain ──▶ Closed            any refusal ──▶ Refused
 /// ```
 ///
-/// A connection that begins with HTTP/2 is [`Multiplexed`] from then on.
+/// A connection that begins with HTTP/2 is multiplexed from then on.
 ///
 /// All complete requests of one input are answered in one call, until the outbox is full. The usual
 /// one allocates nothing: it is parsed where it lies, looked up, and its reply copied into the

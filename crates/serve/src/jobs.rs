@@ -98,6 +98,7 @@ impl Jobs {
     ///
     /// # Errors
     /// `ResourceBusy` if as much as may be handed over has not been done yet.
+    #[cfg(feature = "event")]
     pub(crate) fn hand_over(
         self: &Arc<Self>,
         waits: bool,

@@ -109,6 +109,9 @@ fn equal_rules_are_shared() {
             name: "X-A".to_owned(),
             value: value.to_owned(),
         }];
+        if nth == 0 {
+            config.mime_types = vec![("html".to_owned(), "text/plain".to_owned())];
+        }
         config.deny = vec![format!("/{value}")];
         config.error_pages = vec![(404, page.clone())];
     });
@@ -125,7 +128,7 @@ fn equal_rules_are_shared() {
     assert!(third.rules.lines("a").contains("own"));
     assert!(
         !Arc::ptr_eq(&first.error_pages[0], &third.error_pages[0]),
-        "its types are others"
+        "its type is another"
     );
 }
 

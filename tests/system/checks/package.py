@@ -1,5 +1,6 @@
 """The Debian package, in a clean Debian that was booted for it: what its first minute is, and its upgrade; and the static binary."""
 
+import os
 import pathlib
 import shutil
 import signal
@@ -22,11 +23,17 @@ class Machine:
         log = (world.scratch / "boot.log").open("wb")
         self.process = world.start("systemd-nspawn", *words, stdout=log, stderr=log)
         self.init = wait_for("the machine has an init", self.find_init)
+        # It would outlive the program that started it, and all in the machine with it.
+        world.at_end(self.kill)
         wait_for("it has started", lambda: self.run("systemctl", "is-system-running", status=None)[1].strip() == b"running", 60)
 
     def find_init(self):
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return children.read_text().split()[:1]
+
+    def kill(self):
+        if self.init:
+            os.kill(int(self.init[0]), signal.SIGKILL)
 
     def enter(self, *command, network_only=False):
         spaces = ["-n"] if network_only else ["-m", "-u", "-i", "-n", "-p", "-C", "--wd=/"]
@@ -48,6 +55,7 @@ class Machine:
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(timeout=30)
+        self.init = []
 
 
 @check(limit_s=240)

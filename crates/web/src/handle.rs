@@ -276,6 +276,12 @@ impl Service {
         &self.hosts[0]
     }
 
+    /// Limit on the body of a request for `name`: its host's own, or that of all.
+    pub(crate) fn body_len_max(&self, name: Option<&[u8]>) -> u64 {
+        let own = self.host(name).and_then(|(host, _)| host.body_len_max);
+        own.unwrap_or(self.config.limits.body_len_max)
+    }
+
     /// The host that answers requests for `name`, as it stands in a `Host` field, and whether the
     /// name is one of its aliases. `None`: there is none.
     #[inline]

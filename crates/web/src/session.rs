@@ -623,10 +623,7 @@ impl Call<'_> {
     /// Takes a head with a body behind it, or with an `Expect` field.
     #[cold]
     fn begin_with_body(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Progress {
-        let service = self.replier.service;
-        let host = service.host(head.host());
-        let limit = host.and_then(|(host, _)| host.body_len_max);
-        let limit = limit.unwrap_or(service.config.limits.body_len_max);
+        let limit = self.replier.service.body_len_max(head.host());
         if matches!(head.framing, Framing::Length(len) if len > limit) {
             return self.refuse_known(state, Refusal::BodyTooLong, asked(head, false));
         }

@@ -25,7 +25,7 @@ use crate::plan::{Plan, Tls, TlsVersion, Workload};
 
 /// Result of a connection whose peer does not keep to TLS, or whose certificate is refused.
 const NO_TLS: i32 = -libc::EPROTO;
-/// Sessions that a thread keeps to resume them; one server, so more are not of use.
+/// Sessions that the threads keep together to resume them.
 const KEPT_SESSIONS: usize = 256;
 
 /// Settings of all TLS connections of a run.

@@ -398,10 +398,7 @@ impl Multiplexed {
         head: &Head<'_>,
         text: &[u8],
     ) {
-        let service = call.replier.service;
-        let host = service.host(head.host());
-        let limit = host.and_then(|(host, _)| host.body_len_max);
-        let limit = limit.unwrap_or(service.config.limits.body_len_max);
+        let limit = call.replier.service.body_len_max(head.host());
         if self.refuse_by_head(call, key, head) {
             return;
         }

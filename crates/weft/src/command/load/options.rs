@@ -190,11 +190,7 @@ fn tls(
             Some(found.iter().map(|found| found.to_vec()).collect())
         }
     };
-    let host = authority.rsplit_once(':').filter(|(host, _)| {
-        // An IPv6 address without a port has colons of its own.
-        !host.contains(':') || host.ends_with(']')
-    });
-    let host = host.map_or(authority, |(host, _)| host);
+    let host = split_port(authority).map_or(authority, |(host, _)| host);
     Ok(Some(Tls {
         server_name: host.trim_matches(['[', ']']).to_owned(),
         authorities,
@@ -369,11 +365,15 @@ fn tries_addresses(network: &NetworkArgs) -> bool {
     network.network == "kernel"
 }
 
+/// Host and port of an authority, if it has a port. A host with colons and without brackets is an
+/// IPv6 address, which has none.
+fn split_port(authority: &str) -> Option<(&str, &str)> {
+    let typed = authority.rsplit_once(':');
+    typed.filter(|(host, _)| !host.contains(':') || host.ends_with(']'))
+}
+
 fn resolve(authority: &str, port: u16, tries: bool) -> Result<SocketAddr, String> {
-    // A host with colons and without brackets is an IPv6 address, which has no port.
-    let typed = authority
-        .rsplit_once(':')
-        .filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    let typed = split_port(authority);
     if let Some((_, port)) = typed
         && port.parse::<NonZeroU16>().is_err()
     {

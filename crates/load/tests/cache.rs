@@ -238,7 +238,7 @@ fn stored_keys_have_their_values() {
 #[test]
 fn values_of_other_keys_are_wrong() {
     let server = cache_server(|_| {});
-    let mut plan = cache_plan(server.address);
+    let mut plan = some_hundred(cache_plan(server.address));
     let first = key_and_value(&server, &plan);
     // The value of the first key, to any get.
     let one = saying(Box::leak(first.into_boxed_slice()));

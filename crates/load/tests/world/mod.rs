@@ -135,6 +135,8 @@ pub(crate) fn http_plan(address: SocketAddr, paths: &[&str]) -> Plan {
         connections: 4,
         duration: Duration::from_millis(300),
         interval: Duration::from_millis(100),
+        request_timeout: BOUND,
+        connect_timeout: BOUND,
         ..Plan::default()
     }
 }
@@ -300,6 +302,8 @@ pub(crate) fn cache_plan(address: SocketAddr) -> Plan {
         connections: 4,
         duration: Duration::from_millis(300),
         interval: Duration::from_millis(100),
+        request_timeout: BOUND,
+        connect_timeout: BOUND,
         verify: true,
         ..Plan::default()
     }

@@ -133,7 +133,8 @@
 //!
 //! # Further
 //!
-//! The examples (`examples/`) are a page each: `echo`, `chat`, `proxy`, `static_files`,
+//! The [`tutorial`] has five short chapters, the [`cookbook`] has recipes. The
+//! examples (`examples/`) are a page each: `echo`, `chat`, `proxy`, `static_files`,
 //! `port_scanner`, `producer_consumer`. For those who come from tokio, Go or Java, and why it is
 //! sound: `docs/fiber/`.
 //!
@@ -176,6 +177,11 @@ pub mod signal;
 mod inspect;
 
 mod runtime;
+
+#[cfg(any(doc, doctest))]
+pub mod cookbook;
+#[cfg(any(doc, doctest))]
+pub mod tutorial;
 
 pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};
 pub use base::cancelled::{Cancelled, is_cancellation};

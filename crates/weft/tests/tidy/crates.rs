@@ -186,6 +186,7 @@ const CRATES: &[CrateFloors] = &[
             inspect/dump inspect/panic_hook inspect/thread_time
             inspect/debugger inspect/monitor
             runtime
+            cookbook tutorial
             base switch sched io spawn inspect
         ",
         upward: &[],

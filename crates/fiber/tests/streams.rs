@@ -23,6 +23,7 @@ use patience::PATIENCE;
 
 contract! {
     connecting_where_nothing_listens_fails
+    connecting_ends_in_time
     a_connect_beside_a_full_queue_waits
     a_connect_beside_a_full_queue_ends_when_told
     reads_and_writes_end_when_told
@@ -214,6 +215,23 @@ fn socket2(address: &str) -> (OwnedFd, std::net::SocketAddr) {
     bind(&socket, &address).unwrap();
     let address = getsockname(&socket).unwrap().try_into().unwrap();
     (socket, address)
+}
+
+/// A queue with room for one connection: the kernel drops what a second one sends.
+fn connecting_ends_in_time() {
+    let full = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::listen(&full, 0).unwrap();
+    let address = full.local_addr().unwrap();
+    let connect = |after| TcpStream::connect_timeout(&address, after);
+    let first = connect(PATIENCE).unwrap();
+    assert!(!first.nodelay().unwrap());
+    first.set_nodelay(true).unwrap();
+    assert!(first.nodelay().unwrap());
+    let soon = Duration::from_millis(20);
+    assert_eq!(kind_of(connect(soon)), ErrorKind::TimedOut);
+    let on_a_thread = fiber::offload(|| connect(soon));
+    assert_eq!(kind_of(on_a_thread), ErrorKind::TimedOut);
+    assert_eq!(kind_of(connect(Duration::ZERO)), ErrorKind::InvalidInput);
 }
 
 /// A Unix listener whose queue is full, of connections that are returned with it.

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -28,6 +29,29 @@ impl TcpStream {
     /// What `connect(2)` reports for the last address, or the look-up.
     pub fn connect(address: impl ToSocketAddrs + Sync) -> io::Result<TcpStream> {
         first_that_works(&resolve(address)?, connect)
+    }
+
+    /// Connects to `address`, or fails after `timeout`. For a look-up and several addresses in one
+    /// time: [`timeout`](crate::timeout()) around [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// `TimedOut`; `InvalidInput` for a zero time-out; else what `connect(2)` reports.
+    pub fn connect_timeout(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+        if timeout.is_zero() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if crate::current().is_none() {
+            return Ok(std::net::TcpStream::connect_timeout(address, timeout)?.into());
+        }
+        crate::timeout(timeout, || connect(*address))
+    }
+
+    /// True if small segments are sent at once.
+    ///
+    /// # Errors
+    /// What `getsockopt(2)` reports.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(sockopt::tcp_nodelay(self)?)
     }
 
     /// Sends small segments at once if true (TCP_NODELAY).

@@ -4,9 +4,9 @@
 //! | module | what it is |
 //! |---|---|
 //! | `path`, `lent`, `op` | which way operations go; a receive's buffer; an operation |
-//! | `accept`, `ready`, `ring` | operations: on listeners, by readiness (epoll), by the ring |
+//! | `accept`, `ready` | operations: on listeners, by readiness (epoll) |
 //! | `end` | how operations end |
-//! | `cancel` | requests to a fiber to end |
+//! | `cancel`, `ring` | requests to a fiber to end; operations by the ring |
 //! | `offload` | calls on other threads |
 //! | `fork` | what becomes of all that when the process forks |
 
@@ -16,11 +16,11 @@ pub(crate) mod path;
 
 pub(crate) mod accept;
 pub(crate) mod ready;
-pub(crate) mod ring;
 
 pub(crate) mod end;
 
 pub(crate) mod cancel;
+pub(crate) mod ring;
 
 pub(crate) mod offload;
 

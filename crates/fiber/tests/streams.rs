@@ -26,6 +26,7 @@ contract! {
     connecting_ends_in_time
     a_connect_beside_a_full_queue_waits
     a_connect_beside_a_full_queue_ends_when_told
+    a_cancel_that_the_ring_misses_is_repeated
     reads_and_writes_end_when_told
     timeout_bounds_reads_and_writes
     the_end_of_reading_wakes_a_reader
@@ -286,6 +287,22 @@ fn a_connect_beside_a_full_queue_ends_when_told() {
     connecting.fiber().cancel();
     let ended = connecting.join().unwrap();
     assert!(is_cancelled(&ended), "{ended:?}");
+}
+
+/// Seen: a cancelled connection to a Unix socket whose queue was full never ended. Cause: the
+/// kernel finds no request on its way from its poll to a worker thread, which then waits for ever.
+/// Cure: what has not ended is cancelled again.
+fn a_cancel_that_the_ring_misses_is_repeated() {
+    let (_listener, name, _filling) = full_listener();
+    for yields in (0..64).step_by(4) {
+        let name = name.clone();
+        let connecting = fiber::spawn(move || UnixStream::connect_addr(&name));
+        (0..yields).for_each(|_| fiber::yield_now());
+        connecting.fiber().cancel();
+        fiber::timeout(PATIENCE, || connecting.wait()).unwrap();
+        let ended = connecting.join().unwrap();
+        assert!(is_cancelled(&ended), "{ended:?}");
+    }
 }
 
 fn reads_and_writes_end_when_told() {

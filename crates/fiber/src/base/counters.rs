@@ -57,6 +57,7 @@ counters! {
     operations: "Operations handed to the back end (ring entries, or epoll waits).",
     operations_timed_out: "Operations whose deadline passed first.",
     operations_cancelled: "Operations (and sleeps) whose fiber was cancelled.",
+    cancels_repeated: "Times that an operation which the ring was to cancel had not ended, and was cancelled again.",
     buffers_exhausted: "Receives that found no lent buffer free and took one of the thread's.",
     accepted: "Connections accepted.",
     offloads: "Calls handed to the offload threads.",

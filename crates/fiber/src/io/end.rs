@@ -1,10 +1,17 @@
 //! Ends of operations: by completion, deadline, cancellation or relocation.
 
+use std::time::{Duration, Instant};
+
 use crate::backend::{Backend, Completed, Completion};
 use crate::io::op::{Op, OpCarrier};
 use crate::sched::fiber::Fiber;
 use crate::sched::processor::Processor;
 use crate::sched::watch::NEVER;
+
+/// Time after which an operation that was cancelled, and is still there, is cancelled again; twice
+/// as long each time, [`DOUBLINGS_MAX`] times.
+const CANCEL_AGAIN: Duration = Duration::from_millis(10);
+const DOUBLINGS_MAX: u8 = 7;
 
 /// Takes one result of the back end's turn: makes the fiber ready that waited for it.
 pub(crate) fn take(processor: &Processor, completed: Completed) {
@@ -40,18 +47,16 @@ pub(crate) fn look_after(processor: &Processor, fiber: &Fiber) {
     let Some((_, tick)) = watch.operation_here(processor.shared()) else {
         return;
     };
-    if tick == NEVER {
-        return;
-    }
-    if tick > processor.timers.borrow().now() {
-        return processor.cover(fiber.clone(), tick);
-    }
+    let is_late = tick <= processor.timers.borrow().now();
     with_operation(processor, fiber, |op| {
-        if op.carrier != OpCarrier::Watch {
+        if is_late && !op.timed_out.replace(true) && op.carrier != OpCarrier::Watch {
             processor.shared().counters.operations_timed_out.add(1);
         }
-        op.timed_out.set(true);
-        end(processor, op, Completion::error(libc::ETIMEDOUT));
+        if op.is_ending() {
+            end(processor, op, Completion::error(libc::ETIMEDOUT));
+        } else if tick != NEVER {
+            processor.cover(fiber.clone(), tick);
+        }
     });
 }
 
@@ -76,11 +81,13 @@ pub(crate) fn relocate(processor: &Processor, fiber: &Fiber) {
     });
 }
 
-fn end(processor: &Processor, op: &Op, early: Completion) {
+/// Ends an operation that is in flight, whose fiber is noted to be told why.
+pub(super) fn end(processor: &Processor, op: &Op, early: Completion) {
     match (op.carrier, &processor.backend) {
         (OpCarrier::Backend, Backend::Uring(uring)) => {
             // Its completion is yet to come: as it was cancelled, or as it ended by itself before.
             uring.cancel(&processor.shared().counters, op.address());
+            look_again(processor, op);
         }
         (OpCarrier::Backend, Backend::Epoll(epoll)) => {
             if let Some(fd) = op.waits_for.take() {
@@ -95,4 +102,18 @@ fn end(processor: &Processor, op: &Op, early: Completion) {
             }
         }
     }
+}
+
+/// Sees to it that an operation which was cancelled is looked after if it does not end. The kernel
+/// does not find one that is on its way from its poll to a worker thread, and the worker may sleep
+/// for ever.
+fn look_again(processor: &Processor, op: &Op) {
+    let times = op.cancels.get();
+    if times > 0 {
+        processor.shared().counters.cancels_repeated.add(1);
+    }
+    op.cancels.set(times.saturating_add(1));
+    processor.end_watch(op.fiber());
+    let at = Instant::now() + CANCEL_AGAIN * (1 << times.min(DOUBLINGS_MAX));
+    processor.cover(op.fiber().handle(), processor.tick_of(at));
 }

@@ -35,6 +35,8 @@ pub(crate) struct Fields {
     cancelled: Cell<bool>,
     /// Ended because its processor goes; the fiber begins it anew, on another.
     pub(super) relocated: Cell<bool>,
+    /// Times that the ring was asked to cancel it.
+    pub(super) cancels: Cell<u8>,
     /// Cannot be begun anew.
     pub(super) is_bound: Cell<bool>,
     pub(super) carrier: OpCarrier,
@@ -87,6 +89,7 @@ impl Op {
             waits_for: Cell::new(None),
             cancelled: Cell::new(false),
             relocated: Cell::new(false),
+            cancels: Cell::new(0),
             is_bound: Cell::new(false),
             carrier,
         }))

@@ -9,6 +9,7 @@ use io_uring::{opcode, squeue};
 use crate::backend::{Backend, Completion, Uring};
 use crate::base::abort::while_lent;
 use crate::base::cancelled::Cancelled;
+use crate::io::end;
 use crate::io::op::Op;
 use crate::sched::processor::{self, Processor};
 use crate::switch::reason::Operation;
@@ -22,10 +23,9 @@ pub(crate) fn begin(
     entry: squeue::Entry,
     deadline: Option<Instant>,
 ) {
-    let counters = &processor.shared().counters;
-    uring.begin(counters, op.address(), entry);
+    uring.begin(&processor.shared().counters, op.address(), entry);
     if op.watch(processor, deadline) {
-        uring.cancel(counters, op.address());
+        end::end(processor, op, Completion::error(libc::ECANCELED));
     }
 }
 

@@ -404,7 +404,7 @@ impl Processor {
 
     /// Rounded up: a timer may be late by a tick, never early. In 64 bits: this is done for every
     /// operation.
-    fn tick_of(&self, deadline: Instant) -> Tick {
+    pub(crate) fn tick_of(&self, deadline: Instant) -> Tick {
         let after = deadline.saturating_duration_since(self.epoch);
         let whole_ms = after.as_secs().min(u64::MAX / 2000) * 1000;
         whole_ms + u64::from(after.subsec_nanos().div_ceil(1_000_000))

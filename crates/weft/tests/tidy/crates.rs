@@ -169,9 +169,9 @@ const CRATES: &[CrateFloors] = &[
             sched/block
             sched/unparker
             io/path io/lent io/op
-            io/accept io/ready io/ring
+            io/accept io/ready
             io/end
-            io/cancel
+            io/cancel io/ring
             io/offload
             io/fork
             turn

@@ -205,6 +205,8 @@ cmd_system() {
     # Hosts on the devices of crate netstack; and what docs/your-own-server.md builds, for the netstack.
     run cargo build --profile checked --package weftwork-netstack --package weftwork-serve \
         --example answer --example ask --example line
+    ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || apt_get install postgresql
+    cmd_libraries
     need systemd-nspawn systemd-container
     cmd_debian_root
     cmd_deb checked
@@ -233,6 +235,13 @@ cmd_memcached() {
     mv "$folder/memcached" "$memcached/memcached"
     rm -r "$folder"
     "$memcached/memcached" -V
+}
+
+#: libraries            the programs of examples/libraries: other people's libraries on fibers (root, for SQLite's library)
+cmd_libraries() {
+    [[ -e /usr/include/sqlite3.h ]] || apt_get install libsqlite3-dev
+    CARGO_TARGET_DIR=$(realpath "$target")/libraries run cargo build --locked --release \
+        --manifest-path examples/libraries/Cargo.toml
 }
 
 #: deb [PROFILE]        the Debian package, of the release binary or of another profile's, in target/debian

@@ -625,9 +625,9 @@ fn rust_files() -> Vec<Source> {
 /// The text files with one of these extensions. Shell scripts without one count as "sh".
 fn files(extensions: &[&str]) -> Vec<Source> {
     let wanted = |name: &String| {
-        // Programs for other people's runtimes, which the laboratory builds and measures, are
-        // written as their users would.
-        if name.starts_with("crates/lab/peers/") {
+        // Programs for other people's runtimes, which the laboratory builds and measures, and for
+        // other people's libraries are written as their users would.
+        if name.starts_with("crates/lab/peers/") || name.starts_with("examples/libraries/") {
             return false;
         }
         let extension = Path::new(name)

@@ -14,6 +14,8 @@
 //! Whatever is not exactly RFC 9112 is refused: two parsers which disagree about one byte are what
 //! request smuggling is made of.
 
+use std::net::Ipv6Addr;
+
 use memchr::memchr;
 
 use super::target::Target;
@@ -311,11 +313,42 @@ fn check_host(fields: &Fields<'_>, version: Version) -> Result<(), Refusal> {
         return Err(Refusal::HostRepeated);
     }
     match fields.get(Name::Host) {
-        Some(host) if host.iter().all(|&byte| is_host_byte(byte)) => Ok(()),
+        Some(host) if host.is_empty() || is_host(host) => Ok(()),
         Some(_) => Err(Refusal::HostInvalid),
         None if version == Version::Http11 => Err(Refusal::HostMissing),
         None => Ok(()),
     }
+}
+
+/// True for a host with or without a port: a name, an IPv4 address, or an IPv6 address in brackets.
+/// RFC 3986 3.2.2. Userinfo is none of it. RFC 9110 4.2.4
+#[inline]
+pub(super) fn is_host(authority: &[u8]) -> bool {
+    let (name, rest) = match authority {
+        [b'[', rest @ ..] => match ipv6_len(rest) {
+            Some(len) => authority.split_at(len + 2),
+            None => return false,
+        },
+        _ => {
+            let end = authority.iter().position(|&byte| !is_host_byte(byte));
+            authority.split_at(end.unwrap_or(authority.len()))
+        }
+    };
+    let is_port = match rest {
+        [] | [b':'] => true,
+        [b':', digits @ ..] => std::str::from_utf8(digits)
+            .is_ok_and(|port| port.parse::<u16>().is_ok() && !port.starts_with('+')),
+        _ => false,
+    };
+    is_port && !name.is_empty()
+}
+
+/// Length of the address before a bracket.
+#[cold]
+fn ipv6_len(text: &[u8]) -> Option<usize> {
+    let len = text.iter().position(|&byte| byte == b']')?;
+    let address = std::str::from_utf8(&text[..len]).ok()?;
+    address.parse::<Ipv6Addr>().ok().map(|_| len)
 }
 
 const TOKEN: u8 = 1;
@@ -335,9 +368,8 @@ const fn classes() -> [u8; 256] {
     }
     // RFC 9110 5.6.2
     mark(&mut table, b"!#$%&'*+-.^_`|~", TOKEN);
-    // RFC 3986 3.2.2 and 3.2.3: unreserved, sub-delims, percent-encoded, IP literals, and the
-    // port's colon.
-    mark(&mut table, b"-._~!$&'()*+,;=%[]:", HOST);
+    // RFC 3986 3.2.2: unreserved, sub-delims, percent-encoded.
+    mark(&mut table, b"-._~!$&'()*+,;=%", HOST);
     table
 }
 
@@ -544,14 +576,49 @@ mod tests {
             refused("GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n"),
             Refusal::HostRepeated
         );
-        for host in ["a b", "a/b", "user@a", "a#", "a?b", "\"a\"", "é"] {
+        let no_hosts = [
+            "a b",
+            "a/b",
+            "user@a",
+            "a#",
+            "a?b",
+            "\"a\"",
+            "é",
+            "[::1",
+            "::1",
+            "[::1]80",
+            "[::1]:x",
+            "[]",
+            "[a]",
+            "[::1%25lo]",
+            "[v1.a]",
+            "]",
+            "a]",
+            "a:99999",
+            "a:65536",
+            "a:b",
+            "a:+1",
+            "a:1:2",
+            ":80",
+            ":",
+        ];
+        for host in no_hosts {
             let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
             assert_eq!(refused(&head), Refusal::HostInvalid, "{host}");
+            if !host.contains(['/', '?']) {
+                let head = format!("GET http://{host}/ HTTP/1.1\r\nHost: a\r\n\r\n");
+                let parsed = parse(head.as_bytes(), &RequestLimits::default());
+                assert!(parsed.is_err(), "{host}");
+            }
         }
         for host in [
             "",
             "example.org:8080",
             "[::1]:80",
+            "[::ffff:1.2.3.4]",
+            "a:",
+            "a:65535",
+            "a,b",
             "127.0.0.1",
             "xn--a-ecp.ru",
         ] {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::Write;
 
 use super::Refusal;
+use super::head::is_host;
 
 /// Request target. RFC 9112 3.2
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +64,7 @@ fn parse_absolute(target: &[u8]) -> Result<Target<'_>, Refusal> {
     let (authority, path) = rest.split_at(authority_len);
     // RFC 9110 4.2.1: an empty host is invalid. 4.2.4: and so is one behind a user's name and
     // password.
-    if authority.is_empty()
-        || authority
-            .iter()
-            .any(|&b| b == b'@' || !b.is_ascii_graphic())
-    {
+    if !is_host(authority) {
         return Err(Refusal::Target);
     }
     let raw = match path {

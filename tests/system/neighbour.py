@@ -3,17 +3,20 @@
 How long each took is counted from when it was due, so a server that stalls for a second has kept a hundred requests waiting. A process of its
 own, because what else a check does must not look like a stall of the server.
 
-    tests/system/neighbour.py PORT http|https|cache|forgetful
+    tests/system/neighbour.py PORT http|https|http2|cache|forgetful
 
 A `forgetful` cache may have lost its item. It prints `ready`, and at a line of its input what it found, as JSON.
 """
 
+import itertools
 import json
 import socket
 import ssl
 import sys
 import threading
 import time
+
+import frames
 
 # A handshake of TLS takes as long as many requests.
 PERIODS_S = {"kept": 0.01, "new": 0.01, "new https": 0.1}
@@ -33,7 +36,6 @@ STARTS |= {"https": STARTS["http"], "forgetful": (*STARTS["cache"], b"END\r\n")}
 class Neighbour:
     def __init__(self, port, protocol):
         self.port, self.protocol = port, protocol
-        self.request, self.end = REQUESTS[protocol]
         self.is_over = threading.Event()
         self.waits = {"kept": [], "new": []}
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -43,19 +45,25 @@ class Neighbour:
     def connect(self):
         connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.protocol == "http2":
+            connection.sendall(frames.PREFACE + frames.settings())
         if self.protocol != "https":
             return connection
         return self.context.wrap_socket(connection)
 
-    def ask(self, connection):
-        connection.sendall(self.request)
+    def ask(self, connection, stream=1):
+        if self.protocol == "http2":
+            request, end = frames.get(stream) + frames.window(0, len(BODY)), frames.frame(frames.DATA, frames.END_STREAM, stream, BODY)
+        else:
+            request, end = REQUESTS[self.protocol]
+        connection.sendall(request)
         reply = b""
-        while not reply.endswith(self.end):
+        while not reply.endswith(end):
             piece = connection.recv(4096)
             if not piece:
                 raise OSError(f"the connection ended after {reply!r}")
             reply += piece
-        if not reply.startswith(STARTS[self.protocol]):
+        if self.protocol != "http2" and not reply.startswith(STARTS[self.protocol]):
             raise OSError(f"the reply is {reply!r}")
 
     def ask_new(self):
@@ -79,7 +87,8 @@ class Neighbour:
         if self.protocol in ("cache", "forgetful"):
             kept.sendall(b"set neighbour 0 0 5\r\nsmall\r\n")
             kept.recv(4096)
-        tasks = {"kept": lambda: self.ask(kept), "new": self.ask_new}
+        streams = itertools.count(1, 2)
+        tasks = {"kept": lambda: self.ask(kept, next(streams)), "new": self.ask_new}
         threads = [threading.Thread(target=self.each_period, args=task) for task in tasks.items()]
         for thread in threads:
             thread.start()

@@ -35,25 +35,32 @@ NEIGHBOUR = pathlib.Path(__file__).parent.parent / "neighbour.py"
 def shares(part):
     """Each attack under one engine, in turn."""
     at = ALL.index(part)
-    return [[attack for number, attack in enumerate(kind) if number % len(ALL) == at] for kind in (attacks.WEB, attacks.TLS, attacks.CACHE)]
+    kinds = attacks.WEB, attacks.HTTP2, attacks.TLS, attacks.CACHE
+    return [[attack for number, attack in enumerate(kind) if number % len(ALL) == at] for kind in kinds]
 
 
-@check(*ALL, limit_s=60)
+@check(*ALL, limit_s=90)
 def attacks_leave_neighbours_in_peace(world):
     run(world, *shares(world.variant))
 
 
-@check(*ALL, limit_s=400, by_hand=True)
+@check(*ALL, limit_s=600, by_hand=True)
 def every_attack_leaves_neighbours_in_peace(world):
-    run(world, attacks.WEB, attacks.TLS, attacks.CACHE)
+    run(world, attacks.WEB, attacks.HTTP2, attacks.TLS, attacks.CACHE)
 
 
-def run(world, web, tls, caches):
+@check(*ALL, limit_s=200, by_hand=True)
+def attacks_of_http2_leave_neighbours_in_peace(world):
+    run(world, [], attacks.HTTP2, [], [])
+
+
+def run(world, web, http2, tls, caches):
     site = make_site(world)
     _, chain, key = certificate(world.scratch)
     flags = ("--listing", "--head-timeout", "60s", "--workers", 2)
     with world.server(*flags, site=site) as server, world.server(*flags, site=site) as idle:
         beside_each(world, server, idle, web, "http")
+        beside_each(world, server, idle, http2, "http2")
     flags += ("--tls-cert", chain, "--tls-key", key)
     with world.server(*flags, site=site) as server, world.server(*flags, site=site) as idle:
         beside_each(world, server, idle, tls, "https")

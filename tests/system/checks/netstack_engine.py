@@ -20,7 +20,7 @@ from memcache import CacheServer, certificate
 from world import Server, check, expect, expect_equal, read_reply, request, wait_for
 from world import check_over as check_over_kinds
 
-from . import clients, crowds, lifecycle, load, netstack
+from . import clients, crowds, http2, lifecycle, load, netstack
 from .cache_commands import tls_client
 
 KERNEL, SERVER, PORT = "10.9.0.1", "10.9.0.2", 8080
@@ -109,13 +109,20 @@ def on_tap(run, *flags):
 for promise in (
     clients.every_file_arrives_whole, clients.curl_gets_ranges, clients.curl_heads, clients.curl_uploads_and_goes_on,
     clients.pipelined_requests_are_answered_in_order, clients.a_browser_shows_the_page,
-    load.wrk_counts_no_error,
+    load.wrk_counts_no_error, http2.clients_of_http2_get_every_file,
     lifecycle.sigterm_loses_no_request, lifecycle.sigterm_lets_downloads_and_heads_finish, lifecycle.the_drain_has_a_deadline,
     lifecycle.a_start_right_after_kill_9_finds_its_port, lifecycle.sighup_under_load_drops_no_connection,
     lifecycle.a_changing_file_is_never_mixed,
     crowds.a_silent_connection_is_closed_without_a_word, crowds.killed_clients_leave_nothing_behind,
 ):
     check("netstack", limit_s=120)(on_tap(promise))
+
+
+@check("netstack", limit_s=300)
+def h2spec_passes(world):
+    http2.h2spec(world)  # From this network there is no way to its source.
+    on_tap(http2.h2spec_passes)(world)
+
 
 
 @check("netstack", limit_s=60)
@@ -134,6 +141,12 @@ check_over = functools.partial(check_over_kinds, variant="netstack", limit_s=60)
 def the_site_is_served(world, kind):
     with own_link(world, kind):
         clients.every_file_arrives_whole(world)
+
+
+@check_over("packet", "xdp")
+def clients_of_http2_get_every_file(world, kind):
+    with own_link(world, kind):
+        http2.clients_of_http2_get_every_file(world)
 
 
 @check_over("packet", "xdp")

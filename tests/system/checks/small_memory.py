@@ -5,6 +5,7 @@ import pathlib
 import re
 
 import attacks
+import frames
 from checks.neighbours import Neighbour
 from memcache import certificate
 from world import check, expect, expect_equal, read_reply, wait_for
@@ -57,10 +58,18 @@ def handshakes_half_open(attackers):
     attackers.crowd(3000, hello[:200])
 
 
+def streams_closed(attackers):
+    """A hundred streams on each of a thousand connections, whose windows stay closed: files, and parts of files that are made for each."""
+    ranges = frames.literal(b"range", b"bytes=" + b",".join(b"%d-%d" % (at * 1000, at * 1000) for at in range(14)))
+    gets = (frames.get(2 * number + 1, b"/f%d.txt" % (number % 50), ranges if number % 2 else b"") for number in range(100))
+    attackers.crowd(1000, frames.PREFACE + attacks.CLOSED + b"".join(gets))
+
+
 # Each attack with the neighbour's protocol and two engines. All engines share the bound on what connections hold.
 ATTACKS = [
     (pipelines_unread, "http", ("uring", "pipeline")),
     (handshakes_half_open, "https", ("event", "thread")),
+    (streams_closed, "http2", ("uring", "event", "pipeline")),
 ]
 
 

@@ -200,7 +200,7 @@ impl session::Session for Session {
         self.is_draining = true;
     }
 
-    fn closed(&mut self, now: Now) {
+    fn closed(&mut self, now: Now, _: &mut Outbox) {
         let reason = match self.gave_up {
             Some(GiveUp::TimedOut(_)) => "idle_timeout",
             Some(GiveUp::TooLong) => "error",

@@ -373,7 +373,7 @@ fn watcher_sees_the_close_reason() {
             "shutdown" => session.drain(test_now(), &mut out),
             _ => {}
         }
-        session.closed(test_now());
+        session.closed(test_now(), &mut out);
         drop(session);
         take(&mut out);
         watcher.receive(b"", test_now(), &mut out);

@@ -382,9 +382,9 @@ impl Endpoint {
         self.streams.allocated_len() + self.block.capacity()
     }
 
-    /// True if half a header block has come.
-    pub fn is_inside_block(&self) -> bool {
-        self.open_block.is_some()
+    /// True if half a header block has come, or the peer's SETTINGS have not.
+    pub fn is_inside_head(&self) -> bool {
+        self.open_block.is_some() || !self.settings_are_known
     }
 
     /// True once the connection has failed, or all is done that was begun before it was drained.
@@ -563,6 +563,9 @@ impl Endpoint {
             return Ok(None);
         }
         self.settings_are_known = true;
+        // A frame may change it thousands of times, and there may be many streams.
+        let mut window = self.initial_window;
+        let mut window_max = window;
         for (id, value) in frame::settings(payload) {
             match id {
                 setting::HEADER_TABLE_SIZE => self.encoder.set_limit(value as usize),
@@ -570,17 +573,8 @@ impl Endpoint {
                     return Err(protocol("a setting that is neither 0 nor 1"));
                 }
                 setting::INITIAL_WINDOW_SIZE => {
-                    let too_large =
-                        Fault::Connection(ErrorCode::FLOW_CONTROL_ERROR, "a window above 2^31-1");
-                    if value > U31_MAX {
-                        return Err(too_large);
-                    }
-                    // RFC 9113 6.9.2: windows may become negative.
-                    let change = value as i32 - self.initial_window;
-                    self.initial_window = value as i32;
-                    if !self.streams.change_windows(change) {
-                        return Err(too_large);
-                    }
+                    window = i32::try_from(value).map_err(|_| TOO_LARGE)?;
+                    window_max = window_max.max(window);
                 }
                 setting::MAX_FRAME_SIZE if !(frame::PAYLOAD_LEN_MAX..1 << 24).contains(&value) => {
                     return Err(protocol("SETTINGS_MAX_FRAME_SIZE out of range"));
@@ -588,6 +582,13 @@ impl Endpoint {
                 // No streams are opened from here, heads are short, and frames not longer than all
                 // peers take.
                 _ => {}
+            }
+        }
+        for window in [window_max, window] {
+            // RFC 9113 6.9.2: windows may become negative.
+            let change = window - std::mem::replace(&mut self.initial_window, window);
+            if change != 0 && !self.streams.change_windows(change) {
+                return Err(TOO_LARGE);
             }
         }
         frame::put_settings_ack(call.out);
@@ -611,7 +612,6 @@ impl Endpoint {
     /// RFC 9113 6.9.
     fn take_window(&mut self, id: u32, increment: u32, call: &mut Call<'_>) -> Outcome {
         const ZERO: &str = "WINDOW_UPDATE by 0";
-        const TOO_LARGE: &str = "a window above 2^31-1";
         self.charge(Abuse::Windows, call.now)?;
         // Both are below 2^31.
         let add = |window: i32| i32::try_from(i64::from(window) + i64::from(increment)).ok();
@@ -620,8 +620,7 @@ impl Endpoint {
                 return Err(protocol(ZERO));
             }
             let was_open = self.send_window > 0;
-            self.send_window = add(self.send_window)
-                .ok_or(Fault::Connection(ErrorCode::FLOW_CONTROL_ERROR, TOO_LARGE))?;
+            self.send_window = add(self.send_window).ok_or(TOO_LARGE)?;
             if !was_open && self.send_window < TINY_WINDOW {
                 self.charge(Abuse::TinyWindows, call.now)?;
             }
@@ -641,7 +640,7 @@ impl Endpoint {
         };
         let was_open = stream.send_window > 0;
         stream.send_window = add(stream.send_window)
-            .ok_or(Fault::Stream(ErrorCode::FLOW_CONTROL_ERROR, TOO_LARGE))?;
+            .ok_or(Fault::Stream(ErrorCode::FLOW_CONTROL_ERROR, TOO_LARGE_TEXT))?;
         let is_tiny = !was_open && stream.send_window < TINY_WINDOW && stream.has_body_left();
         self.streams.refresh(key);
         if is_tiny {
@@ -811,5 +810,7 @@ impl Endpoint {
     }
 }
 
+const TOO_LARGE_TEXT: &str = "a window above 2^31-1";
+const TOO_LARGE: Fault = Fault::Connection(ErrorCode::FLOW_CONTROL_ERROR, TOO_LARGE_TEXT);
 const CLOSED_TEXT: &str = "a frame on a closed stream";
 const CLOSED: Fault = Fault::Connection(ErrorCode::STREAM_CLOSED, CLOSED_TEXT);

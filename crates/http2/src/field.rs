@@ -85,6 +85,12 @@ impl FieldList {
         self.is_cut = false;
     }
 
+    /// True if they begin with pseudo-fields: those of a request, not trailers.
+    pub(crate) fn has_pseudo_fields(&self) -> bool {
+        let first = self.iter().next();
+        first.is_some_and(|(name, _)| name.starts_with(b":"))
+    }
+
     pub(crate) fn fields(&self) -> impl DoubleEndedIterator<Item = Field<'_>> {
         (0..self.fields.len()).map(|at| self.field(at))
     }

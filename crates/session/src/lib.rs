@@ -51,7 +51,7 @@ mod shards;
 pub use echo::Echo;
 pub use file::{FileRange, FileStamp, SharedFile};
 pub use host::{HostIndex, HostName, name_and_port};
-pub use log::Log;
+pub use log::{HeldLine, Log};
 pub use mux::{Mux, MuxWork};
 pub use network::{IpNetwork, Networks, PrefixLen};
 pub use outbox::{Chunk, Outbox};

@@ -1,6 +1,14 @@
 use std::io::Write;
 use std::time::Duration;
 
+/// A line that was taken out of a log, until its reply has ended.
+#[derive(Debug)]
+pub struct HeldLine {
+    text: Box<[u8]>,
+    /// Offset of its gap.
+    gap: usize,
+}
+
 /// Access-log lines of replies that are being sent. The time that a reply took is known only when
 /// it has been sent, so each line has a gap, which the driver fills.
 #[derive(Debug, Default)]
@@ -20,6 +28,22 @@ impl Log {
     /// Leaves a gap for the seconds that the reply takes: `0.000142`.
     pub fn put_gap(&mut self) {
         self.gaps.push(self.text.len());
+    }
+
+    /// Takes the last line out, if there is one: its reply has only begun.
+    pub fn hold_last(&mut self) -> Option<HeldLine> {
+        let gap = self.gaps.pop()?;
+        let before = self.text[..gap].iter().rposition(|&byte| byte == b'\n');
+        let start = before.map_or(0, |at| at + 1);
+        let text = self.text.split_off(start).into();
+        let gap = gap - start;
+        Some(HeldLine { text, gap })
+    }
+
+    /// Puts a line behind the others: its reply has ended.
+    pub fn put_held(&mut self, line: &HeldLine) {
+        self.gaps.push(self.text.len() + line.gap);
+        self.text.extend_from_slice(&line.text);
     }
 
     /// Passes the lines to `read`, with `took(n)` in the gap of the nth reply, and clears them.
@@ -60,6 +84,13 @@ impl Log {
     }
 }
 
+impl HeldLine {
+    /// Bytes of memory that it has allocated.
+    pub fn allocated_len(&self) -> usize {
+        self.text.len()
+    }
+}
+
 /// Writes seconds as nginx writes `$request_time`, but to the microsecond: most replies take less
 /// than a millisecond.
 fn write_seconds(duration: Duration, to: &mut Vec<u8>) {
@@ -88,14 +119,37 @@ mod tests {
         log.take(|_| unreachable!(), |_| panic!("taken twice"));
     }
 
+    fn put(line: &str, log: &mut Log) {
+        log.text().extend_from_slice(line.as_bytes());
+        log.text().push(b' ');
+        log.put_gap();
+        log.text().extend_from_slice(b" end\n");
+    }
+
+    #[test]
+    fn a_line_may_wait_for_its_reply() {
+        let mut log = Log::default();
+        let mut held = Vec::new();
+        for line in ["one", "two", "three"] {
+            put(line, &mut log);
+            if line != "two" {
+                held.extend(log.hold_last());
+            }
+        }
+        held.iter().rev().for_each(|line| log.put_held(line));
+        let mut seen = Vec::new();
+        let took = |nth| Duration::from_secs(nth as u64);
+        log.take(took, |lines| seen.extend_from_slice(lines));
+        let lines = "two 0.000000 end\nthree 1.000000 end\none 2.000000 end\n";
+        assert_eq!(String::from_utf8(seen).unwrap(), lines);
+        assert!(log.hold_last().is_none());
+    }
+
     #[test]
     fn lines_are_taken_one_by_one() {
         let mut log = Log::default();
         for line in ["one", "two", "three"] {
-            log.text().extend_from_slice(line.as_bytes());
-            log.text().push(b' ');
-            log.put_gap();
-            log.text().extend_from_slice(b" end\n");
+            put(line, &mut log);
         }
         let took = |_| Duration::from_secs(1);
         for (count, lines) in [

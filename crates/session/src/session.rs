@@ -71,9 +71,16 @@ pub trait Session: Send {
         let _ = (now, out);
     }
 
-    /// Tells the session that the connection is over. The last call, except after a panic.
-    fn closed(&mut self, now: Now) {
-        let _ = now;
+    /// Bytes of memory that the session holds for requests and replies that are not over, beside
+    /// the outbox and what the driver holds: they are charged to the bound of all connections.
+    fn held_len(&self) -> usize {
+        0
+    }
+
+    /// Tells the session that the connection is over. The last call, except after a panic. Of `out`
+    /// only the log and the ends of replies are read.
+    fn closed(&mut self, now: Now, out: &mut Outbox) {
+        let _ = (now, out);
     }
 }
 

@@ -388,6 +388,20 @@ impl session::Session for Session {
             connection.drain(out);
         }
     }
+
+    #[inline]
+    fn held_len(&self) -> usize {
+        match &self.state {
+            State::Multiplexed(connection) => connection.held_len(),
+            _ => 0,
+        }
+    }
+
+    fn closed(&mut self, _: Now, out: &mut Outbox) {
+        if let State::Multiplexed(connection) = &mut self.state {
+            connection.end_replies(out);
+        }
+    }
 }
 
 /// Result of one step of the conversation.

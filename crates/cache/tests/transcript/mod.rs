@@ -101,8 +101,8 @@ impl Session for AtTestTime {
         self.0.drain(test_now(), out);
     }
 
-    fn closed(&mut self, _: Now) {
-        self.0.closed(test_now());
+    fn closed(&mut self, _: Now, out: &mut Outbox) {
+        self.0.closed(test_now(), out);
     }
 }
 

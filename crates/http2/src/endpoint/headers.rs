@@ -86,7 +86,12 @@ impl Endpoint {
         {
             return self.take_trailers(key, block.ends, call);
         }
-        match self.history.of(block.id) {
+        let past = match self.history.of(block.id) {
+            // Trailers of a stream that we have reset may still be on their way. RFC 9113 5.1
+            Past::Forgotten if !call.head.list.has_pseudo_fields() => Past::ResetByUs,
+            past => past,
+        };
+        match past {
             Past::Idle => self.take_request(block, call),
             Past::ResetByUs => {
                 self.counters.late_frames += 1;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::hpack::RepeatedField;
-use world::{World, data, frame, get, headers, post, settings, window};
+use world::{World, data, fields, frame, get, headers, post, settings, window};
 
 // ---- requests
 
@@ -348,6 +348,30 @@ fn initial_window_makes_windows_negative() {
     assert_eq!(world.taken(3), 15);
 }
 
+/// A frame of SETTINGS costs two passes over the streams at most, however often it sets the window.
+#[test]
+fn windows_of_one_frame_count_together() {
+    let rows = |last: u32| {
+        let mut rows = vec![(setting::INITIAL_WINDOW_SIZE, 7); 2000];
+        rows.extend([
+            (setting::INITIAL_WINDOW_SIZE, last),
+            (setting::INITIAL_WINDOW_SIZE, 3),
+        ]);
+        settings(&rows)
+    };
+    for (last, is_over) in [(10, false), (U31_MAX - 5, false), (U31_MAX - 4, true)] {
+        let mut world = World::new();
+        let stream = world.open(get(1));
+        world.send(&window(1, 5));
+        world.send(&rows(last));
+        assert_eq!(world.endpoint.is_finished(), is_over, "{last}");
+        if !is_over {
+            world.reply(stream, 100);
+            assert_eq!(world.taken(1), 8);
+        }
+    }
+}
+
 #[test]
 fn priority_update_before_and_after() {
     let update = |id: u32, value: &str| {
@@ -666,6 +690,30 @@ fn late_frames_are_calmed() {
     assert!(!world.endpoint.is_finished());
     world.send(&data(1, 1, false));
     assert!(world.endpoint.is_finished());
+}
+
+/// The body and the trailers of a request that was reset long ago may be on their way.
+#[test]
+fn late_trailers_of_an_old_stream_are_ignored() {
+    let trailers = |id| fields(id, true, &[("a", "b")]);
+    for count in [1, 127, 128, 129, 1000] {
+        let mut world = World::new();
+        let stream = world.open(post(1));
+        world
+            .endpoint
+            .reset(stream, ErrorCode::NO_ERROR, &mut world.out);
+        for at in 0..count {
+            let stream = world.open(get(2 * at + 3));
+            world.reply(stream, 0);
+        }
+        world.said();
+        world.send(&[data(1, 1, false), trailers(1)].concat());
+        assert_eq!(world.said(), [""; 0], "{count} later");
+        assert_eq!(world.endpoint.take_counters().late_frames, 2);
+        // A request does not go back.
+        world.send(&get(2 * count + 1));
+        assert!(world.endpoint.is_finished());
+    }
 }
 
 /// A reader that takes a window of 1 KiB at a time sends many WINDOW_UPDATEs, and is served.

@@ -719,7 +719,7 @@ impl<S: Session> Machine<S> {
             if !outgoing.is_empty() {
                 outgoing.begin(now.monotonic, &self.shared.limits);
                 let has_grown = outgoing.charge(&self.shared.memory);
-                if has_grown || self.held.capacity() != self.held_charge.len() {
+                if has_grown || self.held_len() != self.held_charge.len() {
                     self.check_memory(has_grown, now);
                 }
                 return;
@@ -727,7 +727,7 @@ impl<S: Session> Machine<S> {
             let sending = self.add_sending(now);
             self.drop_outgoing(sending, now);
         }
-        if self.held.capacity() != self.held_charge.len() {
+        if self.held_len() != self.held_charge.len() {
             self.check_memory(false, now);
         }
         if self.is_ended || !matches!(self.state, State::Receive | State::Fill) {
@@ -735,16 +735,25 @@ impl<S: Session> Machine<S> {
         }
     }
 
+    /// Bytes that it holds beside its output.
+    #[inline]
+    fn held_len(&self) -> usize {
+        self.held.capacity() + self.session.as_ref().map_or(0, S::held_len)
+    }
+
     /// Charges what it holds. If all connections hold all that they may, and this one has come to
     /// hold much, it is closed.
     #[cold]
     fn check_memory(&mut self, has_grown: bool, now: Now) {
+        let held_len = self.held_len();
         let Machine { shared, held, .. } = self;
-        let has_grown = self.held_charge.set(&shared.memory, held.capacity()) || has_grown;
+        let has_grown = self.held_charge.set(&shared.memory, held_len) || has_grown;
+        // Half a request is as long as it is, whatever space there is for the rest.
+        let held_len = held_len - held.capacity() + held.len();
         let outgoing_len = (self.outgoing.as_ref()).map_or(0, |outgoing| outgoing.charged_len());
         let records_len = self.tls.as_ref().map_or(0, |tls| tls.buffer_len());
         if has_grown
-            && outgoing_len + held.len() + records_len > HELD_LEN_FULL
+            && outgoing_len + held_len + records_len > HELD_LEN_FULL
             && shared.memory.is_full()
             && !matches!(self.state, State::Close(_))
         {
@@ -804,7 +813,9 @@ impl<S: Session> Machine<S> {
         if self.state.is_end()
             && let Some(mut session) = self.session.take()
         {
-            session.closed(now);
+            let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
+            session.closed(now, out);
+            self.drop_outgoing(None, now);
         }
     }
 

@@ -22,7 +22,7 @@ use http2::{
     StreamKey,
 };
 use rustix::io::{Errno, ReadWriteFlags};
-use session::{FileRange, GiveUp, Next, Outbox, Phase, Received, SharedFile};
+use session::{FileRange, GiveUp, HeldLine, Log, Next, Outbox, Phase, Received, SharedFile};
 
 use super::{Call, Covers, KeptRequest, Task, first_line};
 use crate::answer::{Answer, Attempt, answer, asked};
@@ -55,6 +55,8 @@ pub(super) struct Multiplexed {
     worked_len: usize,
     /// Bytes of requests whose bodies are on their way.
     pending_len: usize,
+    /// Bytes that replies hold which are not sent.
+    replies_len: usize,
     pace: Pace,
     /// Frames were not taken because too much output waited.
     has_frames_left: bool,
@@ -83,6 +85,11 @@ struct Stream {
     pending: Option<Box<KeptRequest>>,
     /// Rest of the reply's body.
     body: VecDeque<Segment>,
+    /// Arrival of the request, and line of the log: until the last byte of the body.
+    asked: Option<Instant>,
+    line: Option<HeldLine>,
+    /// Bytes that the reply holds.
+    reply_len: usize,
     /// The rest of the request's body is not wanted once the reply has been sent.
     is_refused: bool,
 }
@@ -129,6 +136,15 @@ const READS_MAX: u8 = 1;
 const WORKED_LEN_MAX: usize = 128 * 1024;
 const PENDING_LEN_MAX: usize = 32 * 1024;
 
+/// Bytes of memory from which a connection is given no more streams while memory is short.
+const HELD_LEN_LEAN: usize = 16 * 1024;
+
+/// Charges for memory change in steps: what a few streams hold is as little as nothing.
+const HELD_LEN_STEP: usize = 4 * 1024;
+
+/// Segments for which every slot has space.
+const SEGMENTS_KEPT: usize = 4;
+
 /// Slots that a connection without streams keeps.
 const STREAMS_KEPT: usize = 8;
 
@@ -164,6 +180,7 @@ impl Multiplexed {
             unread: VecDeque::new(),
             worked_len: 0,
             pending_len: 0,
+            replies_len: 0,
             pace: Pace {
                 since: None,
                 sent_len: 0,
@@ -226,6 +243,22 @@ impl Multiplexed {
     fn close(&mut self, code: ErrorCode, why: &'static str, out: &mut Outbox) {
         self.has_failed = true;
         out.put_with(|bytes| self.endpoint.close(code, why, bytes));
+        self.end_replies(out);
+    }
+
+    /// Ends the replies that are under way: the connection is over.
+    pub(super) fn end_replies(&mut self, out: &mut Outbox) {
+        (0..self.streams.len()).for_each(|slot| self.free(slot, out));
+    }
+
+    /// Bytes of memory that its streams hold.
+    pub(super) fn held_len(&self) -> usize {
+        let slot_len = size_of::<Stream>() + SEGMENTS_KEPT * size_of::<Segment>();
+        let heads_len = self.worked_len + self.pending_len;
+        let len = self.endpoint.allocated_len()
+            + self.streams.capacity() * slot_len
+            + usize::from(self.reads) * PIECE_LEN_MAX as usize;
+        (len + heads_len + self.replies_len) / HELD_LEN_STEP * HELD_LEN_STEP
     }
 
     /// Takes frames, unless too much output waits. Returns the number of bytes.
@@ -275,7 +308,7 @@ impl Multiplexed {
             return Next::Close;
         }
         let is_idle = self.endpoint.open_streams() == 0;
-        let phase = if self.endpoint.is_inside_block() || (is_idle && self.has_part) {
+        let phase = if self.endpoint.is_inside_head() || (is_idle && self.has_part) {
             Phase::Head
         } else if is_idle {
             Phase::Idle
@@ -293,11 +326,14 @@ impl Multiplexed {
     fn handle(&mut self, call: &mut Call<'_>, event: StreamEvent, scratch: &mut Scratch) {
         match event {
             StreamEvent::Request { stream, has_body } => {
-                self.open(stream);
+                self.open(stream, call.replier.out);
+                if call.replier.out.is_lean() && self.held_len() >= HELD_LEN_LEAN {
+                    return self.refuse_stream(call, stream);
+                }
                 self.begin(call, stream, has_body, scratch);
             }
             StreamEvent::HeadTooLong { stream } => {
-                self.open(stream);
+                self.open(stream, call.replier.out);
                 call.forget();
                 let asked = RequestFacts::unparsed(b"");
                 self.refuse(call, stream, Refusal::HeadTooLong, asked);
@@ -312,13 +348,10 @@ impl Multiplexed {
                     let head = kept.head();
                     call.forget();
                     call.identify(&head);
-                    self.refuse(call, stream, Refusal::BodyTooLong, asked(&head, true));
-                }
-                if let Some(stream) = self.stream(stream) {
-                    stream.is_refused = true;
+                    self.refuse_body(call, stream, asked(&head, true));
                 }
             }
-            StreamEvent::Reset { stream, .. } => self.end(stream),
+            StreamEvent::Reset { stream, .. } => self.end(stream, call.replier.out),
             StreamEvent::Failed { code, abuse, .. } => {
                 self.has_failed = true;
                 let is_calmed = code == ErrorCode::ENHANCE_YOUR_CALM;
@@ -403,11 +436,7 @@ impl Multiplexed {
             return;
         }
         if matches!(head.framing, Framing::Length(len) if len > limit) {
-            self.refuse(call, key, Refusal::BodyTooLong, asked(head, true));
-            if let Some(stream) = self.stream(key) {
-                stream.is_refused = true;
-            }
-            return;
+            return self.refuse_body(call, key, asked(head, true));
         }
         if Expectation::of(&head.fields, head.version) == Expectation::Continue {
             match head.method {
@@ -492,6 +521,16 @@ impl Multiplexed {
         self.commit(call, key);
     }
 
+    /// Refuses a request whose body is too long with a page, and then the rest of the body.
+    #[cold]
+    fn refuse_body(&mut self, call: &mut Call<'_>, key: StreamKey, asked: RequestFacts<'_>) {
+        self.refuse(call, key, Refusal::BodyTooLong, asked);
+        match self.stream(key) {
+            Some(stream) => stream.is_refused = true,
+            None => self.reset(call.replier.out, key, ErrorCode::NO_ERROR),
+        }
+    }
+
     /// Writes the head of the reply that was made, and keeps its body.
     fn commit(&mut self, call: &mut Call<'_>, key: StreamKey) {
         let Some(reply) = &mut call.replier.stream else {
@@ -514,15 +553,18 @@ impl Multiplexed {
                 is_open = self.endpoint.reply(key, &head, reply.body_len, bytes);
             });
         });
-        // A line of the log and a time for each, however the connection ends.
-        let asked = reply.asked.unwrap_or(call.replier.now);
-        call.replier.out.end_reply_since(asked.monotonic);
-        if let Some(stream) = self.streams.get_mut(key.slot()) {
-            if is_open && reply.body_len > 0 {
-                std::mem::swap(&mut stream.body, &mut reply.body);
-            } else {
-                stream.clear();
-            }
+        let asked = reply.asked.unwrap_or(call.replier.now).monotonic;
+        let out = &mut *call.replier.out;
+        let stream = &mut self.streams[key.slot()];
+        if is_open && reply.body_len > 0 {
+            std::mem::swap(&mut stream.body, &mut reply.body);
+            stream.asked = Some(asked);
+            stream.line = out.log().and_then(Log::hold_last);
+            stream.reply_len = stream.reply_len();
+            self.replies_len += stream.reply_len;
+        } else {
+            out.end_reply_since(asked);
+            self.free(key.slot(), out);
         }
         reply.clear();
     }
@@ -530,13 +572,26 @@ impl Multiplexed {
     // ---- streams
 
     /// Makes a slot ready for a new stream.
-    fn open(&mut self, key: StreamKey) {
+    fn open(&mut self, key: StreamKey, out: &mut Outbox) {
         if self.streams.len() <= key.slot() {
             self.streams.resize_with(key.slot() + 1, Stream::default);
         }
-        let stream = &mut self.streams[key.slot()];
+        self.free(key.slot(), out);
+        self.streams[key.slot()].key = Some(key);
+    }
+
+    /// Frees a slot. A reply that was begun has ended: it has its line in the log and its time,
+    /// however it did.
+    fn free(&mut self, slot: usize, out: &mut Outbox) {
+        let stream = &mut self.streams[slot];
+        self.replies_len -= std::mem::take(&mut stream.reply_len);
+        if let Some(asked) = stream.asked.take() {
+            if let (Some(line), Some(log)) = (stream.line.take(), out.log()) {
+                log.put_held(&line);
+            }
+            out.end_reply_since(asked);
+        }
         stream.clear();
-        stream.key = Some(key);
     }
 
     fn stream(&mut self, key: StreamKey) -> Option<&mut Stream> {
@@ -551,7 +606,7 @@ impl Multiplexed {
         Some(kept)
     }
 
-    fn end(&mut self, key: StreamKey) {
+    fn end(&mut self, key: StreamKey, out: &mut Outbox) {
         drop(self.take_pending(key));
         self.unread.retain(|waiting| *waiting != key);
         self.works.retain(|work| match work {
@@ -561,14 +616,14 @@ impl Multiplexed {
             }
             _ => true,
         });
-        if let Some(stream) = self.stream(key) {
-            stream.clear();
+        if self.stream(key).is_some() {
+            self.free(key.slot(), out);
         }
     }
 
     fn reset(&mut self, out: &mut Outbox, key: StreamKey, code: ErrorCode) {
         out.put_with(|bytes| self.endpoint.reset(key, code, bytes));
-        self.end(key);
+        self.end(key, out);
     }
 
     // ---- bodies
@@ -705,7 +760,7 @@ impl Multiplexed {
         }
         if stream.body.is_empty() {
             let is_refused = stream.is_refused;
-            stream.clear();
+            self.free(key.slot(), out);
             if is_refused {
                 self.reset(out, key, ErrorCode::NO_ERROR);
             }
@@ -735,7 +790,19 @@ impl Stream {
         self.key = None;
         self.pending = None;
         self.body.clear();
+        self.body.shrink_to(SEGMENTS_KEPT);
         self.is_refused = false;
+    }
+
+    /// Bytes of memory that its reply holds: what was made for it alone, and the line of the log.
+    fn reply_len(&self) -> usize {
+        let bytes_len = |segment: &Segment| match segment {
+            Segment::Memory(bytes) if bytes.is_unique() => bytes.len(),
+            _ => 0,
+        };
+        let line_len = self.line.as_ref().map_or(0, HeldLine::allocated_len);
+        let segments = self.body.capacity().saturating_sub(SEGMENTS_KEPT);
+        line_len + segments * size_of::<Segment>() + self.body.iter().map(bytes_len).sum::<usize>()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use http2::{Decoder, ErrorCode, FieldList, encode_literals};
 use session::replay::{queued, test_now};
-use session::{Next, Now, Outbox, Session as _, Work as _};
+use session::{GiveUp, Next, Now, Outbox, Phase, Session as _, Work as _};
 use web::{Session, Work};
 
 pub(crate) use http2::PREFACE;
@@ -103,6 +103,29 @@ impl Client {
             let next = self.show();
             self.go_on(next);
         }
+    }
+
+    /// Lines of the log whose replies have ended.
+    pub(crate) fn logged(&mut self) -> Vec<String> {
+        let mut text = String::new();
+        let read = |lines: &[u8]| text.push_str(str::from_utf8(lines).unwrap());
+        self.out.take_sent(self.now.monotonic, false, |_| (), read);
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Bytes that the session holds.
+    pub(crate) fn held_len(&self) -> usize {
+        self.session.held_len()
+    }
+
+    pub(crate) fn give_up(&mut self) {
+        let reason = GiveUp::TimedOut(Phase::Body);
+        self.session.give_up(reason, self.now, &mut self.out);
+        self.take();
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.session.closed(self.now, &mut self.out);
     }
 
     pub(crate) fn drain(&mut self) {

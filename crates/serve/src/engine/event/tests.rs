@@ -186,7 +186,7 @@ impl Session for Panics {
         assert_ne!(self.0, "drain", "deliberate, from a test");
     }
 
-    fn closed(&mut self, _now: Now) {
+    fn closed(&mut self, _now: Now, _out: &mut Outbox) {
         assert_ne!(self.0, "closed", "deliberate, from a test");
     }
 }

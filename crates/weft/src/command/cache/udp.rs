@@ -37,7 +37,7 @@ fn converse(service: &Arc<Service>, request: &[u8], from: SocketAddr) -> Vec<u8>
     const { assert!(ANSWER_LEN_MAX <= REPLY_LEN_MAX) };
     let mut session = Session::new(Arc::clone(service), Peer::Udp(from), Now::read());
     let reply = replies(&mut session, request);
-    session.closed(Now::read());
+    session.closed(Now::read(), &mut Outbox::new());
     reply
 }
 

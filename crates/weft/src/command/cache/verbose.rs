@@ -122,8 +122,12 @@ impl session::Session for Overheard {
         self.session.drain(now, out);
     }
 
-    fn closed(&mut self, now: Now) {
-        self.session.closed(now);
+    fn held_len(&self) -> usize {
+        self.session.held_len()
+    }
+
+    fn closed(&mut self, now: Now, out: &mut Outbox) {
+        self.session.closed(now, out);
     }
 }
 

@@ -169,3 +169,15 @@ fn each_reply_is_timed_by_itself() {
     assert!(queued_len(&world) > 0, "there is more to send");
     assert_eq!(replied(&world), (1, 2.0));
 }
+
+/// A session that holds a line of the log until its reply ends has a last word.
+#[test]
+fn a_reply_may_end_with_the_connection() {
+    let mut world = World::new();
+    assert_eq!(world.say("late\n"), Blocked::Receive);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(replied(&world).0, 0);
+    world.machine.handle_end_of_input(world.now);
+    assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
+    assert_eq!(replied(&world), (1, 2.0));
+}

@@ -93,6 +93,26 @@ fn a_growing_connection_at_the_limit_is_closed() {
     assert_eq!(end, Blocked::Closed(Closed::NoMemory));
 }
 
+/// Streams of a session count as the rest does.
+#[test]
+fn memory_of_the_session_is_charged() {
+    let shared = small();
+    let memory = &shared.memory;
+    let mut world = World::of(Arc::clone(&shared), None);
+    assert_eq!(world.say("hold 100000\n"), Blocked::Receive);
+    let held = memory.held_len();
+    assert!((100_000..110_000).contains(&held), "{held} held");
+    world.say("hold 4000\n");
+    let held = memory.held_len();
+    assert!((4000..14_000).contains(&held), "{held} held");
+    let _others = fill(memory, 0);
+    assert_eq!(world.say("hold 5000\n"), Blocked::Receive);
+    let end = world.say("hold 100000\n");
+    assert_eq!(end, Blocked::Closed(Closed::NoMemory));
+    drop(world);
+    assert!(memory.held_len() < MEMORY_MAX + 4000);
+}
+
 /// Seen: 4,000 handshakes that stopped half-way had a server killed in 40 MB.
 #[test]
 fn half_a_record_holds_little() {

@@ -24,13 +24,17 @@ use crate::limits::Limits;
 /// A session with one command for everything that a session can want. Lines, answered in order:
 /// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`,
 /// `body LEN` (that many bytes follow), `work`, `duplex PIECES` (input is taken while these wait,
-/// and lines are sent back, but for `work`), `refuse`, `bye`.
+/// and lines are sent back, but for `work`), `hold LEN` (bytes of memory), `late` (a reply ends
+/// with the connection), `refuse`, `bye`.
 #[derive(Clone, Debug)]
 pub(super) struct Toy {
     state: ToyState,
     /// Work that is to be handed out in Duplex.
     wanted: usize,
     drains: bool,
+    held_len: usize,
+    /// Arrival of a request whose reply ends with the connection.
+    late: Option<Instant>,
     pub(super) life: Arc<Life>,
 }
 
@@ -69,12 +73,14 @@ impl Toy {
             state: ToyState::Lines,
             wanted: 0,
             drains: false,
+            held_len: 0,
+            late: None,
             life: Arc::default(),
         }
     }
 
     /// Answers one line, or `None`: wait.
-    fn line(&mut self, line: &str, out: &mut Outbox) -> Option<Next> {
+    fn line(&mut self, line: &str, now: Now, out: &mut Outbox) -> Option<Next> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let number = || rest.parse::<usize>().unwrap();
         match word {
@@ -91,6 +97,8 @@ impl Toy {
                 let space = vec![0; number()];
                 self.state = ToyState::Body { space, filled: 0 };
             }
+            "hold" => self.held_len = number(),
+            "late" => self.late = Some(now.monotonic),
             "duplex" => self.state = ToyState::Duplex(number()),
             "work" => self.state = ToyState::Work { waits: false },
             "wait" => self.state = ToyState::Work { waits: true },
@@ -101,7 +109,7 @@ impl Toy {
             "bye" => return Some(Next::Close),
             word => panic!("no command '{word}'"),
         }
-        if let ToyState::Lines = self.state {
+        if matches!(self.state, ToyState::Lines) && !matches!(word, "hold" | "late") {
             out.end_reply();
         }
         if self.drains && matches!(self.state, ToyState::Lines) {
@@ -205,7 +213,7 @@ impl Session for Toy {
                     };
                     used += len + 1;
                     let line = std::str::from_utf8(&rest[..len]).unwrap();
-                    if let Some(next) = self.line(line, out) {
+                    if let Some(next) = self.line(line, now, out) {
                         return Received { used, next };
                     }
                 }
@@ -271,7 +279,14 @@ impl Session for Toy {
         out.put(b"draining\n");
     }
 
-    fn closed(&mut self, _: Now) {
+    fn held_len(&self) -> usize {
+        self.held_len
+    }
+
+    fn closed(&mut self, _: Now, out: &mut Outbox) {
+        self.late
+            .into_iter()
+            .for_each(|asked| out.end_reply_since(asked));
         self.life.closed.fetch_add(1, Ordering::Relaxed);
     }
 }

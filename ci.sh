@@ -270,16 +270,17 @@ cmd_static() {
     RUSTFLAGS="-C target-feature=+crt-static" run cargo build --locked --profile "$profile" --target "$triple" --package weftwork
 }
 
-#: same                 two release builds in two folders, and whether they are the same bytes (slow)
+#: same [PROFILE]       two builds (release) in two folders, and whether they are the same bytes (slow)
 cmd_same() {
-    local folder hash first='' root
+    local profile=${1:-release} folder hash first='' root output
+    output=${profile/#dev/debug}
     for folder in one two; do
         root=$(mktemp -d)/$folder
         git clone --quiet . "$root"
         (cd "$root" && CARGO_TARGET_DIR="$root/target" \
             RUSTFLAGS="--remap-path-prefix=$root=/weftwork --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo" \
-            run cargo build --locked --release --package weftwork)
-        hash=$(strip --strip-all -o /dev/stdout "$root/target/release/weft" | sha256sum)
+            run cargo build --locked --profile "$profile" --package weftwork)
+        hash=$(strip --strip-all -o /dev/stdout "$root/target/$output/weft" | sha256sum)
         rm -rf "$(dirname "$root")"
         say "$hash"
         [[ -z $first || $first == "$hash" ]] || die "two builds differ"
@@ -308,9 +309,12 @@ cmd_smallest() {
     local folder
     folder=$(mktemp -d)
     git clone --quiet . "$folder/weftwork"
-    # A flag of nightly compilers, and of ours if told so.
-    (cd "$folder/weftwork" && export RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$OLDPWD/$target/smallest" \
-        && run cargo -Z direct-minimal-versions generate-lockfile && run cargo check --workspace --all-targets)
+    mkdir -p "$target"
+    export CARGO_TARGET_DIR
+    CARGO_TARGET_DIR=$(realpath "$target")/smallest
+    # A flag of nightly compilers, and of ours if told so; but crates that look for one must not find it.
+    (cd "$folder/weftwork" && RUSTC_BOOTSTRAP=1 run cargo -Z direct-minimal-versions generate-lockfile \
+        && run cargo check --workspace --all-targets)
     rm -rf "$folder"
 }
 

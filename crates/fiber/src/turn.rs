@@ -78,7 +78,8 @@ impl Processor {
             if self.retiring.is_begun() && self.wind_down() {
                 break;
             }
-            if self.has_work() || self.retiring.is_busy() || self.backend.is_to_complete() {
+            let is_busy = self.has_work() || self.retiring.is_busy();
+            if is_busy || self.shared().has_messages() || self.backend.is_to_complete() {
                 self.enter_backend(SleepLimit::Poll);
             } else if self.retiring.is_begun() {
                 self.sleep_for_messages();
@@ -118,12 +119,13 @@ impl Processor {
     }
 
     fn take_messages(&self) {
+        self.take_ready();
         for message in self.shared().take_messages() {
             self.shared().counters.messages.add(1);
             self.shares_work.set(true);
             match message {
                 Message::Start(fiber) if self.retiring.is_begun() => self.pass_on(fiber),
-                Message::Ready(fiber) | Message::Start(fiber) => self.push_ready(fiber),
+                Message::Start(fiber) => self.push_ready(fiber),
                 Message::Call(call, words) => call(words),
                 Message::Job(job) => job(),
             }

@@ -30,7 +30,7 @@ pub(crate) fn take(processor: &Processor, completed: Completed) {
 
 /// Calls `f` with the operation that the fiber waits for on this processor, if there is one.
 fn with_operation(processor: &Processor, fiber: &Fiber, f: impl FnOnce(&Op)) {
-    if let Some((op, _)) = fiber.control.watch().operation_here(processor.shared()) {
+    if let Some((op, _)) = fiber.control.operation_here(processor.shared()) {
         // SAFETY: in flight here, so only this thread completes it, and until then it stays.
         f(unsafe { &*op.cast::<Op>() });
     }
@@ -44,7 +44,7 @@ pub(crate) fn look_after(processor: &Processor, fiber: &Fiber) {
         return; // The fiber has moved on to another processor.
     }
     // An operation on another processor is covered there.
-    let Some((_, tick)) = watch.operation_here(processor.shared()) else {
+    let Some((_, tick)) = fiber.control.operation_here(processor.shared()) else {
         return;
     };
     let is_late = tick <= processor.timers.borrow().now();

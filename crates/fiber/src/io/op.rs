@@ -112,9 +112,7 @@ impl Op {
         let control = self.fiber.control();
         match deadline {
             Some(deadline) => processor.watch(self.fiber, self.address(), deadline),
-            None => control
-                .watch()
-                .begin(processor.shared(), self.address(), NEVER),
+            None => control.watch().begin(self.address(), NEVER),
         }
         // On its own stack only. A fiber between two steps would become ready here, and its value
         // run elsewhere, while they are still borrowed for the beginning of this wait: see
@@ -170,7 +168,7 @@ impl Op {
         if self.completion.get().is_none() {
             self.completion.set(Some(completion));
             // Here and not when the fiber goes on, which may be on another processor: see
-            // `Watch::operation_here`.
+            // `Control::operation_here`.
             self.unwatch();
             // A fiber that finds itself cancelled as it begins to wait is still on its stack, where
             // no other processor may run it. It looks before it suspends.

@@ -17,7 +17,7 @@ use crate::base::home::Home;
 use crate::base::lock::lock;
 use crate::sched::fiber_ref::FiberRef;
 use crate::sched::idle::{Idle, Notified};
-use crate::sched::inbox::Inbox;
+use crate::sched::inbox::{Inbox, Next};
 use crate::sched::ready_queue::ReadyQueue;
 use crate::sched::registry::Registry;
 use crate::sched::threads::ProcessorThreads;
@@ -77,8 +77,6 @@ pub(crate) struct ProcessorShared {
 
 /// A message from another thread to a processor.
 pub(crate) enum Message {
-    /// One of its own fibers was unparked.
-    Ready(FiberRef),
     /// A fiber that was spawned for this processor.
     Start(FiberRef),
     /// To call the function with these words, on the processor's own stack. What it is about finds
@@ -91,7 +89,6 @@ pub(crate) enum Message {
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Message::Ready(_) => "Ready",
             Message::Start(_) => "Start",
             Message::Call(..) => "Call",
             Message::Job(_) => "Job",
@@ -336,6 +333,19 @@ impl ProcessorShared {
     /// Same as [`send`](ProcessorShared::send), without waking the processor.
     pub(crate) fn send_unhurried(&self, message: Message) {
         drop(self.inbox.post(message));
+    }
+
+    /// Makes one of the processor's own fibers ready, from another thread, and wakes the processor.
+    /// `next` is the fiber's.
+    #[inline]
+    pub(crate) fn send_ready(&self, fiber: FiberRef, next: &Next) {
+        self.inbox.push_ready(fiber.address().as_ptr(), next);
+        self.wake();
+    }
+
+    /// Takes the fibers that others have made ready: the latest, and behind it those before.
+    pub(crate) fn take_ready(&self) -> Option<FiberRef> {
+        FiberRef::at_some(self.inbox.take_ready())
     }
 
     pub(crate) fn has_messages(&self) -> bool {

@@ -25,10 +25,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use timer::Tick;
+
 use crate::base::cancelled::Cancellation;
 use crate::base::stamp;
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
 pub(crate) use crate::sched::fiber_ref::FiberRef;
+use crate::sched::inbox::Next;
 use crate::sched::watch::Watch;
 use crate::switch::context::Context;
 use crate::switch::locals::Locals;
@@ -49,6 +52,8 @@ pub(crate) struct Control {
     pub(super) context: Context,
     /// Processor where it started; null before. Wake-ups from other threads go there.
     pub(super) home: AtomicPtr<ProcessorShared>,
+    /// The fiber before it in an inbox: see [`Inbox`](crate::sched::inbox::Inbox).
+    pub(super) next: Next,
     /// For those who look.
     pub(super) look: Look,
     pub(super) token: Token,
@@ -178,6 +183,7 @@ impl Control {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             look: Look::new(),
             token: Token::new(),
+            next: Next::default(),
             is_migratable,
             is_stackless: stackless.is_some(),
             has_no_locals: Cell::new(false),
@@ -209,6 +215,15 @@ impl Control {
 
     pub(crate) fn watch(&self) -> &Watch<ProcessorShared> {
         &self.watch
+    }
+
+    /// The operation that the fiber waits for on processor `here`, which is the caller's, and its
+    /// deadline. Only its thread completes it, and ends the watch when it does, so until the caller
+    /// does that it stays.
+    pub(crate) fn operation_here(&self, here: &ProcessorShared) -> Option<(*const (), Tick)> {
+        // In this order: the fiber was at home there before it began.
+        let operation = self.watch.operation()?;
+        self.is_home(here).then_some(operation)
     }
 
     /// The wait of the fiber, for a dump.

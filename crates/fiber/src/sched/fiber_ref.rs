@@ -22,6 +22,12 @@ impl FiberRef {
         FiberRef(address)
     }
 
+    /// The fiber of an [`address`](FiberRef::address), or none for null.
+    #[inline(always)]
+    pub(super) fn at_some(address: *mut ()) -> Option<FiberRef> {
+        NonNull::new(address).map(FiberRef)
+    }
+
     #[inline(always)]
     pub(super) fn address(self) -> NonNull<()> {
         self.0

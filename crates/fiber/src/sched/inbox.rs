@@ -1,18 +1,23 @@
 //! The inbox of a processor: other threads put messages there, and the processor takes them all.
 //!
+//! Fibers of its own that others have made ready are a list through their control blocks: neither
+//! a lock nor memory is needed.
+//!
 //! Not every message wakes the processor: what can wait is posted, and found when the processor is
 //! awake for another reason. So one that is about to sleep or to go must see whatever is in the
 //! inbox.
 
-use std::mem;
+use std::{mem, ptr};
 
-use crate::base::atomic::{AtomicBool, Mutex, MutexGuard, Ordering};
+use crate::base::atomic::{AtomicBool, AtomicPtr, Mutex, MutexGuard, Ordering};
 
 /// In cache lines of its own: what the processor itself writes to at every switch must not lie
 /// beside it.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Inbox<M> {
+    /// The fiber that was made ready last; those before are behind it.
+    latest: AtomicPtr<()>,
     inbox: Mutex<Messages<M>>,
     /// For a look without the lock. Set under the lock, so that a processor which saw a message
     /// there sees this as well.
@@ -26,10 +31,14 @@ struct Messages<M> {
     is_closed: bool,
 }
 
+/// Address of the fiber behind this one in an inbox.
+pub(crate) type Next = AtomicPtr<()>;
+
 impl<M> Inbox<M> {
     /// For a processor that is yet to come.
     pub(crate) fn closed() -> Inbox<M> {
         Inbox {
+            latest: AtomicPtr::new(ptr::null_mut()),
             inbox: Mutex::new(Messages {
                 messages: Vec::new(),
                 is_closed: true,
@@ -54,12 +63,37 @@ impl<M> Inbox<M> {
         Ok(())
     }
 
+    /// Puts the fiber at this address, which is in no list, into that of the ready ones. `next` is
+    /// its own.
+    #[inline]
+    pub(crate) fn push_ready(&self, fiber: *mut (), next: &Next) {
+        let mut latest = self.latest.load(Ordering::Relaxed);
+        loop {
+            next.store(latest, Ordering::Relaxed);
+            let set = Ordering::Release;
+            let fetch = Ordering::Relaxed;
+            match self.latest.compare_exchange_weak(latest, fiber, set, fetch) {
+                Ok(_) => return,
+                Err(now) => latest = now,
+            }
+        }
+    }
+
+    /// Empties the list of the ready ones: the latest, from where `next` leads to those before it.
+    pub(crate) fn take_ready(&self) -> *mut () {
+        if self.latest.load(Ordering::Relaxed).is_null() {
+            return ptr::null_mut();
+        }
+        self.latest.swap(ptr::null_mut(), Ordering::Acquire)
+    }
+
     pub(crate) fn has_some(&self) -> bool {
-        self.has_some.load(Ordering::Relaxed)
+        let has_ready = !self.latest.load(Ordering::Relaxed).is_null();
+        has_ready || self.has_some.load(Ordering::Relaxed)
     }
 
     pub(crate) fn take(&self) -> Vec<M> {
-        if !self.has_some() {
+        if !self.has_some.load(Ordering::Relaxed) {
             return Vec::new();
         }
         let mut inbox = self.lock();
@@ -67,8 +101,9 @@ impl<M> Inbox<M> {
         mem::take(&mut inbox.messages)
     }
 
-    /// Says whether it was empty, and is closed.
+    /// Says whether it was empty, and is closed. Of fibers that wait here none may be left.
     pub(crate) fn close_if_empty(&self) -> bool {
+        debug_assert!(self.latest.load(Ordering::Relaxed).is_null());
         let mut inbox = self.lock();
         inbox.is_closed = inbox.messages.is_empty();
         inbox.is_closed
@@ -112,6 +147,42 @@ mod models {
             }
             let is_posted = thread.join().unwrap();
             assert_eq!(taken.len(), usize::from(is_posted), "read, or refused");
+        });
+    }
+
+    /// Fibers come from two threads while the processor takes them: each once, and those of one
+    /// thread in their order.
+    #[test]
+    fn ready_fibers_arrive_once_and_in_order() {
+        loom::model(|| {
+            let inbox = Arc::new(Inbox::<()>::closed());
+            let nexts = Arc::new([(); 4].map(|()| Next::default()));
+            let push = |(inbox, nexts): &(Arc<Inbox<()>>, Arc<[Next; 4]>), number| {
+                inbox.push_ready(ptr::without_provenance_mut(number), &nexts[number]);
+            };
+            let here = (inbox, nexts);
+            let other = here.clone();
+            let thread = thread::spawn(move || {
+                push(&other, 1);
+                push(&other, 2);
+            });
+            let take = || {
+                let mut taken = Vec::new();
+                let mut fiber = here.0.take_ready();
+                while !fiber.is_null() {
+                    taken.insert(0, fiber.addr());
+                    fiber = here.1[fiber.addr()].load(Ordering::Relaxed);
+                }
+                taken
+            };
+            push(&here, 3);
+            let mut taken = take();
+            thread.join().unwrap();
+            taken.extend(take());
+            assert!(!here.0.has_some());
+            assert_eq!(taken.len(), 3);
+            taken.retain(|&number| number < 3);
+            assert_eq!(taken, [1, 2]);
         });
     }
 }

@@ -246,7 +246,16 @@ pub(crate) fn at(shared: &ProcessorShared, f: impl FnOnce(&Processor)) -> bool {
     is_here
 }
 
+/// True if the calling thread is a processor of the same cluster, which it keeps.
+pub(crate) fn is_beside(shared: *const ProcessorShared) -> bool {
+    let processor = here_ptr();
+    // SAFETY: as in `with_current`.
+    let here = (!processor.is_null()).then(|| unsafe { &*processor });
+    here.is_some_and(|here| here.cluster.processors.as_ptr_range().contains(&shared))
+}
+
 /// Makes a fiber ready without a detour if its home is the calling thread.
+#[inline]
 pub(crate) fn push_ready_if_here(shared: &ProcessorShared, fiber: FiberRef) -> bool {
     at(shared, |processor| processor.push_ready(fiber))
 }
@@ -414,7 +423,7 @@ impl Processor {
     /// passes.
     pub(crate) fn watch(&self, fiber: FiberRef, op: *const (), deadline: Instant) {
         let (watch, tick) = (fiber.control().watch(), self.tick_of(deadline));
-        watch.begin(self.shared(), op, tick);
+        watch.begin(op, tick);
         if watch.is_covered(self.shared(), tick) {
             return;
         }

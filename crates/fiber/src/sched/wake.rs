@@ -4,9 +4,9 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use crate::base::stamp;
-use crate::sched::cluster::{Cluster, Message, ProcessorShared};
+use crate::sched::cluster::Cluster;
 use crate::sched::fiber::{Fiber, FiberRef};
-use crate::sched::processor;
+use crate::sched::processor::{self, Processor};
 
 impl Fiber {
     /// Lets the fiber's [`park`](crate::park) return, now or at its next call. From any thread.
@@ -25,8 +25,8 @@ impl Fiber {
         if fiber.is_movable() {
             let cluster = self.control.cluster();
             cluster.push_movable(fiber, stamp::now(), || home.index);
-        } else {
-            home.push_ready(fiber);
+        } else if !processor::push_ready_if_here(home, fiber) {
+            home.send_ready(fiber, &self.control.next);
         }
     }
 }
@@ -37,7 +37,11 @@ impl FiberRef {
     pub(crate) fn make_ready_at_home(self) {
         // SAFETY: as in `make_ready`.
         let home = unsafe { &*self.control().home.load(Ordering::Relaxed) };
-        home.push_ready(self);
+        if !processor::push_ready_if_here(home, self) {
+            // `home` is of the fiber's cluster, and the fiber may be over at once.
+            let _kept = (!processor::is_beside(home)).then(|| self.handle());
+            home.send_ready(self, &self.control().next);
+        }
     }
 
     /// True if the fiber, which has frames, is pinned to the calling thread: it does not go on
@@ -74,12 +78,22 @@ impl Cluster {
     }
 }
 
-impl ProcessorShared {
-    /// Makes one of this processor's own fibers ready, from any thread.
-    #[inline(always)]
-    pub(crate) fn push_ready(&self, fiber: FiberRef) {
-        if !processor::push_ready_if_here(self, fiber) {
-            self.send(Message::Ready(fiber));
+impl Processor {
+    /// Makes ready what others have made ready, the first that has come first.
+    pub(crate) fn take_ready(&self) {
+        let mut latest = self.shared().take_ready();
+        let mut first = std::ptr::null_mut();
+        while let Some(fiber) = latest {
+            let before = fiber.control().next.load(Ordering::Relaxed);
+            fiber.control().next.store(first, Ordering::Relaxed);
+            first = fiber.address().as_ptr();
+            latest = FiberRef::at_some(before);
+        }
+        while let Some(fiber) = FiberRef::at_some(first) {
+            first = fiber.control().next.load(Ordering::Relaxed);
+            self.shared().counters.messages.add(1);
+            self.shares_work.set(true);
+            self.push_ready(fiber);
         }
     }
 }

@@ -28,8 +28,6 @@ pub(crate) struct Watch<P> {
     operation: AtomicPtr<()>,
     deadline: AtomicU64,
     keeper: AtomicPtr<P>,
-    /// Processor of the operation in flight.
-    place: AtomicPtr<P>,
     /// Timer on the keeper, if there is one. Touched only where the fiber is: by the thread that
     /// runs it, or while it waits there.
     timer: Cell<SetTimer>,
@@ -51,18 +49,15 @@ impl<P> Default for Watch<P> {
             operation: AtomicPtr::default(),
             deadline: AtomicU64::default(),
             keeper: AtomicPtr::default(),
-            place: AtomicPtr::default(),
             timer: Cell::default(),
         }
     }
 }
 
 impl<P> Watch<P> {
-    /// `op` is in flight on processor `here` and ends at `deadline`. Before
+    /// `op` is in flight, where the fiber is at home, and ends at `deadline`. Before
     /// [`cover`](Watch::cover).
-    pub(crate) fn begin(&self, here: &P, op: *const (), deadline: Tick) {
-        let place = std::ptr::from_ref(here).cast_mut();
-        self.place.store(place, Ordering::Relaxed);
+    pub(crate) fn begin(&self, op: *const (), deadline: Tick) {
         self.deadline.store(deadline, Ordering::Relaxed);
         self.operation.store(op.cast_mut(), Ordering::Release);
     }
@@ -73,14 +68,11 @@ impl<P> Watch<P> {
             .store(std::ptr::null_mut(), Ordering::Release);
     }
 
-    /// The operation that is in flight on processor `here`, which is the caller's, and its
-    /// deadline. Only its thread completes it, and ends the watch when it does, so until the caller
-    /// does that it stays.
-    pub(crate) fn operation_here(&self, here: &P) -> Option<(*const (), Tick)> {
+    /// The operation that is in flight, and its deadline. The caller looks afterwards whether the
+    /// fiber is at home on its processor.
+    pub(super) fn operation(&self) -> Option<(*const (), Tick)> {
         let op = self.operation.load(Ordering::Acquire);
-        let is_here = std::ptr::eq(self.place.load(Ordering::Relaxed), here);
-        let in_flight = is_here && !op.is_null();
-        in_flight.then(|| (op.cast_const(), self.deadline.load(Ordering::Relaxed)))
+        (!op.is_null()).then(|| (op.cast_const(), self.deadline.load(Ordering::Relaxed)))
     }
 
     /// True if the timer on processor `here` expires by `deadline`.

@@ -58,12 +58,7 @@ impl Processor {
     }
 
     fn relocate(&self, fiber: &Fiber) {
-        if fiber
-            .control
-            .watch()
-            .operation_here(self.shared())
-            .is_none()
-        {
+        if fiber.control.operation_here(self.shared()).is_none() {
             return;
         }
         // It waits here, so it is ours to look at: only this thread can end the wait, and no fiber

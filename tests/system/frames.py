@@ -14,6 +14,7 @@ def frame(kind, flags, stream, payload=b""):
 
 def literal(name, value):
     """A field of at most 126 bytes, without an index."""
+    assert len(name) < 127 and len(value) < 127, "longer ones need another form"
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 

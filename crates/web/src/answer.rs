@@ -11,7 +11,7 @@ use crate::negotiate;
 use crate::password::Verification;
 use crate::range::{Selection, select};
 use crate::redirect::Redirected;
-use crate::reply::{ALLOW_LINE, PREFLIGHT_LINES, Replier, RequestFacts, Transport};
+use crate::reply::{ALLOW_LINE, PREFLIGHT_LINES, Replier, RequestFacts, Transport, credentials};
 use crate::request::target::{PathError, RawPath, encoded};
 use crate::request::{Head, Method, Name, Target};
 use crate::site::{Area, Entry, Found, Readers, Site};
@@ -164,10 +164,7 @@ fn ask(
     if attempt == Attempt::First && site.is_due_for_passwords(area, replier.now) {
         return Some(Answer::Blocked);
     }
-    // A repeated field has no meaning. RFC 9110 5.3
-    let mut fields = head.fields.search("authorization");
-    let credentials = fields.next().filter(|_| fields.next().is_none());
-    let (status, line, why) = match (credentials, attempt) {
+    let (status, line, why) = match (credentials(&head.fields), attempt) {
         (Some(credentials), _) if area.passwords.knows(credentials) => return None,
         (Some(credentials), Attempt::First | Attempt::Again) => {
             let turns = replier.handle.turns();

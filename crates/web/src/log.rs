@@ -12,8 +12,8 @@ use crate::date::Dates;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Apache's and nginx's combined format:
-    /// `peer - - [time] "request line" status body_bytes "referer" "user agent" seconds`. The last
-    /// field is nginx's `$request_time`, which is not in the original format.
+    /// `peer - user [time] "request line" status body_bytes "referer" "user agent" seconds`. The
+    /// last field is nginx's `$request_time`, which is not in the original format.
     #[default]
     Combined,
     /// One JSON object per line; `duration_s` is in seconds.
@@ -51,6 +51,8 @@ impl fmt::Display for Peer {
 #[derive(Debug)]
 pub(crate) struct LogLine<'a> {
     pub(crate) peer: &'a Peer,
+    /// Name whose password was verified.
+    pub(crate) user: Option<&'a [u8]>,
     /// The request line, as much of it as was understood; empty if there was none.
     pub(crate) request: &'a [u8],
     pub(crate) status: u16,
@@ -79,7 +81,9 @@ impl LogLine<'_> {
     fn write_combined(&self, dates: &Dates, log: &mut Log) {
         let to = log.text();
         let request = Some(self.request).filter(|line| !line.is_empty());
-        print(to, format_args!("{} - - [", self.peer));
+        print(to, format_args!("{} - ", self.peer));
+        push_word(self.user.unwrap_or(b"-"), to);
+        to.extend_from_slice(b" [");
         to.extend_from_slice(&dates.clf);
         to.extend_from_slice(b"] ");
         push_quoted(request, to);
@@ -109,6 +113,7 @@ impl LogLine<'_> {
         to.extend_from_slice(b"{\"time\":\"");
         to.extend_from_slice(&dates.rfc3339);
         print(to, format_args!("\",\"peer\":\"{}\"", self.peer));
+        push_member("user", self.user, to);
         push_member("request", Some(self.request), to);
         print(
             to,
@@ -142,6 +147,16 @@ fn push_quoted(value: Option<&[u8]>, to: &mut Vec<u8>) {
         }
     }
     to.push(b'"');
+}
+
+/// A word without quotes: bytes that would end it or begin another field are escaped.
+fn push_word(word: &[u8], to: &mut Vec<u8>) {
+    for &byte in word {
+        match byte {
+            b'!'..=b'~' if !b"\"\\[]".contains(&byte) => to.push(byte),
+            _ => print(to, format_args!("\\x{byte:02x}")),
+        }
+    }
 }
 
 /// `,"name":"value"`, or nothing if there is no value.
@@ -197,6 +212,7 @@ mod tests {
     fn line<'a>(request: &'a [u8], user_agent: Option<&'a [u8]>) -> LogLine<'a> {
         LogLine {
             peer: &PEER,
+            user: None,
             request,
             status: 200,
             body_len: 5,
@@ -235,9 +251,30 @@ mod tests {
     }
 
     #[test]
+    fn verified_user_is_the_third_field() {
+        let of = |user: &'static [u8]| LogLine {
+            user: Some(user),
+            ..line(b"GET / HTTP/1.1", None)
+        };
+        let text = written(&of(b"ada"), LogFormat::Combined);
+        assert!(text.starts_with("192.0.2.7 - ada [20/Nov/2026:"), "{text}");
+        let text = written(&of(b"a b\"[\\]"), LogFormat::Combined);
+        let escaped = "192.0.2.7 - a\\x20b\\x22\\x5b\\x5c\\x5d [20/";
+        assert!(text.starts_with(escaped), "{text}");
+        let text = written(&of(b"ada"), LogFormat::Json);
+        assert!(
+            text.contains("\"peer\":\"192.0.2.7\",\"user\":\"ada\",\"request\""),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn client_cannot_forge_a_line() {
         let nasty: Vec<u8> = (0..=255).chain("\u{2028}\u{85}é".bytes()).collect();
-        let line = line(&nasty, Some(&nasty));
+        let line = LogLine {
+            user: Some(&nasty),
+            ..line(&nasty, Some(&nasty))
+        };
         for format in [LogFormat::Combined, LogFormat::Json, LogFormat::Short] {
             let text = written(&line, format);
             assert_eq!(text.lines().count(), 1);

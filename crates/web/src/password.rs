@@ -207,29 +207,34 @@ impl Users {
 
     /// A user who is not in the file costs as much time as one who is.
     fn is_right(&self, credentials: &[u8], memory: &Mutex<()>) -> bool {
-        let Some(pair) = decode(credentials) else {
+        let Some((name, password)) = decode(credentials) else {
             return false;
         };
-        // RFC 7617 2: a name has no colon.
-        let Some(colon) = pair.iter().position(|&byte| byte == b':') else {
-            return false;
-        };
-        let name = &pair[..colon];
-        let password = &pair[colon + 1..];
-        let known = self.names.get(name);
-        let other = || self.seeds[0].hash_one(name) as usize % self.hashes.len();
+        let known = self.names.get(&*name);
+        let other = || self.seeds[0].hash_one(&*name) as usize % self.hashes.len();
         let hash = &self.hashes[known.copied().unwrap_or_else(other)];
-        password.len() <= PASSWORD_LEN_MAX && matches(password, hash, memory) && known.is_some()
+        password.len() <= PASSWORD_LEN_MAX && matches(&password, hash, memory) && known.is_some()
     }
 }
 
 /// Name and password of `Basic BASE64`. RFC 7617 2
-fn decode(credentials: &[u8]) -> Option<Vec<u8>> {
+fn decode(credentials: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (scheme, token) = credentials.split_at_checked(6)?;
-    let token = token.trim_ascii();
-    scheme
-        .eq_ignore_ascii_case(b"basic ")
-        .then(|| STANDARD.decode(token).ok())?
+    let is_basic = scheme.eq_ignore_ascii_case(b"basic ");
+    let mut name = STANDARD
+        .decode(token.trim_ascii())
+        .ok()
+        .filter(|_| is_basic)?;
+    // A name has no colon.
+    let colon = name.iter().position(|&byte| byte == b':')?;
+    let password = name.split_off(colon + 1);
+    name.pop();
+    Some((name, password))
+}
+
+/// The name in credentials.
+pub(crate) fn user_of(credentials: &[u8]) -> Option<Vec<u8>> {
+    decode(credentials).map(|(name, _)| name)
 }
 
 fn matches(password: &[u8], hash: &str, memory: &Mutex<()>) -> bool {

@@ -465,8 +465,12 @@ impl Replier<'_> {
             Some(_) => encoded(asked.line),
             None => Cow::Borrowed(asked.line),
         };
+        let user = asked.fields.filter(|_| self.host.site.has_areas());
+        let user = user.and_then(credentials);
+        let user = user.and_then(|credentials| self.host.site.user(credentials));
         let line = LogLine {
             peer: &self.client,
+            user: user.as_deref(),
             request: &request,
             status: status.code(),
             body_len,
@@ -480,6 +484,12 @@ impl Replier<'_> {
         let format = self.service.config.log_format;
         date::with(self.now.since_epoch, |dates| line.write(format, dates, log));
     }
+}
+
+/// The value of `Authorization`; a repeated one has no meaning. RFC 9110 5.3
+pub(crate) fn credentials<'a>(fields: &Fields<'a>) -> Option<&'a [u8]> {
+    let mut values = fields.search("authorization");
+    values.next().filter(|_| values.next().is_none())
 }
 
 /// What scripts of the origins that may read a reply may ask for: any header field, and a password

@@ -842,6 +842,15 @@ fn a_reload_keeps_debts_of_the_same_rate() {
 
 /// Status with which a site of three areas answers a request with these credentials (Base64).
 fn status_in_areas(configure: impl Fn(&mut SiteConfig), target: &str, token: &str) -> String {
+    asked_in_areas(configure, target, token).0
+}
+
+/// The same, and the log.
+fn asked_in_areas(
+    configure: impl Fn(&mut SiteConfig),
+    target: &str,
+    token: &str,
+) -> (String, String) {
     let dir = tempfile::tempdir().unwrap();
     let users = [
         (
@@ -885,16 +894,40 @@ fn status_in_areas(configure: impl Fn(&mut SiteConfig), target: &str, token: &st
     let request =
         format!("GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n\r\n");
     let mut out = Outbox::new();
+    out.set_logged(true);
+    let mut log = String::new();
     let mut input = request.as_bytes();
     for _ in 0..8 {
         let received = session.receive(input, test_now(), &mut out);
         input = &input[received.used..];
         match received.next {
             Next::Work => drop(work_here(&mut session, test_now(), &mut out)),
-            _ => return text(&out)[9..12].to_owned(),
+            _ => {
+                out.take_log(
+                    |_| Duration::ZERO,
+                    |lines| log.push_str(str::from_utf8(lines).unwrap()),
+                );
+                return (text(&out)[9..12].to_owned(), log);
+            }
         }
     }
     panic!("{target} is not answered")
+}
+
+/// Seen: the third field of the log was `-` for every request, where nginx and Apache have the
+/// user. A name without its password is not logged.
+#[test]
+fn verified_users_are_logged() {
+    const ADA: &str = "YWRhOnB3";
+    const WRONG: &str = "YWRhOnB4";
+    for (target, token, log) in [
+        ("/app/index.html", ADA, "192.0.2.7 - ada ["),
+        ("/app/index.html", WRONG, "192.0.2.7 - - ["),
+        ("/open.css", WRONG, "192.0.2.7 - - ["),
+    ] {
+        let (status, line) = asked_in_areas(|_| (), target, token);
+        assert!(line.starts_with(log), "{target} {status}: {line}");
+    }
 }
 
 #[test]

@@ -152,9 +152,14 @@ impl Origin {
             Origin::Between(scheme, suffix) => origin
                 .strip_prefix(scheme.as_bytes())
                 .and_then(|rest| rest.strip_suffix(suffix.as_bytes()))
-                .is_some_and(|name| !name.is_empty() && !name.contains(&b'/')),
+                .is_some_and(|name| !name.is_empty() && name.iter().all(is_name_byte)),
         }
     }
+}
+
+/// True for a byte of a host's name as browsers write it.
+fn is_name_byte(byte: &u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(byte)
 }
 
 #[cfg(test)]
@@ -194,6 +199,9 @@ mod tests {
             ("x.woff2", "https://b.org", false),
             ("x.woff2", "https://.b.org", false),
             ("x.woff2", "https://evil/.b.org", false),
+            ("x.woff2", "https://evil?.b.org", false),
+            ("x.woff2", "https://evil#.b.org", false),
+            ("x.woff2", "https://evil:1@c.b.org", false),
             ("x.woff2", "http://c.b.org", false),
             ("x.woff2", "https://notb.org", false),
         ] {

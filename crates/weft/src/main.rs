@@ -126,6 +126,9 @@ fn check_config(file: &Path, url: Option<&str>, out: &mut impl Write) -> Result<
         let text = serve::explain(&checked, url).map_err(Failure::Usage)?;
         return Ok(write!(out, "{text}")?);
     }
+    for warning in serve::warnings(&checked.config, file) {
+        writeln!(out, "{}: warning: {warning}", file.display())?;
+    }
     Ok(writeln!(out, "{}: ok", file.display())?)
 }
 

@@ -12,8 +12,9 @@ mod terminal;
 
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ::serve::access_log::Target;
 use ::serve::engine::netstack::NetstackInterface;
@@ -67,6 +68,9 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         pid_file: _pid_file,
     } = prepared;
     for warning in Published::by(config).warnings(config) {
+        terminal.warn(&warning);
+    }
+    if let Some(warning) = files::unreadable(config) {
         terminal.warn(&warning);
     }
     if let Some(warning) = few_connections(config, &limits, &Machine::this()) {
@@ -246,6 +250,20 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
         prepare::open_tls(config, None)?;
         check_rules(config, &inherited)
     }
+}
+
+/// Warnings that a start with this file would print: of files that are served by mistake, and of
+/// certificates that clients refuse.
+pub(crate) fn warnings(config: &ServeConfig, file: &Path) -> Vec<String> {
+    let config = &ServeConfig {
+        config: Some(file.to_owned()),
+        ..config.clone()
+    };
+    let mut warnings = Published::by(config).warnings(config);
+    if let Ok(Some(tls)) = prepare::open_tls(config, None) {
+        warnings.extend(tls.warnings(SystemTime::now()));
+    }
+    warnings
 }
 
 /// The first limits on requests that differ, as many as there may be.

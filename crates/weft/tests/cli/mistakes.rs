@@ -387,7 +387,12 @@ fn a_right_file_is_said_to_be_right() {
     );
     let path = file(folder.path(), "weft.toml", &text);
     let ran = run(&mut weft(&["check-config", &path]));
-    assert_eq!((ran.code, ran.out), (0, format!("{path}: ok\n")));
+    let served = format!("{path}: warning: the settings file {path} is served");
+    assert!(ran.out.starts_with(&served), "{}", ran.out);
+    assert!(ran.out.ends_with(&format!("\n{path}: ok\n")), "{}", ran.out);
+    let hidden = file(folder.path(), ".weft.toml", &text);
+    let ran = run(&mut weft(&["check-config", &hidden]));
+    assert_eq!((ran.code, ran.out), (0, format!("{hidden}: ok\n")));
 }
 
 /// Each layer in turn gives a value that cannot be read, so that the message tells which one was

@@ -15,6 +15,8 @@ use super::{certificate, file, weft};
 pub(crate) struct Served {
     pub(crate) child: Child,
     said: Lines<BufReader<ChildStderr>>,
+    /// First line of the start-up message.
+    title: String,
     addr: String,
     addrs: Vec<String>,
 }
@@ -27,10 +29,13 @@ impl Served {
         let mut served = Served {
             child,
             said,
+            title: String::new(),
             addr: String::new(),
             addrs: Vec::new(),
         };
         let mut lines = served.said.by_ref().map(Result::unwrap);
+        let is_title = |line: &String| line.contains(" serving ");
+        served.title = lines.find(is_title).expect("a title");
         let before_limits = lines.by_ref().take_while(|line| !line.contains("limits"));
         let urls = before_limits.filter(|line| line.contains("url "));
         let addrs = urls.map(|url| url.rsplit('/').nth(1).unwrap().to_owned());
@@ -105,6 +110,11 @@ fn every_engine_serves_hosts() {
         let hosts = [host("a", &root("a")), host("*.b", &root("b"))].concat();
         let config = file(site.path(), "hosts.toml", &hosts);
         let mut served = Served::start(&[engine, &["--config", &config]].concat());
+        assert!(
+            served.title.ends_with(" serving 2 hosts"),
+            "{}",
+            served.title
+        );
         assert!(served.get("/").ends_with("\r\n\r\na"), "{engine:?}");
         assert!(served.get("http://x.b/").ends_with("\r\n\r\nb"));
         assert!(served.get("http://b/").starts_with("HTTP/1.1 421 "));

@@ -1,6 +1,7 @@
 //! What the sandbox of a server grants: files that it opens after its start, by right.
 
 use std::env;
+use std::fs::File;
 use std::path::PathBuf;
 
 use super::certificates;
@@ -54,6 +55,18 @@ fn of_acme(config: &ServeConfig) -> Vec<(Right, PathBuf)> {
         .collect()
 }
 
+/// A warning about a file of TLS that was read as root, and that the user of `--user` cannot read
+/// when it changes.
+pub(super) fn unreadable(config: &ServeConfig) -> Option<String> {
+    let user = &config.common.user.as_ref()?.user;
+    let mut files = of_tls(config);
+    let file = files.find(|file| File::open(file).is_err())?;
+    Some(format!(
+        "user '{user}' cannot read {} again when it is renewed: give it to a group of that user",
+        file.display()
+    ))
+}
+
 fn of_tls(config: &ServeConfig) -> impl Iterator<Item = PathBuf> {
     let pairs = config
         .all()
@@ -84,7 +97,26 @@ mod tests {
     use ::serve::access_log::Target;
 
     use super::*;
-    use crate::value::RedirectSource;
+    use crate::value::{self, RedirectSource};
+
+    /// Seen: certbot's keys are root's; the server started without a word, each SIGHUP of logrotate
+    /// was "not reloaded", and the certificate expired.
+    #[test]
+    fn files_that_a_user_cannot_read_are_told() {
+        let user = value::account("www-data").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key.pem");
+        let mut config = ServeConfig {
+            tls_key: vec![key.clone()],
+            ..ServeConfig::default()
+        };
+        assert_eq!(unreadable(&config), None);
+        config.common.user = Some(user);
+        let told = unreadable(&config).unwrap();
+        assert!(told.starts_with("user 'www-data' cannot read /"), "{told}");
+        std::fs::write(&key, "").unwrap();
+        assert_eq!(unreadable(&config), None);
+    }
 
     /// Seen: a file of ticket keys was read at the start, and not after it had changed. Cause: the
     /// setting was newer than this list.

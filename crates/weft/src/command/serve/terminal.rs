@@ -6,6 +6,7 @@ use ::serve::messages;
 
 use super::ServeConfig;
 use crate::paint::{Color, Paint};
+use crate::value::show_counted;
 
 /// Standard error, with or without colour.
 pub(crate) struct Terminal {
@@ -23,14 +24,22 @@ impl Terminal {
 
     /// The start-up message: what is served, then a line for each of `lines`.
     pub(crate) fn banner(&self, config: &ServeConfig, lines: &[(&str, String)]) {
-        let root = config
-            .root
-            .canonicalize()
-            .unwrap_or_else(|_| config.root.clone());
+        let root = || {
+            let root = config.root.canonicalize();
+            root.unwrap_or_else(|_| config.root.clone())
+        };
+        let hosts = show_counted(config.hosts.len() as u64, "host");
+        let what = if config.only_named_hosts {
+            hosts
+        } else if config.hosts.is_empty() {
+            root().display().to_string()
+        } else {
+            format!("{} and {hosts}", root().display())
+        };
         let weft = self
             .paint
             .bold(format_args!("weft {}", env!("CARGO_PKG_VERSION")));
-        let mut text = format!("{weft} serving {}", root.display());
+        let mut text = format!("{weft} serving {what}");
         for (name, line) in lines {
             let line = match *name {
                 "url" | "admin" => self.paint.cyan(line),

@@ -43,6 +43,12 @@ impl FromStr for HostName {
                         bücher.example",
             );
         }
+        if name == "_" {
+            return Err(
+                "other names than those of hosts get the site above the first [[host]]: `root` is \
+                 its directory",
+            );
+        }
         let is_address = name.starts_with('[') && name.ends_with(']') && name == text;
         if name.contains(':') && !is_address {
             return Err("a name is without scheme and port; an IPv6 address stands in brackets");
@@ -244,6 +250,7 @@ mod tests {
             "a b",
             "a/b",
             "bücher.example",
+            "_",
         ] {
             assert!(text.parse::<HostName>().is_err(), "{text}");
         }

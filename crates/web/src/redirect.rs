@@ -397,6 +397,13 @@ fn target(
             "'{to}' has a control character, a space or a backslash in it"
         ));
     }
+    let is_variable = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if to.split('$').skip(1).any(is_variable) {
+        return Err(format!(
+            "'{to}' has a variable; `:splat` is what the star stands for, and `:name` a segment (a \
+             dollar sign is written %24)"
+        ));
+    }
     if is_path && to.contains(['?', '#']) {
         return Err(format!(
             "'{to}' is not the path of a file: it has a query or a fragment"
@@ -522,6 +529,7 @@ mod tests {
             ("/a /b?x=y", "/a", Some("301 /b?x=y&q=1")),
             ("/a /b#part", "/a", Some("301 /b?q=1#part")),
             ("/a /ü", "/a", Some("301 /%C3%BC?q=1")),
+            ("/a /b/%24x$", "/a", Some("301 /b/%24x$?q=1")),
         ] {
             check(line, path, to);
         }
@@ -569,6 +577,8 @@ mod tests {
             ("/a /b?c 200", "has a query"),
             ("/* /index.html 200", "spa = "),
             ("/a /b\u{7f}", "a control character"),
+            ("/a/* /b/$1", "`:splat` is what the star stands for"),
+            ("/a https://$host/b", "has a variable"),
         ] {
             let error = RedirectRule::from_line(line).unwrap_err();
             assert!(error.contains(why), "{line}: {error}");

@@ -271,7 +271,7 @@ pub(crate) fn header_rule(glob: &str, name: &str, value: &str) -> Result<HeaderR
         ));
     }
     check_field_value(value)?;
-    check_glob(glob)?;
+    check_file_glob(glob)?;
     Ok(HeaderRule {
         glob: glob.to_owned(),
         name: name.to_owned(),
@@ -387,7 +387,7 @@ pub(crate) fn basic_auth(text: &str) -> Result<(String, PathBuf), String> {
 pub(crate) fn cors(text: &str) -> Result<CorsRule, String> {
     let parts = find_rule_sign(text).map(|at| (&text[..at], &text[at + 1..]));
     let (glob, origin) = parts.unwrap_or(("**", text));
-    check_glob(glob)?;
+    check_file_glob(glob)?;
     Ok(CorsRule {
         glob: glob.to_owned(),
         origin: origin.to_owned(),
@@ -404,7 +404,7 @@ pub(crate) fn cache(text: &str) -> Result<CacheRule, String> {
     };
     let glob = &text[..at];
     let value = text[at + 1..].trim();
-    check_glob(glob)?;
+    check_file_glob(glob)?;
     check_field_value(value)?;
     if has_directive(glob) {
         return Err(format!(
@@ -500,6 +500,17 @@ fn check_glob(glob: &str) -> Result<(), String> {
     }
 }
 
+/// Checks the glob of a rule for files: one of a directory holds for nothing in it.
+fn check_file_glob(glob: &str) -> Result<(), String> {
+    check_glob(glob)?;
+    match glob.strip_suffix('/') {
+        Some(directory) => Err(format!(
+            "the glob '{glob}' is a directory's; write '{directory}/**' for the files in it"
+        )),
+        None => Ok(()),
+    }
+}
+
 fn check_field_value(value: &str) -> Result<(), String> {
     // RFC 9110 5.5: CR, LF and NUL in a field value are invalid and dangerous.
     match value
@@ -560,6 +571,12 @@ pub(crate) fn mime_type(text: &str) -> Result<(String, String), String> {
 
 /// A file's name, as an index: a directory's own file, never a path.
 pub(crate) fn file_name(text: &str) -> Result<String, String> {
+    if text.contains(char::is_whitespace) {
+        let names: Vec<_> = text.split_whitespace().collect();
+        return Err(format!(
+            "'{text}' is one name; several are a list: {names:?}"
+        ));
+    }
     match Path::new(text).components().count() {
         1 if !text.contains('/') && text != ".." && text != "." => Ok(text.to_owned()),
         _ => Err(format!(
@@ -801,6 +818,11 @@ mod tests {
         assert!(mime_type("=application/json").is_err());
         assert!(mime_type("wasm=wasm").is_err());
         assert!(file_name("../index.html").is_err());
+        let two = file_name("index.html index.htm").unwrap_err();
+        assert!(
+            two.ends_with("a list: [\"index.html\", \"index.htm\"]"),
+            "{two}"
+        );
         assert_eq!(account("www:web").unwrap().group.as_deref(), Some("web"));
         assert!(account(":web").is_err());
     }

@@ -51,7 +51,7 @@ def a_log_is_rotated_and_a_root_replaced_in_the_sandbox(world):
         wait_for("the new directory is served", shows(b"three"))
         os.rename(logs / "log", logs / "log.1")
         # Editors put a new file in the place of the old one.
-        (world.scratch / "serve.new").write_text('server_name = "new"\n')
+        (world.scratch / "serve.new").write_text('server_header = "new"\n')
         os.rename(world.scratch / "serve.new", settings)
         server.signal(signal.SIGHUP)
         wait_for("the log is opened anew", (logs / "log").exists)

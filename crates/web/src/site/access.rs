@@ -92,7 +92,7 @@ impl PathGlobs {
     fn new<'a>(globs: impl Iterator<Item = &'a String>) -> Result<PathGlobs, SiteError> {
         let mut set = GlobSetBuilder::new();
         for glob in globs {
-            let is_for_all = matches!(glob.trim_start_matches('/'), "*" | "**" | "**/*");
+            let is_for_all = matches!(glob.trim_start_matches('/'), "" | "*" | "**" | "**/*");
             add_glob(&mut set, if is_for_all { EVERYWHERE } else { glob })?;
         }
         built(set).map(PathGlobs)

@@ -309,6 +309,12 @@ fn add_type_glob(globs: &mut GlobSetBuilder, pattern: &str) -> Result<(), SiteEr
 
 /// Reason for which a glob matches no path, if there is one.
 fn never_matches(glob: &str) -> Option<&'static str> {
+    let is_regex = ["^", "~ ", "~*"]
+        .iter()
+        .any(|start| glob.starts_with(start));
+    if is_regex || glob.ends_with('$') {
+        return Some("a glob is no regular expression: * stands for any text, as in *.css");
+    }
     let path = glob.strip_prefix('/').unwrap_or(glob);
     let path = path.strip_suffix('/').unwrap_or(path);
     path.split('/').find_map(|segment| match segment {
@@ -352,6 +358,8 @@ fn check_name(name: &str) -> Result<(), SiteError> {
         "use a cache rule for it"
     } else if name.eq_ignore_ascii_case("content-type") {
         "use a rule for MIME types"
+    } else if name.eq_ignore_ascii_case("x-content-type-options") {
+        "replies have nosniff already"
     } else if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
         "the server sets this field itself"
     } else {

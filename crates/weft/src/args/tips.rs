@@ -8,8 +8,9 @@ use std::path::Path;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::command::serve;
+use crate::command::serve::{self, ServeConfig};
 use crate::engine;
+use crate::settings::Config;
 
 /// Sections of a command each, with lines of `WORDS = TIP`.
 const TIPS: &str = include_str!("tips.txt");
@@ -110,7 +111,7 @@ fn for_serve(error: clap::Error) -> clap::Error {
     if let Some(tip) = find("serve", &typed) {
         return suggesting_only(error, tip);
     }
-    if let Some(tip) = serve::tip_for_port(&typed) {
+    if let Some(tip) = serve::tip_for_port(&typed).or_else(|| tip_for_key(&typed)) {
         return suggesting_only(error, tip);
     }
     match typed.as_str() {
@@ -122,6 +123,18 @@ fn for_serve(error: clap::Error) -> clap::Error {
         }
         _ => error,
     }
+}
+
+/// Tip for a setting that is no flag.
+fn tip_for_key(typed: &str) -> Option<String> {
+    let name = typed.strip_prefix("--")?;
+    let mut keys = ServeConfig::LISTED.iter();
+    let found = keys.find(|setting| setting.name == name);
+    let key = found.filter(|setting| setting.is_for_file())?.key();
+    Some(format!(
+        "it is a key of the settings file: --config FILE with `{key} = …`, or WEFT_{}",
+        key.to_uppercase()
+    ))
 }
 
 /// clap leads to a help of its own only, and the cache has memcached's.

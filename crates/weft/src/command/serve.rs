@@ -233,10 +233,14 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
     let has_names = certificates::check_names(whole);
     let inherited = Inherited::of(whole);
     let rates = rates(whole);
+    let has_tls = whole.has_tls();
     move |config| {
         check_rate(config, &rates)?;
         check_root(config)?;
         check_proxies(config)?;
+        if !has_tls {
+            check_without_tls(config)?;
+        }
         if config.names.is_empty() {
             prepare::account(config)?;
             config.common.engine.check()?;
@@ -324,6 +328,22 @@ fn check_proxies(config: &ServeConfig) -> Result<(), String> {
     if config.proxies.is_empty() && config.proxy_header != ProxyHeader::default() {
         return Err(
             "proxy_header needs proxy_from, the networks of proxies: proxy_from = \"10.0.0.5\""
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+fn check_without_tls(config: &ServeConfig) -> Result<(), String> {
+    if !config.https_redirect.is_empty() {
+        return Err(
+            "`https_redirect` needs a certificate (`tls_cert`): there is no HTTPS to redirect to"
+                .to_owned(),
+        );
+    }
+    if config.tls_client_ca.is_some() {
+        return Err(
+            "`tls_client_ca` needs a certificate (`tls_cert`): clients show theirs in TLS alone"
                 .to_owned(),
         );
     }

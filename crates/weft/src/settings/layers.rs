@@ -510,7 +510,7 @@ mod tests {
             (_, "recheck") => "7s",
             (_, name) if name.ends_with("timeout") => "7s",
             (Kind::Argument(..), _) | (_, "spa" | "access-log" | "pid-file") => "some/path",
-            (_, "server-name") => "off",
+            (_, "server-header") => "off",
             (_, "max-head" | "max-request-line") => "7K",
             _ => "7",
         }
@@ -659,7 +659,7 @@ mod tests {
             config: ServeConfig::default(),
             hosts: Vec::new(),
             inherited: Layer::new(),
-            said: [("index", "bad one"), ("root", "good"), ("spa", "bad two")]
+            said: [("index", "bad-one"), ("root", "good"), ("spa", "bad two")]
                 .map(|(name, text)| (name, vec![SettingText::new(text, &format!("--{name}"))]))
                 .into(),
         };
@@ -672,7 +672,7 @@ mod tests {
         };
         assert_eq!(
             resolved.check(check).unwrap_err(),
-            "--index: bad one beneath good\n--spa: bad two beneath good"
+            "--index: bad-one beneath good\n--spa: bad two beneath good"
         );
     }
 

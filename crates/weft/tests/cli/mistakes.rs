@@ -117,7 +117,11 @@ fn other_servers_flags_are_told_ours() {
         ("--browse", "by --listing"),
         ("--directory-listing", "by --listing"),
         ("--gzip", "FILE.gz"),
-        ("--cors", "--header 'Access-Control-Allow-Origin: *'"),
+        ("--cors", "--config FILE with `cors = …`, or WEFT_CORS"),
+        (
+            "--limit-requests",
+            "--config FILE with `limit_requests = …`",
+        ),
         ("--memory", "--memory-budget SIZE"),
     ] {
         let said = refused(&format!("serve {typed}"), ours);
@@ -290,7 +294,7 @@ fn a_cache_rule_without_a_glob_is_refused() {
 #[test]
 fn every_mistake_of_a_file_names_its_place() {
     let folder = tempfile::tempdir().unwrap();
-    let text = "workres = 4\nroot = '/no/such/folder'\nserver_name = 'wéft'\n\
+    let text = "workres = 4\nroot = '/no/such/folder'\nserver_header = 'wéft'\n\
                 [headers]\n'X-A' = \"a\\nb\"\n[cache]\n'[a' = 'no-cache'\n";
     let path = file(folder.path(), "weft.toml", text);
     let ran = run(&mut weft(&["check-config", &path]));
@@ -298,7 +302,7 @@ fn every_mistake_of_a_file_names_its_place() {
     let places = [
         ":1: ",
         ":2: root: ",
-        ":3: server_name: ",
+        ":3: server_header: ",
         ":5: headers: ",
         ":7: cache: ",
     ];
@@ -330,6 +334,57 @@ fn mistakes_are_found_before_the_start() {
         (
             "dir = '.'",
             "'dir' is not a setting; the directory is root = ",
+        ),
+        (
+            "autoindex = true",
+            "'autoindex' is not a setting; directories",
+        ),
+        ("server_name = 'a.org'", "a host is a table: [[host]]"),
+        (
+            "[[hosts]]\nnames = 'a.org'",
+            ":1: 'hosts' is not a setting; a host is",
+        ),
+        (
+            "[host]\nnames = 'a.org'",
+            ":1: 'host' is a list of tables: [[host]]",
+        ),
+        (
+            "[[host]]\nname = 'a.org'",
+            ":2: 'name' is not a setting; names of a host",
+        ),
+        ("[[host]]\nnames = '_'", ":2: names: '_': other names"),
+        (
+            "index = 'a.html b.html'",
+            ":1: index: 'a.html b.html' is one name",
+        ),
+        (
+            "cache = '/a/=no-cache'",
+            ":1: cache: the glob '/a/' is a directory's; write '/a/**'",
+        ),
+        ("header = '/a/=X-A: b'", ":1: header: the glob '/a/' is"),
+        (
+            "header = 'x-content-type-options: nosniff'",
+            "replies have nosniff already",
+        ),
+        (
+            "deny = '^/x'",
+            ":1: deny: the glob \"^/x\" is wrong: a glob is no regular expression",
+        ),
+        (
+            "cache = '~* css$=no-cache'",
+            ":1: cache: the glob \"~* css$\" is wrong",
+        ),
+        (
+            "redirect = '/a=https://$host/a'",
+            ":1: redirect: 'https://$host/a' has a variable",
+        ),
+        (
+            "https_redirect = ':0'",
+            ":1: https_redirect: `https_redirect` needs a certificate",
+        ),
+        (
+            "tls_client_ca = 'x.pem'",
+            ":1: tls_client_ca: `tls_client_ca` needs",
         ),
     ] {
         let path = file(folder.path(), "weft.toml", text);

@@ -380,6 +380,7 @@ fn a_url_is_explained() {
         ".moved",
         "# old\n/was/* /is/:splat 302\n/in / 200\n",
     );
+    let cert = file(site.path(), ".cert.pem", &certificate().0);
     let root = site.path().display();
     let text = format!(
         "https_redirect = ':80'\nlisten = ':443'\ndeny = ['*.sql', '/no.*']\n\
@@ -389,7 +390,7 @@ fn a_url_is_explained() {
          hsts = 'max-age=7'\ncors = ['*.x=https://x.org', '*']\nerror_page = '404=404.html'\n\
          redirect = ['/old/*=/new/*', '{moved}', '/late=/later']\n\
          basic_auth = '/secret/**={passwords}'\n\
-         [[host]]\nnames = 'spa.org'\nroot = '{root}'\nspa = 'app.html'\n"
+         [[host]]\nnames = 'spa.org'\nroot = '{root}'\nspa = 'app.html'\ntls_cert = '{cert}'\n"
     );
     let config = file(site.path(), ".weft.toml", &text);
     let explain = |url: &str| {

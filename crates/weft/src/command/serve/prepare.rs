@@ -94,18 +94,6 @@ pub(crate) fn prepare(
     let managed = acme.as_ref().map(|(_, managed)| managed);
     let tls = open_tls(config, managed).map_err(Failure::Usage)?;
     let tls = tls.map(Arc::new);
-    if !config.https_redirect.is_empty() && tls.is_none() {
-        return Err(Failure::Usage(
-            "`https_redirect` needs a certificate (`tls_cert`): there is no HTTPS to redirect to"
-                .to_owned(),
-        ));
-    }
-    if config.tls_client_ca.is_some() && tls.is_none() {
-        return Err(Failure::Usage(
-            "`tls_client_ca` needs a certificate (`tls_cert`): clients show theirs in TLS alone"
-                .to_owned(),
-        ));
-    }
     let (listeners, netstack) = operate::open(
         &config.common,
         inherited,

@@ -581,8 +581,8 @@ const REPLIES: Rows = &[
             "Once, on a thread of its own: the first client gets what there is. Text, SVG, JSON, \
              WebAssembly and fonts of 1 KiB to 8 MiB, unless a rule says no-transform.",
         ),
-    set("server-name")
-        .takes("NAME|off", |config, text| {
+    set("server-header")
+        .takes("VALUE|off", |config, text| {
             config.server_name = (text != "off").then(|| text.to_owned());
             Ok(())
         })

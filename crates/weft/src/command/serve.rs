@@ -70,7 +70,8 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     for warning in Published::by(config).warnings(config) {
         terminal.warn(&warning);
     }
-    if let Some(warning) = files::unreadable(config) {
+    let unreadable = files::unreadable(config);
+    for warning in unreadable.into_iter().chain(directory_glob(config)) {
         terminal.warn(&warning);
     }
     if let Some(warning) = few_connections(config, &limits, &Machine::this()) {
@@ -267,7 +268,23 @@ pub(crate) fn warnings(config: &ServeConfig, file: &Path) -> Vec<String> {
     if let Ok(Some(tls)) = prepare::open_tls(config, None) {
         warnings.extend(tls.warnings(SystemTime::now()));
     }
+    warnings.extend(directory_glob(config));
     warnings
+}
+
+/// A warning about the first rule for files whose glob is the path of a directory.
+fn directory_glob(config: &ServeConfig) -> Option<String> {
+    config.sites().find_map(|site| {
+        let headers = site.headers.iter().map(|rule| &rule.glob);
+        let mut globs = headers.chain(site.cache.iter().map(|rule| &rule.glob));
+        let glob = globs.find(|glob| {
+            let path = glob.trim_start_matches('/');
+            !path.contains(['*', '?', '[', '{', '\\']) && site.root.join(path).is_dir()
+        })?;
+        Some(format!(
+            "the glob '{glob}' is a directory's; write '{glob}/**' for the files in it"
+        ))
+    })
 }
 
 /// The first limits on requests that differ, as many as there may be.

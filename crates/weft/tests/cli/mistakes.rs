@@ -445,6 +445,18 @@ fn a_right_file_is_said_to_be_right() {
     let served = format!("{path}: warning: the settings file {path} is served");
     assert!(ran.out.starts_with(&served), "{}", ran.out);
     assert!(ran.out.ends_with(&format!("\n{path}: ok\n")), "{}", ran.out);
+    fs::create_dir(folder.path().join("a")).unwrap();
+    let of_directory = file(
+        folder.path(),
+        ".a.toml",
+        &format!("{text}cache = '/a=no-cache'\n"),
+    );
+    let ran = run(&mut weft(&["check-config", &of_directory]));
+    assert!(
+        ran.out.contains("write '/a/**' for the files in it"),
+        "{}",
+        ran.out
+    );
     let hidden = file(folder.path(), ".weft.toml", &text);
     let ran = run(&mut weft(&["check-config", &hidden]));
     assert_eq!((ran.code, ran.out), (0, format!("{hidden}: ok\n")));

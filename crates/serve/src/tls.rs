@@ -10,6 +10,7 @@ mod provider;
 mod tickets;
 mod validity;
 
+use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -608,8 +609,19 @@ impl Shown {
     }
 }
 
+thread_local! {
+    /// Name that the client asked for whose hello came last on this thread.
+    static ASKED_NAME: Cell<Option<Box<str>>> = const { Cell::new(None) };
+}
+
+/// Takes the name that a client asked for in the records that were opened just now.
+pub(crate) fn take_asked_name() -> Option<Box<str>> {
+    ASKED_NAME.take()
+}
+
 impl ResolvesServerCert for Shown {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        ASKED_NAME.set(hello.server_name().map(Box::from));
         let managed = self.managed.as_ref();
         if let Some(decided) = managed.and_then(|managed| managed.find(&hello)) {
             return decided;

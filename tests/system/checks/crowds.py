@@ -5,9 +5,11 @@ import resource
 import selectors
 import signal
 import socket
+import ssl
 import threading
 import time
 
+from memcache import certificate
 from world import ALL, EVENT_DISPATCHERS, MANY, check, expect, expect_equal, read_reply, request, wait_for
 
 CROWD = 10_000
@@ -194,6 +196,33 @@ def an_idle_connection_costs_little(world):
             expect(per_connection <= IDLE_KIB_MAX, f"an idle connection costs {per_connection:.2f} KiB, more than {IDLE_KIB_MAX}")
         finally:
             crowd.leave()
+
+
+@check("uring", "event", limit_s=120)
+def an_idle_tls_connection_costs_at_most_8_kib(world):
+    """2,000 kept-alive connections, after their handshake and after their first request, by resident memory."""
+    count = 2000
+    _, chain, key = certificate(world.scratch)
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    with world.server("--workers", 1, "--idle-timeout", "10m", "--head-timeout", "10m", "--tls-cert", chain, "--tls-key", key) as server:
+        def join():
+            return tls.wrap_socket(server.connect(timeout=20), server_hostname="localhost")
+
+        def ask(client):
+            client.sendall(request("/favicon.svg"))
+            with client.makefile("rb") as file:
+                expect_equal("a status", read_reply(file).status, 200)
+
+        clients = [join() for _ in range(100)]
+        for client in clients:
+            ask(client)
+        before_kib, new = int(server.status("VmRSS").split()[0]), []
+        for moment, act in (("handshake", lambda: new.extend(join() for _ in range(count))), ("request", lambda: [*map(ask, new)])):
+            act()
+            each = (int(server.status("VmRSS").split()[0]) - before_kib) / count
+            world.note += f"{each:.2f} KiB after the {moment} "
+            expect(each <= 8, f"an idle connection costs {each:.2f} KiB after its {moment}")
 
 
 @check(*ALL, limit_s=60)

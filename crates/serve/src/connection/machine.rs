@@ -486,7 +486,8 @@ impl<S: Session> Machine<S> {
             return;
         };
         let opened = tls.open(input, |plain| self.take(plain, now));
-        let sealed = &mut outgoing(&mut self.outgoing, &self.shared, now).sealed;
+        let outgoing = outgoing(&mut self.outgoing, &self.shared, now);
+        let sealed = &mut outgoing.sealed;
         match opened.as_ref().map_err(|error| tls.in_the_clear(error)) {
             Err(Some(text)) => {
                 tls.has_ended = true;
@@ -498,6 +499,7 @@ impl<S: Session> Machine<S> {
             Err(None) => {
                 tls.has_ended = true;
                 tls.take_records(sealed);
+                outgoing.drop_plain();
                 self.state = State::Close(Closed::Error);
             }
             Ok(has_peer_ended) => {
@@ -687,7 +689,9 @@ impl<S: Session> Machine<S> {
             Ok(bytes) => bytes,
             Err(error) => return self.handle_error(&error, now),
         };
-        if let Some(outgoing) = &mut self.outgoing {
+        if let Some(outgoing) = &mut self.outgoing
+            && !outgoing.out.is_empty()
+        {
             outgoing.fetch(bytes, now.monotonic);
         }
         self.settle(now);

@@ -282,6 +282,12 @@ impl Outgoing {
         len
     }
 
+    /// Drops what is not encrypted: nothing follows an alert.
+    pub(super) fn drop_plain(&mut self) {
+        self.fetched.clear();
+        self.out.consume(self.out.queued_len());
+    }
+
     fn check(&self, after: Duration, all_was_sent: bool) -> UnackedCheck {
         UnackedCheck {
             after,

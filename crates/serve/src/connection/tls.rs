@@ -1,18 +1,25 @@
 //! TLS as a transform of bytes: records in, plain bytes out, and the other way round. No stream
 //! beneath it.
 
-use std::io::{self, BufRead, Write};
+use std::io;
 use std::sync::Arc;
 
-use rustls::ServerConnection;
+use rustls::InvalidMessage;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, WriteTraffic,
+};
 use session::{Chunk, Outbox, TlsFacts};
 
 use crate::memory::{Charge, Memory};
-use crate::tls::Tls;
+use crate::tls::{Tls, take_asked_name};
 
 /// Bytes to encrypt before they are sent. A peer that takes less than this within the send time-out
 /// is too slow: some 500 bytes a second.
 pub(super) const SEALED_LEN_MAX: usize = 32 * 1024;
+
+/// The same while memory is short.
+const SEALED_LEN_LEAN: usize = 4 * 1024;
 
 /// Memory of a handshake beside the connection: keys, its messages, the certificate chain on its
 /// way out. Measured: 7 to 9 KiB.
@@ -24,24 +31,30 @@ const HEADER_LEN: usize = 5;
 const HANDSHAKE_RECORD: u8 = 22;
 const RECORD_LEN_MAX: usize = 1 << 14;
 
-/// Space for records that rustls keeps for every connection, and the step in which it grows.
-const BUFFER_STEP_LEN: usize = 4096;
+/// Most input that is kept: fragments of one handshake message.
+const INCOMING_LEN_MAX: usize = 1 << 16;
 
-/// Most input that rustls keeps: fragments of one handshake message.
-const BUFFER_LEN_MAX: usize = 1 << 16;
+/// Least step in which the space for a rest of input grows.
+const INCOMING_STEP_LEN: usize = 4096;
 
-/// The same while memory is short.
-const SEALED_LEN_LEAN: usize = 4 * 1024;
+/// Bytes that a record adds to its content at most: 29 in TLS 1.2 with AES.
+const RECORD_OVERHEAD: usize = 32;
 
 /// The state of TLS on one connection.
 pub(crate) struct TlsConnection {
     /// `None` until the peer's first record has come whole: one that sends nothing, or a part,
     /// costs next to nothing.
-    connection: Option<Box<ServerConnection>>,
+    connection: Option<Box<UnbufferedServerConnection>>,
+    /// Name that the client asks for, which such a connection does not tell.
+    server_name: Option<Box<str>>,
     tls: Arc<Tls>,
-    /// Charge for the handshake and the buffer for records.
+    /// Charge for the handshake and what has come of it.
     charge: Charge,
-    records: Records,
+    /// Unused input: a part of a record, or fragments of a handshake message. Between records it
+    /// has no memory; the buffers of rustls' other interface keep 4 KiB for each connection.
+    incoming: Vec<u8>,
+    /// TLS's own records, to be taken.
+    made: Vec<u8>,
     /// The last record was made: the peer is told that nothing comes after it.
     pub(super) has_ended: bool,
 }
@@ -50,9 +63,11 @@ impl TlsConnection {
     pub(crate) fn new(tls: &Arc<Tls>) -> Box<TlsConnection> {
         Box::new(TlsConnection {
             connection: None,
+            server_name: None,
             tls: Arc::clone(tls),
             charge: Charge::default(),
-            records: Records::default(),
+            incoming: Vec::new(),
+            made: Vec::new(),
             has_ended: false,
         })
     }
@@ -67,8 +82,8 @@ impl TlsConnection {
     /// # Errors
     /// What rustls says to a new connection, which concerns its memory only.
     pub(super) fn begin(&mut self, memory: &Arc<Memory>) -> io::Result<()> {
-        let connection = ServerConnection::new(self.tls.config()).map_err(io::Error::other)?;
-        self.connection = Some(Box::new(connection));
+        let connection = UnbufferedServerConnection::new(self.tls.config());
+        self.connection = Some(Box::new(connection.map_err(io::Error::other)?));
         self.charge(memory);
         Ok(())
     }
@@ -83,12 +98,9 @@ impl TlsConnection {
         self.charge.set(memory, handshake_len + self.buffer_len())
     }
 
-    /// Bytes by which the buffer for records has grown.
+    /// Bytes of memory for unused input.
     pub(super) fn buffer_len(&self) -> usize {
-        match self.records.buffered_len {
-            ..=BUFFER_STEP_LEN => 0,
-            len => len.min(BUFFER_LEN_MAX).next_multiple_of(BUFFER_STEP_LEN),
-        }
+        self.incoming.capacity()
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -101,7 +113,7 @@ impl TlsConnection {
         let chain = connection.and_then(|connection| connection.peer_certificates());
         TlsFacts {
             alpn: connection.and_then(|connection| connection.alpn_protocol()),
-            server_name: connection.and_then(|connection| connection.server_name()),
+            server_name: self.server_name.as_deref(),
             client: chain.and_then(<[_]>::first).map(AsRef::as_ref),
         }
     }
@@ -113,49 +125,71 @@ impl TlsConnection {
     /// What is wrong with the records. The alert that says so is the last record to take.
     pub(super) fn open(
         &mut self,
-        mut input: &[u8],
+        input: &[u8],
         mut show: impl FnMut(&[u8]),
     ) -> Result<bool, rustls::Error> {
         let was_handshaking = self.is_handshaking();
         let Some(connection) = &mut self.connection else {
             return Ok(false);
         };
-        self.records.came(input);
-        let mut has_shown = false;
+        let spare = self.incoming.capacity() - self.incoming.len();
+        if !self.incoming.is_empty() && spare < input.len() {
+            // In steps, and not twofold: it is charged.
+            self.incoming
+                .reserve_exact(input.len().max(INCOMING_STEP_LEN));
+        }
+        self.incoming.extend_from_slice(input);
+        let len = self.incoming.len();
+        let mut used = 0;
         let mut has_peer_ended = false;
-        let mut opened = Ok(());
-        while opened.is_ok() && !input.is_empty() {
-            // A slice is read without an error; 0 is the end after a goodbye.
-            if !matches!(connection.read_tls(&mut input), Ok(1..)) {
-                break;
+        let opened = loop {
+            let status = connection.process_tls_records(&mut self.incoming[used..]);
+            used += status.discard;
+            match status.state {
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    while let Some(Ok(record)) = traffic.next_record() {
+                        used += record.discard;
+                        show(record.payload);
+                    }
+                }
+                Ok(ConnectionState::EncodeTlsData(data)) => encode(data, &mut self.made),
+                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+                Ok(ConnectionState::PeerClosed) => has_peer_ended = true,
+                Ok(_) if len - used > INCOMING_LEN_MAX => {
+                    let error = InvalidMessage::HandshakePayloadTooLarge;
+                    break Err(rustls::Error::InvalidMessage(error));
+                }
+                Ok(_) => break Ok(has_peer_ended),
+                Err(error) => break Err(error),
             }
-            opened = connection.process_new_packets().map(|state| {
-                has_peer_ended = state.peer_has_closed();
-            });
-            let mut reader = connection.reader();
-            while let Ok(plain @ [_, ..]) = reader.fill_buf() {
-                let len = plain.len();
-                has_shown = true;
-                show(plain);
-                reader.consume(len);
+        };
+        if opened.is_err() {
+            // The alert. Beyond it rustls would look at the same records again.
+            while connection.wants_write()
+                && let Ok(ConnectionState::EncodeTlsData(data)) = connection
+                    .process_tls_records(&mut self.incoming[used..])
+                    .state
+            {
+                encode(data, &mut self.made);
             }
         }
-        let has_begun = was_handshaking && !self.is_handshaking();
-        if has_begun && opened.is_ok() {
-            self.tls.count_handshake();
+        if used > 0 {
+            // The memory of what was used goes back.
+            self.incoming = self.incoming.split_off(used);
         }
-        if has_shown || has_begun {
-            self.records.joined_len = 0;
+        if was_handshaking {
+            self.server_name = take_asked_name().or(self.server_name.take());
+            if opened.is_ok() && !self.is_handshaking() {
+                self.tls.count_handshake();
+            }
         }
-        opened
-            .map(|()| has_peer_ended)
-            .inspect_err(|_| self.tls.count_failure())
+        opened.inspect_err(|_| self.tls.count_failure())
     }
 
     /// Returns the reply in the clear to a peer that does not speak TLS, which this error shows.
     pub(super) fn in_the_clear(&self, error: &rustls::Error) -> Option<&'static [u8]> {
         const NO_RECORD: rustls::Error =
-            rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+            rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
         let text = self.tls.in_the_clear();
         (self.is_handshaking() && *error == NO_RECORD && !text.is_empty()).then_some(text)
     }
@@ -175,6 +209,9 @@ impl TlsConnection {
         });
         for bytes in memory {
             let part = &bytes[..bytes.len().min(len_max - len)];
+            if part.is_empty() {
+                break;
+            }
             len += part.len();
             self.seal_bytes(part, sealed);
         }
@@ -184,85 +221,84 @@ impl TlsConnection {
 
     /// Makes records of `bytes`.
     fn seal_bytes(&mut self, bytes: &[u8], sealed: &mut Outbox) {
-        for piece in bytes.chunks(SEALED_LEN_MAX) {
-            let connection = self.connection.as_mut();
-            let connection = connection.expect("nothing is sent before the handshake");
-            let written = connection.writer().write_all(piece);
-            written.expect("rustls has space for 64 KiB, and it is empty");
-            self.take_records(sealed);
-        }
+        let records = bytes.len().div_ceil(RECORD_LEN_MAX);
+        let len = bytes.len() + records * RECORD_OVERHEAD;
+        self.write(sealed, len, |traffic, space| traffic.encrypt(bytes, space));
     }
 
     /// Makes the record that says that nothing comes after it.
     pub(super) fn end(&mut self, sealed: &mut Outbox) {
         self.has_ended = true;
-        if let Some(connection) = &mut self.connection {
-            connection.send_close_notify();
-        }
+        self.write(sealed, RECORD_OVERHEAD, |traffic, space| {
+            traffic.queue_close_notify(space)
+        });
+    }
+
+    /// Appends to `sealed` what `write` makes in a space of `len` bytes, behind TLS's own records.
+    fn write(
+        &mut self,
+        sealed: &mut Outbox,
+        len: usize,
+        mut write: impl FnMut(&mut Traffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
+    ) {
         self.take_records(sealed);
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        // Whole records were opened, so nothing is used of the rest.
+        while let Ok(state) = connection.process_tls_records(&mut self.incoming).state {
+            match state {
+                ConnectionState::EncodeTlsData(data) => {
+                    sealed.put_with(|records| encode(data, records));
+                }
+                ConnectionState::TransmitTlsData(data) => data.done(),
+                ConnectionState::WriteTraffic(mut traffic) => {
+                    let write = |space: &mut [u8]| match write(&mut traffic, space) {
+                        Err(EncryptError::InsufficientSize(short)) => Err(short),
+                        // TLS 1.2 ends after 2^24 records.
+                        Err(EncryptError::EncryptExhausted) => Ok(0),
+                        Ok(len) => Ok(len),
+                    };
+                    return sealed.put_with(|records| append(records, len, write));
+                }
+                _ => return,
+            }
+        }
     }
 
     /// Takes the records that were made, in the order in which they were.
     pub(super) fn take_records(&mut self, sealed: &mut Outbox) {
-        let Some(connection) = &mut self.connection else {
-            return;
-        };
-        while connection.wants_write() {
-            let written = connection.write_tls(sealed);
-            written.expect("an outbox takes everything");
+        if !self.made.is_empty() {
+            sealed.put(&self.made);
+            self.made = Vec::new();
         }
     }
 }
 
-/// Bytes of records that rustls keeps. It keeps a record until its end comes, and the fragments of
-/// a handshake message, in a buffer that shrinks when the next record begins in an empty one.
-#[derive(Debug, Default)]
-struct Records {
-    /// The header of the record that comes, and how much of that record has come.
-    header: [u8; HEADER_LEN],
-    part_len: usize,
-    /// Bytes since the last plain bytes: they may be fragments of a handshake message.
-    joined_len: usize,
-    buffered_len: usize,
+type Traffic<'a> = WriteTraffic<'a, ServerConnectionData>;
+
+/// Appends a record of TLS's own.
+fn encode(mut data: EncodeTlsData<'_, ServerConnectionData>, records: &mut Vec<u8>) {
+    append(records, 0, |space| match data.encode(space) {
+        Ok(len) => Ok(len),
+        Err(EncodeError::InsufficientSize(short)) => Err(short),
+        Err(EncodeError::AlreadyEncoded) => Ok(0),
+    });
 }
 
-impl Records {
-    /// This much has come.
-    fn came(&mut self, input: &[u8]) {
-        if self.part_len == 0 && self.joined_len == 0 {
-            self.buffered_len = 0;
+/// Appends what `write` makes in a space of `len` bytes, or of as many as it wants.
+fn append(
+    records: &mut Vec<u8>,
+    mut len: usize,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, InsufficientSizeError>,
+) {
+    let start = records.len();
+    loop {
+        records.resize(start + len, 0);
+        match write(&mut records[start..]) {
+            Ok(written) => return records.truncate(start + written),
+            Err(short) => len = short.required_size,
         }
-        self.joined_len += input.len();
-        let longest = self.advance(input);
-        self.buffered_len = self.buffered_len.max(longest).max(self.joined_len);
-    }
-
-    /// Finds the records in `input`. Returns the most that had come of one.
-    fn advance(&mut self, mut input: &[u8]) -> usize {
-        let mut longest = 0;
-        while !input.is_empty() {
-            let wanted = HEADER_LEN.saturating_sub(self.part_len);
-            let (part, rest) = input.split_at(input.len().min(match wanted {
-                0 => self.record_len() - self.part_len,
-                wanted => wanted,
-            }));
-            if wanted > 0 {
-                self.header[self.part_len..][..part.len()].copy_from_slice(part);
-            }
-            self.part_len += part.len();
-            longest = longest.max(self.part_len);
-            if self.part_len >= HEADER_LEN && self.part_len == self.record_len() {
-                self.part_len = 0;
-            }
-            input = rest;
-        }
-        longest
-    }
-
-    /// The length of the record whose header has come, with the header.
-    fn record_len(&self) -> usize {
-        let [_, _, _, high, low] = self.header;
-        HEADER_LEN + usize::from(u16::from_be_bytes([high, low]))
     }
 }
 

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import ssl
@@ -13,11 +14,13 @@ import subprocess
 import time
 import urllib.request
 
+from checks.pasted import PAGE
 from memcache import certificate
 from world import ALL, Failure, check, expect, expect_equal, free_port, wait_for
 
 VERSION = "v2.10.1"
 NAMES = "example.org", "www.example.org", "other.example.org"
+SETTING = re.search('`(acme = "[^"]*")`', PAGE.read_text())[1]
 
 
 @check(*ALL, limit_s=300)
@@ -176,7 +179,7 @@ def server_of(world, authority, *flags, http=False, more="", port=None, clock=No
     config = world.scratch / "serve.toml"
     redirect = f'https_redirect = "127.0.0.1:{authority.http_port}"\n' if http else ""
     config.write_text(f"""
-{redirect}{more}acme = "mail@example.org"
+{redirect}{more}{SETTING}
 acme_directory = "{authority.url}"
 acme_state = "{world.scratch}/state"
 [[host]]

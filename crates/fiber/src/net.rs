@@ -288,14 +288,9 @@ macro_rules! listener {
             /// server goes on after any other error; out of descriptors, after a pause.
             pub fn accept(&self) -> std::io::Result<$stream> {
                 let connection = crate::io::accept::accept(&self.state)?;
-                // As our back ends accept them: the ring's are blocking, the others not.
-                let nonblocking = io_path() != IoPath::Uring;
+                let kind = crate::net::socket::SocketKind::$kind;
                 Ok($stream {
-                    socket: Socket::with_mode(
-                        connection,
-                        nonblocking,
-                        crate::net::socket::SocketKind::$kind,
-                    ),
+                    socket: Socket::with_mode(connection, true, kind),
                 })
             }
 

@@ -703,9 +703,9 @@ fn two_directions_of_one_stream() {
 }
 
 /// Seen: a fiber received from a stream on which another one, of another processor, sent a file;
-/// that processor stopped until the peer read. Cause: a ring waits for blocking sockets only, so
-/// the one made the socket blocking just before the other one's `sendfile(2)`. Cure: the mode does
-/// not change during such a call.
+/// that processor stopped until the peer read. Cause: the one made the socket blocking for the ring
+/// just before the other one's `sendfile(2)`. Cure: the mode does not change during such a call;
+/// that of a socket, for which a ring waits in either, not at all.
 #[test]
 fn receive_and_send_file_together() {
     const ROUNDS: usize = 300;

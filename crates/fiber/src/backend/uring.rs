@@ -246,7 +246,7 @@ impl Uring {
         let fd = Fd(listener.as_fd().as_raw_fd());
         let name = id << ACCEPT_SHIFT | ACCEPT_BIT;
         let accept = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
-            .flags(libc::SOCK_CLOEXEC)
+            .flags(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
             .build()
             .user_data(name);
         if !polls {

@@ -37,7 +37,6 @@ use crate::backend::{Backend, Completion};
 use crate::base::cancelled::{Cancelled, is_cancellation};
 use crate::base::lock::lock;
 use crate::io::op::{Op, OpCarrier, check_cancelled};
-use crate::io::path::IoPath;
 use crate::sched::acceptors::{Acceptor, Acceptors, ListenerState};
 use crate::sched::block::give_way;
 use crate::sched::cluster::Message;
@@ -166,7 +165,7 @@ fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
         if listener.is_closed() {
             return Err(closed_error());
         }
-        match accept_now(listener, IoPath::Plain)? {
+        match accept_now(listener)? {
             Some(connection) => return Ok(connection),
             None => {
                 let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
@@ -179,14 +178,9 @@ fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
     }
 }
 
-/// Accepts if a connection is there. The listener is non-blocking; the connection is as what
-/// [`IoPath`] expects: a ring waits by itself on a blocking socket, at the cost of another entry on
-/// the other kind.
-fn accept_now(listener: &ListenerState, path: IoPath) -> io::Result<Option<OwnedFd>> {
-    let flags = match path {
-        IoPath::Uring => SocketFlags::CLOEXEC,
-        IoPath::Epoll | IoPath::Plain => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-    };
+/// Accepts if a connection is there. The listener is non-blocking, and so is the connection.
+fn accept_now(listener: &ListenerState) -> io::Result<Option<OwnedFd>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match rustix::net::accept_with(listener, flags) {
         Ok(connection) => Ok(Some(connection)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
@@ -228,7 +222,7 @@ impl Acceptors {
         match &processor.backend {
             // It looks into the queue itself when it is armed.
             Backend::Uring(_) => {
-                if let Some(connection) = acceptor.accept_one_more(processor)? {
+                if let Some(connection) = acceptor.accept_one_more()? {
                     processor.shared().counters.accepted.add(1);
                     return Ok(Some(connection));
                 }
@@ -236,7 +230,7 @@ impl Acceptors {
             }
             // Registered before, so an edge after this attempt is seen.
             Backend::Epoll(_) => {
-                if let Some(connection) = accept_now(listener, IoPath::Epoll)? {
+                if let Some(connection) = accept_now(listener)? {
                     processor.shared().counters.accepted.add(1);
                     return Ok(Some(connection));
                 }
@@ -416,15 +410,11 @@ impl Acceptor {
     }
 
     /// One more of the listen queue; `None` if this turn may take no more, or none is there.
-    fn accept_one_more(&mut self, processor: &Processor) -> io::Result<Option<OwnedFd>> {
+    fn accept_one_more(&mut self) -> io::Result<Option<OwnedFd>> {
         if self.more_now == 0 {
             return Ok(None);
         }
-        let path = match processor.backend {
-            Backend::Uring(_) => IoPath::Uring,
-            Backend::Epoll(_) => IoPath::Epoll,
-        };
-        let accepted = accept_now(&self.listener, path)?;
+        let accepted = accept_now(&self.listener)?;
         match accepted {
             Some(_) => self.more_now -= 1,
             None => (self.is_queue_filled, self.more_now) = (false, 0),
@@ -435,7 +425,7 @@ impl Acceptor {
     /// Accepts for as many as wait, as long as this turn may and connections are there.
     fn accept_more(&mut self, processor: &Processor) {
         while !self.waiters.is_empty() {
-            match self.accept_one_more(processor) {
+            match self.accept_one_more() {
                 Ok(Some(connection)) => self.deliver(processor, connection),
                 Ok(None) => return,
                 Err(error) => {

@@ -73,7 +73,9 @@ pub(crate) struct Socket {
     kind: SocketKind,
     /// Names this socket to the epoll back end: descriptors are used again.
     id: u64,
-    /// Made when it is first needed: a server's connections on a ring need none.
+    /// The open file did not block in the beginning.
+    began_nonblocking: bool,
+    /// Made when it is first needed: most of a server's connections need none.
     mode: OnceLock<Arc<Mode>>,
     /// No buffer was to be had for the last receive between two steps: the next one waits without.
     waits_without: AtomicBool,
@@ -83,8 +85,8 @@ pub(crate) struct Socket {
 }
 
 /// Blocking mode of the open file, which duplicates of the descriptor share. A ring waits for
-/// blocking files only, and calls without a flag of their own (`sendfile(2)`, `read(2)`) must not
-/// find one.
+/// sockets in either mode, and for other files only if they block (io_uring_enter(2)); calls
+/// without a flag of their own (`sendfile(2)`, `read(2)`) must not find a file that blocks.
 #[derive(Debug, Default)]
 struct Mode {
     is_nonblocking: AtomicBool,
@@ -117,23 +119,25 @@ impl Socket {
 
     /// A socket whose mode is known: one system call less.
     pub(super) fn with_mode(fd: OwnedFd, nonblocking: bool, kind: SocketKind) -> Socket {
-        let socket = Socket {
+        Socket {
             fd,
             kind,
             id: next_id(),
+            began_nonblocking: nonblocking,
             mode: OnceLock::new(),
             waits_without: AtomicBool::new(false),
             read_timeout: AtomicU64::new(0),
             write_timeout: AtomicU64::new(0),
-        };
-        if nonblocking {
-            socket.mode().is_nonblocking.store(true, Ordering::Relaxed);
         }
-        socket
     }
 
     fn mode(&self) -> &Arc<Mode> {
-        self.mode.get_or_init(Arc::default)
+        self.mode.get_or_init(|| {
+            Arc::new(Mode {
+                is_nonblocking: AtomicBool::new(self.began_nonblocking),
+                ..Mode::default()
+            })
+        })
     }
 
     /// Connects a new socket.
@@ -702,10 +706,12 @@ impl Socket {
         });
     }
 
-    /// The descriptor for a ring entry. The socket blocks, unless another fiber or thread is in a
-    /// call that must not: the entry then fails with EAGAIN, and [`retry`](Socket::retry) waits.
+    /// The descriptor for a ring entry. What is no socket blocks, unless another fiber or thread is
+    /// in a call that must not: the entry then fails with EAGAIN, and [`retry`](Socket::retry)
+    /// waits.
     pub(super) fn ring_fd(&self) -> io::Result<Fd> {
-        if let Some(mode) = self.mode.get()
+        if self.kind == SocketKind::Other
+            && let mode = self.mode()
             && mode.is_nonblocking.load(Ordering::Relaxed)
         {
             let calls = lock(&mode.calls);

@@ -11,7 +11,6 @@ use super::resolve::{first_that_works, resolve};
 use super::socket::{Socket, SocketKind};
 use super::{listener, stream};
 use crate::backend::Interest;
-use crate::io::path::{IoPath, io_path};
 use crate::sched::acceptors::ListenerState;
 
 /// A TCP connection, as [`std::net::TcpStream`].

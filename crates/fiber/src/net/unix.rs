@@ -17,7 +17,6 @@ use super::datagram::datagram;
 use super::socket::{Socket, SocketKind};
 use super::{listener, stream};
 use crate::backend::Interest;
-use crate::io::path::{IoPath, io_path};
 use crate::sched::acceptors::ListenerState;
 
 /// A connection between processes of this machine, as [`std::os::unix::net::UnixStream`].

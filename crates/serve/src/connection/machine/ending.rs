@@ -117,6 +117,10 @@ impl<S: Session> Machine<S> {
                 }
                 _ => State::Close(closed),
             };
+            // Our side ended before they were counted.
+            if queues.unsent > 0 && matches!(self.state, State::Finish(_)) {
+                return self.handle_finished(Ok(()), now);
+            }
         }
         self.settle(now);
     }

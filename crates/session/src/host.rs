@@ -61,7 +61,8 @@ impl FromStr for HostName {
             );
         }
         let mut buffer = [0; NAME_LEN_MAX];
-        match compared(name.as_bytes(), &mut buffer) {
+        let name = compared(name.as_bytes(), &mut buffer);
+        match name.and_then(|name| std::str::from_utf8(name).ok()) {
             Some(name) if name.split('.').all(|label| !label.is_empty()) => {
                 let wildcard = if text.starts_with('*') { "*." } else { "" };
                 Ok(HostName(format!("{wildcard}{name}").into()))
@@ -75,7 +76,7 @@ impl FromStr for HostName {
 const NAME_LEN_MAX: usize = 253;
 
 /// Name in a `Host` field in the form in which names are compared; `None` if it is none.
-fn compared<'b>(field: &[u8], buffer: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b str> {
+fn compared<'b>(field: &[u8], buffer: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b [u8]> {
     if let Some(rest) = field.strip_prefix(b"[") {
         let (address, port) = rest.split_at(memchr::memchr(b']', rest)?);
         let address: Ipv6Addr = std::str::from_utf8(address).ok()?.parse().ok()?;
@@ -84,7 +85,7 @@ fn compared<'b>(field: &[u8], buffer: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b 
         }
         let text = format!("[{address}]");
         buffer[..text.len()].copy_from_slice(text.as_bytes());
-        return std::str::from_utf8(&buffer[..text.len()]).ok();
+        return Some(&buffer[..text.len()]);
     }
     let name_len = memchr::memchr(b':', field).unwrap_or(field.len());
     let (name, port) = field.split_at(name_len);
@@ -95,14 +96,16 @@ fn compared<'b>(field: &[u8], buffer: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b 
     let lower = &mut buffer[..name.len()];
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
-    std::str::from_utf8(lower).ok()
+    Some(lower)
 }
 
 /// Name and port (with its colon, if there is one) in a `Host` field, for an address; `None` if
 /// there is a character that no name has.
 pub fn name_and_port(field: &[u8]) -> Option<(String, &[u8])> {
     let mut buffer = [0; NAME_LEN_MAX];
-    let name = compared(field, &mut buffer)?.to_owned();
+    let name = std::str::from_utf8(compared(field, &mut buffer)?)
+        .ok()?
+        .to_owned();
     let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !name.starts_with('[') && !name.bytes().all(is_name_byte) {
         return None;
@@ -125,9 +128,9 @@ fn is_port(text: &[u8]) -> bool {
 /// one more for each of its labels.
 #[derive(Debug)]
 pub struct HostIndex<T> {
-    whole: HashMap<Box<str>, T, RandomState>,
+    whole: HashMap<Box<[u8]>, T, RandomState>,
     /// By what stands behind `*.`.
-    suffixes: HashMap<Box<str>, T, RandomState>,
+    suffixes: HashMap<Box<[u8]>, T, RandomState>,
 }
 
 impl<T> Default for HostIndex<T> {
@@ -143,8 +146,8 @@ impl<T> HostIndex<T> {
     /// Adds the value of a name; false if the name has one, which stays.
     pub fn add(&mut self, name: &HostName, value: T) -> bool {
         let entry = match name.0.strip_prefix("*.") {
-            Some(suffix) => self.suffixes.entry(suffix.into()),
-            None => self.whole.entry(name.0.clone()),
+            Some(suffix) => self.suffixes.entry(suffix.as_bytes().into()),
+            None => self.whole.entry(name.0.as_bytes().into()),
         };
         let is_new = matches!(entry, Entry::Vacant(_));
         entry.or_insert(value);
@@ -161,8 +164,7 @@ impl<T> HostIndex<T> {
         if self.suffixes.is_empty() {
             return None;
         }
-        let dots = name.bytes().enumerate().filter(|(_, byte)| *byte == b'.');
-        let mut suffixes = dots.map(|(at, _)| &name[at + 1..]);
+        let mut suffixes = memchr::memchr_iter(b'.', name).map(|at| &name[at + 1..]);
         suffixes.find_map(|suffix| self.suffixes.get(suffix))
     }
 }

@@ -256,12 +256,12 @@ impl Service {
 
     /// The limiter of requests to the host `name`, as it stands in a `Host` field.
     pub(crate) fn limiter(&self, name: Option<&[u8]>) -> Option<(&Limiter, LimitedHost)> {
-        let host = self
-            .host_at(name)
-            .filter(|_| !self.host_limiters.is_empty());
-        let found = match host {
-            Some((at, _)) => self.host_limiters[at],
-            None => self.shared_limiter.map(|at| (at, LimitedHost::default())),
+        let shared = || self.shared_limiter.map(|at| (at, LimitedHost::default()));
+        let found = if self.host_limiters.is_empty() {
+            shared()
+        } else {
+            let host = self.host_at(name);
+            host.map_or_else(shared, |(at, _)| self.host_limiters[at])
         };
         found.map(|(at, host)| (&*self.limiters[at], host))
     }

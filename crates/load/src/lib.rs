@@ -1,4 +1,4 @@
-//! Load generators: open and closed loop, HTTP and memcached, with a verdict on each run.
+//! Load generators: open and closed loop, HTTP/1.1, HTTP/2 and memcached, with a verdict.
 //!
 //! A [`Plan`] says what to send, when and where; [`run`] carries it out on kernel threads and
 //! returns an [`Outcome`]. The generator shares no code with what it measures: no fibers, no

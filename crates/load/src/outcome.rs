@@ -162,6 +162,12 @@ pub struct Tally {
     pub idle_open: u64,
     /// Idle connections that the server closed.
     pub idle_closed: u64,
+    /// HTTP/2: request bodies that waited for a flow-control window of the server.
+    #[serde(default)]
+    pub window_waits: u64,
+    /// HTTP/2: connections on which the server allows fewer streams than the plan asks for.
+    #[serde(default)]
+    pub stream_limits: u64,
     /// Keys that were found.
     pub hits: u64,
     /// Keys that were not found.
@@ -199,7 +205,7 @@ pub struct Class {
 /// Defines the classes of errors, each a count.
 macro_rules! classes {
     ($($(#[$doc:meta])* $class:ident)*) => {
-        /// Errors in httperf's classes, and six more. Each failed request or connection is counted
+        /// Errors in httperf's classes, and ten more. Each failed request or connection is counted
         /// once.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
@@ -238,6 +244,15 @@ classes! {
     tls
     /// Anything else.
     other
+    /// HTTP/2: stream refused by the server (REFUSED_STREAM).
+    refused_stream
+    /// HTTP/2: stream reset by the server for another reason.
+    stream_reset
+    /// HTTP/2: connection ended by the server (GOAWAY) with an error, or before it served anything.
+    goaway
+    /// HTTP/2: no reply within the plan's time-out to a request whose body waits for the server's
+    /// flow-control window.
+    window_timeout
     /// Connection closed in the middle of a reply, or in place of one.
     short_reply
     /// Bytes that are no reply of the protocol, or an unsolicited reply.
@@ -284,6 +299,12 @@ impl Errors {
             }
             "address_unavailable" => {
                 "no ports are left; add addresses (--source) or widen net.ipv4.ip_local_port_range"
+            }
+            "refused_stream" => "the server refuses streams; use fewer --streams",
+            "stream_reset" => "the server resets streams",
+            "goaway" => "the server ends connections",
+            "window_timeout" => {
+                "the server does not open its flow-control window for request bodies"
             }
             "tls" => "the server closed during a handshake, or sent what is not TLS",
             "short_reply" => {
@@ -343,6 +364,8 @@ impl Tally {
             opened: 0,
             idle_open: 0,
             idle_closed: 0,
+            window_waits: 0,
+            stream_limits: 0,
             hits: 0,
             misses: 0,
             compared: 0,
@@ -408,7 +431,7 @@ impl Tally {
         }
         sum! {
             intended missed waited begun sent drained carried opened idle_closed hits misses compared
-            sessions received_bytes sent_bytes resumed
+            sessions received_bytes sent_bytes resumed window_waits stream_limits
         }
         self.backlog_max = self.backlog_max.max(other.backlog_max);
         self.idle_open = other.idle_open;

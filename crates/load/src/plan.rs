@@ -27,7 +27,9 @@ pub struct Plan {
     pub arrivals: Arrivals,
     /// Open connections, over all threads. In open loop: the maximum.
     pub connections: u32,
-    /// Maximum of in-flight requests per connection.
+    /// True for HTTP/2: over TLS by ALPN, otherwise by prior knowledge.
+    pub http2: bool,
+    /// Maximum of in-flight requests per connection; with HTTP/2 its streams.
     pub depth: u32,
     /// Connections begun per second while the first ones are opened; `None`: all at once.
     pub connect_rate_per_s: Option<f64>,
@@ -74,6 +76,7 @@ impl Default for Plan {
             workload: Workload::Idle,
             arrivals: Arrivals::Closed,
             connections: 10,
+            http2: false,
             depth: 1,
             connect_rate_per_s: None,
             idle: Idle::default(),

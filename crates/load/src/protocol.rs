@@ -1,6 +1,7 @@
 //! HTTP or memcached, as the worker uses it: writes requests, reads and checks replies.
 
 mod http;
+pub(crate) mod http2;
 pub(crate) mod memcached;
 
 use crate::outcome::Errors;
@@ -11,6 +12,8 @@ use crate::random::Random;
 pub(crate) enum Protocol {
     Http {
         requests: Box<http::Requests>,
+        /// Requests of HTTP/2; `None`: HTTP/1.1.
+        blocks: Option<Box<http2::Blocks>>,
         expect: Statuses,
         verify: bool,
     },
@@ -32,11 +35,14 @@ pub(crate) struct RequestTag {
     pub(crate) what: u32,
     /// Class, as an index into [`Plan::classes`].
     pub(crate) class: u8,
+    /// HTTP/2: the stream. Otherwise replies come in the order of the requests.
+    pub(crate) stream: u32,
 }
 
 /// Reader of replies.
 pub(crate) enum Reader {
     Http(http::Reader),
+    Http2(Box<http2::Http2Connection>),
     Cache(memcached::Reader),
     Silent,
 }
@@ -112,9 +118,13 @@ impl Protocol {
         };
         // Each thread starts at another page.
         let first = http.pages.len() * thread as usize / plan.threads as usize;
-        let requests = Box::new(http::Requests::new(http, first));
+        let requests = Box::new(http::Requests::new(http, first, plan.http2));
         Protocol::Http {
             requests,
+            blocks: plan.http2.then(|| {
+                let blocks = http2::Blocks::new(http, plan.tls.is_some());
+                Box::new(blocks)
+            }),
             expect: plan.expect.clone(),
             verify: plan.verify,
         }
@@ -126,13 +136,28 @@ impl Protocol {
         &mut self,
         page: Option<u32>,
         random: &mut Random,
+        reader: &mut Reader,
         out: &mut Vec<u8>,
     ) -> RequestTag {
         match self {
-            Protocol::Http { requests, .. } => {
+            Protocol::Http {
+                requests, blocks, ..
+            } => {
                 let what = page.unwrap_or_else(|| requests.pick(random));
-                out.extend_from_slice(requests.bytes(what));
-                RequestTag { what, class: 0 }
+                let stream = match (reader, blocks) {
+                    (Reader::Http2(connection), Some(blocks)) => {
+                        connection.request(blocks, what, out)
+                    }
+                    _ => {
+                        out.extend_from_slice(requests.bytes(what));
+                        0
+                    }
+                };
+                RequestTag {
+                    what,
+                    class: 0,
+                    stream,
+                }
             }
             Protocol::Cache { commands, .. } => {
                 let is_set = commands.next_is_set();
@@ -144,6 +169,7 @@ impl Protocol {
                 RequestTag {
                     what: key as u32,
                     class: u8::from(is_set),
+                    stream: 0,
                 }
             }
             Protocol::Silent => unreachable!("a plan of idle connections has no requests"),
@@ -184,6 +210,9 @@ impl Protocol {
     /// Next byte of an idle connection that has sent `sent` bytes.
     pub(crate) fn trickle(&self, sent: usize) -> u8 {
         match self {
+            Protocol::Http {
+                blocks: Some(_), ..
+            } => http2::Http2Connection::trickle(sent),
             Protocol::Http { requests, .. } => {
                 let request = requests.bytes(0);
                 request[sent % request.len()]
@@ -226,6 +255,10 @@ fn check_cache_reply(
 impl Reader {
     pub(crate) fn new(plan: &Plan) -> Reader {
         match &plan.workload {
+            Workload::Http(_) | Workload::Sessions(_) if plan.http2 => {
+                let connection = http2::Http2Connection::new(plan.verify, plan.depth);
+                Reader::Http2(Box::new(connection))
+            }
             Workload::Http(_) | Workload::Sessions(_) => Reader::Http(http::Reader::default()),
             Workload::Cache(cache) => Reader::Cache(memcached::Reader::new(cache)),
             Workload::Idle => Reader::Silent,
@@ -291,6 +324,7 @@ impl Reader {
     pub(crate) fn skippable(&self) -> u64 {
         match self {
             Reader::Http(reader) => reader.skippable(),
+            Reader::Http2(_) => 0,
             Reader::Cache(reader) => reader.skippable(),
             Reader::Silent => u64::MAX,
         }
@@ -312,7 +346,7 @@ impl Reader {
                 reader.skipped(bytes);
                 self.read(&mut &[][..], oldest, protocol)
             }
-            Reader::Silent => ParseStep::Nothing,
+            Reader::Http2(_) | Reader::Silent => ParseStep::Nothing,
         }
     }
 
@@ -320,7 +354,7 @@ impl Reader {
     pub(crate) fn closed(&mut self) -> Option<Reply> {
         match self {
             Reader::Http(reader) => reader.closed().map(Reply::from),
-            Reader::Cache(_) | Reader::Silent => None,
+            Reader::Http2(_) | Reader::Cache(_) | Reader::Silent => None,
         }
     }
 
@@ -328,22 +362,42 @@ impl Reader {
     pub(crate) fn reset(&mut self) {
         match self {
             Reader::Http(reader) => reader.reset(),
+            Reader::Http2(connection) => connection.reset(),
             Reader::Cache(reader) => reader.reset(),
             Reader::Silent => {}
+        }
+    }
+
+    /// Number of requests that the peer lets be in flight.
+    pub(crate) fn in_flight_max(&self) -> u32 {
+        match self {
+            Reader::Http2(connection) => connection.streams_max(),
+            _ => u32::MAX,
+        }
+    }
+
+    /// True if the peer has announced the end of the connection.
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(self, Reader::Http2(connection) if connection.is_leaving())
+    }
+}
+
+impl Reply {
+    pub(crate) fn of_http(status: u16, closes: bool, body: Expected) -> Reply {
+        Reply {
+            status,
+            closes,
+            found: 0,
+            wrong: 0,
+            answers_set: None,
+            body,
         }
     }
 }
 
 impl From<http::Reply> for Reply {
     fn from(reply: http::Reply) -> Reply {
-        Reply {
-            status: reply.status,
-            closes: reply.closes,
-            found: 0,
-            wrong: 0,
-            answers_set: None,
-            body: reply.body,
-        }
+        Reply::of_http(reply.status, reply.closes, reply.body)
     }
 }
 

@@ -28,7 +28,7 @@ use thread_meters::Meters;
 /// arrive in pieces of the largest size.
 const INPUT_BYTES: usize = 8 * 1024;
 const INPUT_DEEP_BYTES: usize = 16 * 1024;
-const INPUT_VERIFY_BYTES: usize = 32 * 1024;
+const INPUT_WHOLE_BYTES: usize = 32 * 1024;
 
 /// Carries out the plan. Returns at the latest one request time-out after its end, or soon after
 /// `stop` becomes true, with the measurements until then. `observer` is called after every
@@ -139,8 +139,9 @@ fn times(plan: &Plan) -> RunTimes {
 }
 
 fn input_bytes(plan: &Plan) -> usize {
-    match (plan.verify, plan.depth) {
-        (true, _) => INPUT_VERIFY_BYTES,
+    // Frames of HTTP/2 are too short to discard them apart.
+    match (plan.verify || plan.http2, plan.depth) {
+        (true, _) => INPUT_WHOLE_BYTES,
         (false, 2..) => INPUT_DEEP_BYTES,
         (false, _) => INPUT_BYTES,
     }

@@ -458,6 +458,18 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
             counted(wanted, "request")
         ));
     }
+    if total.stream_limits > 0 {
+        warnings.push(format!(
+            "the server allows fewer streams than --streams on {}",
+            counted(total.stream_limits, "connection")
+        ));
+    }
+    if total.window_waits > 0 {
+        warnings.push(format!(
+            "{} waited for the server's flow-control window",
+            counted(total.window_waits, "request body")
+        ));
+    }
     if !is_idle && total.idle_open < outcome.asked.idle_connections {
         warnings.push(idle_sentence(outcome));
     }

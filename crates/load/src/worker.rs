@@ -13,6 +13,7 @@
 mod admission;
 mod connection;
 mod exchange;
+mod multiplexed;
 pub(crate) mod populate;
 mod session;
 
@@ -127,6 +128,8 @@ struct Connection {
     is_free_listed: bool,
     has_failed: bool,
     wake_ns: u64,
+    /// HTTP/2: time of the last input.
+    heard_ns: u64,
     session: Option<SessionProgress>,
     /// Bytes sent by an idle connection.
     trickled: usize,
@@ -512,7 +515,9 @@ impl<'p> Worker<'p> {
                 }
                 _ => false,
             };
-            if is_late {
+            if is_late && self.plan.http2 && slot.state == ConnectionState::Open {
+                self.time_out_streams(number);
+            } else if is_late {
                 self.fail(number, |tally| tally.errors.client_timeout += 1);
             }
         }
@@ -561,6 +566,7 @@ impl Connection {
             is_free_listed: false,
             has_failed: false,
             wake_ns: 0,
+            heard_ns: 0,
             session: None,
             trickled: 0,
         }

@@ -25,6 +25,9 @@ use crate::plan::{Plan, Tls, TlsVersion, Workload};
 
 /// Result of a connection whose peer does not keep to TLS, or whose certificate is refused.
 const NO_TLS: i32 = -libc::EPROTO;
+/// Protocol name of HTTP/2 (RFC 9113 3.2).
+const HTTP2: &[u8] = b"h2";
+const NO_HTTP2: &str = "the server does not offer HTTP/2 (ALPN); leave --http2 out";
 /// Sessions that the threads keep together to resume them.
 const KEPT_SESSIONS: usize = 256;
 
@@ -51,9 +54,11 @@ impl TlsClient {
         let wrong = |error: &dyn std::fmt::Display| LoadError::Plan(format!("TLS: {error}"));
         let name = ServerName::try_from(tls.server_name.clone()).map_err(|error| wrong(&error))?;
         let mut config = config(tls).map_err(|error| wrong(&error))?;
-        if !matches!(plan.workload, Workload::Cache(_)) {
-            config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        }
+        config.alpn_protocols = match plan.workload {
+            Workload::Cache(_) => Vec::new(),
+            _ if plan.http2 => vec![HTTP2.to_vec()],
+            _ => vec![b"http/1.1".to_vec()],
+        };
         Ok(Some(TlsClient {
             config: Arc::new(config),
             name,
@@ -77,6 +82,10 @@ impl TlsClient {
                 let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
                 inner.map_or_else(|| error.to_string(), why)
             })?;
+        }
+        let is_http2 = self.config.alpn_protocols.iter().any(|it| it == HTTP2);
+        if is_http2 && connection.alpn_protocol() != Some(HTTP2) {
+            return Err(NO_HTTP2.to_owned());
         }
         let version = match connection.protocol_version() {
             Some(rustls::ProtocolVersion::TLSv1_2) => "TLS 1.2",
@@ -148,6 +157,10 @@ fn why(error: &rustls::Error) -> String {
         rustls::Error::InvalidMessage(_) => (
             "the server does not speak TLS".to_owned(),
             "check the port, or use http://",
+        ),
+        rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => (
+            "the server does not offer this version of HTTP (ALPN)".to_owned(),
+            "use --http2, or leave it out",
         ),
         rustls::Error::AlertReceived(AlertDescription::UnrecognisedName) => (
             "the server has no certificate for this name".to_owned(),

@@ -20,6 +20,14 @@ const DEPTH_MAX: u32 = 65_536;
 const INTERVALS_MAX: u128 = 100_000;
 /// memcached reads lines of at most 64 KiB (proto_text.c).
 const KEYS_PER_GET_MAX: u32 = 10_000;
+/// Header fields that HTTP/2 forbids (RFC 9113 8.2.2).
+const NOT_IN_HTTP2: [&str; 5] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+    "upgrade",
+];
 
 impl Plan {
     /// Checks the plan for contradictions.
@@ -233,6 +241,16 @@ impl Plan {
         }
         if let Some((name, _)) = http.headers.iter().find(|(name, _)| !is_token(name)) {
             return wrong(format!("'{name}' is not the name of a header field"));
+        }
+        let is_forbidden = |name: &str| {
+            let mut forbidden = NOT_IN_HTTP2.iter();
+            forbidden.any(|other| name.eq_ignore_ascii_case(other))
+        };
+        let mut names = http.headers.iter().map(|(name, _)| name);
+        if self.http2
+            && let Some(name) = names.find(|name| is_forbidden(name))
+        {
+            return wrong(format!("HTTP/2 has no header field '{name}'"));
         }
         let has_control = |text: &str| text.bytes().any(|byte| byte <= b' ' || byte == 0x7f);
         match http

@@ -36,7 +36,8 @@ enum Picker {
 }
 
 impl Requests {
-    pub(crate) fn new(http: &Http, first: usize) -> Requests {
+    /// `first` is the page of the first request. Requests of HTTP/2 are not rendered here.
+    pub(crate) fn new(http: &Http, first: usize, is_http2: bool) -> Requests {
         let count = http.pages.len();
         let picker = match &http.choice {
             _ if count == 1 => Picker::InTurn(0),
@@ -53,8 +54,9 @@ impl Requests {
         } else {
             Box::default()
         };
+        let pages = http.pages.iter().filter(|_| !is_http2);
         Requests {
-            rendered: http.pages.iter().map(|page| render(http, page)).collect(),
+            rendered: pages.map(|page| render(http, page)).collect(),
             expected: http.pages.iter().map(|page| page.expected).collect(),
             heads,
             last_head: LastHead::default(),
@@ -70,7 +72,7 @@ impl Requests {
         let page = match &mut self.picker {
             Picker::InTurn(next) => {
                 let page = *next;
-                *next = (page + 1) % self.rendered.len();
+                *next = (page + 1) % self.expected.len();
                 page
             }
             Picker::Weighted(weighted) => weighted.draw(random),

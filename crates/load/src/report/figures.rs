@@ -58,6 +58,10 @@ pub struct Figures {
     pub idle_open: u64,
     /// See `idle_open`.
     pub idle_closed: u64,
+    /// HTTP/2: request bodies that waited for a flow-control window of the server.
+    pub window_waits: u64,
+    /// HTTP/2: connections on which the server allows fewer streams than the plan asks for.
+    pub stream_limits: u64,
     /// Keys found in a cache, and keys not found.
     pub hits: u64,
     /// See `hits`.
@@ -213,6 +217,8 @@ pub fn figures(outcome: &Outcome) -> Figures {
         backlog_max: total.backlog_max,
         idle_open: total.idle_open,
         idle_closed: total.idle_closed,
+        window_waits: total.window_waits,
+        stream_limits: total.stream_limits,
         hits: total.hits,
         misses: total.misses,
         compared: total.compared,

@@ -63,7 +63,7 @@ impl Worker<'_> {
     pub(super) fn has_capacity(&self, slot: u32) -> bool {
         let connection = &self.connections[slot as usize];
         let under_way = connection.in_flight.len() as u32;
-        under_way < self.plan.depth
+        under_way < self.plan.depth.min(connection.reader.in_flight_max())
             && connection.served.saturating_add(under_way) < connection.requests_max
     }
 

@@ -25,7 +25,7 @@ impl Worker<'_> {
         let route = Route {
             to: connection.target,
             from: connection.source,
-            is_chatty: !is_on_demand || connection.session.is_some(),
+            is_chatty: !is_on_demand || connection.session.is_some() || self.plan.http2,
         };
         match self.backend.open(slot, &route) {
             Ok(()) => {
@@ -76,6 +76,7 @@ impl Worker<'_> {
         if slot >= self.active {
             self.receive_idle(slot);
         } else {
+            self.open_streams(slot);
             self.send_due(slot);
             if self.connections[slot as usize].state == ConnectionState::Open {
                 self.ensure_receive(slot);

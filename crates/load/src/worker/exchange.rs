@@ -20,9 +20,11 @@ impl Worker<'_> {
                 self.assign(slot, intended_ns);
             }
             self.mark_free(slot);
-        } else if self.connections[slot as usize].in_flight.len() as u32 <= self.plan.depth / 2 {
+        } else if self.plan.http2
+            || self.connections[slot as usize].in_flight.len() as u32 <= self.plan.depth / 2
+        {
             // Refill by halves: a server that answers one by one would otherwise be asked one by
-            // one.
+            // one. Streams do not wait for each other.
             while !self.is_ending && self.left > 0 && self.has_capacity(slot) {
                 self.left -= 1;
                 self.send_request(slot, self.now_ns);
@@ -36,12 +38,15 @@ impl Worker<'_> {
             .and_then(|session| self.page_of(session));
         let out = self.backend.output(slot);
         let before = out.len();
-        let tag = self.protocol.write_request(page, &mut self.random, out);
+        let connection = &mut self.connections[slot as usize];
+        let reader = &mut connection.reader;
+        let tag = self
+            .protocol
+            .write_request(page, &mut self.random, reader, out);
         self.tally.sent_bytes += (out.len() - before) as u64;
         self.tally.sent += 1;
         self.in_flight_total += 1;
         self.did_send = true;
-        let connection = &mut self.connections[slot as usize];
         if let Some(session) = &mut connection.session {
             session.sent += 1;
         }
@@ -81,6 +86,8 @@ impl Worker<'_> {
                 slot < self.active && self.connections[slot as usize].in_flight.is_empty();
             return if is_between && result == -libc::ECONNRESET {
                 self.closed_between(slot)
+            } else if self.connections[slot as usize].reader.is_leaving() {
+                self.fail(slot, |tally| tally.errors.goaway += 1)
             } else {
                 self.fail_with(slot, result)
             };
@@ -91,6 +98,9 @@ impl Worker<'_> {
         }
         if result == 0 {
             return self.peer_closed(slot);
+        }
+        if self.plan.http2 {
+            return self.received_frames(slot, result as usize);
         }
         if self.connections[slot as usize].in_flight.is_empty() {
             return self.received_unasked(slot, result as usize);
@@ -164,11 +174,9 @@ impl Worker<'_> {
                     self.unasked_reply(slot, &reply);
                     return false;
                 };
-                self.in_flight_total -= 1;
-                self.connections[slot as usize].served += 1;
-                self.count(&request, &reply);
+                self.replied(slot, &request, &reply);
                 if reply.closes {
-                    self.requeue_unanswered(slot);
+                    self.requeue_unanswered(slot, 0);
                     self.end_burst_on_close(slot);
                     self.begin_close(slot);
                 }
@@ -177,8 +185,15 @@ impl Worker<'_> {
         true
     }
 
+    /// Counts a reply to a request that is no longer in flight.
+    pub(super) fn replied(&mut self, slot: u32, request: &InFlight, reply: &Reply) {
+        self.in_flight_total -= 1;
+        self.connections[slot as usize].served += 1;
+        self.count(request, reply);
+    }
+
     pub(super) fn count(&mut self, request: &InFlight, reply: &Reply) {
-        let RequestTag { what, class } = request.tag;
+        let RequestTag { what, class, .. } = request.tag;
         let found = self.protocol.check_reply(what, class, reply);
         let is_in_time = self.now_ns < self.times.end_ns;
         if self.is_open_loop() && !self.is_measured(request.intended_ns) {
@@ -201,9 +216,15 @@ impl Worker<'_> {
 
     pub(super) fn after_replies(&mut self, slot: u32) {
         let connection = &self.connections[slot as usize];
+        if connection.in_flight.is_empty() && connection.reader.is_leaving() {
+            return self.closed_between(slot);
+        }
         if connection.session.is_some() {
-            self.after_session_reply(slot);
-        } else if connection.in_flight.is_empty() && !self.has_capacity(slot) {
+            // In a pause this was no reply, but a frame of HTTP/2.
+            if connection.wake_ns == 0 {
+                self.after_session_reply(slot);
+            }
+        } else if connection.in_flight.is_empty() && connection.served >= connection.requests_max {
             return self.begin_close(slot); // It has served as many as it should.
         } else {
             self.send_due(slot);
@@ -213,11 +234,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns the unanswered requests of a connection whose end was announced; they are sent again
-    /// on another one.
-    pub(super) fn requeue_unanswered(&mut self, slot: u32) {
+    /// Returns the unanswered requests, from the `first` on, of a connection whose end was
+    /// announced; they are sent again on another one.
+    pub(super) fn requeue_unanswered(&mut self, slot: u32, first: usize) {
         let connection = &mut self.connections[slot as usize];
-        let unanswered = connection.in_flight.len();
+        let requeued = connection.in_flight.split_off(first);
+        let unanswered = requeued.len();
         self.in_flight_total -= unanswered as u64;
         self.tally.sent -= (unanswered as u64).min(self.tally.sent);
         if let Some(session) = &mut connection.session {
@@ -226,13 +248,12 @@ impl Worker<'_> {
                 session.due_ns = self.now_ns; // The reply was what the next request waited for.
             }
         } else if self.schedule.is_some() {
-            for request in connection.in_flight.iter().rev() {
+            for request in requeued.iter().rev() {
                 self.backlog.push_front(request.intended_ns);
             }
         } else {
             self.left = self.left.saturating_add(unanswered as u64);
         }
-        connection.in_flight.clear();
     }
 
     pub(super) fn peer_closed(&mut self, slot: u32) {
@@ -243,6 +264,8 @@ impl Worker<'_> {
         }
         if connection.in_flight.is_empty() {
             self.closed_between(slot)
+        } else if connection.reader.is_leaving() {
+            self.fail(slot, |tally| tally.errors.goaway += 1)
         } else {
             self.fail(slot, |tally| tally.errors.short_reply += 1)
         }

@@ -20,7 +20,10 @@ impl Worker<'_> {
         // The first request of a burst goes alone; the others follow together after its reply.
         while let Some(session) = self.connections[slot as usize].session {
             let is_waiting = !self.connections[slot as usize].in_flight.is_empty();
-            if self.page_of(session).is_none() || (session.sent <= 1 && is_waiting) {
+            if self.page_of(session).is_none()
+                || (session.sent <= 1 && is_waiting)
+                || !self.has_stream(slot)
+            {
                 return;
             }
             self.send_request(slot, due_ns);

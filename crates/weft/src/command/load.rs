@@ -75,6 +75,7 @@ fn how(plan: &Plan) -> String {
         Arrivals::Course { stages, .. } => format!("open loop, {} stages", stages.len()),
     };
     let depth = match plan.depth {
+        depth if plan.http2 => format!(", HTTP/2, streams {depth}"),
         ..=1 => String::new(),
         depth => format!(", depth {depth}"),
     };

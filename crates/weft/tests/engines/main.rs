@@ -3,6 +3,7 @@
 
 mod cache_transcripts;
 mod clients;
+mod generator;
 mod last_replies;
 mod mux;
 mod streams;
@@ -32,6 +33,7 @@ use clients::{
     a_distributed_flood_leaves_others_alone, a_malformed_proxy_header_is_closed,
     clients_of_proxies_are_logged, too_many_connections_of_an_address_are_closed,
 };
+use generator::a_load_over_http2_is_answered;
 use last_replies::{
     a_drain_loses_no_reply_of_a_client_that_pipelines, a_last_reply_survives_input_behind_it,
     a_long_upload_sees_its_refusal,
@@ -70,6 +72,7 @@ on_every_engine! {
     a_distributed_flood_leaves_others_alone
     streams_of_a_connection_are_answered
     input_is_taken_while_output_waits
+    a_load_over_http2_is_answered
 }
 
 on_every_other_combination! {

@@ -25,7 +25,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
          weft load http http://127.0.0.1:8080/ --rate 10k    open loop: 10,000 requests per second\n\
          weft load http http://127.0.0.1:8080/ --rate 2k --close --arrivals poisson\n\
          weft load http http://127.0.0.1:8080/ --rate 20k --fail-if 'p99>5ms' --json out.json\n\
-         weft load http https://localhost:8443/ --cacert ca.pem\n\
+         weft load http https://localhost:8443/ --cacert ca.pem --http2 --streams 10\n\
          weft load http http://127.0.0.1:8080/ --fileset DIR --verify\n\
          weft load http http://127.0.0.1:8080/ --sweep 10k..70k:5k --pause 5s\n\
          weft load http http://127.0.0.1:8080/ --knee --knee-p99 5ms --overload\n\
@@ -119,6 +119,9 @@ pub(crate) struct HttpArgs {
     /// File with the body of every request.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub(super) body_file: Option<PathBuf>,
+    /// Speak HTTP/2: over TLS by ALPN, otherwise by prior knowledge.
+    #[arg(long)]
+    pub(super) http2: bool,
     /// Use a new connection for every request.
     #[arg(long)]
     pub(super) close: bool,
@@ -310,8 +313,8 @@ pub(super) struct HowArgs {
     /// Number of open connections.
     #[arg(long, short, value_name = "N", default_value = "64", value_parser = count)]
     pub(super) connections: u32,
-    /// In-flight requests per connection.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
+    /// In-flight requests per connection; with --http2 its streams.
+    #[arg(long, visible_alias = "streams", value_name = "N", default_value = "1", value_parser = count)]
     pub(super) depth: u32,
     /// Kernel threads.
     #[arg(long, short, value_name = "N", default_value = "1", value_parser = count)]

@@ -27,6 +27,7 @@ pub(super) struct Load<'a> {
     pub(super) workload: Workload,
     pub(super) name: String,
     pub(super) tls: Option<Tls>,
+    pub(super) http2: bool,
     pub(super) expect: Statuses,
     pub(super) common: &'a CommonArgs,
 }
@@ -37,6 +38,7 @@ pub(super) fn plan(load: Load<'_>) -> Result<Plan, String> {
         targets,
         workload,
         tls,
+        http2,
         expect,
         common,
         ..
@@ -55,6 +57,7 @@ pub(super) fn plan(load: Load<'_>) -> Result<Plan, String> {
         workload,
         arrivals: arrivals(common),
         connections: if is_idle { 0 } else { how.connections },
+        http2,
         depth: how.depth,
         connect_rate_per_s: how.connect_rate,
         idle: Idle {
@@ -158,6 +161,7 @@ pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
         workload,
         name,
         tls,
+        http2: args.http2,
         expect,
         common: &args.common,
     })
@@ -506,6 +510,7 @@ pub(super) fn cache(args: &CacheArgs) -> Result<Load<'_>, String> {
         workload,
         name: format!("memcached at {}", args.servers.join(", ")),
         tls,
+        http2: false,
         expect: Statuses::default(),
         common: &args.common,
     })
@@ -518,6 +523,7 @@ pub(super) fn idle(args: &IdleArgs) -> Result<Load<'_>, String> {
         workload: Workload::Idle,
         name: format!("idle connections to {}", args.servers.join(", ")),
         tls: None,
+        http2: false,
         expect: Statuses::default(),
         common: &args.common,
     })

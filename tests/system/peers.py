@@ -9,8 +9,8 @@ from world import free_port, wait_for
 class nginx:
     """An nginx of one process, that logs path, agent and status of every request."""
 
-    def __init__(self, world, folder=None, more="", host="127.0.0.1", wrap=()):
-        self.world, self.port, self.more = world, free_port(), more
+    def __init__(self, world, folder=None, more="", host="127.0.0.1", wrap=(), how=""):
+        self.world, self.port, self.more, self.how = world, free_port(), more, how
         self.host, self.wrap = host, wrap
         self.folder = folder or world.folder("nginx", a__txt=b"some text\n" * 40)
         self.log = world.scratch / "access.log"
@@ -29,7 +29,7 @@ http {{
     {self.more}
     client_body_temp_path {self.world.scratch}; proxy_temp_path {self.world.scratch};
     fastcgi_temp_path {self.world.scratch}; uwsgi_temp_path {self.world.scratch}; scgi_temp_path {self.world.scratch};
-    server {{ listen {self.host}:{self.port}; root {self.folder}; }}
+    server {{ listen {self.host}:{self.port} {self.how}; root {self.folder}; }}
 }}""")
         self.process = self.world.start(*self.wrap, "nginx", "-p", self.world.scratch, "-c", config)
         # It listens before it writes its number.

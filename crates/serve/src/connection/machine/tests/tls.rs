@@ -411,7 +411,7 @@ fn a_tampered_record_ends_the_connection() {
     assert_eq!(pair.heard, b"x\n");
 }
 
-/// Seen (in review): behind the alert a long file was read to its end, for nobody.
+/// Seen (in review): behind the alert a long file was read to its end without a reader.
 #[test]
 fn nothing_follows_an_alert() {
     let mut pair = Pair::new(&[]);

@@ -109,7 +109,7 @@ impl<'a> RequestFacts<'a> {
 
 impl Replier<'_> {
     /// 200 with a whole entry.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn whole(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
         if self.stream.is_some() {
             return self.whole_on_stream(asked, entry);
@@ -125,6 +125,7 @@ impl Replier<'_> {
         self.done(Status::Ok, asked, entry.len, Some(entry), None);
     }
 
+    #[inline(never)]
     fn whole_on_stream(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
         let encode = || stream::encode_lines(&entry.head_200).into();
         let fields = entry.fields_200.get_or_init(encode);

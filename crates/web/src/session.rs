@@ -554,7 +554,13 @@ impl Call<'_> {
             self.path_buffer,
         ) {
             Answer::Sent => {
-                *state = State::after(persists);
+                match state {
+                    // In place: no old state is dropped.
+                    State::Between { seen, blank_lines } if persists => {
+                        (*seen, *blank_lines) = (0, 0);
+                    }
+                    _ => *state = State::after(persists),
+                }
                 Progress::used(head.len)
             }
             other => {
